@@ -1,0 +1,60 @@
+# Everything a contributor runs. `make` alone lists the targets.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format test-all bench crash clean
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+# pip learned to install dependency groups in 25.1; the one that comes with a venv may be older
+$(READY): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable . --group dev
+	touch $@
+
+demo: $(READY) ## Watch a workflow survive a crash
+	$(BIN)/holdfast demo
+
+test: $(READY) ## Run the tests
+	$(BIN)/python -m pytest -n 2
+
+check: $(READY) ## Format, lint, types, layers, tests: what CI runs
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(MAKE) test
+
+format: $(READY) ## Format the code and fix what can be fixed
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test-all: ## Run the tests on every supported Python that is installed
+	@failed=; \
+	for version in 3.11 3.12 3.13; do \
+	  python=; \
+	  for candidate in "$$(command -v python$$version)" "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/$$version.*/bin/python; do \
+	    if [ -x "$$candidate" ] && "$$candidate" -c '' 2>/dev/null; then python=$$candidate; break; fi; \
+	  done; \
+	  if [ -z "$$python" ]; then echo "== Python $$version: not found"; continue; fi; \
+	  echo "== Python $$version: $$python"; \
+	  $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venvs/$$version" || failed="$$failed $$version"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "== failed on:$$failed"; exit 1; fi
+
+bench: $(READY) ## Measure
+	$(BIN)/python -m bench
+
+crash: $(READY) ## Kill real processes for a long time and look for lost work
+	$(BIN)/python -m pytest tests/crash --long
+
+clean: ## Remove environments, caches and build products
+	rm -rf $(VENV) .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,66 @@
+"""The command line: `python -m bench [workloads] [--rounds N] [--quick]` and `python -m bench scale`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from bench import machine, scale
+from bench.plan import CONTENDERS, WORKLOADS, Plan, run
+from bench.report import comparison
+
+
+def parse(arguments: list[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    names = [workload.key for workload in WORKLOADS]
+    parser.add_argument("what", nargs="*", metavar="WORKLOAD", help=f"{', '.join(names)} (all) or scale")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
+    parser.add_argument("--quick", action="store_true", help="one small round, to see that all of it runs")
+    parser.add_argument(
+        "--only", choices=CONTENDERS, action="append", help="measure only this contender; repeatable"
+    )
+    parser.add_argument("--lease", type=float, default=5.0, help="Holdfast's lease in W6, in seconds (5)")
+    parser.add_argument(
+        "--window", type=float, default=20.0, help="scale: seconds over which the timers are due (20)"
+    )
+    parser.add_argument("--dir", help="where the databases go (the temporary directory, if it is on a disk)")
+    chosen = parser.parse_args(arguments)
+    unknown = set(chosen.what) - {*names, "scale"}
+    if unknown:
+        parser.error(f"no such workload: {', '.join(sorted(unknown))}")
+    return chosen
+
+
+def contenders(chosen: argparse.Namespace) -> list[str]:
+    wanted = list(chosen.only or CONTENDERS)
+    if machine.version("dbos") is None and any(name.startswith("dbos") for name in wanted):
+        print("DBOS is not installed and is left out; the dependency group `bench` has it.", file=sys.stderr)
+        return [name for name in wanted if not name.startswith("dbos")]
+    return wanted
+
+
+def main() -> None:
+    chosen = parse(sys.argv[1:])
+    began = time.monotonic()
+    parent = chosen.dir or machine.scratch_parent()
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as directory:
+        where = Path(directory).resolve()
+        print("\n".join(machine.facts(where)), flush=True)
+        print(measured(chosen, where))
+    print(f"\nMeasured in {time.monotonic() - began:.0f} s.")
+
+
+def measured(chosen: argparse.Namespace, where: Path) -> str:
+    if "scale" in chosen.what:
+        return scale.run(where, quick=chosen.quick, window=chosen.window, rounds=chosen.rounds)
+    wanted = [workload for workload in WORKLOADS if not chosen.what or workload.key in chosen.what]
+    plan = Plan(wanted, contenders(chosen), chosen.rounds, quick=chosen.quick, lease=chosen.lease)
+    results, notes = run(plan, where)
+    return "\n".join(["", comparison(results, wanted), "", *notes])
+
+
+if __name__ == "__main__":
+    main()

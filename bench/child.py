@@ -1,0 +1,61 @@
+"""The child process: opens one contender, makes one measurement, prints one JSON line."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import json
+import logging
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+from bench import ceiling, latency, recovery, throughput
+from bench.contract import Contender, Job, Measurement, Opener
+
+Measure = Callable[[Contender, Job], Awaitable[Measurement]]
+
+MEASURES: dict[str, Measure] = {
+    "throughput": throughput.many_runs,
+    "ceiling_throughput": ceiling.many_runs,
+    "fan_out": throughput.fan_out,
+    "sequential": latency.sequential_steps,
+    "round_trip": latency.start_to_result,
+    "event": latency.event_to_result,
+    "naps_start": recovery.start_naps,
+    "naps_finish": recovery.finish_naps,
+}
+
+CONTENDERS = {
+    "holdfast": "bench.holdfast_contender",
+    "dbos": "bench.dbos_contender",
+    "dbos_default": "bench.dbos_contender",
+    "ceiling": "bench.ceiling",
+}
+
+
+def opener(contender: str) -> Opener:
+    """Imported late, so that no contender's import is paid for, or missing, in another's process."""
+    module = importlib.import_module(CONTENDERS[contender])
+    found: Opener = module.opened
+    return found
+
+
+async def run(job: Job) -> Measurement:
+    if job.measure.startswith("scale_"):
+        scale = importlib.import_module("bench.scale_measures")
+        measured: Measurement = await scale.MEASURES[job.measure](job)
+        return measured
+    async with opener(job.contender)(job) as contender:
+        return await MEASURES[job.measure](contender, job)
+
+
+def main() -> None:
+    logging.disable(logging.CRITICAL)
+    measured = asyncio.run(run(Job.from_json(sys.argv[1])))
+    print(json.dumps(measured), flush=True)
+    os._exit(0)  # a contender's background threads must not decide when the measurement ends
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,117 @@
+"""Which contender does how much of what, in which order.
+
+Contenders alternate within every round and the order turns from round to round, so that a slow minute of the
+machine hits all of them. A contender that is slow by nature gets fewer runs of the same kind.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.contract import Job, Measurement, database
+from bench.processes import MeasurementError, measure
+from bench.recovery import kill_and_recover
+from bench.report import Results, Workload, number
+
+CONTENDERS = ("holdfast", "dbos", "dbos_default", "ceiling")
+
+WORKLOADS = (
+    Workload(
+        "W1",
+        "W1 many runs at once",
+        "steps/s",
+        "runs of 5 trivial async steps, all started together, from the first start to the last result",
+        higher_is_better=True,
+    ),
+    Workload("W2a", "W2a one long run", "ms per step", "one run of 200 steps, one after the other"),
+    Workload("W2b", "W2b round trip", "ms p50", "start of a run of one step to its result, one at a time"),
+    Workload("W3", "W3 fan-out", "s", "500 runs of one step, started and awaited by one client"),
+    Workload("W4", "W4 event", "ms p50", "an event is sent to a waiting run, until that run's result"),
+    Workload(
+        "W6", "W6 recovery", "s", "SIGKILL with 2,000 runs in flight, until a new process has ended them all"
+    ),
+)
+
+MEASURES = {"W1": "throughput", "W2a": "sequential", "W2b": "round_trip", "W3": "fan_out", "W4": "event"}
+SLOW = ("dbos", "dbos_default")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    workloads: list[Workload]
+    contenders: list[str]
+    rounds: int
+    quick: bool = False
+    lease: float = 5.0
+
+    def args(self, workload: str, contender: str) -> dict[str, float]:
+        slow = contender in SLOW
+        full: dict[str, dict[str, float]] = {
+            "W1": {"runs": 300 if slow else 4000 if contender == "holdfast" else 20000},
+            "W2a": {"steps": 200},
+            "W2b": {"samples": 100},
+            "W3": {"runs": 500},
+            "W4": {"samples": 10, "spread": 1.0}
+            if contender == "dbos_default"
+            else {"samples": 40, "spread": 0.02},
+            "W6": {"runs": 2000},
+        }
+        return {name: value / 5 if self.quick else value for name, value in full[workload].items()}
+
+    def rounds_of(self, workload: str) -> int:
+        """W6 measures thousands of steps in one round, and its slowest contender takes a minute."""
+        return 1 if self.quick or workload == "W6" else self.rounds
+
+    def takes_part(self, workload: str, contender: str) -> bool:
+        return not (workload == "W6" and contender == "ceiling")
+
+
+def run(plan: Plan, where: Path) -> tuple[Results, list[str]]:
+    results, failures = Results(), list[str]()
+    for workload in plan.workloads:
+        for turn in range(plan.rounds_of(workload.key)):
+            for contender in _turned(plan, workload.key, turn):
+                _progress(f"{workload.key} round {turn + 1} {contender}")
+                try:
+                    results.add(workload.key, contender, _measure(plan, workload.key, contender, where, turn))
+                except MeasurementError as error:
+                    failures.append(f"FAILED {workload.key} {error}")
+    _progress("")
+    legend = [f"{workload.key}: {workload.about}." for workload in plan.workloads]
+    return results, [*failures, *legend, *_recovery_notes(plan, results)]
+
+
+def _turned(plan: Plan, workload: str, turn: int) -> list[str]:
+    names = [name for name in plan.contenders if plan.takes_part(workload, name)]
+    by = turn % max(1, len(names))
+    return names[by:] + names[:by]
+
+
+def _measure(plan: Plan, workload: str, contender: str, where: Path, turn: int) -> Measurement:
+    args = plan.args(workload, contender)
+    if workload == "W6":
+        return kill_and_recover(contender, where, int(args["runs"]), plan.lease)
+    db = database(where, f"{workload}-{contender}-{turn}")
+    name = "ceiling_throughput" if (workload, contender) == ("W1", "ceiling") else MEASURES[workload]
+    return measure(Job(contender, name, db, args=args))
+
+
+def _recovery_notes(plan: Plan, results: Results) -> list[str]:
+    notes: list[str] = []
+    for contender in plan.contenders:
+        for measured in results.rounds["W6", contender]:
+            lease = f", lease {plan.lease:g} s" if contender == "holdfast" else ""
+            notes.append(
+                f"W6 {contender}{lease}: {measured['left']:,.0f} steps were left, the ideal is "
+                f"{measured['ideal']:.2f} s, this took {number(measured['value'])} s "
+                f"({measured['times_ideal']:.0f} times); {measured['again']:,.0f} steps ran twice, "
+                f"{measured['in_flight']:,.0f} of them were under way at the kill and had to."
+            )
+    return notes
+
+
+def _progress(text: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)

@@ -1,0 +1,52 @@
+"""Child processes: one measurement each, one JSON line back, never longer than their time limit."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from bench.contract import Job, Measurement
+
+ROOT = Path(__file__).resolve().parent.parent
+TIME_LIMIT_SECONDS = 120.0
+
+
+class MeasurementError(Exception):
+    """A child failed or took too long; the message ends with the last line it wrote."""
+
+
+def spawn(job: Job) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "bench.child", job.to_json()],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def stop(process: subprocess.Popen[str]) -> None:
+    """SIGKILL, which is both the point of W6 and the end of a child that hangs."""
+    process.kill()
+    process.communicate()
+
+
+def measure(job: Job, *, time_limit: float = TIME_LIMIT_SECONDS) -> Measurement:
+    process = spawn(job)
+    try:
+        out, err = process.communicate(timeout=time_limit)
+    except subprocess.TimeoutExpired:
+        raise MeasurementError(f"{job.contender} {job.measure}: no result in {time_limit:.0f} s") from None
+    finally:
+        stop(process)
+    if process.returncode != 0 or not out.strip():
+        raise MeasurementError(f"{job.contender} {job.measure}: {_last_line(err)}")
+    measured: Measurement = json.loads(out.strip().splitlines()[-1])
+    return measured
+
+
+def _last_line(text: str) -> str:
+    lines = text.strip().splitlines()
+    return lines[-1] if lines else "ended without a result"

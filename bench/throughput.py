@@ -1,0 +1,32 @@
+"""W1 and W3: many runs at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from bench.contract import STEPS_PER_RUN, Contender, Job, Measurement
+
+WARM_UP_RUNS = 20
+
+
+async def start_and_await(contender: Contender, runs: int, steps: int) -> float:
+    """Start all the runs together, await all the results; the seconds from first to last."""
+    began = time.perf_counter()
+    pending = await asyncio.gather(*(contender.steps(steps) for _ in range(runs)))
+    await asyncio.gather(*(run.result() for run in pending))
+    return time.perf_counter() - began
+
+
+async def many_runs(contender: Contender, job: Job) -> Measurement:
+    """W1: steps per second over runs of five trivial steps."""
+    runs = job.count("runs")
+    await start_and_await(contender, WARM_UP_RUNS, STEPS_PER_RUN)
+    seconds = await start_and_await(contender, runs, STEPS_PER_RUN)
+    return {"value": runs * STEPS_PER_RUN / seconds, "seconds": seconds}
+
+
+async def fan_out(contender: Contender, job: Job) -> Measurement:
+    """W3: seconds for one client to start one-step runs and to await them all."""
+    await start_and_await(contender, WARM_UP_RUNS, 1)
+    return {"value": await start_and_await(contender, job.count("runs"), 1)}

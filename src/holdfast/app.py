@@ -1,0 +1,328 @@
+"""``Holdfast``: the composition root. It wires the parts together and holds no logic of its own."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from holdfast.client import Client, Handle, Start
+from holdfast.core import codec
+from holdfast.core.durations import Duration, to_ms
+from holdfast.core.limits import Limits
+from holdfast.core.model import InstanceSummary, Page
+from holdfast.core.names import check_step_name, check_workflow_name
+from holdfast.core.retry import Retry
+from holdfast.errors import AppClosedError, InvalidOptionError, InvalidUrlError
+from holdfast.kernel.attempt import StepTx
+from holdfast.kernel.definition import Definition, Registry
+from holdfast.kernel.notify import Hub
+from holdfast.kernel.requests import Requests
+from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers
+from holdfast.runner.attempts import Ports
+from holdfast.runner.config import WorkerConfig
+from holdfast.runner.worker import Worker
+from holdfast.store.protocol import Store
+from holdfast.workflow.context import Context
+from holdfast.workflow.driver import Workflow, define
+from holdfast.workflow.steps import Step, check_raises, check_retry, inspect_step
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+DEFAULT_URL = "sqlite:///holdfast.db"
+
+
+class Holdfast:
+    """An app: its workflows and steps, its database, and (while it is open) a worker.
+
+    Example::
+
+        app = Holdfast("sqlite:///shop.db")
+
+        @app.step
+        async def charge(amount: int) -> str: ...
+
+        @app.workflow
+        async def order(ctx: Context, amount: int) -> str:
+            return await charge(amount)
+
+        async with app:
+            run = await app.start(order, 125)
+            print(await run.result())
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        runtime: Runtime | None = None,
+        worker: WorkerConfig | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.url = url if url is not None else os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
+        check_url(self.url)
+        self.runtime = runtime or Runtime()
+        self.limits = limits or Limits()
+        self.registry = Registry()
+        self._worker_config = worker or WorkerConfig()
+        self._open: OpenApp | None = None
+
+    def __repr__(self) -> str:
+        return f"<Holdfast {shown_url(self.url)}>"
+
+    # ------------------------------------------------------------------------------------------------ registering
+
+    @overload
+    def workflow(self, fn: Callable[[Context], Coroutine[Any, Any, R]], /) -> Workflow[R]: ...
+
+    @overload
+    def workflow(self, fn: Callable[[Context, Any], Coroutine[Any, Any, R]], /) -> Workflow[R]: ...
+
+    @overload
+    def workflow(
+        self, *, name: str | None = ..., persist: Literal["step", "task"] = ...
+    ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Workflow[R]]: ...
+
+    def workflow(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, Any]] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        persist: Literal["step", "task"] = "step",
+    ) -> Any:
+        """Register workflow code: ``async def fn(ctx)`` or ``async def fn(ctx, params)``.
+
+        ``persist="step"`` makes every step durable before the next begins; ``"task"`` keeps results in memory until the run
+        suspends, which is faster and repeats more after a crash.
+        """
+        if persist not in ("step", "task"):
+            raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
+        local_names = _caller_names()
+
+        def register(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[Any]:
+            chosen = check_workflow_name(name or getattr(function, "__name__", ""), self.limits)
+            definition = define(
+                chosen, function, limits=self.limits, now=self.runtime.time.now, persist=persist, local_names=local_names
+            )
+            self.registry.add(definition)
+            return Workflow(chosen, function)
+
+        return register if fn is None else register(fn)
+
+    @overload
+    def step(self, fn: Callable[Concatenate[StepTx, P], Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+
+    @overload
+    def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+
+    @overload
+    def step(self, fn: Callable[P, R], /) -> Step[P, R]: ...
+
+    @overload
+    def step(
+        self,
+        *,
+        name: str | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        raises: tuple[type[BaseException], ...] | None = ...,
+    ) -> StepDecorator: ...
+
+    def step(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        raises: tuple[type[BaseException], ...] | None = None,
+    ) -> Any:
+        """Register a step: a function whose result is recorded. Async ones run on the worker's loop, others in threads."""
+        if retry is not None:
+            check_retry(retry)
+        if timeout is not None:
+            to_ms(timeout, "timeout")
+        if raises is not None:
+            check_raises(raises)
+        local_names = _caller_names()
+
+        def register(function: Callable[..., Any]) -> Step[Any, Any]:
+            chosen = check_step_name(name or getattr(function, "__name__", ""), self.limits)
+            spec = inspect_step(function, local_names).with_options(retry, timeout, raises)
+            return Step(chosen, spec, function)
+
+        return register if fn is None else register(fn)
+
+    def remote(self, name: str, *, params: Any = Any, result: Any = Any) -> Workflow[Any]:
+        """Declare a workflow that other processes implement, so that this one can start it."""
+        check_workflow_name(name, self.limits)
+        self.registry.add(Definition(name, "workflow", None, codec.decoder(params), codec.decoder(result)))
+        return Workflow(name, _not_here)
+
+    # ------------------------------------------------------------------------------------------------ opening
+
+    async def __aenter__(self) -> Holdfast:
+        await self._enter(with_worker=True)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._leave()
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Holdfast]:
+        """Open as a client only: starts, reads and steers runs, but leaves them to workers elsewhere."""
+        await self._enter(with_worker=False)
+        try:
+            yield self
+        finally:
+            await self._leave()
+
+    async def _enter(self, *, with_worker: bool) -> None:
+        if self._open is not None:
+            raise AppClosedError(f"{self!r} is open already; one `async with` at a time")
+        store = make_store(self.url, self.runtime)
+        await store.open()
+        self._open = OpenApp(self, store, LoopTimers(self.runtime.time), LocalSpawn())
+        if with_worker:
+            self._open.start_worker(self._worker_config)
+
+    async def _leave(self) -> None:
+        opened, self._open = self._open, None
+        if opened is not None:
+            await opened.close()
+
+    def _opened(self) -> OpenApp:
+        if self._open is None:
+            raise AppClosedError(f"{self!r} is not open; use it inside `async with app:` (or `app.connect()`)")
+        return self._open
+
+    # ------------------------------------------------------------------------------------------------ using
+
+    @overload
+    async def start(self, workflow: Workflow[R], params: Any = ..., *, id: str | None = ..., **options: Any) -> Handle[R]: ...
+
+    @overload
+    async def start(self, workflow: str, params: Any = ..., *, id: str | None = ..., **options: Any) -> Handle[Any]: ...
+
+    async def start(
+        self, workflow: Workflow[Any] | str, params: Any = None, *, id: str | None = None, **options: Any
+    ) -> Handle[Any]:
+        """Start a run; returns once it is durable. An ``id`` that exists gives a handle to what is there."""
+        return await self._opened().client.start(workflow, params, id=id, **options)
+
+    async def start_many(self, workflow: Workflow[R] | str, starts: Iterable[Start]) -> list[Handle[R]]:
+        """Start a batch in one transaction; ids that exist, and repeats, are left out of the result."""
+        return await self._opened().client.start_many(workflow, starts)
+
+    async def get(self, workflow: Workflow[R] | str, id: str) -> Handle[R]:
+        return await self._opened().client.get(workflow, id)
+
+    async def list(
+        self,
+        workflow: Workflow[Any] | str | None = None,
+        *,
+        status: str | None = None,
+        cursor: str | None = None,
+        limit: int = 25,
+    ) -> Page[InstanceSummary]:
+        """Instances, newest first, a page at a time."""
+        return await self._opened().client.list(workflow, status=status, cursor=cursor, limit=limit)
+
+    async def tick(self, *, max_instances: int | None = None, max_steps: int | None = None) -> int:
+        """One runner pass: run what is due now until it rests. For programs that bring their own schedule."""
+        for name, value in (("max_instances", max_instances), ("max_steps", max_steps)):
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+                raise InvalidOptionError(f"{name} must be a whole number, not {value!r}")
+        worker = self._opened().new_worker(self._worker_config)
+        return await worker.run_pass(max_instances, max_steps)
+
+
+class OpenApp:
+    """What exists only while an app is open."""
+
+    def __init__(self, app: Holdfast, store: Store, timers: Timers, spawn: Spawn) -> None:
+        self.store = store
+        self.hub = Hub()
+        self._app = app
+        self._spawn = spawn
+        requests = Requests(app.registry, app.limits, app.runtime)
+        self.client = Client(store, app.registry, self.hub, requests, app.limits, app.runtime.time)
+        self.ports = Ports(app.runtime.time, timers, spawn, requests)
+        self.worker: Worker | None = None
+
+    def new_worker(self, config: WorkerConfig) -> Worker:
+        return Worker(self.store, self._app.registry, self.hub, self.ports, self._app.runtime.random, config)
+
+    def start_worker(self, config: WorkerConfig) -> None:
+        self.worker = self.new_worker(config)
+        self.worker.start()
+        self.client.worker = self.worker
+
+    async def close(self) -> None:
+        self.client.worker = None
+        if self.worker is not None:
+            await self.worker.stop()
+        self._spawn.close()
+        await self.store.close()
+
+
+class StepDecorator:
+    """The type of ``@app.step(...)``."""
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[StepTx, P], Awaitable[R]], /) -> Step[P, R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Step[P, R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[P, R], /) -> Step[P, R]: ...
+
+    def __call__(self, fn: Callable[..., Any], /) -> Any: ...
+
+
+def make_store(url: str, runtime: Runtime) -> Store:
+    """The store a URL names. Drivers are imported here, so that one pays only for the database one uses."""
+    from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415  (see above)
+
+    return SqliteStore(_sqlite_path(url), clock=runtime.time)
+
+
+def check_url(url: str) -> None:
+    if not isinstance(url, str) or not (url in ("sqlite://", "sqlite:///:memory:") or url.startswith("sqlite:///")):
+        raise InvalidUrlError(
+            f"{shown_url(url)!r} is not a database URL; use sqlite:///relative.db, sqlite:////absolute/path.db "
+            "or sqlite:// (in memory)"
+        )
+
+
+def shown_url(url: Any) -> str:
+    """The URL without a password."""
+    text = str(url)
+    scheme, separator, rest = text.partition("://")
+    return f"{scheme}://…@{rest.rpartition('@')[2]}" if separator and "@" in rest else text
+
+
+def _sqlite_path(url: str) -> str | None:
+    path = url.removeprefix("sqlite://").removeprefix("/")
+    return None if path in ("", ":memory:") else path
+
+
+async def _not_here(*_args: Any) -> Any:
+    raise AppClosedError("this workflow is implemented by another process")
+
+
+def _caller_names() -> Mapping[str, Any]:
+    """Names at the place of the decorator: annotations may mean classes that are local to a function there."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_code.co_filename == __file__:
+        frame = frame.f_back
+    if frame is None:
+        return {}
+    return dict(frame.f_locals) if frame.f_locals is not frame.f_globals else {}

@@ -1,0 +1,533 @@
+"""Runs from outside: start them, look at them, steer them. Reaches them only through the store.
+
+``Handle`` is what users hold; ``Client`` makes handles. Neither knows how a run is executed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, Protocol, TypeVar
+
+from holdfast.core import codec, durations, history
+from holdfast.core.durations import Duration
+from holdfast.core.failure import Failure
+from holdfast.core.limits import Limits
+from holdfast.core.model import (
+    EventRecord,
+    History,
+    InstanceDescription,
+    InstanceStatus,
+    InstanceSummary,
+    Level,
+    LogLine,
+    Page,
+    Status,
+    StepRecord,
+    from_ms,
+    optional_from_ms,
+    to_ms,
+)
+from holdfast.core.names import check_instance_id
+from holdfast.errors import (
+    ErrorInfo,
+    InstanceExistsError,
+    InstanceNotFoundError,
+    InstanceTerminalError,
+    InvalidCursorError,
+    InvalidOptionError,
+    RunCancelledError,
+    RunFailedError,
+    RunTerminatedError,
+    StoreError,
+)
+from holdfast.kernel.definition import Definition, Registry
+from holdfast.kernel.notify import Hub
+from holdfast.kernel.requests import ON_CONFLICT, ON_REUSE, Requests
+from holdfast.ports import Clock
+from holdfast.store.protocol import (
+    Created,
+    Finish,
+    ListQuery,
+    Mail,
+    NewRun,
+    PageQuery,
+    RunRecord,
+    Sent,
+    Signal,
+    Store,
+    StoredLog,
+)
+
+R = TypeVar("R", covariant=True)
+
+# How often a wait looks for what other processes did. Asking costs one cheap pragma.
+_LOOK_SECONDS = 0.02
+
+
+class LocalWorker(Protocol):
+    """What a client wants of a worker in its own process: to begin a new run at once."""
+
+    id: str
+
+    @property
+    def lease_ms(self) -> int: ...
+
+    def reserve(self, workflow: str, queue: str) -> bool: ...
+
+    def begin(self, created: Created) -> None: ...
+
+    def cancel_reservation(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One entry of ``app.start_many``."""
+
+    id: str
+    params: Any = None
+
+
+class Client:
+    """The operations on runs, for handles, the HTTP API and the command line alike."""
+
+    def __init__(
+        self, store: Store, registry: Registry, hub: Hub, requests: Requests, limits: Limits, clock: Clock
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._hub = hub
+        self._requests = requests
+        self._limits = limits
+        self._clock = clock
+        self.worker: LocalWorker | None = None
+
+    # ------------------------------------------------------------------------------------------------ starting
+
+    async def start(
+        self,
+        workflow: Any,
+        params: Any = None,
+        *,
+        id: str | None = None,
+        on_conflict: str = "use_existing",
+        on_reuse: str = "use_existing",
+        queue: str = "default",
+        priority: int = 0,
+        start_delay: Duration | None = None,
+        eager: bool = True,
+    ) -> Handle[Any]:
+        _check_choice("on_conflict", on_conflict, ON_CONFLICT)
+        _check_choice("on_reuse", on_reuse, ON_REUSE)
+        if not isinstance(eager, bool):
+            raise InvalidOptionError(f"eager must be True or False, not {eager!r}")
+        new = self._requests.new_run(
+            workflow, params, id=id, queue=queue, priority=priority, start_delay=start_delay
+        )
+        created, ended = await self._create(new, eager=eager)
+        if not created.created:
+            _check_existing(created.run, on_conflict, on_reuse)
+        return Handle(self, self._registry.get(new.workflow), new.instance_id, ended)
+
+    async def _create(self, new: NewRun, *, eager: bool) -> tuple[Created, asyncio.Future[Finish | None] | None]:
+        """Create a run; with a worker here that has room it is born claimed and begins without a poll."""
+        worker = self.worker if eager and not new.delay_ms else None
+        if worker is None or not worker.reserve(new.workflow, new.queue):
+            [created] = await self._store.create([new])
+            self._hub.work()
+            return created, None
+        try:
+            [created] = await self._store.create([replace(new, owner=worker.id, lease_ms=worker.lease_ms)])
+        except BaseException:
+            worker.cancel_reservation()
+            raise
+        if not created.created:
+            worker.cancel_reservation()
+            return created, None
+        ended = self._hub.wait(created.run.run)
+        worker.begin(created)
+        return created, ended
+
+    async def start_many(self, workflow: Any, starts: Iterable[Start]) -> list[Handle[Any]]:
+        """Start many at once; ids that exist, and repeats, are left out. One bad entry starts nothing."""
+        definition = self._requests.definition(workflow)
+        new = [self._requests.new_run(definition.name, start.params, id=start.id) for start in starts]
+        created = await self._store.create(new) if new else []
+        self._hub.work()
+        return [Handle(self, definition, c.run.instance_id) for c in created if c.created]
+
+    # ------------------------------------------------------------------------------------------------ finding
+
+    async def get(self, workflow: Any, id: str) -> Handle[Any]:
+        definition = self._requests.definition(workflow)
+        await self.find(definition.name, check_instance_id(id, self._limits))
+        return Handle(self, definition, id)
+
+    async def find(self, workflow: str, id: str, run_number: int | None = None) -> RunRecord:
+        return self._found(workflow, id, await self._store.find(workflow, id, run_number))
+
+    def _found(self, workflow: str, id: str, record: RunRecord | None) -> RunRecord:
+        if record is None:
+            raise InstanceNotFoundError(f"there is no instance {id!r} of workflow {workflow!r}")
+        return record
+
+    async def list(
+        self,
+        workflow: Any = None,
+        *,
+        status: str | None = None,
+        cursor: str | None = None,
+        limit: int = 25,
+    ) -> Page[InstanceSummary]:
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self._limits.page_size:
+            raise InvalidOptionError(f"limit must be between 1 and {self._limits.page_size}, not {limit!r}")
+        name = None if workflow is None else self._requests.definition(workflow).name
+        query = ListQuery(name, _status(status), _before(cursor), limit + 1)
+        rows = await self._store.list(query)
+        more = len(rows) > limit
+        items = [self._summary(row) for row in rows[:limit]]
+        return Page(items, f"i{rows[limit - 1].instance}" if more else None)
+
+    def _summary(self, row: RunRecord) -> InstanceSummary:
+        return InstanceSummary(row.instance_id, row.workflow, self.status_of(row), from_ms(row.created_at))
+
+    def status_of(self, row: RunRecord) -> InstanceStatus:
+        """Its output is plain JSON: reading a status never depends on the types a program has today."""
+        return InstanceStatus(row.status.value, _error(row), codec.plain(row.output))
+
+    # ------------------------------------------------------------------------------------------------ one instance
+
+    async def describe(self, workflow: str, id: str) -> InstanceDescription:
+        row = await self.find(workflow, id)
+        facts = await self._store.facts(row.run)
+        steps = history.steps_of(row.number, facts, {})
+        updated = max([row.updated_at, *(f.at for f in facts)])
+        return InstanceDescription(
+            id=id,
+            workflow_name=workflow,
+            kind=row.kind,
+            status=row.status.value,
+            error=_error(row),
+            output=codec.plain(row.output),
+            run_number=row.number,
+            params=codec.plain(row.params),
+            created_at=from_ms(row.created_at),
+            updated_at=from_ms(updated),
+            started_at=optional_from_ms(row.started_at),
+            completed_at=optional_from_ms(row.completed_at),
+            current_step=history.current_step(steps),
+            why=self._why(row, steps),
+        )
+
+    def _why(self, row: RunRecord, steps: Sequence[StepRecord]) -> str:
+        now = to_ms(self._clock.now())
+        if row.status.terminal:
+            return _why_ended(row)
+        if row.pausing:
+            return "a pause was asked for; it takes effect when the step in flight has ended"
+        if row.status is Status.PAUSED:
+            return f"paused: {row.note}" if row.note else "paused by a person; resume it to go on"
+        waiting = history.why_waiting(list(steps), now)
+        if row.owner is not None:
+            return waiting or "running workflow code or its first step"
+        if waiting and (row.run_at is None or row.run_at > now):
+            return waiting
+        if row.run_at is None:
+            return "waiting for something inside the workflow that nothing outside will bring about"
+        if row.run_at > now:
+            return f"due at {from_ms(row.run_at):%Y-%m-%d %H:%M:%S} UTC"
+        if row.workflow not in self._registry.runnable():
+            return f"due, but this process has no workflow {row.workflow!r} registered; a worker that has must take it"
+        return f"due, and waiting for a worker of queue {row.queue!r}"
+
+    async def history(self, workflow: str, id: str, run_number: int | None = None) -> History:
+        current = await self.find(workflow, id)
+        number = current.number if run_number is None else run_number
+        row = current if number == current.number else await self._store.find(workflow, id, number)
+        if row is None:
+            return History(number, [], [])
+        facts = await self._store.facts(row.run)
+        mail = await self._store.events(PageQuery(row.run))
+        payloads = {m.n: _event_value(m) for m in mail}
+        return History(number, history.steps_of(number, facts, payloads), [_event(number, m) for m in mail])
+
+    async def logs(
+        self, row: RunRecord, *, level: str | None = None, category: str | None = None, after: int | None = None
+    ) -> list[LogLine]:
+        if level is not None:
+            level = _check_choice("level", "warn" if level == "warning" else level, [v.value for v in Level])
+        lines = await self._store.logs(PageQuery(row.run, after=after, level=level, category=category))
+        return [_log_line(row.number, line) for line in lines]
+
+    # ------------------------------------------------------------------------------------------------ steering
+
+    async def pause(self, workflow: str, id: str) -> None:
+        row = self._found(workflow, id, await self._store.pause(workflow, id))
+        _refuse_terminal(row, "paused")
+        self._hub.signal(row.run, Signal.PAUSE)
+
+    async def resume(self, workflow: str, id: str) -> None:
+        self._found(workflow, id, await self._store.resume(workflow, id))
+        self._hub.work()
+
+    async def terminate(self, workflow: str, id: str, reason: str | None = None) -> None:
+        if reason is not None and not isinstance(reason, str):
+            raise InvalidOptionError(f"reason must be text, not {reason!r}")
+        row = self._found(workflow, id, await self._store.terminate(workflow, id, reason))
+        _refuse_terminal(row, "terminated")
+        self._hub.signal(row.run, None)
+        self._hub.ended(row.run, None)
+
+    async def restart(self, workflow: str, id: str) -> None:
+        before = await self.find(workflow, id)
+        self._found(workflow, id, await self._store.restart(workflow, id))
+        self._hub.signal(before.run, None)
+        self._hub.ended(before.run, None)
+        self._hub.work()
+
+    async def send_event(
+        self, workflow: str, id: str, type: str, payload: Any = None, *, event_id: str | None = None
+    ) -> InstanceStatus:
+        new = self._requests.new_event(workflow, id, type, payload, id=event_id)
+        [sent] = await self._store.send([new])
+        return self.status_of(self._after_send(workflow, id, sent))
+
+    def _after_send(self, workflow: str, id: str, sent: Sent) -> RunRecord:
+        row = self._found(workflow, id, sent.run)
+        if not sent.accepted:
+            _refuse_terminal(row, "sent an event")
+        if sent.woken:
+            self._hub.work()
+            self._hub.signal(row.run, Signal.MAIL)
+        return row
+
+    # ------------------------------------------------------------------------------------------------ waiting for the end
+
+    async def ended(self, workflow: str, id: str, hint: asyncio.Future[Finish | None] | None) -> RunRecord | Finish:
+        """Wait until the instance's current run has ended."""
+        if hint is not None:
+            finish = await asyncio.shield(hint)
+            if finish is not None:
+                return finish
+        while True:
+            row = await self.find(workflow, id)
+            if row.status.terminal:
+                return row
+            finish = await self._end_of(row.run)
+            if finish is not None:
+                return finish
+
+    async def _end_of(self, run: int) -> Finish | None:
+        """Wait for the end in this process, or for a sign that another one wrote (then None: look again)."""
+        waiting = self._hub.wait(run)
+        try:
+            [row] = await self._store.get([run])
+            version = await self._store.changed()
+            while not row.status.terminal:
+                done, _ = await asyncio.wait([waiting], timeout=_LOOK_SECONDS)
+                if done:
+                    return waiting.result()
+                now = await self._changed(version)
+                if now != version:
+                    version = now
+                    [row] = await self._store.get([run])
+            return None
+        finally:
+            waiting.cancel()
+
+    async def _changed(self, before: int) -> int:
+        try:
+            return await self._store.changed()
+        except StoreError:
+            return before  # waiting outlasts a store that is away for a moment
+
+    async def follow(self, workflow: str, id: str) -> AsyncIterator[LogLine]:
+        """Log lines as they come, across restarts of the run, until it has ended."""
+        row = await self.find(workflow, id)
+        after: int | None = None
+        while True:
+            current = await self.find(workflow, id)
+            lines = await self._store.logs(PageQuery(row.run, after=after))
+            for line in lines:
+                after = line.n
+                yield _log_line(row.number, line)
+            if current.run != row.run:
+                row, after = current, None
+            elif current.status.terminal:
+                return
+            else:
+                waiting = self._hub.wait(row.run)
+                await asyncio.wait([waiting], timeout=0.1)
+                waiting.cancel()
+
+
+class Handle(Generic[R]):
+    """One instance, from outside. Holding one costs nothing; two handles of the same id are the same instance."""
+
+    def __init__(
+        self,
+        client: Client,
+        definition: Definition,
+        id: str,
+        ended: asyncio.Future[Finish | None] | None = None,
+    ) -> None:
+        self._client = client
+        self._definition = definition
+        self._ended = ended
+        self.id = id
+        self.workflow = definition.name
+
+    def __repr__(self) -> str:
+        return f"<Handle {self.pid}>"
+
+    @property
+    def pid(self) -> str:
+        return f"{self.workflow}/{self.id}"
+
+    async def result(self, timeout: Duration | None = None) -> R:
+        """Wait for the end and return the decoded output.
+
+        Raises ``RunFailedError``, ``RunTerminatedError`` or ``RunCancelledError`` when it ended otherwise, and
+        ``TimeoutError`` when the wait, not the run, took too long.
+        """
+        seconds = None if timeout is None else durations.to_ms(timeout, "timeout") / 1000
+        async with asyncio.timeout(seconds):
+            end = await self._client.ended(self.workflow, self.id, self._ended)
+        if end.status is Status.COMPLETE:
+            return self._definition.decode_output(codec.plain(end.output))  # type: ignore[no-any-return]
+        raise _run_error(self.pid, end)
+
+    async def status(self) -> InstanceStatus:
+        return self._client.status_of(await self._client.find(self.workflow, self.id))
+
+    async def describe(self) -> InstanceDescription:
+        return await self._client.describe(self.workflow, self.id)
+
+    async def pause(self) -> None:
+        """Stop before more workflow code runs; a step in flight is kept. Timers go on counting."""
+        await self._client.pause(self.workflow, self.id)
+
+    async def resume(self) -> None:
+        """Go on; of a run that is not paused: nothing."""
+        await self._client.resume(self.workflow, self.id)
+
+    async def terminate(self, reason: str | None = None) -> None:
+        """End it now, for good; nothing in flight can overwrite that."""
+        await self._client.terminate(self.workflow, self.id, reason)
+
+    async def restart(self) -> None:
+        """Begin again from the start under the next run number; the old run stays readable."""
+        await self._client.restart(self.workflow, self.id)
+        self._ended = None
+
+    async def send_event(self, type: str, payload: Any = None, *, id: str | None = None) -> None:
+        """Send an event; it waits for a ``wait_for_event`` of its type. The same ``id`` twice is delivered once."""
+        await self._client.send_event(self.workflow, self.id, type, payload, event_id=id)
+
+    async def history(self, run_number: int | None = None) -> History:
+        return await self._client.history(self.workflow, self.id, run_number)
+
+    async def logs(self, level: str | None = None, category: str | None = None) -> list[LogLine]:
+        row = await self._client.find(self.workflow, self.id)
+        return await self._client.logs(row, level=level, category=category)
+
+    def follow_logs(self) -> AsyncIterator[LogLine]:
+        """Log lines as they come; ends with the run."""
+        return self._client.follow(self.workflow, self.id)
+
+
+# ---------------------------------------------------------------------------------------------------------------- shapes
+
+
+def _run_error(pid: str, end: RunRecord | Finish) -> Exception:
+    if end.status is Status.TERMINATED:
+        reason = end.note if isinstance(end, RunRecord) and end.note else "no reason given"
+        return RunTerminatedError(f"run {pid} was terminated ({reason})", ErrorInfo("Terminated", reason))
+    info = Failure.decode(end.error).info if end.error else ErrorInfo("Unknown", "no error was recorded")
+    if end.status is Status.CANCELLED:
+        return RunCancelledError(f"run {pid} was cancelled: {info.message}", info)
+    return RunFailedError(f"run {pid} failed with {info.name}: {info.message}", info)
+
+
+def _error(row: RunRecord) -> ErrorInfo | None:
+    return None if row.error is None else Failure.decode(row.error).info
+
+
+def _why_ended(row: RunRecord) -> str:
+    error = _error(row)
+    if error is not None:
+        return f"{row.status.value}: {error.name}: {error.message}"
+    return f"{row.status.value}: {row.note}" if row.note else row.status.value
+
+
+def _refuse_terminal(row: RunRecord, what: str) -> None:
+    if row.status.terminal:
+        raise InstanceTerminalError(
+            f"instance {row.instance_id!r} of {row.workflow!r} is {row.status.value} and cannot be {what}; restart begins it again"
+        )
+
+
+def _check_existing(row: RunRecord, on_conflict: str, on_reuse: str) -> None:
+    policy = on_reuse if row.status.terminal else on_conflict
+    if policy in ("fail", "reject"):
+        raise InstanceExistsError(
+            f"instance {row.instance_id!r} of {row.workflow!r} exists already ({row.status.value})"
+        )
+
+
+def _check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
+    if value not in choices:
+        raise InvalidOptionError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
+    return str(value)
+
+
+def _status(value: str | None) -> Status | None:
+    if value is None:
+        return None
+    return Status(_check_choice("status", value, [s.value for s in Status]))
+
+
+def _before(cursor: str | None) -> int | None:
+    if cursor is None:
+        return None
+    number = cursor[1:] if isinstance(cursor, str) and cursor.startswith("i") else ""
+    if not (number.isascii() and number.isdigit() and len(number) < 19):
+        raise InvalidCursorError(f"{cursor!r} is not a cursor that a list returned")
+    return int(number)
+
+
+def _event_value(mail: Mail) -> dict[str, Any]:
+    return {"type": mail.type, "payload": codec.plain(mail.payload), "timestamp": _iso(mail.created_at)}
+
+
+def _iso(ms: int) -> str:
+    return from_ms(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _event(number: int, mail: Mail) -> EventRecord:
+    return EventRecord(
+        id=f"{number}:{mail.n}",
+        run_number=number,
+        type=mail.type,
+        payload=codec.plain(mail.payload),
+        created_at=from_ms(mail.created_at),
+        delivered_at=optional_from_ms(mail.delivered_at),
+        consumed_by_step_key=mail.consumed_by,
+    )
+
+
+def _log_line(number: int, stored: StoredLog) -> LogLine:
+    line = stored.line
+    return LogLine(
+        id=f"{number}:{stored.n}",
+        run_number=number,
+        step_key=line.step_key,
+        attempt=line.attempt,
+        level=line.level,
+        category=line.category,
+        message=line.message,
+        data=codec.plain(line.data),
+        is_replay=line.is_replay,
+        created_at=from_ms(line.at),
+    )

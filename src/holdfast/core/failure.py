@@ -1,0 +1,200 @@
+"""Errors as data: what is stored of an exception, and the exception that is raised from it again.
+
+A live failure goes through the same form as a replayed one, so the code sees the same content both times.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast import errors
+from holdfast.core import codec
+from holdfast.errors import (
+    ErrorInfo,
+    InputError,
+    NonRetryableError,
+    NotSerializableError,
+    PayloadTooLargeError,
+    StepError,
+    StepMaxAttemptsExceeded,
+    StepTimeoutError,
+    UniqueConstraintError,
+    WorkflowError,
+)
+
+_LONGEST_MESSAGE = 16_384
+_LARGEST_DETAILS = 256 * 1024
+_OWN = {c.__name__: c for c in (StepTimeoutError, StepMaxAttemptsExceeded, UniqueConstraintError)}
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An exception reduced to what can be stored and shown."""
+
+    name: str
+    message: str
+    kind: str = "Internal"
+    retryable: bool | None = None
+    details: Any = None
+    args: list[Any] | None = None
+    lineage: tuple[str, ...] = ()
+    """Names of its classes, the most specific first: what ``non_retryable`` and ``raises`` match."""
+
+    @property
+    def info(self) -> ErrorInfo:
+        return ErrorInfo(self.name, self.message)
+
+    def encode(self) -> bytes:
+        content = {"name": self.name, "message": self.message, "kind": self.kind}
+        extra = {
+            "retryable": self.retryable,
+            "details": self.details,
+            "args": self.args,
+            "lineage": self.lineage,
+        }
+        return codec.encode(content | {k: v for k, v in extra.items() if v}, what="error")
+
+    @classmethod
+    def decode(cls, data: bytes) -> Failure:
+        content = codec.plain(data)
+        return cls(
+            name=content["name"],
+            message=content["message"],
+            kind=content.get("kind", "Internal"),
+            retryable=content.get("retryable"),
+            details=content.get("details"),
+            args=content.get("args"),
+            lineage=tuple(content.get("lineage", ())),
+        )
+
+    @classmethod
+    def of(cls, error: BaseException) -> Failure:
+        """What remains of an exception. Never raises: an exception that cannot even be shown has a message saying so."""
+        if isinstance(error, StepError):
+            return cls._of_step_error(error)
+        return cls(
+            name=error.name if isinstance(error, NonRetryableError) else type(error).__name__,
+            message=_message(error),
+            kind=error.kind if isinstance(error, WorkflowError) else "Internal",
+            retryable=_retryable(error),
+            details=_storable(error.details) if isinstance(error, WorkflowError) else None,
+            args=_storable(list(error.args)),
+            lineage=tuple(c.__name__ for c in type(error).__mro__ if c not in (object, BaseException)),
+        )
+
+    @classmethod
+    def _of_step_error(cls, error: StepError) -> Failure:
+        return cls(error.type, _message(error), error.kind, error.retryable, _storable(error.details))
+
+    def as_step_error(self, step: str, attempts: int) -> StepError:
+        return _OWN.get(self.name, StepError)(
+            self.message,
+            step=step,
+            type=self.name,
+            kind=self.kind,
+            retryable=self.retryable,
+            details=self.details,
+            attempts=attempts,
+        )
+
+    def as_exception(self, step: str, attempts: int, raises: Sequence[type[BaseException]]) -> BaseException:
+        """The error as workflow code sees it: as itself where its class is known here, else a StepError."""
+        step_error = self.as_step_error(step, attempts)
+        if type(step_error) is not StepError:
+            return step_error
+        original = self._original(raises)
+        if original is None:
+            return step_error
+        original.__cause__ = step_error
+        return original
+
+    def _original(self, raises: Sequence[type[BaseException]]) -> BaseException | None:
+        if "NonRetryableError" in self.lineage and not _class_named(self.lineage, raises):
+            return NonRetryableError(self.message, self.name, kind=self.kind, details=self.details)
+        found = _class_named(self.lineage, raises) or _builtin_or_own(self.name)
+        return None if found is None else _rebuild(found, self)
+
+
+def timeout(step: str, text: str) -> Failure:
+    return Failure("StepTimeoutError", f"step {step!r} took longer than {text}", kind="Timeout")
+
+
+def attempts_used_up(step: str, attempts: int) -> Failure:
+    return Failure(
+        "StepMaxAttemptsExceeded",
+        f"step {step!r} was started {attempts} times and its worker died each time; it is not started again",
+        retryable=False,
+    )
+
+
+def lost(step: str) -> Failure:
+    return Failure("WorkerLost", f"the worker that ran step {step!r} died or lost its lease", retryable=True)
+
+
+def unique_violation(message: str) -> Failure:
+    return Failure("UniqueConstraintError", message, kind="UniqueConstraint", retryable=False)
+
+
+def cancelled(step: str) -> Failure:
+    return Failure("CancelledError", f"workflow code cancelled {step!r}", retryable=False)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  (a user's __str__ may do anything)
+        text = f"<{type(error).__name__} whose message cannot be shown>"
+    return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "…"
+
+
+def _retryable(error: BaseException) -> bool | None:
+    if isinstance(error, WorkflowError):
+        return error.retryable
+    return False if isinstance(error, InputError) else None
+
+
+def _storable(value: Any) -> Any:
+    """The value as it will be after the store, or None if it cannot be kept."""
+    try:
+        return codec.plain(codec.encode(value, what="error", limit=_LARGEST_DETAILS))
+    except (NotSerializableError, PayloadTooLargeError):
+        return None
+
+
+def _class_named(lineage: Sequence[str], raises: Sequence[type[BaseException]]) -> type[BaseException] | None:
+    """The declared class, or a subclass of it that is loaded here, which the error is an instance of."""
+    by_name = {c.__name__: c for declared in raises for c in (declared, *_subclasses(declared))}
+    return next((by_name[name] for name in lineage if name in by_name), None)
+
+
+def _subclasses(cls: type[BaseException]) -> list[type[BaseException]]:
+    direct = cls.__subclasses__()
+    return [*direct, *(below for c in direct for below in _subclasses(c))]
+
+
+def _builtin_or_own(name: str) -> type[BaseException] | None:
+    found = getattr(builtins, name, None)
+    if isinstance(found, type) and issubclass(found, Exception):
+        return found
+    own = getattr(errors, name, None)
+    return own if isinstance(own, type) and issubclass(own, InputError) else None
+
+
+def _rebuild(cls: type[BaseException], failure: Failure) -> BaseException | None:
+    """An instance with the recorded content. A constructor with a shape of its own is gone round."""
+    if issubclass(cls, WorkflowError) and cls.__init__ is WorkflowError.__init__:
+        return cls(failure.message, kind=failure.kind, retryable=failure.retryable, details=failure.details)
+    args = failure.args if failure.args is not None else [failure.message]
+    try:
+        error = cls(*args)
+    except Exception:  # noqa: BLE001  (a user's constructor may do anything)
+        if cls.__module__ == "builtins":
+            return None
+        error = cls.__new__(cls, *args)
+        error.args = tuple(args)
+    if isinstance(error, WorkflowError):
+        error.kind, error.retryable, error.details = failure.kind, failure.retryable, failure.details
+    return error

@@ -1,0 +1,121 @@
+"""A run's history as people read it, derived from its facts; nothing here is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from holdfast.core import codec
+from holdfast.core.durations import describe
+from holdfast.core.failure import Failure
+from holdfast.core.model import StepRecord, StepStatus, StepType, from_ms, optional_from_ms
+from holdfast.errors import ErrorInfo
+
+# The store's fact states; spelled out here because this module stands below the store.
+_RESULT, _START, _FAILURE = 0, 1, 2
+
+
+def steps_of(run_number: int, facts: Iterable[Any], payloads: Mapping[int, Any]) -> list[StepRecord]:
+    """The steps that these facts show, in the order they began. ``payloads``: consumed events by number."""
+    by_key: dict[str, list[Any]] = {}
+    for fact in facts:
+        if fact.kind != StepType.TIMER:
+            by_key.setdefault(fact.key, []).append(fact)
+    records = [(_order(group), _step(run_number, group, payloads)) for group in by_key.values()]
+    return [record for _, record in sorted(records, key=lambda pair: pair[0])]
+
+
+def _order(facts: list[Any]) -> tuple[int, int]:
+    return min(f.started_at for f in facts), min((f.seq for f in facts if f.seq is not None), default=2**62)
+
+
+def _step(run_number: int, facts: list[Any], payloads: Mapping[int, Any]) -> StepRecord:
+    last = max(facts, key=_finality)
+    status = _status(last)
+    retry_at = last.wake_at if last.state == _FAILURE and last.kind == StepType.DO else None
+    return StepRecord(
+        id=f"{run_number}:{last.key}",
+        run_number=run_number,
+        step_key=last.key,
+        name=last.name or last.key,
+        type=last.kind,
+        status=status,
+        attempts=max((f.attempts for f in facts), default=0),
+        max_attempts=last.max_attempts,
+        timeout_ms=last.timeout_ms,
+        next_retry_at=optional_from_ms(retry_at) if status == StepStatus.WAITING else None,
+        wake_at=optional_from_ms(last.wake_at) if last.kind != StepType.DO else None,
+        wait_event_type=last.event_type,
+        result=_result(last, payloads),
+        error=_error(last),
+        created_at=from_ms(min(f.started_at for f in facts)),
+        updated_at=from_ms(max(f.at for f in facts)),
+    )
+
+
+def _finality(fact: Any) -> tuple[int, int, int]:
+    """A result says most; else the latest attempt, of which its failure says more than its start."""
+    if fact.state == _RESULT:
+        return (1, 0, 0)
+    if fact.kind == StepType.DO:
+        return (0, fact.n, fact.state)
+    return (0, fact.n + (fact.state == _START), fact.state)  # waits count their starts from 0
+
+
+def _status(fact: Any) -> StepStatus:
+    if fact.state == _RESULT:
+        return StepStatus.COMPLETED if fact.ok else StepStatus.ERRORED
+    if fact.state == _FAILURE:
+        return StepStatus.ERRORED if fact.wake_at is None else StepStatus.WAITING
+    return StepStatus.PENDING if fact.kind == StepType.DO else StepStatus.WAITING
+
+
+def _result(fact: Any, payloads: Mapping[int, Any]) -> Any:
+    if fact.state != _RESULT or not fact.ok:
+        return None
+    if fact.event is not None:
+        return payloads.get(fact.event)
+    return codec.plain(fact.value)
+
+
+def _error(fact: Any) -> ErrorInfo | None:
+    if fact.ok:
+        return None
+    if fact.value is None:
+        return ErrorInfo("WaitForEventTimeoutError", f"no event of type {fact.event_type!r} came in time")
+    return Failure.decode(fact.value).info
+
+
+def current_step(steps: list[StepRecord]) -> StepRecord | None:
+    """What the run is at: the unfinished step that began last, else the last one."""
+    open_steps = [s for s in steps if s.status in (StepStatus.PENDING, StepStatus.WAITING)]
+    return (open_steps or steps or [None])[-1]
+
+
+def why_waiting(steps: list[StepRecord], now_ms: int) -> str:
+    """One clause for each open step: what it waits for, and how long still."""
+    clauses = [_clause(s, now_ms) for s in steps if s.status in (StepStatus.PENDING, StepStatus.WAITING)]
+    return "; ".join(clauses)
+
+
+def _clause(step: StepRecord, now_ms: int) -> str:
+    if step.type == StepType.WAIT:
+        return f"waiting for an event of type {step.wait_event_type!r} in {step.step_key!r}{_until(step.wake_at, now_ms)}"
+    if step.type == StepType.SLEEP:
+        return f"sleeping in {step.step_key!r}{_until(step.wake_at, now_ms)}"
+    if step.status == StepStatus.WAITING and step.next_retry_at is not None:
+        most = "" if step.max_attempts is None else f" of {step.max_attempts}"
+        cause = f" ({step.error.name}: {step.error.message})" if step.error else ""
+        return (
+            f"waiting to retry step {step.step_key!r} after failed attempt {step.attempts}{most}{cause}"
+            f"{_until(step.next_retry_at, now_ms)}"
+        )
+    return f"running step {step.step_key!r} (attempt {step.attempts})"
+
+
+def _until(when: Any, now_ms: int) -> str:
+    if when is None:
+        return ""
+    left = round(when.timestamp() * 1000) - now_ms
+    text = when.strftime("%Y-%m-%d %H:%M:%S UTC")
+    return f" until {text} (in {describe(left)})" if left > 0 else f" until {text} (due now)"

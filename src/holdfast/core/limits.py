@@ -1,0 +1,70 @@
+"""How large things may be. One field per limit, the same for every store and for HTTP.
+
+Owns the numbers. What is refused beyond them, and how, belongs to whoever checks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+from holdfast.core.durations import Duration, describe, to_ms
+from holdfast.core.show import shown
+from holdfast.errors import InvalidDurationError, InvalidOptionError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Names in characters, payloads in bytes of JSON, durations as everywhere.
+
+    >>> Limits(steps=10_000, result=4 * MIB, sleep="1000 days").sleep_ms
+    86400000000
+    """
+
+    workflow_name: int = 64
+    instance_id: int = 100
+    event_type: int = 100
+    step_name: int = 256
+    params: int = MIB
+    result: int = MIB
+    event_payload: int = MIB
+    log_data: int = MIB
+    log_message: int = 2048
+    log_category: int = 64
+    steps: int = 1024
+    sleep: Duration = "365 days"
+    event_wait_min: Duration = "1 second"
+    event_wait_max: Duration = "365 days"
+    batch: int = 100
+    body: int = MIB + 64 * 1024  # the largest payload and the request around it
+    page_size: int = 100
+
+    sleep_ms: int = field(init=False, repr=False, compare=False)
+    event_wait_min_ms: int = field(init=False, repr=False, compare=False)
+    event_wait_max_ms: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            _check_count(name, getattr(self, name))
+        for name in _DURATIONS:
+            object.__setattr__(self, f"{name}_ms", _duration_ms(name, getattr(self, name)))
+        if self.event_wait_min_ms > self.event_wait_max_ms:
+            longest = describe(self.event_wait_max_ms)
+            raise InvalidOptionError(f"Limits.event_wait_min is above event_wait_max ({longest})")
+
+
+_DURATIONS = ("sleep", "event_wait_min", "event_wait_max")
+_COUNTS = tuple(one.name for one in fields(Limits) if one.init and one.name not in _DURATIONS)
+
+
+def _check_count(name: str, value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InvalidOptionError(f"Limits.{name} must be a whole number of at least 1, not {shown(value)}")
+
+
+def _duration_ms(name: str, value: Duration) -> int:
+    try:
+        return to_ms(value, f"Limits.{name}")
+    except InvalidDurationError as error:
+        raise InvalidOptionError(str(error)) from None

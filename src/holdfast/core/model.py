@@ -1,0 +1,187 @@
+"""The vocabulary: statuses, kinds, and the records that users read.
+
+Records are frozen and carry the snake_case names of the wire fields. Nothing here knows a database.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import IntEnum, StrEnum
+from typing import Any, Generic, TypeVar
+
+from holdfast.errors import ErrorInfo
+
+T = TypeVar("T")
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+def to_ms(when: datetime) -> int:
+    """Milliseconds since 1970, the store's only form of time."""
+    return (when - _EPOCH) // _MILLISECOND
+
+
+def from_ms(ms: int) -> datetime:
+    return _EPOCH + timedelta(milliseconds=ms)
+
+
+def optional_from_ms(ms: int | None) -> datetime | None:
+    return None if ms is None else from_ms(ms)
+
+
+class Status(StrEnum):
+    ACTIVE = "active"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    COMPLETE = "complete"
+    ERRORED = "errored"
+    TERMINATED = "terminated"
+    CANCELLED = "cancelled"
+
+    @property
+    def terminal(self) -> bool:
+        return self in TERMINAL
+
+
+TERMINAL = frozenset({Status.COMPLETE, Status.ERRORED, Status.TERMINATED, Status.CANCELLED})
+
+
+class StepType(StrEnum):
+    DO = "do"
+    SLEEP = "sleep"
+    WAIT = "waitForEvent"
+    TIMER = "timer"  # an anonymous wait, such as asyncio.sleep: replayed, but not shown as a step
+
+
+class StepStatus(StrEnum):
+    PENDING = "pending"
+    WAITING = "waiting"
+    COMPLETED = "completed"
+    ERRORED = "errored"
+
+
+class TaskKind(IntEnum):
+    """Why a task is due. Everything that goes on comes before what starts."""
+
+    WAKE = 0
+    RETRY = 1
+    RESUME = 2
+    RUN = 3
+
+    @property
+    def bucket(self) -> int:
+        return 1 if self is TaskKind.RUN else 0
+
+
+class Level(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARN = "warn"
+    ERROR = "error"
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """What a run is doing now; ``error`` and ``output`` only once it has ended."""
+
+    status: str
+    error: ErrorInfo | None = None
+    output: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One durable step, sleep or wait as its facts show it."""
+
+    id: str
+    run_number: int
+    step_key: str
+    name: str
+    type: str
+    status: str
+    attempts: int
+    max_attempts: int | None
+    timeout_ms: int | None
+    next_retry_at: datetime | None
+    wake_at: datetime | None
+    wait_event_type: str | None
+    result: Any
+    error: ErrorInfo | None
+    created_at: datetime
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """One event sent to a run; ``delivered_at`` once a wait has consumed it."""
+
+    id: str
+    run_number: int
+    type: str
+    payload: Any
+    created_at: datetime
+    delivered_at: datetime | None
+    consumed_by_step_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    id: str
+    run_number: int
+    step_key: str | None
+    attempt: int | None
+    level: str
+    category: str
+    message: str
+    data: Any
+    is_replay: bool
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """All of one run: its steps in the order they began, its events in the order they came."""
+
+    run_number: int
+    steps: list[StepRecord]
+    events: list[EventRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDescription:
+    """Everything about an instance; ``why`` says in one sentence what it is waiting for."""
+
+    id: str
+    workflow_name: str
+    kind: str
+    status: str
+    error: ErrorInfo | None
+    output: Any
+    run_number: int
+    params: Any
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    current_step: StepRecord | None
+    why: str
+    memo: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSummary:
+    """One row of a list of instances."""
+
+    id: str
+    workflow_name: str
+    details: InstanceStatus
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    items: list[T]
+    cursor: str | None = None

@@ -1,0 +1,66 @@
+"""What may be called what. Each check returns the name as a plain ``str`` or raises a typed error.
+
+Owns the patterns and the wording. The lengths come from ``Limits``; whether a name is taken, or
+registered, is not known here.
+"""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.core.limits import Limits
+from holdfast.core.show import shown
+from holdfast.errors import (
+    HoldfastError,
+    InvalidEventTypeError,
+    InvalidInstanceIdError,
+    InvalidLogError,
+    InvalidNameError,
+)
+
+SYSTEM_CATEGORY = "system"
+
+_ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]*")
+_ID_RULE = "letters, digits, '-' and '_' are allowed, and it does not start with '-'"
+_DOTTED = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]*")
+_DOTTED_RULE = "letters, digits, '-', '_' and '.' are allowed, and it does not start with '-' or '.'"
+
+
+def check_workflow_name(value: object, limits: Limits) -> str:
+    name = _checked(value, "workflow name", limits.workflow_name, InvalidNameError)
+    return _matching(name, "workflow name", _DOTTED, _DOTTED_RULE, InvalidNameError)
+
+
+def check_instance_id(value: object, limits: Limits) -> str:
+    name = _checked(value, "instance id", limits.instance_id, InvalidInstanceIdError)
+    return _matching(name, "instance id", _ID, _ID_RULE, InvalidInstanceIdError)
+
+
+def check_event_type(value: object, limits: Limits) -> str:
+    name = _checked(value, "event type", limits.event_type, InvalidEventTypeError)
+    return _matching(name, "event type", _DOTTED, _DOTTED_RULE, InvalidEventTypeError)
+
+
+def check_step_name(value: object, limits: Limits) -> str:
+    return _checked(value, "step name", limits.step_name, InvalidNameError)
+
+
+def check_log_category(value: object, limits: Limits) -> str:
+    name = _checked(value, "log category", limits.log_category, InvalidLogError)
+    if name == SYSTEM_CATEGORY:
+        raise InvalidLogError(f"log category {name!r} is reserved for the engine; choose another")
+    return name
+
+
+def _checked(value: object, what: str, longest: int, error: type[HoldfastError]) -> str:
+    if not isinstance(value, str):
+        raise error(f"{what} must be a str, not {shown(value)}")
+    if not 1 <= len(value) <= longest:
+        raise error(f"{what} {shown(value)} has {len(value)} characters; 1 to {longest} are allowed")
+    return str.__str__(value)  # the text of an enum member, not its name
+
+
+def _matching(name: str, what: str, pattern: re.Pattern[str], rule: str, error: type[HoldfastError]) -> str:
+    if not pattern.fullmatch(name):
+        raise error(f"{what} {shown(name)} is not valid: {rule}")
+    return name

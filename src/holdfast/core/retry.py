@@ -1,0 +1,122 @@
+"""When a failed attempt is tried again: a policy as a value, and its arithmetic.
+
+Owns the policy. It draws no random numbers and reads no clock; both are handed in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias, TypeGuard, cast, get_args
+
+from holdfast.core.durations import Duration, to_ms
+from holdfast.core.show import shown
+from holdfast.errors import InvalidDurationError, InvalidOptionError
+
+Backoff: TypeAlias = Literal["constant", "linear", "exponential"]
+
+LONGEST_DELAY_MS = 365 * 86_400_000
+_DOUBLINGS = 62  # 1 ms doubled that often is far beyond the longest delay
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """``limit`` retries after the first attempt, each a while after the failure before it.
+
+    The n-th failure is followed by ``delay`` (constant), ``delay * n`` (linear) or
+    ``delay * 2 ** (n - 1)`` (exponential), stretched by up to the fraction ``jitter``, at most
+    ``max_delay``. Errors of the classes in ``non_retryable`` (or of that name, or derived) end it at once.
+
+    >>> Retry(limit=3, delay="1s").delay_after(3)
+    4000
+    """
+
+    limit: float = 5  # an int, or math.inf
+    delay: Duration = "10 seconds"
+    backoff: Backoff = "exponential"
+    max_delay: Duration | None = field(default=None, kw_only=True)
+    jitter: float = field(default=0.0, kw_only=True)
+    non_retryable: Iterable[type[BaseException] | str] = field(default=(), kw_only=True)
+
+    delay_ms: int = field(init=False, repr=False, compare=False)
+    max_delay_ms: int = field(init=False, repr=False, compare=False)
+    non_retryable_names: frozenset[str] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        _check_limit(self.limit)
+        _check_jitter(self.jitter)
+        if self.backoff not in get_args(Backoff):
+            raise _invalid("backoff", self.backoff, "'constant', 'linear' or 'exponential'")
+        errors = _as_tuple(self.non_retryable)
+        longest = LONGEST_DELAY_MS if self.max_delay is None else _duration_ms("max_delay", self.max_delay)
+        derived = {
+            "delay_ms": _duration_ms("delay", self.delay),
+            "max_delay_ms": min(longest, LONGEST_DELAY_MS),
+            "non_retryable": errors,
+            "non_retryable_names": frozenset(e if isinstance(e, str) else e.__name__ for e in errors),
+        }
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def max_attempts(self) -> int | None:
+        """Attempts in all, the first included; ``None`` when there is no end."""
+        return None if math.isinf(self.limit) else int(self.limit) + 1
+
+    def delay_after(self, failures: int, random: float = 0.0) -> int:
+        """Milliseconds from the ``failures``-th failure to the next attempt; ``random`` is in [0, 1)."""
+        delay = self.delay_ms
+        if self.backoff == "linear":
+            delay *= max(failures, 1)
+        elif self.backoff == "exponential":
+            delay <<= min(max(failures, 1) - 1, _DOUBLINGS)
+        delay = min(delay, self.max_delay_ms)
+        return min(round(delay * (1 + self.jitter * random)), self.max_delay_ms)
+
+    def allows(self, attempts: int) -> bool:
+        """Whether another attempt may follow ``attempts`` that were made."""
+        return attempts <= self.limit
+
+    def retries(self, error_names: Sequence[str]) -> bool:
+        """Whether an error whose class and bases have these names is worth another attempt."""
+        return self.non_retryable_names.isdisjoint(error_names)
+
+
+def _check_limit(value: object) -> None:
+    endless = isinstance(value, float) and value == math.inf
+    counted = isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    if not (endless or counted):
+        raise _invalid("limit", value, "a whole number of retries of at least 0, or math.inf")
+
+
+def _check_jitter(value: object) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1:
+        raise _invalid("jitter", value, "a fraction from 0 to 1")
+
+
+def _as_tuple(value: object) -> tuple[type[BaseException] | str, ...]:
+    expected = "a sequence of exception classes or their names"
+    if isinstance(value, str | type) or not isinstance(value, Iterable):
+        raise _invalid("non_retryable", value, expected)
+    errors: list[type[BaseException] | str] = []
+    for one in cast("Iterable[object]", value):
+        if not _is_error(one):
+            raise _invalid("non_retryable", one, expected)
+        errors.append(one)
+    return tuple(errors)
+
+
+def _is_error(value: object) -> TypeGuard[type[BaseException] | str]:
+    return isinstance(value, str) or (isinstance(value, type) and issubclass(value, BaseException))
+
+
+def _duration_ms(name: str, value: Duration) -> int:
+    try:
+        return to_ms(value, f"Retry.{name}")
+    except InvalidDurationError as error:
+        raise InvalidOptionError(str(error)) from None
+
+
+def _invalid(name: str, value: object, expected: str) -> InvalidOptionError:
+    return InvalidOptionError(f"Retry.{name} must be {expected}, not {shown(value)}")

@@ -1,0 +1,69 @@
+"""Definitions and the registry that holds them: what an app can run, by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from holdfast.core import codec
+from holdfast.core.limits import Limits
+from holdfast.errors import ParamsInvalidError, WorkflowAlreadyRegisteredError, WorkflowNotFoundError
+from holdfast.kernel.driver import Driver
+
+
+@dataclass(frozen=True, slots=True)
+class Definition:
+    """One kind of work. ``driver`` is None for work that only other processes implement."""
+
+    name: str
+    kind: str
+    driver: Driver | None
+    decode_params: Callable[[Any], Any]
+    """From plain JSON to the annotated type; raises ParamsInvalidError."""
+    decode_output: Callable[[Any], Any]
+    persist: Literal["step", "task"] = "step"
+
+    def encode_params(self, params: Any, limits: Limits) -> bytes | None:
+        """Encode and check an input, so that a run never starts with something its code cannot take."""
+        if params is None:
+            data, value = None, None
+        else:
+            data = codec.encode(params, what="params", limit=limits.params)
+            value = codec.plain(data)
+        try:
+            self.decode_params(value)
+        except ParamsInvalidError as error:
+            raise ParamsInvalidError(f"params do not fit workflow {self.name!r}: {error}", error.issues) from None
+        return data
+
+
+class Registry:
+    """Definitions by name, in the order they were made."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Definition] = {}
+
+    def add(self, definition: Definition) -> None:
+        if definition.name in self._by_name:
+            raise WorkflowAlreadyRegisteredError(
+                f"a workflow named {definition.name!r} is registered already; give one of them another name="
+            )
+        self._by_name[definition.name] = definition
+
+    def get(self, name: str) -> Definition:
+        try:
+            return self._by_name[name]
+        except KeyError:
+            known = ", ".join(sorted(self._by_name)) or "none"
+            raise WorkflowNotFoundError(f"no workflow named {name!r} is registered (registered: {known})") from None
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._by_name
+
+    def __iter__(self) -> Iterator[Definition]:
+        return iter(self._by_name.values())
+
+    def runnable(self) -> frozenset[str]:
+        """Names of what this process itself can run."""
+        return frozenset(d.name for d in self if d.driver is not None)

@@ -1,0 +1,129 @@
+"""The seam between the runner and an authoring model: observations in, a rest out.
+
+A **driver** opens a machine for a run from what the store knows. A **machine** is told what became known (outcomes of
+attempts, mail, the time), runs its code until it rests, and answers with what has to be written and done. It does no
+I/O, so everything about a run except its side effects can be tested without a database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from holdfast.core.failure import Failure
+from holdfast.store.protocol import (
+    Fact,
+    Finish,
+    Follows,
+    Log,
+    Mail,
+    NewEvent,
+    NewRun,
+    Observed,
+    Park,
+    RunRecord,
+    Snapshot,
+    Statement,
+)
+
+
+@dataclass(slots=True)
+class Call:
+    """One attempt of a step that has to be made now."""
+
+    key: str
+    attempt: int
+    function: Callable[..., Any]
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any]
+    is_async: bool
+    timeout_ms: int | None
+    bind: Callable[[tuple[Any, ...], Mapping[str, Any], Any], tuple[tuple[Any, ...], Mapping[str, Any]]] | None
+    """Adds the step's transaction to the arguments; None where the function does not want it."""
+    record: Callable[[Any], tuple[bytes, Any]]
+    """Encodes a result: the bytes to store, and the value as a replay will see it. Raises what makes it unfit."""
+    note: Callable[[int], Fact | None]
+    """Makes the START fact that shows this attempt while it runs; None if that is known already."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a call. ``failure`` is None when it worked."""
+
+    key: str
+    attempt: int
+    started_at: int
+    at: int
+    value: bytes | None = None
+    live: Any = None
+    failure: Failure | None = None
+    logs: list[Log] = field(default_factory=list)
+    statements: list[Statement] = field(default_factory=list)
+    starts: list[NewRun] = field(default_factory=list)
+    sends: list[NewEvent] = field(default_factory=list)
+
+    @property
+    def transactional(self) -> bool:
+        """It writes more than itself, which may be refused: such an outcome is committed alone."""
+        return bool(self.statements or self.starts or self.sends)
+
+    def failed(self, failure: Failure) -> Outcome:
+        """The same attempt with a failure in place of its result."""
+        return Outcome(self.key, self.attempt, self.started_at, self.at, failure=failure, logs=self.logs)
+
+
+@dataclass(slots=True)
+class Rest:
+    """Where the code came to rest, and what follows from it."""
+
+    observed: Observed
+    follows: Follows
+    calls: list[Call]
+    """To be started once this rest is committed."""
+    cancelled: list[str]
+    """Keys of calls that the code no longer waits for."""
+    wake_at: int | None
+    """When something becomes due by itself: a timer, a deadline, a retry."""
+    retrying: bool
+    """That something is a retry."""
+    topics: frozenset[str]
+    """Types of event the code is waiting for."""
+    end: Finish | Park | None = None
+    started_at: int | None = None
+
+    @property
+    def empty(self) -> bool:
+        """Nothing that has to be written before the turn goes on."""
+        o, f = self.observed, self.follows
+        return not (o.facts or o.deliveries or o.logs or f.facts or f.logs or self.end)
+
+
+class Machine(Protocol):
+    """One run in memory."""
+
+    def advance(
+        self, now_ms: int, outcomes: Sequence[Outcome] = (), mail: Sequence[Mail] = (), *, lost: bool = False
+    ) -> Rest:
+        """Tell it what became known, run it to rest. ``lost``: whoever ran it before was lost with its attempts."""
+        ...
+
+    def hold(self) -> None:
+        """Run no more code: from now on ``advance`` only writes down what became known. The machine is dropped afterwards."""
+        ...
+
+    def due(self, now_ms: int) -> bool:
+        """Whether something is due by itself now."""
+        ...
+
+    def close(self) -> None:
+        """Drop it; what it would have done next is done by the machine that replays the run."""
+        ...
+
+
+class Driver(Protocol):
+    """An authoring model's way to run its definitions."""
+
+    def open(self, run: RunRecord, snapshot: Snapshot | None) -> Machine:
+        """A machine for the run: replayed from the snapshot, or new (None)."""
+        ...

@@ -1,0 +1,64 @@
+"""Notifications inside a process: who waits for what, woken without asking the store.
+
+They are hints. A lost one costs time (until the next poll), never correctness.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from holdfast.store.protocol import Finish, Signal
+
+
+class Hub:
+    """Joins the clients and the worker of one app."""
+
+    def __init__(self) -> None:
+        self._on_work: list[Callable[[int | None], None]] = []
+        self._on_signal: list[Callable[[int, Signal | None], None]] = []
+        self._waiting: dict[int, set[asyncio.Future[Finish | None]]] = {}
+
+    def join(
+        self, on_work: Callable[[int | None], None], on_signal: Callable[[int, Signal | None], None]
+    ) -> Callable[[], None]:
+        """Add a worker's listeners; the answer takes them away again."""
+        self._on_work.append(on_work)
+        self._on_signal.append(on_signal)
+
+        def leave() -> None:
+            if on_work in self._on_work:
+                self._on_work.remove(on_work)
+                self._on_signal.remove(on_signal)
+
+        return leave
+
+    def work(self, due_at: int | None = None) -> None:
+        """A task became due, or will be at a time."""
+        for listener in self._on_work:
+            listener(due_at)
+
+    def signal(self, run: int, signal: Signal | None) -> None:
+        """Somebody wants something of a run that may be held here; None: it was ended from outside."""
+        for listener in self._on_signal:
+            listener(run, signal)
+
+    def ended(self, run: int, finish: Finish | None) -> None:
+        """A run has come to its end (with what, where that is known)."""
+        for future in self._waiting.pop(run, ()):
+            if not future.done():
+                future.set_result(finish)
+
+    def wait(self, run: int) -> asyncio.Future[Finish | None]:
+        """A future that is done when the run ends in this process. Cancel it when it is not needed any more."""
+        future: asyncio.Future[Finish | None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(run, set()).add(future)
+        future.add_done_callback(lambda _: self._forget(run, future))
+        return future
+
+    def _forget(self, run: int, future: asyncio.Future[Finish | None]) -> None:
+        waiting = self._waiting.get(run)
+        if waiting is not None:
+            waiting.discard(future)
+            if not waiting:
+                del self._waiting[run]

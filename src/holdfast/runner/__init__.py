@@ -1,0 +1,1 @@
+"""Running: claim, load, advance, plan, commit, report. Knows runs only through their drivers."""

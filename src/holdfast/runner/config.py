@@ -1,0 +1,57 @@
+"""How a worker works."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.core.durations import Duration, to_ms
+from holdfast.errors import InvalidDurationError, InvalidOptionError
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Settings of the worker in this process."""
+
+    concurrency: int = 1000
+    """Runs held at the same time."""
+    lease: Duration = "30 seconds"
+    """How long a dead worker's runs wait before another takes them over."""
+    poll: Duration = "1 second"
+    """How often to look for work that no notification told of."""
+    drain: Duration = "30 seconds"
+    """How long a stopping worker waits for steps in flight."""
+    queues: tuple[str, ...] = ("default",)
+    cache: int = 1000
+    """Suspended runs kept in memory, so that they wake without a replay."""
+    max_losses: int = 10
+    """After so many dead workers in a row a run is parked."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("concurrency", 1), ("cache", 0), ("max_losses", 1)):
+            value = getattr(self, name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+                raise InvalidOptionError(f"WorkerConfig({name}=) must be an int of at least {least}, not {value!r}")
+        for name in ("lease", "poll", "drain"):
+            self._check_duration(name)
+        if isinstance(self.queues, str) or not all(isinstance(q, str) and q for q in self.queues):
+            raise InvalidOptionError(f"WorkerConfig(queues=) must be a tuple of names, not {self.queues!r}")
+
+    def _check_duration(self, name: str) -> None:
+        try:
+            ms = to_ms(getattr(self, name), name)
+        except InvalidDurationError as error:
+            raise InvalidOptionError(f"WorkerConfig({name}=): {error}") from None
+        if ms <= 0 and name != "drain":
+            raise InvalidOptionError(f"WorkerConfig({name}=) must be longer than nothing")
+
+    @property
+    def lease_ms(self) -> int:
+        return to_ms(self.lease)
+
+    @property
+    def poll_ms(self) -> int:
+        return to_ms(self.poll)
+
+    @property
+    def drain_ms(self) -> int:
+        return to_ms(self.drain)

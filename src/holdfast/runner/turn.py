@@ -1,0 +1,407 @@
+"""The life of a run while a worker holds it.
+
+advance the machine → plan one commit → write it → start the steps it asked for → wait for what becomes known → again,
+until the run ends or rests. Read ``Turn.run`` first; the rest are its verbs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from dataclasses import dataclass, field
+
+from holdfast.core import failure
+from holdfast.core.failure import Failure
+from holdfast.core.model import Status, TaskKind
+from holdfast.kernel.definition import Definition
+from holdfast.kernel.driver import Driver, Machine, Outcome, Rest
+from holdfast.ports import Alarm
+from holdfast.runner.attempts import Ports, Running
+from holdfast.runner.committer import Committer
+from holdfast.store.protocol import (
+    Claim,
+    Commit,
+    Committed,
+    Finish,
+    Follows,
+    Mail,
+    Observed,
+    Park,
+    Release,
+    Signal,
+    Store,
+    Verdict,
+)
+
+_log = logging.getLogger("holdfast")
+
+
+@dataclass(slots=True)
+class Budget:
+    """How many more steps may be started; shared by the turns of one pass."""
+
+    steps: int | None = None
+
+    def take(self) -> bool:
+        if self.steps is None:
+            return True
+        self.steps -= 1
+        return self.steps >= 0
+
+    @property
+    def spent(self) -> bool:
+        return self.steps is not None and self.steps <= 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """What every turn of a worker shares."""
+
+    store: Store
+    committer: Committer
+    ports: Ports
+    budget: Budget = field(default_factory=Budget)
+
+
+class TurnOver(BaseException):
+    """The turn has ended: the run rests, ended, or is not ours any more. Outside Exception, as control flow is."""
+
+
+class Turn:
+    """One claimed run, from the claim to its rest."""
+
+    def __init__(self, tools: Tools, claim: Claim, definition: Definition, machine: Machine | None) -> None:
+        if definition.driver is None:
+            raise RuntimeError(f"{definition.name} cannot be run here")
+        self.claim = claim
+        self.task = claim.task
+        self.machine = machine
+        self.finish: Finish | None = None
+        self.resting = False
+        """It was released in order: its machine can be kept for the next time."""
+        self.due_at: int | None = None
+        """When a released run is due again."""
+        self.waiting = False
+        """It waits for steps in flight, a timer or a signal."""
+        self._tools = tools
+        self._driver: Driver = definition.driver
+        self._buffers = definition.persist == "task"
+        self._buffer: list[Rest] = []
+        self._running: dict[str, Running] = {}
+        self._outcomes: deque[Outcome] = deque()
+        self._mail: list[Mail] = list(claim.mail)
+        self._mail_waiting = False
+        self._lost = claim.lost
+        self._holding = False
+        self._stopping = False
+        self._unstarted = False
+        """Calls were left out because the turn has to stop: they are for whoever claims the run next."""
+        self._planned: Finish | Park | Release | None = None
+        self._last_outcomes: list[Outcome] = []
+        self._started_at: int | None = None
+        self._wake = asyncio.Event()
+        self._alarm: Alarm | None = None
+        self._noting: asyncio.Task[None] | None = None
+        self._gone = False
+        self._loaded = machine is not None
+
+    # ------------------------------------------------------------------------------------------------ the life of a run
+
+    async def run(self) -> None:
+        try:
+            if self.machine is None:
+                self.machine = await self._load()
+            while True:
+                rest = self._advance()
+                committed = await self._commit(rest)
+                self._act_on(committed)
+                self._start_calls(rest)
+                await self._next_news(rest)
+        except TurnOver:
+            pass
+        finally:
+            self._drop()
+
+    # ------------------------------------------------------------------------------------------------ told from outside
+
+    def signal(self, signal: Signal | None) -> None:
+        """Somebody wants something of the run; None: it is not ours any more."""
+        if signal is None:
+            self._lose()
+            return
+        if signal & Signal.MAIL:
+            self._mail_waiting = True
+        if signal & Signal.PAUSE:
+            self._holding = True
+        self._wake.set()
+
+    def stop(self) -> None:
+        """Start no more steps; give the run back once those in flight have ended."""
+        self._stopping = True
+        self._wake.set()
+
+    @property
+    def in_flight(self) -> int:
+        return len(self._running)
+
+    def note(self) -> None:
+        """Show attempts that have been running for a while, and their log lines."""
+        if self._running and self._noting is None:
+            self._noting = asyncio.get_running_loop().create_task(self._write_news())
+            self._noting.add_done_callback(self._noted)
+
+    # ------------------------------------------------------------------------------------------------ advance
+
+    def _advance(self) -> Rest:
+        machine = self._machine()
+        if self._holding:
+            machine.hold()
+        mail, self._mail = self._mail, []
+        lost, self._lost = self._lost, False
+        rest = machine.advance(self._now(), self._next_outcomes(), mail, lost=lost)
+        if rest.started_at is not None:
+            self._started_at = rest.started_at
+        return rest
+
+    def _next_outcomes(self) -> list[Outcome]:
+        """All that is there, but an outcome that writes more than itself goes alone: it may be refused."""
+        taken: list[Outcome] = []
+        while self._outcomes and not (taken and self._outcomes[0].transactional):
+            taken.append(self._outcomes.popleft())
+            if taken[-1].transactional:
+                break
+        self._last_outcomes = taken
+        return taken
+
+    # ------------------------------------------------------------------------------------------------ plan and commit
+
+    async def _commit(self, rest: Rest) -> Committed | None:
+        """Write what has to be durable before anything else happens; None if that is nothing."""
+        self._planned = self._plan(rest)
+        if self._planned is None and not self._holding and self._can_wait(rest):
+            return None
+        if self._noting is not None:
+            await asyncio.wait([self._noting])
+        if self._buffer and rest.observed.statements:
+            # Statements may be refused; what was buffered before them must not be refused with them.
+            await self._write(Commit(self.task, in_flight=1))
+        commit = Commit(
+            task=self.task,
+            observed=rest.observed,
+            follows=Follows(rest.follows.facts, rest.follows.logs, self._planned),
+            in_flight=len(self._running),
+        )
+        return await self._write(commit)
+
+    def _can_wait(self, rest: Rest) -> bool:
+        """Nothing to write, or (persist="task") nothing that has to be written yet."""
+        if rest.empty:
+            return True
+        if self._buffers and not rest.observed.statements:
+            self._buffer.append(rest)
+            return True
+        return False
+
+    async def _write(self, commit: Commit) -> Committed:
+        commit.started_at, self._started_at = self._started_at, None
+        if self._buffer:
+            commit = _merged(self._buffer, commit)
+            self._buffer = []
+        return await self._tools.committer.commit(commit)
+
+    def _plan(self, rest: Rest) -> Finish | Park | Release | None:
+        """What becomes of the task: ended, parked, released, or (None) kept because steps are or will be running."""
+        if rest.end is not None:
+            return rest.end
+        if self._running or self._outcomes or self._holding:
+            return None
+        if rest.calls or self._unstarted:
+            if self._unstarted or self._stopping or self._tools.budget.spent:
+                return Release(self._now(), TaskKind.RESUME, status=Status.ACTIVE)
+            return None
+        kind = TaskKind.RETRY if rest.retrying else TaskKind.WAKE
+        return Release(rest.wake_at, kind, rest.topics)
+
+    def _act_on(self, committed: Committed | None) -> None:
+        if committed is None:
+            return
+        match committed.verdict:
+            case Verdict.APPLIED:
+                self._applied(committed)
+            case Verdict.PAUSING:
+                self._holding = True
+            case Verdict.REJECTED:
+                self._rejected(committed)
+            case Verdict.LOST | Verdict.PAUSED:
+                raise TurnOver
+
+    def _applied(self, committed: Committed) -> None:
+        match self._planned:
+            case Finish():
+                self.finish = self._planned
+                raise TurnOver
+            case Park():
+                raise TurnOver
+            case Release(run_at=run_at, status=status):
+                self.resting = status is Status.WAITING
+                self.due_at = self._now() if committed.due_now else run_at
+                raise TurnOver
+            case None:
+                pass
+        if self._holding:
+            self._forget_machine()  # the pause was withdrawn: the code goes on from what is written
+            self._holding = False
+        self.signal(committed.signal)
+
+    def _rejected(self, committed: Committed) -> None:
+        """A step's statements were refused: that attempt failed, and the code must not have seen it succeed."""
+        if committed.unique:
+            error = failure.unique_violation(committed.message)
+        else:
+            error = Failure("StatementError", committed.message)
+        self._outcomes.extendleft(o.failed(error) for o in self._last_outcomes)
+        self._forget_machine()
+
+    # ------------------------------------------------------------------------------------------------ start
+
+    def _start_calls(self, rest: Rest) -> None:
+        for key in rest.cancelled:
+            running = self._running.pop(key, None)
+            if running is not None:
+                running.cancel()
+        if self._holding or self.machine is None:
+            return
+        for call in rest.calls:
+            known = self._running.get(call.key)
+            if (known is not None and known.number == call.attempt) or self._has_outcome(call.key):
+                continue
+            if self._stopping or not self._tools.budget.take():
+                self._unstarted = True
+                continue
+            self._running[call.key] = Running(call, self.claim.run.instance_id, self._tools.ports, self._report)
+
+    def _has_outcome(self, key: str) -> bool:
+        return any(o.key == key for o in self._outcomes)
+
+    def _report(self, outcome: Outcome) -> None:
+        self._running.pop(outcome.key, None)
+        self._outcomes.append(outcome)
+        self._wake.set()
+
+    # ------------------------------------------------------------------------------------------------ wait for news
+
+    async def _next_news(self, rest: Rest) -> None:
+        """Wait until a step ended, something is due, a message came, or somebody wants something."""
+        if self.machine is None:
+            self.machine = await self._load()
+            return
+        while not self._news():
+            self._wake.clear()
+            self._set_alarm(rest.wake_at)
+            self.waiting = True
+            await self._wake.wait()
+            self.waiting = False
+        self._clear_alarm()
+        if self._gone:
+            raise TurnOver
+        if self._mail_waiting or (rest.topics and self._machine().due(self._now())):
+            # Before a deadline is called missed, look for events that came in time.
+            self._mail_waiting = False
+            self._mail = await self._tools.store.undelivered(self.task.run)
+
+    def _news(self) -> bool:
+        if self._outcomes or self._gone:
+            return True
+        if self._holding:
+            return not self._running
+        if self._unstarted and not self._running:
+            return True
+        return self._mail_waiting or self._machine().due(self._now())
+
+    def _set_alarm(self, wake_at: int | None) -> None:
+        self._clear_alarm()
+        if wake_at is not None and not self._holding:
+            self._alarm = self._tools.ports.timers.call_at(wake_at, self._wake.set)
+
+    def _clear_alarm(self) -> None:
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    # ------------------------------------------------------------------------------------------------ show long attempts
+
+    async def _write_news(self) -> None:
+        facts, logs = [], []
+        for running in self._running.values():
+            new_facts, new_logs = running.news(self._now())
+            facts.extend(new_facts)
+            logs.extend(new_logs)
+        if not (facts or logs):
+            return
+        commit = Commit(self.task, Observed(facts=facts, logs=logs), in_flight=max(1, len(self._running)))
+        committed = await self._tools.committer.commit(commit)
+        if committed.verdict is Verdict.LOST:
+            self._lose()
+        elif committed.verdict is Verdict.PAUSING:
+            self.signal(Signal.PAUSE)
+        else:
+            self.signal(committed.signal)
+
+    def _noted(self, task: asyncio.Task[None]) -> None:
+        self._noting = None
+        if not task.cancelled() and task.exception() is not None:
+            _log.warning("could not note running steps of %s: %r", self.claim.run.instance_id, task.exception())
+
+    # ------------------------------------------------------------------------------------------------ loading and leaving
+
+    async def _load(self) -> Machine:
+        run = self.claim.run
+        if run.started_at is None and self.task.epoch == 1 and not self._loaded:
+            snapshot = None
+        else:
+            snapshot = await self._tools.store.load(run.run)
+            [run] = await self._tools.store.get([run.run])
+        self._loaded = True
+        return self._driver.open(run, snapshot)
+
+    def _machine(self) -> Machine:
+        if self.machine is None:
+            raise RuntimeError("the machine was dropped")
+        return self.machine
+
+    def _forget_machine(self) -> None:
+        if self.machine is not None:
+            self.machine.close()
+            self.machine = None
+
+    def _lose(self) -> None:
+        self._gone = True
+        for running in self._running.values():
+            running.cancel()
+        self._running.clear()
+        self._wake.set()
+
+    def _drop(self) -> None:
+        """Leave nothing running; keep the machine only if it rests in order."""
+        self._clear_alarm()
+        for running in self._running.values():
+            running.cancel()
+        self._running.clear()
+        if not self.resting:
+            self._forget_machine()
+
+    def _now(self) -> int:
+        return self._tools.ports.now_ms()
+
+
+def _merged(buffer: list[Rest], last: Commit) -> Commit:
+    """One commit of several rests, in their order."""
+    observed, follows = Observed(), Follows(next=last.follows.next)
+    parts: list[tuple[Observed, Follows]] = [(r.observed, r.follows) for r in buffer]
+    for o, f in [*parts, (last.observed, last.follows)]:
+        for name in ("facts", "deliveries", "logs", "statements", "starts", "sends"):
+            getattr(observed, name).extend(getattr(o, name))
+        follows.facts.extend(f.facts)
+        follows.logs.extend(f.logs)
+    return Commit(last.task, observed, follows, last.in_flight, last.started_at)

@@ -1,0 +1,312 @@
+"""The worker: claims due runs, holds their leases, and gives each a turn.
+
+Its loops: *claim* takes what is due, woken by notifications and otherwise by the next due time or the poll; *heartbeat*
+extends the leases; *watch* notices what other processes did; *reap* frees the runs of dead workers; *note* shows steps that
+take their time. A pass (``app.tick``, the test harness) does the same once, without the loops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from holdfast.core.model import TaskKind
+from holdfast.errors import StoreError
+from holdfast.kernel.definition import Registry
+from holdfast.kernel.notify import Hub
+from holdfast.ports import Randomness
+from holdfast.runner.attempts import Ports
+from holdfast.runner.cache import MachineCache
+from holdfast.runner.committer import Committer
+from holdfast.runner.config import WorkerConfig
+from holdfast.runner.looper import Looper
+from holdfast.runner.turn import Budget, Tools, Turn
+from holdfast.store.protocol import (
+    Claim,
+    ClaimRequest,
+    Commit,
+    Created,
+    Follows,
+    Held,
+    Log,
+    Park,
+    Signal,
+    Store,
+    TaskRef,
+)
+
+_log = logging.getLogger("holdfast")
+
+# The most that is claimed at once: a small bite keeps claims short and leaves work to other processes.
+_LARGEST_CLAIM = 200
+# How often to ask the database whether another process wrote to it: one cheap pragma.
+_WATCH_SECONDS = 0.025
+_NOTE_SECONDS = 0.5
+
+
+class Worker:
+    """Runs the registered workflows of one app."""
+
+    def __init__(
+        self, store: Store, registry: Registry, hub: Hub, ports: Ports, random: Randomness, config: WorkerConfig
+    ) -> None:
+        self.id = random.uuid4().hex
+        self._store = store
+        self._registry = registry
+        self._hub = hub
+        self._ports = ports
+        self._config = config
+        self._cache = MachineCache(config.cache)
+        self._tools = Tools(store, Committer(store, random), ports)
+        self._turns: dict[int, Turn] = {}
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._reserved = 0
+        self._next_due: int | None = None
+        self._seen_version: int | None = None
+        self._accepting = False
+        self._room = asyncio.Event()
+        self._leave_hub: Callable[[], None] = lambda: None
+        self._claims = Looper("claim", self._claim_step, random)
+        self._heartbeats = Looper("heartbeat", self._heartbeat_step, random)
+        self._loops = [
+            self._claims,
+            self._heartbeats,
+            Looper("watch", self._watch_step, random),
+            Looper("reap", self._reap_step, random),
+            Looper("note", self._note_step, random),
+        ]
+
+    # ------------------------------------------------------------------------------------------------ life
+
+    def start(self) -> None:
+        self._leave_hub = self._hub.join(self._work_at, self._signalled)
+        self._accepting = True
+        for loop in self._loops:
+            loop.start()
+
+    async def stop(self, drain_ms: int | None = None) -> None:
+        """Take nothing new, let steps in flight end within the bound, give every lease back."""
+        self._accepting = False
+        await self._claims.stop()
+        for turn in list(self._turns.values()):
+            turn.stop()
+        await self._wait_for_turns((self._config.drain_ms if drain_ms is None else drain_ms) / 1000)
+        for loop in self._loops:
+            await loop.stop()
+        await self._give_back()
+        self._leave_hub()
+        self._cache.clear()
+
+    async def _wait_for_turns(self, seconds: float) -> None:
+        if self._tasks:
+            await asyncio.wait(list(self._tasks.values()), timeout=seconds)
+
+    async def _give_back(self) -> None:
+        held = [turn.task for turn in self._turns.values()]
+        tasks = list(self._tasks.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if held:
+            try:
+                await self._store.release(held)
+            except StoreError as error:
+                _log.warning("could not give %d leases back, they will run out: %s", len(held), error)
+
+    def abandon(self) -> None:
+        """Die as a killed process does: nothing is written, nothing is given back. For crash tests."""
+        self._accepting = False
+        for turn in self._turns.values():
+            turn.signal(None)
+        for task in self._tasks.values():
+            task.cancel()
+        self._leave_hub()
+        self._cache.clear()
+
+    # ------------------------------------------------------------------------------------------------ eager starts
+
+    def reserve(self, workflow: str, queue: str) -> bool:
+        """Whether a run that is about to be created may begin here at once; then ``begin`` or ``cancel`` must follow."""
+        if not self._accepting or queue not in self._config.queues or workflow not in self._registry.runnable():
+            return False
+        if len(self._turns) + self._reserved >= self._config.concurrency:
+            return False
+        self._reserved += 1
+        return True
+
+    def cancel_reservation(self) -> None:
+        self._reserved -= 1
+
+    @property
+    def lease_ms(self) -> int:
+        return self._config.lease_ms
+
+    def begin(self, created: Created) -> None:
+        """A run that was born claimed by this worker."""
+        self._reserved -= 1
+        task = TaskRef(created.run.run, 0, self.id, created.epoch)
+        self._begin(Claim(task, TaskKind.RUN, lost=False, run=created.run, mail=()), self._tools)
+
+    # ------------------------------------------------------------------------------------------------ turns
+
+    def _begin(self, claim: Claim, tools: Tools) -> None:
+        definition = self._registry.get(claim.run.workflow)
+        machine = self._cache.take(claim.task.run, claim.task.epoch)
+        turn = Turn(tools, claim, definition, machine)
+        self._turns[claim.task.run] = turn
+        self._tasks[claim.task.run] = asyncio.get_running_loop().create_task(self._run(turn))
+
+    async def _run(self, turn: Turn) -> None:
+        try:
+            await turn.run()
+        except Exception as error:
+            await self._park(turn, error)
+        finally:
+            self._forget(turn)
+
+    def _forget(self, turn: Turn) -> None:
+        run = turn.task.run
+        if self._turns.get(run) is turn:
+            del self._turns[run], self._tasks[run]
+        if turn.resting and turn.machine is not None:
+            self._cache.put(run, turn.task.epoch, turn.machine)
+        if turn.finish is not None:
+            self._hub.ended(run, turn.finish)
+        if turn.due_at is not None:
+            self._work_at(turn.due_at)
+        self._room.set()
+
+    async def _park(self, turn: Turn, error: Exception) -> None:
+        """Something is wrong with the engine or the data: the run is set aside, and says why; the others go on."""
+        run = turn.claim.run
+        _log.exception("run %s/%s is parked after an unexpected error", run.workflow, run.instance_id, exc_info=error)
+        note = f"the engine failed on this run ({type(error).__name__}: {error}); resume it to try again"
+        line = Log("error", "system", note[:2000], None, self._ports.now_ms())
+        try:
+            await self._tools.committer.commit(Commit(turn.task, follows=Follows(logs=[line], next=Park(note))))
+        except Exception:
+            _log.exception("could not park run %s/%s", run.workflow, run.instance_id)
+
+    # ------------------------------------------------------------------------------------------------ claiming
+
+    async def claim_due(self, limit: int, tools: Tools | None = None) -> int:
+        """Claim what is due and begin its turns; how many."""
+        result = await self._store.claim(
+            ClaimRequest(
+                owner=self.id,
+                lease_ms=self._config.lease_ms,
+                limit=limit,
+                queues=self._config.queues,
+                workflows=self._registry.runnable(),
+            )
+        )
+        for claim in result.claims:
+            self._begin(claim, tools or self._tools)
+        self._next_due = result.next_due
+        return len(result.claims)
+
+    async def _claim_step(self) -> float:
+        room = self._config.concurrency - len(self._turns) - self._reserved
+        if room <= 0:
+            self._room.clear()
+            await self._room.wait()
+            return 0.0
+        claimed = await self.claim_due(min(room, _LARGEST_CLAIM))
+        return self._pause_after(claimed)
+
+    def _pause_after(self, claimed: int) -> float:
+        poll = self._config.poll_ms / 1000
+        if claimed == _LARGEST_CLAIM:
+            return 0.0
+        if self._next_due is None:
+            return poll
+        return min(poll, max(0.0, (self._next_due - self._ports.now_ms()) / 1000))
+
+    def _work_at(self, due_at: int | None) -> None:
+        """Work is due now (None) or at a time; the claim loop wakes if that is earlier than it thought."""
+        if due_at is None or self._next_due is None or due_at < self._next_due:
+            self._next_due = due_at
+            self._claims.wake_at_most((due_at - self._ports.now_ms()) / 1000 if due_at is not None else 0.0)
+
+    # ------------------------------------------------------------------------------------------------ the other loops
+
+    def _signalled(self, run: int, signal: Signal | None) -> None:
+        turn = self._turns.get(run)
+        if turn is not None:
+            turn.signal(signal)
+        elif signal is None:
+            self._cache.drop(run)
+
+    async def _heartbeat_step(self) -> float:
+        turns = dict(self._turns)
+        if turns:
+            self._take_held(turns, await self._store.heartbeat(self.id, self._config.lease_ms))
+        return self._config.lease_ms / 3000
+
+    def _take_held(self, turns: dict[int, Turn], held: Sequence[Held]) -> None:
+        """Tell turns what others want of them, and those that are lost that they are."""
+        by_run = {h.run: h for h in held}
+        for run, turn in turns.items():
+            found = by_run.get(run)
+            if found is not None and found.epoch == turn.task.epoch:
+                if found.signal:
+                    turn.signal(found.signal)
+            elif self._turns.get(run) is turn:
+                turn.signal(None)
+
+    async def _watch_step(self) -> float:
+        """Another process wrote: there may be work, a signal for a run held here, or an end someone waits for."""
+        version = await self._store.changed()
+        if version != self._seen_version:
+            self._seen_version = version
+            self._claims.wake()
+            if self._turns:
+                for held in await self._store.signals(self.id):
+                    self._signalled(held.run, held.signal)
+        return _WATCH_SECONDS
+
+    async def _reap_step(self) -> float:
+        if await self.reap():
+            self._claims.wake()
+        return min(self._config.poll_ms, self._config.lease_ms) / 1000
+
+    async def reap(self) -> int:
+        freed = await self._store.reap(self._config.max_losses)
+        for lost in freed:
+            state = "parked" if lost.parked else "free again"
+            _log.warning("the worker of run %d died or stalled (%d in a row); it is %s", lost.run, lost.losses, state)
+        return len(freed)
+
+    async def _note_step(self) -> float:
+        for turn in list(self._turns.values()):
+            if turn.waiting:
+                turn.note()
+        return _NOTE_SECONDS
+
+    # ------------------------------------------------------------------------------------------------ one pass
+
+    async def run_pass(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
+        """Claim what is due now, once, and run it until it rests; how many runs."""
+        self._leave_hub = self._hub.join(self._work_at, self._signalled)
+        try:
+            await self.reap()
+            limit = self._config.concurrency if max_instances is None else max_instances
+            claimed = 0
+            if limit > 0:
+                claimed = await self.claim_due(limit, replace(self._tools, budget=Budget(max_steps)))
+            self._heartbeats.start()
+            while self._tasks:
+                await asyncio.wait(list(self._tasks.values()))
+            return claimed
+        finally:
+            await self.stop(drain_ms=0)
+
+    def blocked(self) -> bool:
+        """Whether every held run waits for its steps (or none is held): nothing happens unless a step ends or time passes."""
+        return all(turn.waiting for turn in self._turns.values())
+
+    @property
+    def busy(self) -> int:
+        return len(self._turns)

@@ -1,0 +1,5 @@
+"""The embedded store: one SQLite file, no server."""
+
+from holdfast.store.sqlite.store import SqliteStore
+
+__all__ = ["SqliteStore"]

@@ -1,0 +1,225 @@
+"""Applies commits: fence first, then what was observed, then what follows.
+
+Commits of different runs that touch nothing but their own run are written together, a statement for each kind of row. One that
+starts runs, sends events or carries users' statements may change what its neighbours see, so it is applied by itself.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import NamedTuple
+
+from holdfast.core.model import TaskKind
+from holdfast.errors import StoreError
+from holdfast.store.protocol import (
+    Commit,
+    Committed,
+    Created,
+    Finish,
+    Observed,
+    Park,
+    Release,
+    Sent,
+    Signal,
+    TaskRef,
+    Verdict,
+)
+from holdfast.store.sqlite.connection import Tx
+from holdfast.store.sqlite.control import set_paused
+from holdfast.store.sqlite.create import create
+from holdfast.store.sqlite.guard import TransactionGone
+from holdfast.store.sqlite.rows import Row, fact_rows, log_rows, safe
+from holdfast.store.sqlite.send import send, topics_text
+from holdfast.store.sqlite.sql import statements
+
+_SQL = statements("commit")
+_APPLIED = Committed(Verdict.APPLIED)
+_LOST = Committed(Verdict.LOST)
+_PAUSING = Committed(Verdict.PAUSING)
+_PAUSED = Committed(Verdict.PAUSED)
+
+
+class _Hold(NamedTuple):
+    """What a task says of its holder."""
+
+    owner: str | None
+    epoch: int
+    losses: int
+    signal: int
+
+
+_Holds = dict[tuple[int, int], _Hold]
+
+
+def commit(tx: Tx, commits: Sequence[Commit]) -> list[Committed]:
+    answers: list[Committed] = []
+    together: dict[int, Commit] = {}
+    for one in commits:
+        alone = _reaches_out(one.observed)
+        if alone or one.task.run in together:
+            answers += _apply_together(tx, together)
+            together = {}
+        if alone:
+            answers.append(_apply_alone(tx, one))
+        else:
+            together[one.task.run] = one
+    answers += _apply_together(tx, together)
+    return answers
+
+
+def _reaches_out(observed: Observed) -> bool:
+    return bool(observed.statements or observed.starts or observed.sends)
+
+
+def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
+    if not commits:
+        return []
+    holds = _holds(tx, list(commits))
+    batch = _Batch(tx)
+    answers = [batch.add(one, holds) for one in commits.values()]
+    batch.write()
+    return answers
+
+
+def _apply_alone(tx: Tx, one: Commit) -> Committed:
+    if not _holds_task(_holds(tx, [one.task.run]), one.task):
+        return _LOST
+    rejected = _run_statements(tx, one)
+    if rejected is not None:
+        return rejected
+    started = create(tx, one.observed.starts)
+    sent = send(tx, one.observed.sends)
+    return _with_answers(_apply_together(tx, {one.task.run: one})[0], started, sent)
+
+
+def _with_answers(answer: Committed, started: list[Created], sent: list[Sent]) -> Committed:
+    return replace(answer, started=started, sent=sent) if started or sent else answer
+
+
+def _run_statements(tx: Tx, one: Commit) -> Committed | None:
+    """The users' statements, of which all or none are done. Their failure is an answer, not an error."""
+    if not one.observed.statements:
+        return None
+    if id(one) in tx.refused:
+        return tx.refused[id(one)]
+    tx.connection.execute("SAVEPOINT holdfast_statements")
+    rejected = tx.guard.run(tx.connection, one.observed.statements)
+    if not tx.connection.in_transaction:
+        tx.refused[id(one)] = rejected or Committed(
+            Verdict.REJECTED, message="it rolled the transaction back"
+        )
+        raise TransactionGone
+    if rejected is not None:
+        tx.connection.execute("ROLLBACK TO holdfast_statements")
+    tx.connection.execute("RELEASE holdfast_statements")
+    return rejected
+
+
+def _holds(tx: Tx, runs: list[int]) -> _Holds:
+    found = tx.connection.execute(_SQL["fence"], (json.dumps(runs),)).get
+    return {(run, unit): _Hold(*hold) for run, unit, *hold in json.loads(found)}
+
+
+def _holds_task(holds: _Holds, task: TaskRef) -> _Hold | None:
+    """The fence: only the owner of this very claim may write."""
+    hold = holds.get(task[:2])
+    if hold is None or hold.owner != task.owner or hold.epoch != task.epoch:
+        return None
+    return hold
+
+
+class _Batch:
+    """Rows of many commits, gathered by statement."""
+
+    def __init__(self, tx: Tx) -> None:
+        self._tx = tx
+        self._rows: dict[str, list[Row]] = {}
+        self._paused: list[tuple[int, str | None]] = []
+
+    def add(self, one: Commit, holds: _Holds) -> Committed:
+        hold = _holds_task(holds, one.task)
+        if hold is None:
+            return _LOST
+        self._observe(one)
+        if hold.signal & Signal.PAUSE:
+            return self._pause(one, hold)
+        return self._follow(one, hold)
+
+    def write(self) -> None:
+        connection = self._tx.connection
+        for name in ("fact", "deliver", "log", "started", "keep", "finish", "drop_task", "release", "wait"):
+            rows = self._rows.get(name)
+            if rows is None:
+                continue
+            if name == "deliver":
+                self._deliver(rows)
+            else:
+                connection.executemany(_SQL[name], rows)
+        for run, note in self._paused:
+            connection.execute(_SQL["forget_losses"], (run,))
+            set_paused(self._tx, run, note)
+
+    def _put(self, name: str, *rows: Row) -> None:
+        self._rows.setdefault(name, []).extend(rows)
+
+    def _observe(self, one: Commit) -> None:
+        run, observed = one.task.run, one.observed
+        if observed.facts:
+            self._put("fact", *fact_rows(run, observed.facts))
+        if observed.deliveries:
+            self._put("deliver", *((run, event, at, safe(key)) for event, key, at in observed.deliveries))
+        if observed.logs:
+            self._put("log", *log_rows(run, observed.logs))
+        if one.started_at is not None:
+            self._put("started", (run, one.started_at, self._tx.now))
+
+    def _pause(self, one: Commit, hold: _Hold) -> Committed:
+        if one.in_flight == 0:
+            self._paused.append((one.task.run, None))
+            return _PAUSED
+        if hold.losses:
+            self._put("keep", (*one.task[:2], hold.signal))
+        return _PAUSING
+
+    def _follow(self, one: Commit, hold: _Hold) -> Committed:
+        run, follows = one.task.run, one.follows
+        if follows.facts:
+            self._put("fact", *fact_rows(run, follows.facts))
+        if follows.logs:
+            self._put("log", *log_rows(run, follows.logs))
+        match follows.next:
+            case None:
+                return self._keep(one, hold)
+            case Finish(status, output, error):
+                self._put("finish", (run, status, output, error, self._tx.now))
+                self._put("drop_task", (run,))
+                return _APPLIED
+            case Park(note):
+                self._paused.append((run, note))
+                return _APPLIED
+            case Release() as given_back:
+                return self._release(one.task, given_back, hold)
+
+    def _keep(self, one: Commit, hold: _Hold) -> Committed:
+        # The common commit of a turn that goes on: its task row is left alone.
+        if not hold.losses and not hold.signal:
+            return _APPLIED
+        self._put("keep", (*one.task[:2], hold.signal & ~Signal.MAIL))
+        return Committed(Verdict.APPLIED, Signal(hold.signal))
+
+    def _release(self, task: TaskRef, release: Release, hold: _Hold) -> Committed:
+        mail = bool(hold.signal & Signal.MAIL)
+        run_at, kind = (self._tx.now, TaskKind.WAKE) if mail else (release.run_at, release.kind)
+        self._put("release", (*task[:2], run_at, kind, kind.bucket, topics_text(release.topics)))
+        self._put("wait", (task.run, release.status, self._tx.now))
+        return Committed(Verdict.APPLIED, due_now=True) if mail else _APPLIED
+
+    def _deliver(self, rows: list[Row]) -> None:
+        for row in rows:
+            self._tx.connection.execute(_SQL["deliver"], row)
+            if self._tx.connection.changes() != 1:
+                raise StoreError(
+                    f"event {row[1]} of run {row[0]} cannot be consumed: it is not there, or was before"
+                )

@@ -1,0 +1,61 @@
+"""Brings the schema up to date, or says that it is not. Safe to run in many processes at once and to be killed in."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import apsw
+
+from holdfast.errors import SchemaVersionError
+from holdfast.store.sqlite.sql import Migration, migrations, statements
+
+_SQL = statements("schema")
+
+
+def migrate(connection: apsw.Connection, path: str, steps: Sequence[Migration] | None = None) -> None:
+    """Apply what is missing, each migration in a transaction of its own that first looks where things stand."""
+    steps = migrations() if steps is None else steps
+    _refuse_newer(version(connection), steps[-1].version, path)
+    for step in steps:
+        if version(connection) < step.version:
+            _apply(connection, step)
+
+
+def verify(connection: apsw.Connection, path: str, steps: Sequence[Migration] | None = None) -> None:
+    """Raise unless the schema is exactly this version's."""
+    latest = (migrations() if steps is None else steps)[-1].version
+    found = version(connection)
+    _refuse_newer(found, latest, path)
+    if found < latest:
+        raise SchemaVersionError(
+            f"{path} has schema version {found}, this Holdfast needs {latest}. "
+            "Run the migrations once (open with migrate=True) before starting workers"
+        )
+
+
+def version(connection: apsw.Connection) -> int:
+    if not connection.execute(_SQL["has_meta"]).get:
+        return 0
+    return int(connection.execute(_SQL["version"]).get)
+
+
+def _apply(connection: apsw.Connection, step: Migration) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        connection.execute(_SQL["meta"])
+        if version(connection) < step.version:  # another process may have been faster
+            connection.execute(step.script)
+            connection.execute(_SQL["set_version"], (step.version,))
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _refuse_newer(found: int, latest: int, path: str) -> None:
+    if found > latest:
+        raise SchemaVersionError(
+            f"{path} has schema version {found}, newer than this Holdfast knows ({latest}). "
+            "Upgrade Holdfast here; an older version must not write to it"
+        )

@@ -1,0 +1,132 @@
+"""Opens connections: the file's checks, the settings for durability, and whether it is still the same file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import apsw
+
+from holdfast.errors import StoreCorruptError, StoreReadOnlyError, StoreUnavailableError
+from holdfast.store.sqlite import migrate
+from holdfast.store.sqlite.guard import Guard
+
+BUSY_S = 30
+MEMORY = ":memory:"
+_OLDEST_SQLITE = (3, 51, 3)
+_CHECKED_UP_TO = 32 * 1024 * 1024
+_CACHED_STATEMENTS = 256
+_WAL_KEPT = 64 * 1024 * 1024
+_WAL_TRIES = 200
+
+
+class FileIdentity(NamedTuple):
+    device: int
+    inode: int
+
+
+def writer(path: str, guard: Guard) -> apsw.Connection:
+    """The connection that writes and checkpoints."""
+    connection = _connect(path)
+    _use_wal(connection)
+    connection.authorizer = guard
+    return connection
+
+
+def reader(path: str) -> apsw.Connection:
+    connection = _connect(path)
+    connection.pragma("query_only", True)
+    return connection
+
+
+def prepare(path: str, *, create: bool) -> None:
+    """What must hold of the library, the directory and the file before SQLite opens it."""
+    check_library(apsw.sqlite_lib_version())
+    if path == MEMORY:
+        return
+    file = Path(path)
+    if not file.parent.is_dir():
+        raise StoreUnavailableError(
+            f"{path} cannot be opened: its directory {file.parent} does not exist. Create it"
+        )
+    if file.is_dir():
+        raise StoreUnavailableError(f"{path} cannot be opened: it is a directory. Name a file in it")
+    if create:
+        _create_private(path)
+    elif not file.exists():
+        raise StoreUnavailableError(
+            f"{path} does not exist. Check the path, or run the migrations to create it"
+        )
+
+
+def check_library(version: str) -> None:
+    if tuple(int(part) for part in version.split(".")[:3]) < _OLDEST_SQLITE:
+        raise StoreUnavailableError(
+            f"SQLite {version} can corrupt a WAL file that is reset while another process writes. "
+            "Upgrade the apsw package to 3.51.3 or newer"
+        )
+
+
+def check(connection: apsw.Connection, path: str, *, migrating: bool) -> None:
+    """At open: the file is whole, can be written, and has the right schema."""
+    if path != MEMORY and Path(path).stat().st_size < _CHECKED_UP_TO:
+        found = connection.execute("PRAGMA quick_check(1)").get
+        if found != "ok":
+            raise StoreCorruptError(
+                f"{path} is damaged ({found}). Stop all workers, keep a copy, and restore a backup or use sqlite3's .recover"
+            )
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("ROLLBACK")
+    (migrate.migrate if migrating else migrate.verify)(connection, path)
+
+
+def identity(path: str) -> FileIdentity | None:
+    """Which file the path names now; None if it names none, and for a database in memory."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return FileIdentity(found.st_dev, found.st_ino)
+
+
+def _create_private(path: str) -> None:
+    # SQLite would create it with the umask's mode, and its -wal and -shm files take over the mode of this one.
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        pass
+    except PermissionError as error:
+        raise StoreReadOnlyError(
+            f"{path} cannot be created: permission denied. Give this user write permission on {Path(path).parent}"
+        ) from error
+    except OSError as error:
+        raise StoreUnavailableError(
+            f"{path} cannot be created: {error.strerror}. Check the path and the disk"
+        ) from error
+
+
+def _connect(path: str) -> apsw.Connection:
+    connection = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, statementcachesize=_CACHED_STATEMENTS)
+    if connection.readonly("main"):  # SQLite falls back to reading without a word
+        raise apsw.ReadOnlyError("attempt to write a readonly database")
+    connection.set_busy_timeout(BUSY_S * 1000)
+    connection.pragma("synchronous", "FULL")
+    connection.pragma("fullfsync", True)
+    connection.pragma("checkpoint_fullfsync", True)
+    return connection
+
+
+def _use_wal(connection: apsw.Connection) -> None:
+    if connection.filename == "" or connection.pragma("journal_mode") == "wal":
+        return
+    for _ in range(_WAL_TRIES):
+        try:
+            connection.pragma("journal_mode", "wal")
+        except apsw.BusyError:
+            # Changing the mode does not wait for locks, but beginning to write does: eight processes may start at once.
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("ROLLBACK")
+        else:
+            break
+    connection.pragma("journal_size_limit", _WAL_KEPT)

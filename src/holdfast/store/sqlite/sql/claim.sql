@@ -1,0 +1,43 @@
+-- Every lane (queue, workflow, bucket, priority) of what is asked for, with its head: the earliest run_at. One seek
+-- per lane, however long the lanes are (the unary plus takes the affinity away, without which SQLite would seek by the
+-- bucket alone and walk). A chain of lanes stops once it has as many due ones as can be taken.
+-- name: lanes
+WITH RECURSIVE lane (queue, workflow, bucket, priority, run_at, due) AS (
+    SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, t.run_at <= ?3
+      FROM json_each(?1) AS q
+     CROSS JOIN json_each(?2) AS w
+     CROSS JOIN holdfast_task AS t
+        ON (t.run, t.unit) = (
+           SELECT run, unit FROM holdfast_task INDEXED BY holdfast_task_due
+            WHERE owner IS NULL AND run_at IS NOT NULL AND queue = q.value AND workflow = w.value
+            ORDER BY bucket, priority, run_at LIMIT 1)
+    UNION ALL
+    SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, l.due + (t.run_at <= ?3)
+      FROM lane AS l
+     CROSS JOIN holdfast_task AS t
+        ON (t.run, t.unit) = (
+           SELECT run, unit FROM holdfast_task INDEXED BY holdfast_task_due
+            WHERE owner IS NULL AND run_at IS NOT NULL AND queue = l.queue AND workflow = l.workflow
+              AND (bucket, priority) > (+l.bucket, +l.priority)
+            ORDER BY bucket, priority, run_at LIMIT 1)
+     WHERE l.due < ?4
+)
+SELECT json_group_array(json_array(bucket, priority, queue, workflow, run_at)) FROM lane;
+
+-- name: due
+SELECT run_at, run, unit, kind, lost, epoch FROM holdfast_task INDEXED BY holdfast_task_due
+ WHERE owner IS NULL AND run_at IS NOT NULL
+   AND queue = ?1 AND workflow = ?2 AND bucket = ?3 AND priority = ?4 AND run_at <= ?5
+ ORDER BY run_at LIMIT ?6;
+
+-- name: take
+UPDATE holdfast_task SET owner = ?3, lease_until = ?4, epoch = epoch + 1, lost = 0 WHERE run = ?1 AND unit = ?2;
+
+-- name: activate
+UPDATE holdfast_run SET status = 'active', updated_at = ?2 WHERE id = ?1 AND status = 'waiting';
+
+-- name: mail
+SELECT e.run, e.n, e.type, e.payload, e.created_at, e.sender, e.delivered_at, e.consumed_by
+  FROM json_each(?1) AS asked
+ CROSS JOIN holdfast_event AS e INDEXED BY holdfast_event_undelivered
+    ON e.run = asked.value AND e.delivered_at IS NULL;

@@ -1,0 +1,34 @@
+-- name: held
+SELECT json_group_array(json_array(run, unit, epoch, signal)) FROM holdfast_task WHERE owner = ?1;
+
+-- name: extend
+UPDATE holdfast_task SET lease_until = ?2 WHERE owner = ?1;
+
+-- name: signalled
+SELECT json_group_array(json_array(run, unit, epoch, signal)) FROM holdfast_task WHERE owner = ?1 AND signal <> 0;
+
+-- name: clear_mail
+UPDATE holdfast_task SET signal = signal & ~1 WHERE owner = ?1 AND signal <> 0;
+
+-- Owners are few and tasks many: one seek per owner, and then only what has run out.
+-- name: expired
+WITH RECURSIVE holder (owner) AS (
+    SELECT min(owner) FROM holdfast_task WHERE owner IS NOT NULL
+    UNION ALL
+    SELECT (SELECT min(owner) FROM holdfast_task WHERE owner > h.owner) FROM holder AS h WHERE h.owner IS NOT NULL
+)
+SELECT json_group_array(json_array(t.run, t.unit, t.losses, t.signal))
+  FROM holder AS h CROSS JOIN holdfast_task AS t ON t.owner = h.owner AND t.lease_until <= ?1;
+
+-- name: lose
+UPDATE holdfast_task
+   SET owner = NULL, lease_until = NULL, run_at = ?3, kind = ?4, bucket = ?5, losses = ?6, lost = 1, signal = 0
+ WHERE run = ?1 AND unit = ?2;
+
+-- name: signal_of
+SELECT signal FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4;
+
+-- A loss that no commit has followed yet is still news to the next holder.
+-- name: give_back
+UPDATE holdfast_task SET owner = NULL, lease_until = NULL, run_at = ?3, lost = losses > 0, signal = 0
+ WHERE run = ?1 AND unit = ?2;

@@ -1,0 +1,5 @@
+-- name: run
+UPDATE holdfast_run SET status = 'paused', note = ?2, updated_at = ?3 WHERE id = ?1;
+
+-- name: task
+UPDATE holdfast_task SET owner = NULL, lease_until = NULL, run_at = NULL, signal = 0 WHERE run = ?1;

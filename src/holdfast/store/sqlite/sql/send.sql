@@ -1,0 +1,10 @@
+-- name: event
+INSERT INTO holdfast_event (run, n, type, payload, created_at, sender, dedup)
+VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_event WHERE run = ?1), 0), ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (run, dedup) WHERE dedup IS NOT NULL DO NOTHING;
+
+-- name: wake
+UPDATE holdfast_task SET run_at = ?2, kind = ?3, bucket = ?4 WHERE run = ?1 AND unit = 0;
+
+-- name: signal
+UPDATE holdfast_task SET signal = signal | ?2 WHERE run = ?1 AND unit = 0;

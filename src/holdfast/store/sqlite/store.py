@@ -1,0 +1,232 @@
+"""The SQLite store: hands each intent to the thread that may carry it out, and owns its life from open to close."""
+
+from __future__ import annotations
+
+import asyncio
+import builtins
+import os
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Protocol, TypeVar
+
+import apsw
+
+from holdfast.core.model import to_ms
+from holdfast.errors import AppClosedError, StoreUnavailableError
+from holdfast.store.protocol import (
+    ClaimRequest,
+    ClaimResult,
+    Commit,
+    Committed,
+    Created,
+    Fact,
+    Freed,
+    Held,
+    ListQuery,
+    Mail,
+    NewEvent,
+    NewRun,
+    PageQuery,
+    RunRecord,
+    Sent,
+    Snapshot,
+    StoredLog,
+    TaskRef,
+)
+from holdfast.store.sqlite import control, leases, opening, reads
+from holdfast.store.sqlite.claim import claim
+from holdfast.store.sqlite.commit import commit
+from holdfast.store.sqlite.connection import Database, Mode, Spawn, Tx, spawn_thread
+from holdfast.store.sqlite.create import create
+from holdfast.store.sqlite.guard import Guard
+from holdfast.store.sqlite.send import send
+
+A = TypeVar("A")
+R = TypeVar("R")
+List = builtins.list  # inside the class the name is a method of the protocol
+
+
+class Clock(Protocol):
+    """Where the store's time comes from."""
+
+    def now(self) -> datetime: ...
+
+    def monotonic(self) -> float: ...
+
+
+class SqliteStore:
+    """One SQLite file, or with ``path=None`` one database in memory that ends with ``close``.
+
+    Several processes may use the same file. A store belongs to the process that opened it.
+    """
+
+    def __init__(self, path: str | None, *, clock: Clock, spawn_thread: Spawn = spawn_thread) -> None:
+        self._path = opening.MEMORY if path is None else path
+        self._clock = clock
+        self._spawn = spawn_thread
+        self._writer: Database | None = None
+        self._reader: Database | None = None
+        self._file: opening.FileIdentity | None = None
+        self._process = 0
+
+    # --- life
+
+    async def open(self, *, migrate: bool = True) -> None:
+        if self._writer is not None:
+            return
+        writer = self._make_writer(create=migrate)
+        await writer.start("holdfast-writer", self._spawn, lambda found: self._check(found, migrate))
+        reader = writer
+        if self._path != opening.MEMORY:
+            reader = self._make_reader()
+            try:
+                await reader.start("holdfast-reader", self._spawn, lambda _: None)
+            except BaseException:
+                await writer.stop()
+                raise
+        self._process = os.getpid()
+        self._writer, self._reader = writer, reader
+
+    async def close(self) -> None:
+        writer, reader = self._writer, self._reader
+        self._writer = self._reader = None
+        if writer is None or reader is None or self._process != os.getpid():
+            return
+        if reader is not writer:
+            await reader.stop()
+        await writer.stop()
+
+    async def now(self) -> int:
+        return self._now()
+
+    # --- what a client writes
+
+    async def create(self, runs: Sequence[NewRun]) -> List[Created]:
+        return await self._write(create, runs, Mode.MERGED)
+
+    async def send(self, events: Sequence[NewEvent]) -> List[Sent]:
+        return await self._write(send, events, Mode.MERGED)
+
+    async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
+        return await self._write(control.pause, control.Target(workflow, instance_id))
+
+    async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
+        return await self._write(control.resume, control.Target(workflow, instance_id))
+
+    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> RunRecord | None:
+        return await self._write(control.terminate, control.Target(workflow, instance_id, reason))
+
+    async def restart(self, workflow: str, instance_id: str) -> RunRecord | None:
+        return await self._write(control.restart, control.Target(workflow, instance_id))
+
+    # --- what a worker writes
+
+    async def claim(self, request: ClaimRequest) -> ClaimResult:
+        return await self._write(claim, request)
+
+    async def commit(self, commits: Sequence[Commit]) -> List[Committed]:
+        return await self._write(commit, commits, Mode.MERGED)
+
+    async def heartbeat(self, owner: str, lease_ms: int) -> List[Held]:
+        return await self._write(self._heartbeat, leases.Beat(owner, lease_ms))
+
+    async def signals(self, owner: str) -> List[Held]:
+        # Polled often and almost always empty: look first, without taking the write lock from other processes.
+        if not await self._read(leases.has_signals, owner):
+            return []
+        return await self._write(leases.signals, owner)
+
+    async def reap(self, max_losses: int) -> List[Freed]:
+        if not await self._read(leases.expired, None):
+            return []
+        return await self._write(leases.reap, max_losses)
+
+    async def release(self, tasks: Sequence[TaskRef]) -> int:
+        return await self._write(leases.release, tasks)
+
+    # --- reads
+
+    async def load(self, run: int) -> Snapshot:
+        return await self._read(reads.load, run)
+
+    async def undelivered(self, run: int) -> List[Mail]:
+        return await self._read(reads.undelivered, run)
+
+    async def find(self, workflow: str, instance_id: str, number: int | None = None) -> RunRecord | None:
+        return await self._read(reads.find, reads.Which(workflow, instance_id, number))
+
+    async def get(self, runs: Sequence[int]) -> List[RunRecord]:
+        return await self._read(reads.get, runs)
+
+    async def list(self, query: ListQuery) -> List[RunRecord]:
+        return await self._read(reads.list_runs, query)
+
+    async def facts(self, run: int) -> List[Fact]:
+        return await self._read(reads.facts, run)
+
+    async def events(self, query: PageQuery) -> List[Mail]:
+        return await self._read(reads.events, query)
+
+    async def logs(self, query: PageQuery) -> List[StoredLog]:
+        return await self._read(reads.logs, query)
+
+    async def changed(self) -> int:
+        # On the connection that writes, because there the number does not move with this store's own writes.
+        return await self._write(_data_version, None, Mode.BARE)
+
+    # --- inside
+
+    def _write(self, work: Callable[[Tx, A], R], argument: A, mode: Mode = Mode.SINGLE) -> asyncio.Future[R]:
+        return self._in_use(self._writer).submit(work, argument, mode)
+
+    def _read(self, work: Callable[[Tx, A], R], argument: A) -> asyncio.Future[R]:
+        return self._in_use(self._reader).submit(work, argument)
+
+    def _in_use(self, database: Database | None) -> Database:
+        if database is None:
+            raise AppClosedError(
+                f"the store on {self._path} is not open. Open it first, and use it before it is closed"
+            )
+        if self._process != os.getpid():
+            raise StoreUnavailableError(
+                f"the store on {self._path} was opened before this process was forked. Open a store in each process"
+            )
+        return database
+
+    def _now(self) -> int:
+        return to_ms(self._clock.now())
+
+    def _make_writer(self, *, create: bool) -> Database:
+        guard, making = Guard(), create
+
+        def connect() -> apsw.Connection:
+            nonlocal making
+            opening.prepare(self._path, create=making)
+            making = False  # a file that is gone later is a fault, and not replaced by an empty one
+            return opening.writer(self._path, guard)
+
+        return Database(connect, path=self._path, begin="BEGIN IMMEDIATE", now=self._now, guard=guard)
+
+    def _make_reader(self) -> Database:
+        def connect() -> apsw.Connection:
+            opening.prepare(self._path, create=False)
+            return opening.reader(self._path)
+
+        return Database(connect, path=self._path, begin="BEGIN", now=self._now, guard=Guard())
+
+    def _check(self, connection: apsw.Connection, migrate: bool) -> None:
+        opening.check(connection, self._path, migrating=migrate)
+        self._file = opening.identity(self._path)
+
+    def _heartbeat(self, tx: Tx, beat: leases.Beat) -> List[Held]:
+        # SQLite goes on writing to a file that was deleted or replaced: what it acknowledges then is lost.
+        if opening.identity(self._path) != self._file:
+            raise StoreUnavailableError(
+                f"{self._path} was deleted or replaced while it was in use. Stop, put the right file back, start again"
+            )
+        return leases.heartbeat(tx, beat)
+
+
+def _data_version(tx: Tx, _: None) -> int:
+    version: int = tx.connection.pragma("data_version")
+    return version

@@ -1,0 +1,247 @@
+"""``Context``: everything workflow code can ask of the engine. A thin, typed face of the machine."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from random import Random
+from typing import Any, ParamSpec, TypeVar, overload
+
+from holdfast.core import codec, durations
+from holdfast.core.durations import Duration
+from holdfast.core.model import Level, from_ms, to_ms
+from holdfast.core.names import check_event_type, check_log_category, check_step_name
+from holdfast.core.retry import Retry
+from holdfast.errors import InvalidDurationError, InvalidLogError
+from holdfast.kernel.attempt import current_attempt
+from holdfast.store.protocol import Log
+from holdfast.workflow.event import Event
+from holdfast.workflow.loop import running_loop
+from holdfast.workflow.machine import Machine
+from holdfast.workflow.steps import spec_of
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+_RESERVED = "system"
+
+
+@dataclass(frozen=True, slots=True)
+class RunInfo:
+    """Facts about the run that are the same on every replay."""
+
+    workflow: str
+    instance_id: str
+    run_number: int
+    queue: str
+    attempt: int
+    history_length: int
+    """How many results the code has seen so far."""
+    history_size: int
+    """Their size in bytes."""
+    started_at: datetime
+    parent: str | None
+    pid: str
+
+
+class Context:
+    """Handed to a workflow function as its first argument.
+
+    Example::
+
+        @app.workflow
+        async def fulfil(ctx: Context, order: Order) -> str:
+            payment = await charge(order)
+            await ctx.sleep("cool off", "1 hour")
+            approval = await ctx.wait_for_event("approval", type="approval")
+            return await ctx.do("note", write_note, payment, approval.payload)
+    """
+
+    def __init__(self, machine: Machine, now: Callable[[], datetime]) -> None:
+        self._machine = machine
+        self.log = Logger(machine, now)
+
+    # --- steps
+
+    @overload
+    def do(
+        self,
+        name: str,
+        fn: Callable[P, Awaitable[R]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Coroutine[Any, Any, R]: ...
+
+    @overload
+    def do(self, name: str, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
+
+    @overload
+    def do(
+        self,
+        name: str,
+        fn: Callable[..., Awaitable[R]],
+        *args: Any,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        raises: tuple[type[BaseException], ...] | None = ...,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, R]: ...
+
+    @overload
+    def do(
+        self,
+        name: str,
+        fn: Callable[..., R],
+        *args: Any,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        raises: tuple[type[BaseException], ...] | None = ...,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, R]: ...
+
+    def do(
+        self,
+        name: str,
+        fn: Callable[..., Any],
+        *args: Any,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        raises: tuple[type[BaseException], ...] | None = None,
+        **kwargs: Any,
+    ) -> Coroutine[Any, Any, Any]:
+        """Run any callable as a step whose key is ``name``; the same name again returns the recorded result."""
+        spec = spec_of(fn).with_options(retry, timeout, raises)
+        return self._machine.call_named(name, spec, args, kwargs)
+
+    # --- time
+
+    def now(self) -> datetime:
+        """The time of the last thing that happened in this run, in UTC: the same on every replay."""
+        return from_ms(self._machine.now_ms)
+
+    def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
+        """Sleep durably, up to 365 days. Holds no task, thread or connection meanwhile."""
+        machine = self._machine
+        ms = durations.to_ms(duration, f"sleep {name!r}")
+        self._check_sleep(name, ms)
+        return machine.sleep(check_step_name(name, machine.limits), lambda: machine.now_ms + ms)
+
+    def sleep_until(self, name: str, when: datetime) -> Coroutine[Any, Any, None]:
+        """Sleep until a moment (an aware ``datetime``); one that is past already is over at once."""
+        if not isinstance(when, datetime) or when.tzinfo is None:
+            raise InvalidDurationError(f"sleep_until {name!r} needs an aware datetime, not {when!r}")
+        machine = self._machine
+        due = to_ms(when.astimezone(timezone.utc))
+        self._check_sleep(name, due - machine.now_ms)
+        return machine.sleep(check_step_name(name, machine.limits), lambda: due)
+
+    def _check_sleep(self, name: str, ms: int) -> None:
+        longest = durations.to_ms(self._machine.limits.sleep)
+        if ms > longest:
+            raise InvalidDurationError(
+                f"sleep {name!r} of {durations.describe(ms)} is longer than the limit of {durations.describe(longest)}"
+            )
+
+    # --- events
+
+    @overload
+    def wait_for_event(
+        self, name: str, *, type: str, timeout: Duration = ..., payload: type[T]
+    ) -> Coroutine[Any, Any, Event[T]]: ...
+
+    @overload
+    def wait_for_event(
+        self, name: str, *, type: str, timeout: Duration = ..., payload: Any = ...
+    ) -> Coroutine[Any, Any, Event[Any]]: ...
+
+    def wait_for_event(
+        self, name: str, *, type: str, timeout: Duration = "24 hours", payload: Any = Any
+    ) -> Coroutine[Any, Any, Event[Any]]:
+        """Wait for an event of a type, oldest first, also one that came before the wait.
+
+        Raises ``WaitForEventTimeoutError`` when none was sent until the deadline. ``payload`` is the type to decode it to.
+        """
+        machine = self._machine
+        check_event_type(type, machine.limits)
+        ms = durations.to_ms(timeout, f"timeout of {name!r}")
+        shortest = durations.to_ms(machine.limits.event_wait_min)
+        longest = durations.to_ms(machine.limits.event_wait_max)
+        if not shortest <= ms <= longest:
+            raise InvalidDurationError(
+                f"the timeout of {name!r} must be between {durations.describe(shortest)} and "
+                f"{durations.describe(longest)}, not {durations.describe(ms)}"
+            )
+        return machine.wait_for_event(check_step_name(name, machine.limits), type, ms, codec.decoder(payload))
+
+    # --- information and chance
+
+    @property
+    def info(self) -> RunInfo:
+        machine, run = self._machine, self._machine.run
+        return RunInfo(
+            workflow=run.workflow,
+            instance_id=run.instance_id,
+            run_number=run.number,
+            queue=run.queue,
+            attempt=1,
+            history_length=machine.history_length,
+            history_size=machine.history_size,
+            started_at=from_ms(machine.started_ms),
+            parent=None,
+            pid=f"{run.workflow}/{run.instance_id}",
+        )
+
+    @property
+    def random(self) -> Random:
+        """A generator seeded by the run: the same numbers on every replay."""
+        return self._machine.random
+
+    def uuid4(self) -> uuid.UUID:
+        return uuid.UUID(bytes=self._machine.random_bytes(16), version=4)
+
+    def random_bytes(self, n: int) -> bytes:
+        return self._machine.random_bytes(n)
+
+
+class Logger:
+    """Durable log lines. Plain calls, in workflow code and inside steps (then with the step's key and attempt)."""
+
+    def __init__(self, machine: Machine, now: Callable[[], datetime]) -> None:
+        self._machine = machine
+        self._now = now
+
+    def debug(self, message: str, data: Any = None, *, category: str = "workflow") -> None:
+        self._write(Level.DEBUG, message, data, category)
+
+    def info(self, message: str, data: Any = None, *, category: str = "workflow") -> None:
+        self._write(Level.INFO, message, data, category)
+
+    def warning(self, message: str, data: Any = None, *, category: str = "workflow") -> None:
+        self._write(Level.WARN, message, data, category)
+
+    def error(self, message: str, data: Any = None, *, category: str = "workflow") -> None:
+        self._write(Level.ERROR, message, data, category)
+
+    def _write(self, level: Level, message: str, data: Any, category: str) -> None:
+        limits = self._machine.limits
+        check_log_category(category, limits)
+        if category == _RESERVED:
+            raise InvalidLogError(f"the log category {_RESERVED!r} is the engine's own; use another")
+        text = str(message)
+        if len(text) > limits.log_message:
+            text = text[: limits.log_message - 1] + "…"
+        encoded = None if data is None else codec.encode(data, what="log data", limit=limits.log_data)
+        if running_loop() is self._machine.loop:
+            self._machine.log(level, category, text, encoded)
+        else:
+            self._write_in_step(level, category, text, encoded)
+
+    def _write_in_step(self, level: Level, category: str, text: str, data: bytes | None) -> None:
+        attempt = current_attempt.get()
+        if attempt is None:
+            raise InvalidLogError("ctx.log belongs to a run: call it in workflow code or inside one of its steps")
+        line = Log(level, category, text, data, to_ms(self._now()), attempt.key, attempt.number)
+        attempt.logs.append(line)

@@ -1,0 +1,259 @@
+"""The event loop that workflow code runs on: deterministic, nested, without I/O.
+
+It has a queue of ready callbacks and hands every timer to its machine, which makes it durable. Nothing else
+can make progress here, so the same history always runs the same code in the same order. Whatever would reach outside
+(sockets, threads, processes, signals) raises an error that names the call and says what to do instead.
+
+Sets of tasks and futures hash by creation number, so ``asyncio.wait``, ``TaskGroup`` and friends iterate alike on
+every replay. ``asyncio.as_completed`` puts bare coroutines into a set of its own; the wrapper at the end of this module turns them
+into tasks first, in the order given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+import sys
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from typing import Any, Protocol, TypeVar
+
+from holdfast.errors import IOInWorkflowError, WorkflowStuckError
+
+T = TypeVar("T")
+
+MAX_CALLBACKS = 2_000_000
+"""How many callbacks may run without a rest before the code is taken to spin forever."""
+
+
+class TimerHost(Protocol):
+    """What the loop needs of its machine: the replayed time, and someone who keeps its timers."""
+
+    @property
+    def now_ms(self) -> int: ...
+
+    def open_timer(self, handle: WorkflowTimer, due_ms: int) -> None: ...
+
+    def close_timer(self, handle: WorkflowTimer) -> None: ...
+
+    def report(self, context: dict[str, Any]) -> None: ...
+
+
+class WorkflowTimer(asyncio.TimerHandle):
+    """A durable timer. ``number`` is its place in the order of creation: its identity on replay."""
+
+    __slots__ = ("number",)
+    number: int
+
+
+class WorkflowFuture(asyncio.Future[T]):
+    """A future that hashes by creation number: sets of them have one order."""
+
+    def __init__(self, *, loop: WorkflowLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = loop.next_number()
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class WorkflowTask(asyncio.Task[T]):
+    """A task that hashes by creation number: sets of them have one order."""
+
+    # Set before Task.__init__ runs: it registers the task in a weak set, which hashes it.
+    _number: int
+
+    def __new__(cls, _coro: Any, *, loop: WorkflowLoop, **_options: Any) -> WorkflowTask[T]:
+        task = super().__new__(cls)
+        task._number = loop.next_number()
+        return task
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class WorkflowLoop(asyncio.AbstractEventLoop):
+    """Runs callbacks to rest inside the thread of an outer loop."""
+
+    def __init__(self, host: TimerHost) -> None:
+        self.host = host
+        self._ready: deque[events.Handle] = deque()
+        self._number = 0
+        self._timers = 0
+        self._closed = False
+
+    # --- driven by the machine
+
+    def run_to_rest(self) -> None:
+        """Run ready callbacks until there are none. The outer loop, if any, is restored afterwards."""
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            ready = self._ready
+            budget = MAX_CALLBACKS
+            while ready:
+                handle = ready.popleft()
+                if not handle._cancelled:  # type: ignore[attr-defined]
+                    handle._run()
+                budget -= 1
+                if not budget:
+                    raise WorkflowStuckError(
+                        f"workflow code ran {MAX_CALLBACKS:,} callbacks without waiting for anything durable; "
+                        "a loop in it never ends"
+                    )
+        finally:
+            events._set_running_loop(outer)
+
+    def enter(self, call: Callable[[], T]) -> T:
+        """Call something as if from inside this loop (used when coroutines are closed)."""
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            return call()
+        finally:
+            events._set_running_loop(outer)
+
+    def fire(self, timer: WorkflowTimer) -> None:
+        """A timer's time has come."""
+        self._ready.append(timer)
+
+    def next_number(self) -> int:
+        self._number += 1
+        return self._number
+
+    def discard(self) -> None:
+        self._ready.clear()
+        self._closed = True
+
+    # --- what asyncio needs
+
+    def call_soon(
+        self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> events.Handle:
+        handle = events.Handle(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_later(
+        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> events.TimerHandle:
+        return self.call_at(self.time() + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    ) -> events.TimerHandle:
+        timer = WorkflowTimer(when, callback, args, self, context)
+        # Rounded up: a timer never fires early. The subtrahend absorbs the noise of float seconds.
+        due_ms = -int(-(when * 1000 - 0.01) // 1)
+        if due_ms <= self.host.now_ms:
+            # The replayed time is the same each time, so this needs no fact.
+            self._ready.append(timer)
+        else:
+            self._timers += 1
+            timer.number = self._timers
+            self.host.open_timer(timer, due_ms)
+        return timer
+
+    def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
+        if isinstance(handle, WorkflowTimer) and hasattr(handle, "number"):
+            self.host.close_timer(handle)
+
+    def time(self) -> float:
+        return self.host.now_ms / 1000
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return WorkflowFuture(loop=self)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, T] | Any,
+        *,
+        name: object = None,
+        context: contextvars.Context | None = None,
+        **_options: Any,
+    ) -> asyncio.Task[T]:
+        _refuse_unordered(coro)
+        task: WorkflowTask[T] = WorkflowTask(coro, loop=self, name="task", context=context)
+        task.set_name(name if name is not None else f"task-{hash(task)}")
+        return task
+
+    def get_debug(self) -> bool:
+        return False
+
+    def is_running(self) -> bool:
+        return True
+
+    def is_closed(self) -> bool:
+        return self._closed
+
+    def call_exception_handler(self, context: dict[str, Any]) -> None:
+        self.host.report(context)
+
+
+_KEPT = {"get_exception_handler", "get_task_factory"}
+
+
+def _refusal(name: str) -> Callable[..., Any]:
+    def refuse(self: WorkflowLoop, *_args: Any, **_kwargs: Any) -> Any:
+        raise IOInWorkflowError(
+            f"workflow code called the event loop's {name}(): workflow code is replayed, so it may not do I/O or use threads "
+            "and processes. Put this call into a step: `await ctx.do(name, function, ...)` or a function decorated "
+            "with `@app.step`."
+        )
+
+    refuse.__name__ = name
+    return refuse
+
+
+for _name in sorted(vars(asyncio.AbstractEventLoop)):
+    if _name.startswith("_") or _name in vars(WorkflowLoop) or _name in _KEPT:
+        continue
+    setattr(WorkflowLoop, _name, _refusal(_name))
+WorkflowLoop.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+
+
+def running_loop() -> WorkflowLoop | None:
+    """The workflow loop this code runs on, or None outside workflow code."""
+    loop = events._get_running_loop()
+    return loop if isinstance(loop, WorkflowLoop) else None
+
+
+# --- asyncio.as_completed: the one helper whose order depends on the addresses of coroutines
+
+_as_completed = asyncio.as_completed
+
+
+@functools.wraps(_as_completed)
+def _ordered_as_completed(fs: Iterable[Any], *, timeout: float | None = None) -> Any:
+    loop = running_loop()
+    if loop is not None:
+        fs = [asyncio.ensure_future(f, loop=loop) for f in fs]
+    return _as_completed(fs, timeout=timeout)
+
+
+def _refuse_unordered(_coro: Any) -> None:
+    """Someone holds the original as_completed (``from asyncio import as_completed`` before this module was loaded)."""
+    frame = sys._getframe(2)
+    for _ in range(6):
+        if frame is None:
+            return
+        if frame.f_code is _as_completed.__code__:
+            raise IOInWorkflowError(
+                "asyncio.as_completed over bare coroutines starts them in no fixed order; call it as "
+                "`asyncio.as_completed(...)` after importing holdfast, or give it tasks"
+            )
+        if frame.f_code.co_filename != asyncio.tasks.__file__:
+            return
+        frame = frame.f_back
+
+
+asyncio.as_completed = _ordered_as_completed
+asyncio.tasks.as_completed = _ordered_as_completed

@@ -1,0 +1,755 @@
+"""The replay machine: history in, commands out.
+
+Everything the code can observe (a step's result, a timer, an event) is a RESULT fact with a sequence number. The machine
+delivers them one at a time and runs the code to rest between two deliveries, live exactly as on replay; so whatever
+the code does in between, races included, comes out the same each time. A recorded result that the code has
+not asked for yet waits until it does, which is why code may gain and lose steps while runs are open.
+
+Time here is the time of the last delivered fact. There is no I/O and no clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import heapq
+import inspect
+from collections import deque
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any, Protocol
+
+from holdfast.core import codec, durations, failure
+from holdfast.core.failure import Failure
+from holdfast.core.limits import Limits
+from holdfast.core.model import Level, Status, StepType, from_ms
+from holdfast.core.names import check_step_name
+from holdfast.errors import (
+    DuplicateStepError,
+    MaxStepsExceededError,
+    ParamsInvalidError,
+    StepTypeMismatchError,
+    WaitForEventTimeoutError,
+    WorkflowStuckError,
+)
+from holdfast.kernel.driver import Call, Outcome, Rest
+from holdfast.store.protocol import (
+    Delivery,
+    Fact,
+    FactState,
+    Finish,
+    Follows,
+    Log,
+    Mail,
+    Observed,
+    Park,
+    RunRecord,
+    Snapshot,
+)
+from holdfast.workflow.event import Event
+from holdfast.workflow.loop import WorkflowLoop, WorkflowTimer
+from holdfast.workflow.steps import StepSpec
+
+_NOTHING = Snapshot(facts=(), mail={}, logged=0)
+
+
+class Program(Protocol):
+    """The workflow code and how its values are read and written."""
+
+    name: str
+
+    def main(self, machine: Machine) -> Coroutine[Any, Any, Any]: ...
+
+    def encode_output(self, value: Any) -> bytes: ...
+
+
+class Asked:
+    """Something the code waits for."""
+
+    __slots__ = ("closed", "future", "key", "started_at")
+
+    def __init__(self, key: str, future: asyncio.Future[Any], started_at: int) -> None:
+        self.key = key
+        self.future = future
+        self.started_at = started_at
+        self.closed = False
+
+
+class AskedStep(Asked):
+    """A step call: running, or due (again) at ``not_before``."""
+
+    __slots__ = ("args", "failures", "kwargs", "name", "not_before", "running", "spec")
+
+    def __init__(
+        self, key: str, name: str, future: asyncio.Future[Any], now: int, spec: StepSpec, args: Any, kwargs: Any
+    ) -> None:
+        super().__init__(key, future, now)
+        self.name = name
+        self.spec = spec
+        self.args = args
+        self.kwargs = kwargs
+        self.failures = 0
+        self.not_before = 0
+        self.running = False
+
+
+class AskedWait(Asked):
+    """A sleep, or a wait for an event until a deadline."""
+
+    __slots__ = ("due", "event_type", "kind", "n")
+
+    def __init__(
+        self, key: str, kind: StepType, future: asyncio.Future[Any], now: int, due: int, event_type: str | None, n: int
+    ) -> None:
+        super().__init__(key, future, now)
+        self.kind = kind
+        self.due = due
+        self.event_type = event_type
+        self.n = n
+
+
+class AskedTimer(Asked):
+    """An anonymous timer of the loop."""
+
+    __slots__ = ("due", "timer")
+
+    def __init__(self, key: str, timer: WorkflowTimer, now: int, due: int) -> None:
+        super().__init__(key, None, now)  # type: ignore[arg-type]  # the loop calls it; nobody awaits it
+        self.timer = timer
+        self.due = due
+
+
+@dataclass(slots=True)
+class Pending:
+    """What the next rest will report."""
+
+    observed: Observed
+    opened: list[Fact]
+    logs: list[Log]
+    cancelled: list[str]
+
+
+def _nothing_pending() -> Pending:
+    return Pending(Observed(), [], [], [])
+
+
+class Machine:
+    """One run of replayed code in memory."""
+
+    def __init__(self, program: Program, run: RunRecord, snapshot: Snapshot | None, limits: Limits) -> None:
+        known = snapshot or _NOTHING
+        self.program = program
+        self.run = run
+        self.limits = limits
+        self.loop = WorkflowLoop(self)
+        self.now_ms = self.started_ms = run.started_at or 0
+        self.history_length = 0
+        self.history_size = 0
+        self.random = Random(f"{run.seed}/{run.number}")  # noqa: S311  (reproducible by design)
+        self._draws = 0
+        self._jitter = Random(f"jitter/{run.seed}/{run.number}")  # noqa: S311
+
+        # What the store knows.
+        results = sorted((f for f in known.facts if f.state == FactState.RESULT), key=_sequence)
+        self._recorded = deque(results)
+        self._recorded_kinds = {f.key: f.kind for f in known.facts}
+        self._starts = {(f.key, f.n): f for f in known.facts if f.state == FactState.START}
+        self._failures = _last_failures(known.facts)
+        self._consumed = known.mail
+        self._logged = known.logged
+
+        # What the code has seen and asked.
+        self._position = 0
+        self._settled: dict[str, Fact] = {}
+        self._live: dict[str, Any] = {}
+        self._asked: dict[str, Asked] = {}
+        self._kinds: dict[str, StepType] = {}
+        self._asks: dict[str, int] = {}
+        self._calls: dict[str, int] = {}
+        self._unstarted: dict[str, Coroutine[Any, Any, Any]] = {}
+        self._steps = 0
+        self._lines = 0
+
+        # What it waits for.
+        self._due: list[tuple[int, int, Asked]] = []
+        self._orders = 0
+        self._ready: deque[AskedStep] = deque()
+        self._waits: dict[str, deque[AskedWait]] = {}
+        self._mailbox: dict[str, deque[Mail]] = {}
+        self._seen = 0
+
+        self._wall_ms = 0
+        self._pending = _nothing_pending()
+        self._main: asyncio.Task[Any] | None = None
+        self._ended = False
+        self._fatal: BaseException | None = None
+        self._diverged: str | None = None
+        self._holding = False
+        self._new = run.started_at is None
+
+    # ------------------------------------------------------------------------------------------------ driven by the runner
+
+    def advance(
+        self, now_ms: int, outcomes: Sequence[Outcome] = (), mail: Sequence[Mail] = (), *, lost: bool = False
+    ) -> Rest:
+        self._wall_ms = now_ms
+        started_at = self._begin(now_ms)
+        if lost:
+            self._count_losses(now_ms)
+        for outcome in outcomes:
+            self._take(outcome)
+        for item in mail:
+            self._receive(item)
+        if not self._holding:
+            self._deliver_due(now_ms)
+        return self._rest(now_ms, started_at)
+
+    def hold(self) -> None:
+        """From now on only write down what becomes known; no more code runs. The machine is of no use afterwards."""
+        self._holding = True
+
+    def due(self, now_ms: int) -> bool:
+        wake_at, _ = self._next_due()
+        return wake_at is not None and wake_at <= now_ms
+
+    def close(self) -> None:
+        """Close the coroutines inside their own loop, so that cleanup code in them cannot reach the outside."""
+        if self._main is None:
+            return
+        self._ended = True
+        tasks = [t for t in asyncio.all_tasks(self.loop) if not t.done()]
+        self.loop.discard()
+        for task in sorted(tasks, key=hash):
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            self.loop.enter(lambda t=task: _close_quietly(t.get_coro()))  # type: ignore[misc]
+        for coro in self._unstarted.values():
+            coro.close()
+
+    # ------------------------------------------------------------------------------------------------ asked by workflow code
+
+    def call(
+        self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        """A step function called directly: its key is its name, then name#2, name#3 in the order of the calls."""
+        count = self._calls[name] = self._calls.get(name, 0) + 1
+        key = name if count == 1 else f"{name}#{count}"
+        coro = self.do(key, name, spec, args, kwargs)
+        self._unstarted[key] = coro
+        return coro
+
+    def call_named(
+        self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Coroutine[Any, Any, Any]:
+        check_step_name(name, self.limits)
+        coro = self.do(name, name, spec, args, kwargs)
+        self._unstarted.setdefault(name, coro)
+        return coro
+
+    async def do(
+        self, key: str, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        self._unstarted.pop(key, None)
+        settled = self._ask(key, StepType.DO)
+        if settled is not None:
+            return self._outcome_of(settled, spec)
+        asked = AskedStep(key, name, self.loop.create_future(), self.now_ms, spec, args, kwargs)
+        self._asked[key] = asked
+        previous = self._failures.get(key)
+        if previous is not None:
+            asked.failures = previous.n
+            asked.not_before = previous.wake_at or 0
+        self._ready.append(asked)
+        return await self._until(asked)
+
+    async def sleep(self, key: str, due: Callable[[], int]) -> None:
+        if self._ask(key, StepType.SLEEP) is None:
+            await self._until(self._open_wait(key, StepType.SLEEP, due(), None))
+
+    async def wait_for_event(self, key: str, event_type: str, timeout_ms: int, decode: Callable[[Any], Any]) -> Event[Any]:
+        settled = self._ask(key, StepType.WAIT)
+        if settled is None:
+            await self._until(self._open_wait(key, StepType.WAIT, self.now_ms + timeout_ms, event_type))
+            settled = self._settled[key]
+        return self._event_of(settled, decode)
+
+    def log(self, level: Level, category: str, message: str, data: bytes | None) -> None:
+        if self._ended:
+            return
+        self._lines += 1
+        line = Log(level, category, message, data, self._wall_ms, is_replay=self._lines <= self._logged)
+        self._pending.logs.append(line)
+
+    def diverge(self, message: str) -> asyncio.Future[Any]:
+        """History and code do not fit: the run parks, and the code that found out never goes on."""
+        self._note_divergence(message)
+        return self.loop.create_future()
+
+    def random_bytes(self, n: int) -> bytes:
+        self._draws += 1
+        return hashlib.shake_256(f"{self.run.seed}/{self.run.number}/{self._draws}".encode()).digest(n)
+
+    # ------------------------------------------------------------------------------------------------ asked by the loop
+
+    def open_timer(self, handle: WorkflowTimer, due_ms: int) -> None:
+        asked = AskedTimer(f"timer#{handle.number}", handle, self.now_ms, due_ms)
+        self._asked[asked.key] = asked
+        self._push_due(due_ms, asked)
+
+    def close_timer(self, handle: WorkflowTimer) -> None:
+        asked = self._asked.pop(f"timer#{handle.number}", None)
+        if asked is not None:
+            asked.closed = True
+
+    def report(self, context: dict[str, Any]) -> None:
+        """An exception that nobody awaited."""
+        error = context.get("exception")
+        text = context.get("message", "unhandled error")
+        self._say(Level.ERROR, f"{text}: {error!r}" if error is not None else text)
+
+    # ------------------------------------------------------------------------------------------------ asking and settling
+
+    def _ask(self, key: str, kind: StepType) -> Fact | None:
+        """Register the wish for a key; the fact if it is settled already."""
+        known = self._kinds.get(key)
+        if known is not None and known is not kind:
+            raise StepTypeMismatchError(
+                f"{key!r} is used for a {known} and for a {kind} in the same run; give one of them another name"
+            )
+        recorded = self._recorded_kinds.get(key)
+        if recorded is not None and recorded != kind:
+            self._note_divergence(f"the history has {key!r} recorded as {recorded}, the code asks for it as {kind}")
+            kind = StepType(recorded)
+        if known is None:
+            self._kinds[key] = kind
+            self._count_step(kind)
+        if key in self._asked:
+            raise DuplicateStepError(f"{key!r} is running already; a name can be awaited once at a time")
+        return self._settled.get(key)
+
+    def _count_step(self, kind: StepType) -> None:
+        if kind is StepType.DO:
+            self._steps += 1
+            if self._steps > self.limits.steps:
+                raise MaxStepsExceededError(
+                    f"this run asked for more than {self.limits.steps} steps; split it into several runs, or raise Limits(steps=)"
+                )
+
+    async def _until(self, asked: Asked) -> Any:
+        try:
+            return await asked.future
+        except asyncio.CancelledError:
+            if asked.future.cancelled() or not asked.future.done():
+                self._abandon(asked)
+            raise
+
+    def _abandon(self, asked: Asked) -> None:
+        """The code does not want it any more. What it waited for goes to whoever asks next."""
+        if self._ended or self._asked.get(asked.key) is not asked:
+            return
+        del self._asked[asked.key]
+        asked.closed = True
+        if isinstance(asked, AskedStep) and asked.running:
+            self._pending.cancelled.append(asked.key)
+            self._fail_attempt(asked, failure.cancelled(asked.key), None, self._wall_ms, asked.started_at)
+        elif isinstance(asked, AskedWait) and (asked.key, asked.n) in self._starts:
+            self._note_cancelled_wait(asked)
+
+    def _note_cancelled_wait(self, wait: AskedWait) -> None:
+        last = self._failures.get(wait.key)
+        if last is not None and last.n > wait.n:
+            return  # noted before this replay
+        fact = Fact(
+            FactState.FAILURE, wait.key, wait.n + 1, wait.kind, self._wall_ms, wait.started_at,
+            ok=False, value=failure.cancelled(wait.key).encode(), event_type=wait.event_type,
+        )  # fmt: skip
+        self._failures[wait.key] = fact
+        self._pending.opened.append(fact)
+
+    def _open_wait(self, key: str, kind: StepType, due: int, event_type: str | None) -> AskedWait:
+        n = self._asks.get(key, 0)
+        self._asks[key] = n + 1
+        start = self._starts.get((key, n))
+        if start is not None and start.wake_at is not None:
+            due = start.wake_at  # what was promised stands, whatever the code says now
+        asked = AskedWait(key, kind, self.loop.create_future(), self.now_ms, due, event_type, n)
+        self._asked[key] = asked
+        self._push_due(due, asked)
+        if event_type is not None:
+            self._waits.setdefault(event_type, deque()).append(asked)
+        if start is None:
+            fact = Fact(
+                FactState.START, key, n, kind, self.now_ms, self.now_ms, wake_at=due, event_type=event_type
+            )
+            self._pending.opened.append(fact)
+        return asked
+
+    def _outcome_of(self, fact: Fact, spec: StepSpec) -> Any:
+        if fact.ok:
+            return self._decoded(fact, spec)
+        raise Failure.decode(fact.value or b"{}").as_exception(fact.key, fact.attempts, spec.raises)
+
+    def _decoded(self, fact: Fact, spec: StepSpec) -> Any:
+        try:
+            return spec.decode(codec.plain(fact.value))
+        except ParamsInvalidError as error:
+            self._note_divergence(
+                f"the recorded result of {fact.key!r} does not fit the function's return annotation any more: {error}"
+            )
+            return None
+
+    def _event_of(self, fact: Fact, decode: Callable[[Any], Any]) -> Event[Any]:
+        if not fact.ok:
+            raise WaitForEventTimeoutError(
+                f"no event of type {fact.event_type!r} came for {fact.key!r} within {durations.describe(_waited(fact))}"
+            )
+        mail = self._live.get(fact.key) or self._consumed[fact.event or 0]
+        return Event(mail.type, decode(codec.plain(mail.payload)), from_ms(mail.created_at))
+
+    def _note_divergence(self, message: str) -> None:
+        self._diverged = self._diverged or message
+
+    # ------------------------------------------------------------------------------------------------ observing
+
+    def _begin(self, now_ms: int) -> int | None:
+        """Start the code and replay what is recorded; the time of the start if this is the first time ever."""
+        if self._main is not None:
+            return None
+        started_at = None
+        if self._new:
+            started_at = self.now_ms = self.started_ms = now_ms
+        self._main = self.loop.create_task(self.program.main(self), name="main")
+        self._run()
+        while self._recorded and not self._ended:
+            self._deliver(self._recorded.popleft(), None)
+        return started_at
+
+    def _take(self, outcome: Outcome) -> None:
+        """An attempt has come to an end."""
+        asked = self._asked.get(outcome.key)
+        over = self._ended and not self._holding
+        if over or not isinstance(asked, AskedStep) or asked.failures + 1 != outcome.attempt:
+            return  # cancelled meanwhile: a late result is discarded
+        observed = self._pending.observed
+        observed.logs.extend(outcome.logs)
+        if outcome.failure is None:
+            observed.statements.extend(outcome.statements)
+            observed.starts.extend(outcome.starts)
+            observed.sends.extend(outcome.sends)
+            self._settle_step(
+                asked, outcome.at, outcome.started_at, outcome.value, outcome.attempt, live=outcome.live
+            )
+        else:
+            self._take_failure(asked, outcome, outcome.failure)
+
+    def _take_failure(self, asked: AskedStep, outcome: Outcome, error: Failure) -> None:
+        retry = asked.spec.retry
+        most = retry.max_attempts
+        final = error.retryable is False or not retry.retries(error.lineage or (error.name,))
+        if final or (most is not None and outcome.attempt >= most):
+            self._settle_step(asked, outcome.at, outcome.started_at, error.encode(), outcome.attempt, ok=False)
+            return
+        next_at = outcome.at + retry.delay_after(outcome.attempt, self._jitter.random())
+        self._fail_attempt(asked, error, next_at, outcome.at, outcome.started_at)
+        self._ready.append(asked)
+
+    def _fail_attempt(
+        self, asked: AskedStep, error: Failure, next_at: int | None, at: int, started_at: int
+    ) -> None:
+        asked.failures += 1
+        asked.running = False
+        asked.not_before = next_at or 0
+        fact = Fact(
+            FactState.FAILURE, asked.key, asked.failures, StepType.DO, at, started_at,
+            ok=False, value=error.encode(), name=_name_of(asked), attempts=asked.failures,
+            max_attempts=asked.spec.retry.max_attempts, timeout_ms=asked.spec.timeout_ms, wake_at=next_at,
+        )  # fmt: skip
+        self._failures[asked.key] = fact
+        self._pending.observed.facts.append(fact)
+
+    def _settle_step(
+        self, asked: AskedStep, at: int, started_at: int, value: bytes | None, attempts: int,
+        *, ok: bool = True, live: Any = None,
+    ) -> None:  # fmt: skip
+        fact = Fact(
+            FactState.RESULT, asked.key, 0, StepType.DO, at, started_at, seq=self._position + 1, ok=ok, value=value,
+            name=_name_of(asked), attempts=attempts, max_attempts=asked.spec.retry.max_attempts,
+            timeout_ms=asked.spec.timeout_ms,
+        )  # fmt: skip
+        self._observe(fact, live)
+
+    def _count_losses(self, now_ms: int) -> None:
+        """Attempts that were under way when the last worker was lost count as attempts."""
+        for asked in list(self._asked.values()):
+            if isinstance(asked, AskedStep) and asked.not_before <= now_ms:
+                self._fail_attempt(asked, failure.lost(asked.key), now_ms, now_ms, asked.started_at)
+
+    def _receive(self, mail: Mail) -> None:
+        if mail.n > self._seen:
+            self._seen = mail.n
+            self._mailbox.setdefault(mail.type, deque()).append(mail)
+
+    def _deliver_due(self, now_ms: int) -> None:
+        """Deliver timers and events in the order of their times: a deadline beats every event that came after it."""
+        while not self._ended and not self._diverged:
+            self._refuse_used_up(now_ms)
+            asked = self._earliest_due(now_ms)
+            mail = self._earliest_mail()
+            if mail is not None and (asked is None or mail.created_at <= asked.due):
+                self._deliver_mail(mail)
+            elif asked is not None:
+                self._deliver_time(asked, now_ms)
+            else:
+                return
+
+    def _refuse_used_up(self, now_ms: int) -> None:
+        """The guard before a call: a step whose attempts are gone fails instead of being started."""
+        for asked in list(self._ready):
+            most = asked.spec.retry.max_attempts
+            if not asked.closed and most is not None and asked.failures >= most:
+                self._ready.remove(asked)
+                error = failure.attempts_used_up(asked.key, asked.failures)
+                self._settle_step(asked, now_ms, asked.started_at, error.encode(), asked.failures, ok=False)
+
+    def _earliest_due(self, now_ms: int) -> AskedWait | AskedTimer | None:
+        while self._due and self._due[0][2].closed:
+            heapq.heappop(self._due)
+        if self._due and self._due[0][0] <= now_ms:
+            return self._due[0][2]  # type: ignore[return-value]
+        return None
+
+    def _earliest_mail(self) -> Mail | None:
+        found: Mail | None = None
+        for event_type in list(self._waits):
+            waits = self._waits[event_type]
+            while waits and waits[0].closed:
+                waits.popleft()
+            if not waits:
+                del self._waits[event_type]
+            elif box := self._mailbox.get(event_type):
+                found = box[0] if found is None or box[0].n < found.n else found
+        return found
+
+    def _deliver_mail(self, mail: Mail) -> None:
+        box = self._mailbox[mail.type]
+        box.popleft()
+        if not box:
+            del self._mailbox[mail.type]
+        wait = self._waits[mail.type].popleft()
+        self._live[wait.key] = mail
+        self._pending.observed.deliveries.append(Delivery(mail.n, wait.key, self._wall_ms))
+        self._observe(self._wait_result(wait, event=mail.n), None)
+
+    def _deliver_time(self, asked: AskedWait | AskedTimer, now_ms: int) -> None:
+        if isinstance(asked, AskedTimer):
+            fact = Fact(
+                FactState.RESULT, asked.key, 0, StepType.TIMER, now_ms, asked.started_at,
+                seq=self._position + 1, wake_at=asked.due,
+            )  # fmt: skip
+        else:
+            fact = self._wait_result(asked, ok=asked.kind is StepType.SLEEP)
+        self._observe(fact, None)
+
+    def _wait_result(self, wait: AskedWait, *, ok: bool = True, event: int | None = None) -> Fact:
+        return Fact(
+            FactState.RESULT, wait.key, 0, wait.kind, self._wall_ms, wait.started_at, seq=self._position + 1, ok=ok,
+            wake_at=wait.due, event_type=wait.event_type, event=event,
+        )  # fmt: skip
+
+    def _observe(self, fact: Fact, live: Any) -> None:
+        """A new fact: write it down and deliver it."""
+        self._pending.observed.facts.append(fact)
+        if self._holding:
+            self._position = fact.seq or self._position
+            self._asked.pop(fact.key, None)
+        else:
+            self._deliver(fact, live)
+
+    def _deliver(self, fact: Fact, live: Any) -> None:
+        self._position = fact.seq or self._position
+        self.now_ms = max(self.now_ms, fact.at)
+        self.history_length += 1
+        self.history_size += len(fact.value or b"")
+        self._settled[fact.key] = fact
+        asked = self._asked.pop(fact.key, None)
+        if asked is None:
+            return  # not asked for yet: it waits until it is
+        asked.closed = True
+        self._resolve(asked, fact, live)
+        self._run()
+
+    def _resolve(self, asked: Asked, fact: Fact, live: Any) -> None:
+        if isinstance(asked, AskedTimer):
+            self.loop.fire(asked.timer)
+        elif asked.future.done():
+            return  # cancelled in this very moment
+        elif isinstance(asked, AskedStep):
+            self._resolve_step(asked, fact, live)
+        else:
+            asked.future.set_result(None)
+
+    def _resolve_step(self, asked: AskedStep, fact: Fact, live: Any) -> None:
+        if live is not None:
+            asked.future.set_result(live)
+            return
+        try:
+            asked.future.set_result(self._outcome_of(fact, asked.spec))
+        except BaseException as error:  # noqa: BLE001  (whatever the step failed with)
+            asked.future.set_exception(error)
+
+    def _run(self) -> None:
+        try:
+            self.loop.run_to_rest()
+        except (SystemExit, KeyboardInterrupt, WorkflowStuckError) as error:
+            # Tasks let the first two through to stop the program. Here they are the run's own failure.
+            self._fatal = error
+        self._ended = self._fatal is not None or (self._main is not None and self._main.done())
+
+    # ------------------------------------------------------------------------------------------------ resting
+
+    def _rest(self, now_ms: int, started_at: int | None) -> Rest:
+        calls = [] if self._ended or self._diverged or self._holding else self._due_calls(now_ms)
+        end = None if self._holding else self._end()
+        wake_at, retrying = self._next_due()
+        pending, self._pending = self._pending, _nothing_pending()
+        opened = [f for f in pending.opened if f.state != FactState.START or f.key in self._asked]
+        self._starts.update({(f.key, f.n): f for f in opened if f.state == FactState.START})
+        if end is not None:
+            running = [a.key for a in self._asked.values() if isinstance(a, AskedStep) and a.running]
+            pending.cancelled.extend(running)
+        return Rest(
+            observed=pending.observed,
+            follows=Follows(facts=opened, logs=pending.logs),
+            calls=calls,
+            cancelled=pending.cancelled,
+            wake_at=wake_at,
+            retrying=retrying,
+            topics=frozenset(self._waits),
+            end=end,
+            started_at=started_at,
+        )
+
+    def _due_calls(self, now_ms: int) -> list[Call]:
+        calls, later = [], deque[AskedStep]()
+        for asked in self._ready:
+            if asked.closed:
+                continue
+            if asked.not_before > now_ms:
+                later.append(asked)
+                continue
+            asked.running = True
+            asked.started_at = now_ms if asked.failures else asked.started_at
+            calls.append(self._call_of(asked))
+        self._ready = later
+        return calls
+
+    def _call_of(self, asked: AskedStep) -> Call:
+        spec, key = asked.spec, asked.key
+        attempt = asked.failures + 1
+        return Call(
+            key=key,
+            attempt=attempt,
+            function=spec.function,
+            args=asked.args,
+            kwargs=asked.kwargs,
+            is_async=spec.is_async,
+            timeout_ms=spec.timeout_ms,
+            bind=spec.arguments if spec.tx_parameter is not None else None,
+            record=lambda value: spec.record(key, self.limits.result, value),
+            note=lambda at: self._note(asked, attempt, at),
+        )
+
+    def _note(self, asked: AskedStep, attempt: int, at: int) -> Fact | None:
+        """The START fact of an attempt that is taking its time; None if it is known already, or over."""
+        if (asked.key, attempt) in self._starts or asked.closed or self._ended:
+            return None
+        fact = Fact(
+            FactState.START, asked.key, attempt, StepType.DO, at, at, name=_name_of(asked), attempts=attempt,
+            max_attempts=asked.spec.retry.max_attempts, timeout_ms=asked.spec.timeout_ms,
+        )  # fmt: skip
+        self._starts[asked.key, attempt] = fact
+        return fact
+
+    def _next_due(self) -> tuple[int | None, bool]:
+        while self._due and self._due[0][2].closed:
+            heapq.heappop(self._due)
+        timer = self._due[0][0] if self._due else None
+        retry = min((a.not_before for a in self._ready if not a.closed), default=None)
+        if retry is not None and (timer is None or retry <= timer):
+            return retry, True
+        return timer, False
+
+    def _push_due(self, due: int, asked: Asked) -> None:
+        self._orders += 1
+        heapq.heappush(self._due, (due, self._orders, asked))
+
+    def _end(self) -> Finish | Park | None:
+        if self._diverged is not None:
+            self._say(Level.ERROR, f"NON_DETERMINISTIC: {self._diverged}")
+            return Park(f"NON_DETERMINISTIC: {self._diverged}")
+        if self._ended and self._main is not None:
+            self._report_unstarted()
+            return self._finish(self._main)
+        if self._stuck_with_history():
+            keys = ", ".join(repr(k) for k in self._settled if k not in self._kinds and "timer#" not in k)
+            text = f"the history has results for {keys} which the code never asked for, and the code waits for nothing"
+            self._say(Level.ERROR, f"NON_DETERMINISTIC: {text}")
+            return Park(f"NON_DETERMINISTIC: {text}")
+        return None
+
+    def _stuck_with_history(self) -> bool:
+        """The code waits for nothing that can ever happen, and there are results it did not ask for."""
+        if self._asked:
+            return False
+        return any(k not in self._kinds and not k.startswith("timer#") for k in self._settled)
+
+    def _finish(self, main: asyncio.Task[Any]) -> Finish:
+        error = self._fatal
+        if error is None and main.cancelled():
+            error = asyncio.CancelledError("workflow code was cancelled")
+        error = error or main.exception()
+        if error is None:
+            try:
+                return Finish(Status.COMPLETE, output=self.program.encode_output(main.result()))
+            except Exception as unfit:  # noqa: BLE001  (NotSerializable, PayloadTooLarge)
+                error = unfit
+        return Finish(Status.ERRORED, error=Failure.of(error).encode())
+
+    def _report_unstarted(self) -> None:
+        for key, coro in self._unstarted.items():
+            if inspect.getcoroutinestate(coro) == inspect.CORO_CREATED:
+                coro.close()
+                self._say(Level.WARN, f"step call {key!r} was never awaited, so it did not run; write `await {key}(...)`")
+        self._unstarted.clear()
+
+    def _say(self, level: Level, message: str) -> None:
+        """A system log line."""
+        message = message[: self.limits.log_message]
+        self._pending.logs.append(Log(level, "system", message, None, self._wall_ms))
+
+
+def _sequence(fact: Fact) -> int:
+    return fact.seq or 0
+
+
+def _last_failures(facts: Sequence[Fact]) -> dict[str, Fact]:
+    last: dict[str, Fact] = {}
+    for fact in facts:
+        if fact.state == FactState.FAILURE and (fact.key not in last or fact.n > last[fact.key].n):
+            last[fact.key] = fact
+    return last
+
+
+def _name_of(asked: AskedStep) -> str | None:
+    return None if asked.name == asked.key else asked.name
+
+
+def _waited(fact: Fact) -> int:
+    return max(0, (fact.wake_at or fact.at) - fact.started_at)
+
+
+def _close_quietly(coro: Any) -> None:
+    try:
+        coro.close()
+    except BaseException:  # noqa: BLE001, S110  (cleanup code may await or raise; the run goes on elsewhere)
+        pass

@@ -1,0 +1,189 @@
+"""Steps: what a step function is, and how a call of one becomes durable inside workflow code."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import sys
+import typing
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from holdfast.core import codec
+from holdfast.core.durations import Duration, to_ms
+from holdfast.core.retry import Retry
+from holdfast.errors import InvalidOptionError, NotSerializableError, ParamsInvalidError
+from holdfast.kernel.attempt import StepTx
+from holdfast.workflow.loop import running_loop
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+DEFAULT_RETRY = Retry()
+DEFAULT_TIMEOUT = "10 minutes"
+
+
+@dataclass(frozen=True, slots=True)
+class StepSpec:
+    """How one step function is run, retried and recorded."""
+
+    function: Callable[..., Any]
+    is_async: bool
+    decode: Callable[[Any], Any]
+    """From plain JSON to the annotated result."""
+    tx_parameter: str | None
+    tx_index: int
+    retry: Retry = DEFAULT_RETRY
+    timeout_ms: int | None = 600_000
+    raises: tuple[type[BaseException], ...] = ()
+
+    def with_options(
+        self,
+        retry: Retry | None,
+        timeout: Duration | None,
+        raises: tuple[type[BaseException], ...] | None,
+    ) -> StepSpec:
+        if retry is None and timeout is None and raises is None:
+            return self
+        return replace(
+            self,
+            retry=self.retry if retry is None else check_retry(retry),
+            timeout_ms=self.timeout_ms if timeout is None else to_ms(timeout, "timeout"),
+            raises=self.raises if raises is None else check_raises(raises),
+        )
+
+    def record(self, key: str, limit: int, value: Any) -> tuple[bytes, Any]:
+        """The bytes to store for a result, and the value as every replay will see it."""
+        data = codec.encode(value, what=f"result of step {key!r}", limit=limit)
+        try:
+            return data, codec.roundtrip(value, data, self.decode)
+        except ParamsInvalidError as error:
+            raise NotSerializableError(
+                f"result of step {key!r} does not fit the return annotation of its function: {error}"
+            ) from None
+
+    def arguments(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tx: StepTx
+    ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The arguments with the transaction put where the function wants it."""
+        if self.tx_parameter is None or self.tx_parameter in kwargs:
+            return args, kwargs
+        if len(args) >= self.tx_index:
+            return (*args[: self.tx_index], tx, *args[self.tx_index :]), kwargs
+        return args, {**kwargs, self.tx_parameter: tx}
+
+
+def check_retry(retry: Any) -> Retry:
+    if not isinstance(retry, Retry):
+        raise InvalidOptionError(f"retry must be a Retry(...), not {retry!r}")
+    return retry
+
+
+def check_raises(raises: Any) -> tuple[type[BaseException], ...]:
+    classes = tuple(raises) if isinstance(raises, (tuple, list)) else (raises,)
+    for cls in classes:
+        if not (isinstance(cls, type) and issubclass(cls, Exception)):
+            raise InvalidOptionError(f"raises must name exception classes, not {cls!r}")
+    return classes
+
+
+def inspect_step(function: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> StepSpec:
+    """Read a function's signature. Expensive, so done once per function (see ``spec_of``)."""
+    if not callable(function):
+        raise InvalidOptionError(f"a step needs a function, not {function!r}")
+    hints = type_hints(function, local_names)
+    parameter, index = _tx_parameter(function, hints)
+    return StepSpec(
+        function=function,
+        is_async=_is_async(function),
+        decode=codec.decoder(hints.get("return", Any)),
+        tx_parameter=parameter,
+        tx_index=index,
+    )
+
+
+def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Annotations of a function as types; those that cannot be resolved are left out."""
+    target = function.func if isinstance(function, functools.partial) else function
+    if not inspect.isroutine(target):
+        target = getattr(target, "__call__", target)  # noqa: B004  (an object that is called)
+    closure = inspect.getclosurevars(target).nonlocals if inspect.isfunction(target) else {}
+    scope = {**(local_names or {}), **closure}
+    try:
+        return typing.get_type_hints(target, localns=scope, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return _resolvable_hints(target, scope)
+
+
+def _resolvable_hints(target: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
+    found = {}
+    module = sys.modules.get(getattr(target, "__module__", ""), None)
+    for name, annotation in getattr(target, "__annotations__", {}).items():
+        holder = type("Holder", (), {"__annotations__": {name: annotation}})
+        try:
+            hints = typing.get_type_hints(holder, globalns=vars(module) if module else {}, localns=dict(scope))
+        except (NameError, TypeError, AttributeError):
+            continue
+        found.update(hints)
+    return found
+
+
+def _is_async(function: Callable[..., Any]) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    call = getattr(function, "__call__", None)  # noqa: B004
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+
+
+def _tx_parameter(function: Callable[..., Any], hints: Mapping[str, Any]) -> tuple[str | None, int]:
+    wanted = [name for name, hint in hints.items() if hint is StepTx and name != "return"]
+    if not wanted:
+        return None, 0
+    parameters = list(inspect.signature(function).parameters.values())
+    index = next(i for i, p in enumerate(parameters) if p.name == wanted[0])
+    positional = parameters[index].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return wanted[0], index if positional else sys.maxsize
+
+
+_specs: dict[Any, StepSpec] = {}
+_MOST_SPECS = 10_000
+
+
+def spec_of(function: Any) -> StepSpec:
+    """The spec of anything callable. Closures made by the same line share one, whatever they closed over."""
+    if isinstance(function, Step):
+        return function.spec
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return inspect_step(function)
+    spec = _specs.get(code)
+    if spec is None:
+        if len(_specs) >= _MOST_SPECS:
+            _specs.clear()
+        spec = _specs[code] = inspect_step(function)
+    return spec if spec.function is function else replace(spec, function=function)
+
+
+@dataclass(eq=False)
+class Step(Generic[P, R]):
+    """A registered step function. Awaited in a run it is durable; outside one it simply runs."""
+
+    name: str
+    spec: StepSpec
+    fn: Callable[P, Any] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(self, self.fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]:
+        loop = running_loop()
+        if loop is None:
+            return self._run_plainly(*args, **kwargs)
+        return loop.host.call(self.name, self.spec, args, kwargs)  # type: ignore[attr-defined, no-any-return]
+
+    async def _run_plainly(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        if self.spec.is_async:
+            return await self.fn(*args, **kwargs)  # type: ignore[no-any-return]
+        return await asyncio.to_thread(self.fn, *args, **kwargs)
