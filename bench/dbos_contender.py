@@ -2,8 +2,8 @@
 
 `dbos_default` is what its quick start gives. `dbos` is tuned, by settings that DBOS documents or that SQLite
 keeps in the file, without giving up durability: a WAL journal (synchronous stays FULL, SQLite's default), one
-executor thread in place of an unbounded number (SQLite has one writer), and in W4, where it matters, a poll for
-notifications every millisecond in place of every second.
+executor thread in place of an unbounded number (SQLite has one writer), and in W4, where it matters, a poll
+for notifications every millisecond in place of every second.
 """
 
 from __future__ import annotations

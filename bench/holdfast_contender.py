@@ -20,9 +20,9 @@ TOPIC = "go"
 class Workflows:
     """The workflows of the bench, registered with one app."""
 
-    steps: Workflow[int, int]
-    waiter: Workflow[None, object]
-    naps: Workflow[int, int]
+    steps: Workflow[int]
+    waiter: Workflow[object]
+    naps: Workflow[int]
 
 
 def build(job: Job) -> tuple[Holdfast, Workflows]:
@@ -30,7 +30,7 @@ def build(job: Job) -> tuple[Holdfast, Workflows]:
     return app, Workflows(steps=_steps(app), waiter=_waiter(app), naps=_naps(app, job))
 
 
-def _steps(app: Holdfast) -> Workflow[int, int]:
+def _steps(app: Holdfast) -> Workflow[int]:
     @app.step
     async def add_one(value: int) -> int:
         return value + 1
@@ -45,7 +45,7 @@ def _steps(app: Holdfast) -> Workflow[int, int]:
     return steps
 
 
-def _waiter(app: Holdfast) -> Workflow[None, object]:
+def _waiter(app: Holdfast) -> Workflow[object]:
     @app.workflow
     async def waiter(ctx: Context) -> object:
         return (await ctx.wait_for_event("go", type=TOPIC, timeout="1 minute")).payload
@@ -53,7 +53,7 @@ def _waiter(app: Holdfast) -> Workflow[None, object]:
     return waiter
 
 
-def _naps(app: Holdfast, job: Job) -> Workflow[int, int]:
+def _naps(app: Holdfast, job: Job) -> Workflow[int]:
     log = NapLog(job.naps) if job.naps else None
 
     @app.step

@@ -80,6 +80,8 @@ def run(plan: Plan, where: Path) -> tuple[Results, list[str]]:
                     failures.append(f"FAILED {workload.key} {error}")
     _progress("")
     legend = [f"{workload.key}: {workload.about}." for workload in plan.workloads]
+    if plan.quick:
+        legend.append("QUICK: one round with a fifth of these counts; not for comparison.")
     return results, [*failures, *legend, *_recovery_notes(plan, results)]
 
 

@@ -14,6 +14,7 @@ from bench import throughput
 from bench.contract import Job, Measurement
 from bench.holdfast_contender import HoldfastContender, build
 from bench.latency import quantile
+from bench.processes import MeasurementError
 from holdfast import Context, Holdfast, Start, Workflow
 
 BATCH = 1000
@@ -32,7 +33,7 @@ async def populate(job: Job) -> Measurement:
         for batch in _batches("asleep", job.count("sleeping")):
             await app.start_many(sleeper, [Start(name, None) for name in batch])
         await _until_asleep(app, sleeper, job.count("sleeping"))
-    return {"seconds": time.perf_counter() - began, "megabytes": Path(job.db).stat().st_size / 1e6}
+    return {"seconds": time.perf_counter() - began, "megabytes": _megabytes(job.db)}
 
 
 async def busy(job: Job) -> Measurement:
@@ -99,7 +100,7 @@ MEASURES: dict[str, Callable[[Job], Awaitable[Measurement]]] = {
 }
 
 
-def _sleeper(app: Holdfast) -> Workflow[None, None]:
+def _sleeper(app: Holdfast) -> Workflow[None]:
     @app.workflow
     async def sleeper(ctx: Context) -> None:
         await ctx.sleep("long", "7 days")
@@ -107,7 +108,7 @@ def _sleeper(app: Holdfast) -> Workflow[None, None]:
     return sleeper
 
 
-def _probe(app: Holdfast, reached: dict[int, float]) -> Workflow[int, int]:
+def _probe(app: Holdfast, reached: dict[int, float]) -> Workflow[int]:
     @app.step
     async def reach(number: int) -> int:
         reached[number] = time.perf_counter()
@@ -120,7 +121,7 @@ def _probe(app: Holdfast, reached: dict[int, float]) -> Workflow[int, int]:
     return probe
 
 
-def _timer(app: Holdfast, late: list[float]) -> Workflow[float, None]:
+def _timer(app: Holdfast, late: list[float]) -> Workflow[None]:
     @app.step
     async def note(due: float) -> None:
         late.append((time.time() - due) * 1000)
@@ -133,23 +134,31 @@ def _timer(app: Holdfast, late: list[float]) -> Workflow[float, None]:
     return timer
 
 
-async def _claim(app: Holdfast, probe: Workflow[int, int], reached: dict[int, float], number: int) -> float:
+async def _claim(app: Holdfast, probe: Workflow[int], reached: dict[int, float], number: int) -> float:
     began = time.perf_counter()
     await (await app.start(probe, number)).result()
     return (reached[number] - began) * 1000
 
 
-async def _until_asleep(app: Holdfast, sleeper: Workflow[None, None], count: int) -> None:
+async def _until_asleep(app: Holdfast, sleeper: Workflow[None], count: int) -> None:
     """The last ones started are the last ones to reach their sleep."""
     for number in range(max(0, count - BATCH), count):
         run = await app.get(sleeper, f"asleep-{number}")
-        while (await run.status()).status == "active":
+        while (status := (await run.status()).status) != "waiting":
+            if status != "active":
+                raise MeasurementError(f"asleep-{number} should sleep, but it is {status}")
             await asyncio.sleep(0.05)
 
 
 def _batches(prefix: str, count: int) -> list[list[str]]:
     ids = [f"{prefix}-{number}" for number in range(count)]
     return [ids[first : first + BATCH] for first in range(0, count, BATCH)]
+
+
+def _megabytes(db: str) -> float:
+    """The file and its WAL."""
+    path = Path(db)
+    return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")) / 1e6
 
 
 def _rss_megabytes() -> float:

@@ -20,7 +20,7 @@ from holdfast.kernel.attempt import StepTx
 from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import Requests
-from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers
+from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers, milliseconds
 from holdfast.runner.attempts import Ports
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.worker import Worker
@@ -74,7 +74,7 @@ class Holdfast:
     def __repr__(self) -> str:
         return f"<Holdfast {shown_url(self.url)}>"
 
-    # ------------------------------------------------------------------------------------------------ registering
+    # --- registering
 
     @overload
     def workflow(self, fn: Callable[[Context], Coroutine[Any, Any, R]], /) -> Workflow[R]: ...
@@ -84,7 +84,7 @@ class Holdfast:
 
     @overload
     def workflow(
-        self, *, name: str | None = ..., persist: Literal["step", "task"] = ...
+        self, /, *, name: str | None = ..., persist: Literal["step", "task"] = ...
     ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Workflow[R]]: ...
 
     def workflow(
@@ -107,7 +107,12 @@ class Holdfast:
         def register(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[Any]:
             chosen = check_workflow_name(name or getattr(function, "__name__", ""), self.limits)
             definition = define(
-                chosen, function, limits=self.limits, now=self.runtime.time.now, persist=persist, local_names=local_names
+                chosen,
+                function,
+                limits=self.limits,
+                now=self.runtime.time.now,
+                persist=persist,
+                local_names=local_names,
             )
             self.registry.add(definition)
             return Workflow(chosen, function)
@@ -126,6 +131,7 @@ class Holdfast:
     @overload
     def step(
         self,
+        /,
         *,
         name: str | None = ...,
         retry: Retry | None = ...,
@@ -165,7 +171,7 @@ class Holdfast:
         self.registry.add(Definition(name, "workflow", None, codec.decoder(params), codec.decoder(result)))
         return Workflow(name, _not_here)
 
-    # ------------------------------------------------------------------------------------------------ opening
+    # --- opening
 
     async def __aenter__(self) -> Holdfast:
         await self._enter(with_worker=True)
@@ -202,10 +208,12 @@ class Holdfast:
             raise AppClosedError(f"{self!r} is not open; use it inside `async with app:` (or `app.connect()`)")
         return self._open
 
-    # ------------------------------------------------------------------------------------------------ using
+    # --- using
 
     @overload
-    async def start(self, workflow: Workflow[R], params: Any = ..., *, id: str | None = ..., **options: Any) -> Handle[R]: ...
+    async def start(
+        self, workflow: Workflow[R], params: Any = ..., *, id: str | None = ..., **options: Any
+    ) -> Handle[R]: ...
 
     @overload
     async def start(self, workflow: str, params: Any = ..., *, id: str | None = ..., **options: Any) -> Handle[Any]: ...
@@ -253,7 +261,7 @@ class OpenApp:
         self._spawn = spawn
         requests = Requests(app.registry, app.limits, app.runtime)
         self.client = Client(store, app.registry, self.hub, requests, app.limits, app.runtime.time)
-        self.ports = Ports(app.runtime.time, timers, spawn, requests)
+        self.ports = Ports(milliseconds(app.runtime.time), timers, spawn, requests)
         self.worker: Worker | None = None
 
     def new_worker(self, config: WorkerConfig) -> Worker:

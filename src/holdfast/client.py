@@ -103,7 +103,7 @@ class Client:
         self._clock = clock
         self.worker: LocalWorker | None = None
 
-    # ------------------------------------------------------------------------------------------------ starting
+    # --- starting
 
     async def start(
         self,
@@ -122,9 +122,7 @@ class Client:
         _check_choice("on_reuse", on_reuse, ON_REUSE)
         if not isinstance(eager, bool):
             raise InvalidOptionError(f"eager must be True or False, not {eager!r}")
-        new = self._requests.new_run(
-            workflow, params, id=id, queue=queue, priority=priority, start_delay=start_delay
-        )
+        new = self._requests.new_run(workflow, params, id=id, queue=queue, priority=priority, start_delay=start_delay)
         created, ended = await self._create(new, eager=eager)
         if not created.created:
             _check_existing(created.run, on_conflict, on_reuse)
@@ -157,7 +155,7 @@ class Client:
         self._hub.work()
         return [Handle(self, definition, c.run.instance_id) for c in created if c.created]
 
-    # ------------------------------------------------------------------------------------------------ finding
+    # --- finding
 
     async def get(self, workflow: Any, id: str) -> Handle[Any]:
         definition = self._requests.definition(workflow)
@@ -172,23 +170,6 @@ class Client:
             raise InstanceNotFoundError(f"there is no instance {id!r} of workflow {workflow!r}")
         return record
 
-    async def list(
-        self,
-        workflow: Any = None,
-        *,
-        status: str | None = None,
-        cursor: str | None = None,
-        limit: int = 25,
-    ) -> Page[InstanceSummary]:
-        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self._limits.page_size:
-            raise InvalidOptionError(f"limit must be between 1 and {self._limits.page_size}, not {limit!r}")
-        name = None if workflow is None else self._requests.definition(workflow).name
-        query = ListQuery(name, _status(status), _before(cursor), limit + 1)
-        rows = await self._store.list(query)
-        more = len(rows) > limit
-        items = [self._summary(row) for row in rows[:limit]]
-        return Page(items, f"i{rows[limit - 1].instance}" if more else None)
-
     def _summary(self, row: RunRecord) -> InstanceSummary:
         return InstanceSummary(row.instance_id, row.workflow, self.status_of(row), from_ms(row.created_at))
 
@@ -196,7 +177,7 @@ class Client:
         """Its output is plain JSON: reading a status never depends on the types a program has today."""
         return InstanceStatus(row.status.value, _error(row), codec.plain(row.output))
 
-    # ------------------------------------------------------------------------------------------------ one instance
+    # --- one instance
 
     async def describe(self, workflow: str, id: str) -> InstanceDescription:
         row = await self.find(workflow, id)
@@ -253,14 +234,19 @@ class Client:
         return History(number, history.steps_of(number, facts, payloads), [_event(number, m) for m in mail])
 
     async def logs(
-        self, row: RunRecord, *, level: str | None = None, category: str | None = None, after: int | None = None
+        self,
+        row: RunRecord,
+        *,
+        level: str | None = None,
+        category: str | None = None,
+        after: int | None = None,
     ) -> list[LogLine]:
         if level is not None:
             level = _check_choice("level", "warn" if level == "warning" else level, [v.value for v in Level])
         lines = await self._store.logs(PageQuery(row.run, after=after, level=level, category=category))
         return [_log_line(row.number, line) for line in lines]
 
-    # ------------------------------------------------------------------------------------------------ steering
+    # --- steering
 
     async def pause(self, workflow: str, id: str) -> None:
         row = self._found(workflow, id, await self._store.pause(workflow, id))
@@ -302,7 +288,7 @@ class Client:
             self._hub.signal(row.run, Signal.MAIL)
         return row
 
-    # ------------------------------------------------------------------------------------------------ waiting for the end
+    # --- waiting for the end
 
     async def ended(self, workflow: str, id: str, hint: asyncio.Future[Finish | None] | None) -> RunRecord | Finish:
         """Wait until the instance's current run has ended."""
@@ -360,6 +346,25 @@ class Client:
                 waiting = self._hub.wait(row.run)
                 await asyncio.wait([waiting], timeout=0.1)
                 waiting.cancel()
+
+    # --- listing (last, because its name hides the type's)
+
+    async def list(
+        self,
+        workflow: Any = None,
+        *,
+        status: str | None = None,
+        cursor: str | None = None,
+        limit: int = 25,
+    ) -> Page[InstanceSummary]:
+        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self._limits.page_size:
+            raise InvalidOptionError(f"limit must be between 1 and {self._limits.page_size}, not {limit!r}")
+        name = None if workflow is None else self._requests.definition(workflow).name
+        query = ListQuery(name, _status(status), _before(cursor), limit + 1)
+        rows = await self._store.list(query)
+        more = len(rows) > limit
+        items = [self._summary(row) for row in rows[:limit]]
+        return Page(items, f"i{rows[limit - 1].instance}" if more else None)
 
 
 class Handle(Generic[R]):
@@ -437,7 +442,7 @@ class Handle(Generic[R]):
         return self._client.follow(self.workflow, self.id)
 
 
-# ---------------------------------------------------------------------------------------------------------------- shapes
+# --- shapes
 
 
 def _run_error(pid: str, end: RunRecord | Finish) -> Exception:
@@ -464,7 +469,8 @@ def _why_ended(row: RunRecord) -> str:
 def _refuse_terminal(row: RunRecord, what: str) -> None:
     if row.status.terminal:
         raise InstanceTerminalError(
-            f"instance {row.instance_id!r} of {row.workflow!r} is {row.status.value} and cannot be {what}; restart begins it again"
+            f"instance {row.instance_id!r} of {row.workflow!r} is {row.status.value} and cannot be {what}; "
+            "restart begins it again"
         )
 
 

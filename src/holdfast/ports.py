@@ -20,6 +20,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from holdfast.core.model import to_ms
+
 
 class Clock(Protocol):
     """Wall time for what is stored and shown, monotonic time for waiting."""
@@ -45,6 +47,16 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return _time.monotonic()
+
+    def now_ms(self) -> int:
+        return _time.time_ns() // 1_000_000
+
+
+def milliseconds(clock: Clock) -> Callable[[], int]:
+    """The clock's wall time in milliseconds since 1970, by its own shortcut where it has one."""
+    if isinstance(clock, SystemClock):
+        return clock.now_ms
+    return lambda: to_ms(clock.now())
 
 
 class SystemRandomness:
@@ -81,17 +93,60 @@ class Timers(Protocol):
 
 
 class LoopTimers:
-    """Timers of the running event loop."""
+    """Timers of the running event loop.
 
-    # The clock may be set back or the machine may sleep: no timer trusts a single long delay.
-    _LONGEST = 60.0
+    Nearly all of them are called off: the time limits of steps that end well before. So a distant one only goes into
+    the bucket of its second, and becomes a timer of the loop when that second is near. Buckets are also
+    looked at again and again, because a clock may be set and a machine may sleep.
+    """
+
+    _NEAR_MS = 2_000
 
     def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+        self._now_ms = milliseconds(clock)
+        self._buckets: dict[int, dict[_Distant, None]] = {}
+        self._looking: asyncio.TimerHandle | None = None
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Alarm:
-        delay = when_ms / 1000 - self._clock.now().timestamp()
-        return asyncio.get_running_loop().call_later(min(max(delay, 0.0), self._LONGEST), callback)
+        delay_ms = when_ms - self._now_ms()
+        if delay_ms <= self._NEAR_MS:
+            return asyncio.get_running_loop().call_later(max(delay_ms, 0) / 1000, callback)
+        bucket = self._buckets.setdefault(when_ms // 1000, {})
+        alarm = _Distant(when_ms, callback, bucket)
+        bucket[alarm] = None
+        if self._looking is None:
+            self._look_later()
+        return alarm
+
+    def _look_later(self) -> None:
+        self._looking = asyncio.get_running_loop().call_later(self._NEAR_MS / 4000, self._look)
+
+    def _look(self) -> None:
+        """Make timers of what is near, forget empty buckets."""
+        near = (self._now_ms() + self._NEAR_MS) // 1000
+        for second in [s for s, bucket in self._buckets.items() if s <= near or not bucket]:
+            for alarm in self._buckets.pop(second):
+                alarm.near = self.call_at(min(alarm.when_ms, near * 1000), alarm.callback)
+        self._looking = None
+        if self._buckets:
+            self._look_later()
+
+
+class _Distant:
+    """A call that is still far away."""
+
+    __slots__ = ("_bucket", "callback", "near", "when_ms")
+
+    def __init__(self, when_ms: int, callback: Callable[[], None], bucket: dict[_Distant, None]) -> None:
+        self.when_ms = when_ms
+        self.callback = callback
+        self.near: Alarm | None = None
+        self._bucket = bucket
+
+    def cancel(self) -> None:
+        self._bucket.pop(self, None)
+        if self.near is not None:
+            self.near.cancel()
 
 
 class Spawn(Protocol):

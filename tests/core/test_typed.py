@@ -271,8 +271,14 @@ def test_a_class_that_json_cannot_hold_is_refused_when_it_is_declared() -> None:
     class Socket:
         pass
 
+    @dataclass
+    class Unfinished:
+        later: Missing  # type: ignore[name-defined]  # noqa: F821
+
     with pytest.raises(DefinitionError, match="Socket cannot be read back from JSON"):
         decoder(Socket)
+    with pytest.raises(DefinitionError, match="Unfinished cannot be read back from JSON"):
+        decoder(Unfinished)
     with pytest.raises(DefinitionError):
         decoder(list["Missing"])  # type: ignore[name-defined]  # noqa: F821
 

@@ -145,7 +145,7 @@ def cancelled(step: str) -> Failure:
 def _message(error: BaseException) -> str:
     try:
         text = str(error)
-    except Exception:  # noqa: BLE001  (a user's __str__ may do anything)
+    except Exception:
         text = f"<{type(error).__name__} whose message cannot be shown>"
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "…"
 
@@ -190,7 +190,7 @@ def _rebuild(cls: type[BaseException], failure: Failure) -> BaseException | None
     args = failure.args if failure.args is not None else [failure.message]
     try:
         error = cls(*args)
-    except Exception:  # noqa: BLE001  (a user's constructor may do anything)
+    except Exception:
         if cls.__module__ == "builtins":
             return None
         error = cls.__new__(cls, *args)

@@ -89,7 +89,8 @@ def _error(fact: Any) -> ErrorInfo | None:
 def current_step(steps: list[StepRecord]) -> StepRecord | None:
     """What the run is at: the unfinished step that began last, else the last one."""
     open_steps = [s for s in steps if s.status in (StepStatus.PENDING, StepStatus.WAITING)]
-    return (open_steps or steps or [None])[-1]
+    at = open_steps or steps
+    return at[-1] if at else None
 
 
 def why_waiting(steps: list[StepRecord], now_ms: int) -> str:
@@ -100,7 +101,9 @@ def why_waiting(steps: list[StepRecord], now_ms: int) -> str:
 
 def _clause(step: StepRecord, now_ms: int) -> str:
     if step.type == StepType.WAIT:
-        return f"waiting for an event of type {step.wait_event_type!r} in {step.step_key!r}{_until(step.wake_at, now_ms)}"
+        return (
+            f"waiting for an event of type {step.wait_event_type!r} in {step.step_key!r}{_until(step.wake_at, now_ms)}"
+        )
     if step.type == StepType.SLEEP:
         return f"sleeping in {step.step_key!r}{_until(step.wake_at, now_ms)}"
     if step.status == StepStatus.WAITING and step.next_retry_at is not None:

@@ -133,7 +133,7 @@ def _core_schema(annotation: Any) -> Schema:
     try:
         with _plain_typed_dicts():
             adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-        return cast("Schema", adapter.core_schema)
+        return dict(cast("Schema", adapter.core_schema))  # copying finds names that are still missing
     except Exception as error:  # pydantic's own, and whatever evaluating the user's annotations raises
         reason = str(error).partition("\n")[0]
         raise DefinitionError(f"{_name(annotation)} cannot be read back from JSON: {reason}") from error
@@ -163,12 +163,9 @@ def _plain_typed_dicts() -> Generator[None]:
 def _validator(schema: Schema, adapting: _Adapting) -> SchemaValidator:
     from pydantic_core import SchemaValidator  # noqa: PLC0415
 
-    adapted = adapting.adapt(schema)
-    try:
-        # the ready-made validators of nested models know nothing of our changes
-        return SchemaValidator(adapted, _use_prebuilt=False)
-    except TypeError:  # a pydantic that has no ready-made validators
-        return SchemaValidator(adapted)
+    # the ready-made validators of nested models know nothing of our changes; pydantic before 2.13 cannot
+    # do without them, and would hand out base64 text as the bytes of a nested model
+    return SchemaValidator(adapting.adapt(schema), _use_prebuilt=False)
 
 
 class _Adapting:

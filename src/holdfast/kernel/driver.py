@@ -8,7 +8,7 @@ I/O, so everything about a run except its side effects can be tested without a d
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from holdfast.core.failure import Failure
@@ -58,10 +58,10 @@ class Outcome:
     value: bytes | None = None
     live: Any = None
     failure: Failure | None = None
-    logs: list[Log] = field(default_factory=list)
-    statements: list[Statement] = field(default_factory=list)
-    starts: list[NewRun] = field(default_factory=list)
-    sends: list[NewEvent] = field(default_factory=list)
+    logs: Sequence[Log] = ()
+    statements: Sequence[Statement] = ()
+    starts: Sequence[NewRun] = ()
+    sends: Sequence[NewEvent] = ()
 
     @property
     def transactional(self) -> bool:

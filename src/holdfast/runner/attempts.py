@@ -16,11 +16,10 @@ from typing import Any
 from holdfast.core import failure
 from holdfast.core.durations import describe
 from holdfast.core.failure import Failure
-from holdfast.core.model import to_ms
 from holdfast.kernel.attempt import Attempt, StepTx, current_attempt
 from holdfast.kernel.driver import Call, Outcome
 from holdfast.kernel.requests import Requests
-from holdfast.ports import Alarm, Clock, Spawn, Timers
+from holdfast.ports import Alarm, Spawn, Timers
 from holdfast.store.protocol import Fact, Log
 
 
@@ -28,13 +27,10 @@ from holdfast.store.protocol import Fact, Log
 class Ports:
     """What running steps needs of the outside."""
 
-    clock: Clock
+    now_ms: Callable[[], int]
     timers: Timers
     spawn: Spawn
     requests: Requests
-
-    def now_ms(self) -> int:
-        return to_ms(self.clock.now())
 
 
 class Running:
@@ -66,7 +62,7 @@ class Running:
         self._finish()
         self._future.cancel()
 
-    def news(self, now_ms: int) -> tuple[list[Fact], list[Log]]:
+    def news(self) -> tuple[list[Fact], list[Log]]:
         """What is worth showing of an attempt that takes its time: that it runs, and its log lines so far."""
         fact = self._call.note(self.started_at)
         lines = self._attempt.logs[self._attempt.flushed :]
@@ -118,12 +114,16 @@ class Running:
             return self._failed(Failure.of(error))
         try:
             value, live = self._call.record(future.result())
-        except Exception as unfit:  # noqa: BLE001  (NotSerializable, PayloadTooLarge, a user's own serializer)
+        except Exception as unfit:
             return self._failed(Failure.of(unfit))
         outcome = self._outcome()
         outcome.value, outcome.live = value, live
         if self._tx is not None:
-            outcome.statements, outcome.starts, outcome.sends = self._tx.statements, self._tx.starts, self._tx.sends
+            outcome.statements, outcome.starts, outcome.sends = (
+                self._tx.statements,
+                self._tx.starts,
+                self._tx.sends,
+            )
         return outcome
 
     def _failed(self, error: Failure) -> Outcome:

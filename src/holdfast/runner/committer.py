@@ -38,6 +38,12 @@ class Committer:
             self._writer = asyncio.get_running_loop().create_task(self._write(), name="holdfast-committer")
         return await done
 
+    def abandon(self) -> None:
+        """Stop writing, whoever waits for it. For crash tests."""
+        self._queue.clear()
+        if self._writer is not None:
+            self._writer.cancel()
+
     async def _write(self) -> None:
         try:
             while self._queue:
@@ -49,16 +55,14 @@ class Committer:
     async def _write_batch(self, batch: list[tuple[Commit, asyncio.Future[Committed]]]) -> None:
         try:
             results = await self._patiently([commit for commit, _ in batch])
-        except Exception as error:  # noqa: BLE001  (a bug in one commit: find out which)
+        except Exception as error:
             await self._write_singly(batch, error)
             return
         for (_, done), result in zip(batch, results, strict=True):
             if not done.done():
                 done.set_result(result)
 
-    async def _write_singly(
-        self, batch: list[tuple[Commit, asyncio.Future[Committed]]], error: Exception
-    ) -> None:
+    async def _write_singly(self, batch: list[tuple[Commit, asyncio.Future[Committed]]], error: Exception) -> None:
         if len(batch) == 1:
             if not batch[0][1].done():
                 batch[0][1].set_exception(error)
@@ -75,6 +79,10 @@ class Committer:
                 failures += 1
                 pause = backoff(failures, self._random)
                 _log.warning(
-                    "could not commit %d turns (%s), trying again in %.1f s: %s", len(commits), error.code, pause, error
+                    "could not commit %d turns (%s), trying again in %.1f s: %s",
+                    len(commits),
+                    error.code,
+                    pause,
+                    error,
                 )
                 await asyncio.sleep(pause)

@@ -15,7 +15,8 @@ _LONGEST_BACKOFF = 5.0
 
 def backoff(failures: int, random: Randomness) -> float:
     """Seconds to wait after so many failures in a row: doubling from 50 ms, spread so that many do not come at once."""
-    return min(_LONGEST_BACKOFF, 0.05 * 2 ** min(failures - 1, 10)) * (0.5 + random.random())
+    doubled: float = 0.05 * 2 ** min(failures - 1, 10)
+    return min(_LONGEST_BACKOFF, doubled) * (0.5 + random.random())
 
 
 class Looper:
@@ -62,7 +63,13 @@ class Looper:
             except StoreError as error:
                 failures += 1
                 pause = backoff(failures, self._random)
-                _log.warning("%s: the store failed (%s), trying again in %.1f s: %s", self.name, error.code, pause, error)
+                _log.warning(
+                    "%s: the store failed (%s), trying again in %.1f s: %s",
+                    self.name,
+                    error.code,
+                    pause,
+                    error,
+                )
             except Exception:
                 failures += 1
                 pause = backoff(failures, self._random)

@@ -82,8 +82,6 @@ class Turn:
         """It was released in order: its machine can be kept for the next time."""
         self.due_at: int | None = None
         """When a released run is due again."""
-        self.waiting = False
-        """It waits for steps in flight, a timer or a signal."""
         self._tools = tools
         self._driver: Driver = definition.driver
         self._buffers = definition.persist == "task"
@@ -100,13 +98,13 @@ class Turn:
         self._planned: Finish | Park | Release | None = None
         self._last_outcomes: list[Outcome] = []
         self._started_at: int | None = None
-        self._wake = asyncio.Event()
+        self._waiter: asyncio.Future[None] | None = None
         self._alarm: Alarm | None = None
         self._noting: asyncio.Task[None] | None = None
         self._gone = False
         self._loaded = machine is not None
 
-    # ------------------------------------------------------------------------------------------------ the life of a run
+    # --- the life of a run
 
     async def run(self) -> None:
         try:
@@ -123,7 +121,7 @@ class Turn:
         finally:
             self._drop()
 
-    # ------------------------------------------------------------------------------------------------ told from outside
+    # --- told from outside
 
     def signal(self, signal: Signal | None) -> None:
         """Somebody wants something of the run; None: it is not ours any more."""
@@ -134,16 +132,17 @@ class Turn:
             self._mail_waiting = True
         if signal & Signal.PAUSE:
             self._holding = True
-        self._wake.set()
+        self._wake()
 
     def stop(self) -> None:
         """Start no more steps; give the run back once those in flight have ended."""
         self._stopping = True
-        self._wake.set()
+        self._wake()
 
     @property
-    def in_flight(self) -> int:
-        return len(self._running)
+    def waiting(self) -> bool:
+        """It waits for steps in flight, a timer or a signal."""
+        return self._waiter is not None and not self._waiter.done()
 
     def note(self) -> None:
         """Show attempts that have been running for a while, and their log lines."""
@@ -151,7 +150,7 @@ class Turn:
             self._noting = asyncio.get_running_loop().create_task(self._write_news())
             self._noting.add_done_callback(self._noted)
 
-    # ------------------------------------------------------------------------------------------------ advance
+    # --- advance
 
     def _advance(self) -> Rest:
         machine = self._machine()
@@ -174,7 +173,7 @@ class Turn:
         self._last_outcomes = taken
         return taken
 
-    # ------------------------------------------------------------------------------------------------ plan and commit
+    # --- plan and commit
 
     async def _commit(self, rest: Rest) -> Committed | None:
         """Write what has to be durable before anything else happens; None if that is nothing."""
@@ -263,7 +262,7 @@ class Turn:
         self._outcomes.extendleft(o.failed(error) for o in self._last_outcomes)
         self._forget_machine()
 
-    # ------------------------------------------------------------------------------------------------ start
+    # --- start
 
     def _start_calls(self, rest: Rest) -> None:
         for key in rest.cancelled:
@@ -287,9 +286,9 @@ class Turn:
     def _report(self, outcome: Outcome) -> None:
         self._running.pop(outcome.key, None)
         self._outcomes.append(outcome)
-        self._wake.set()
+        self._wake()
 
-    # ------------------------------------------------------------------------------------------------ wait for news
+    # --- wait for news
 
     async def _next_news(self, rest: Rest) -> None:
         """Wait until a step ended, something is due, a message came, or somebody wants something."""
@@ -297,11 +296,10 @@ class Turn:
             self.machine = await self._load()
             return
         while not self._news():
-            self._wake.clear()
             self._set_alarm(rest.wake_at)
-            self.waiting = True
-            await self._wake.wait()
-            self.waiting = False
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            self._waiter = None
         self._clear_alarm()
         if self._gone:
             raise TurnOver
@@ -309,6 +307,10 @@ class Turn:
             # Before a deadline is called missed, look for events that came in time.
             self._mail_waiting = False
             self._mail = await self._tools.store.undelivered(self.task.run)
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _news(self) -> bool:
         if self._outcomes or self._gone:
@@ -322,19 +324,19 @@ class Turn:
     def _set_alarm(self, wake_at: int | None) -> None:
         self._clear_alarm()
         if wake_at is not None and not self._holding:
-            self._alarm = self._tools.ports.timers.call_at(wake_at, self._wake.set)
+            self._alarm = self._tools.ports.timers.call_at(wake_at, self._wake)
 
     def _clear_alarm(self) -> None:
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None
 
-    # ------------------------------------------------------------------------------------------------ show long attempts
+    # --- show long attempts
 
     async def _write_news(self) -> None:
         facts, logs = [], []
         for running in self._running.values():
-            new_facts, new_logs = running.news(self._now())
+            new_facts, new_logs = running.news()
             facts.extend(new_facts)
             logs.extend(new_logs)
         if not (facts or logs):
@@ -353,7 +355,7 @@ class Turn:
         if not task.cancelled() and task.exception() is not None:
             _log.warning("could not note running steps of %s: %r", self.claim.run.instance_id, task.exception())
 
-    # ------------------------------------------------------------------------------------------------ loading and leaving
+    # --- loading and leaving
 
     async def _load(self) -> Machine:
         run = self.claim.run
@@ -380,7 +382,7 @@ class Turn:
         for running in self._running.values():
             running.cancel()
         self._running.clear()
-        self._wake.set()
+        self._wake()
 
     def _drop(self) -> None:
         """Leave nothing running; keep the machine only if it rests in order."""
@@ -401,7 +403,7 @@ def _merged(buffer: list[Rest], last: Commit) -> Commit:
     parts: list[tuple[Observed, Follows]] = [(r.observed, r.follows) for r in buffer]
     for o, f in [*parts, (last.observed, last.follows)]:
         for name in ("facts", "deliveries", "logs", "statements", "starts", "sends"):
-            getattr(observed, name).extend(getattr(o, name))
-        follows.facts.extend(f.facts)
-        follows.logs.extend(f.logs)
+            setattr(observed, name, [*getattr(observed, name), *getattr(o, name)])
+        follows.facts = [*follows.facts, *f.facts]
+        follows.logs = [*follows.logs, *f.logs]
     return Commit(last.task, observed, follows, last.in_flight, last.started_at)

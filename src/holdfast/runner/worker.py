@@ -50,7 +50,13 @@ class Worker:
     """Runs the registered workflows of one app."""
 
     def __init__(
-        self, store: Store, registry: Registry, hub: Hub, ports: Ports, random: Randomness, config: WorkerConfig
+        self,
+        store: Store,
+        registry: Registry,
+        hub: Hub,
+        ports: Ports,
+        random: Randomness,
+        config: WorkerConfig,
     ) -> None:
         self.id = random.uuid4().hex
         self._store = store
@@ -78,7 +84,7 @@ class Worker:
             Looper("note", self._note_step, random),
         ]
 
-    # ------------------------------------------------------------------------------------------------ life
+    # --- life
 
     def start(self) -> None:
         self._leave_hub = self._hub.join(self._work_at, self._signalled)
@@ -122,10 +128,11 @@ class Worker:
             turn.signal(None)
         for task in self._tasks.values():
             task.cancel()
+        self._tools.committer.abandon()
         self._leave_hub()
         self._cache.clear()
 
-    # ------------------------------------------------------------------------------------------------ eager starts
+    # --- eager starts
 
     def reserve(self, workflow: str, queue: str) -> bool:
         """Whether a run that is about to be created may begin here at once; then ``begin`` or ``cancel`` must follow."""
@@ -149,7 +156,7 @@ class Worker:
         task = TaskRef(created.run.run, 0, self.id, created.epoch)
         self._begin(Claim(task, TaskKind.RUN, lost=False, run=created.run, mail=()), self._tools)
 
-    # ------------------------------------------------------------------------------------------------ turns
+    # --- turns
 
     def _begin(self, claim: Claim, tools: Tools) -> None:
         definition = self._registry.get(claim.run.workflow)
@@ -189,7 +196,7 @@ class Worker:
         except Exception:
             _log.exception("could not park run %s/%s", run.workflow, run.instance_id)
 
-    # ------------------------------------------------------------------------------------------------ claiming
+    # --- claiming
 
     async def claim_due(self, limit: int, tools: Tools | None = None) -> int:
         """Claim what is due and begin its turns; how many."""
@@ -230,7 +237,7 @@ class Worker:
             self._next_due = due_at
             self._claims.wake_at_most((due_at - self._ports.now_ms()) / 1000 if due_at is not None else 0.0)
 
-    # ------------------------------------------------------------------------------------------------ the other loops
+    # --- the other loops
 
     def _signalled(self, run: int, signal: Signal | None) -> None:
         turn = self._turns.get(run)
@@ -285,7 +292,7 @@ class Worker:
                 turn.note()
         return _NOTE_SECONDS
 
-    # ------------------------------------------------------------------------------------------------ one pass
+    # --- one pass
 
     async def run_pass(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """Claim what is due now, once, and run it until it rests; how many runs."""

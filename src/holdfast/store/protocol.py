@@ -27,7 +27,7 @@ from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.model import Status, TaskKind
 
-# ---------------------------------------------------------------------------------------------------------------- facts
+# --- facts
 
 
 class FactState(IntEnum):
@@ -93,7 +93,7 @@ class StoredLog(NamedTuple):
     line: Log
 
 
-# ---------------------------------------------------------------------------------------------------------------- runs
+# --- runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +175,7 @@ class Sent:
     """The run's task became due, or its owner was signalled."""
 
 
-# ---------------------------------------------------------------------------------------------------------------- tasks
+# --- tasks
 
 
 class TaskRef(NamedTuple):
@@ -252,7 +252,7 @@ class Freed(NamedTuple):
     parked: bool
 
 
-# ---------------------------------------------------------------------------------------------------------------- commit
+# --- commit
 
 
 class Statement(NamedTuple):
@@ -274,12 +274,12 @@ class Delivery(NamedTuple):
 class Observed:
     """What became known: it is written whenever the fence holds."""
 
-    facts: list[Fact] = field(default_factory=list)
-    deliveries: list[Delivery] = field(default_factory=list)
-    logs: list[Log] = field(default_factory=list)
-    statements: list[Statement] = field(default_factory=list)
-    starts: list[NewRun] = field(default_factory=list)
-    sends: list[NewEvent] = field(default_factory=list)
+    facts: Sequence[Fact] = ()
+    deliveries: Sequence[Delivery] = ()
+    logs: Sequence[Log] = ()
+    statements: Sequence[Statement] = ()
+    starts: Sequence[NewRun] = ()
+    sends: Sequence[NewEvent] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,8 +317,8 @@ class Release:
 class Follows:
     """What the code did after that. Left out if a pause was asked for: it is then done again after the resume."""
 
-    facts: list[Fact] = field(default_factory=list)
-    logs: list[Log] = field(default_factory=list)
+    facts: Sequence[Fact] = ()
+    logs: Sequence[Log] = ()
     next: Finish | Park | Release | None = None
     """None: the turn goes on and keeps its task."""
 
@@ -366,7 +366,7 @@ class Committed:
     sent: Sequence[Sent] = ()
 
 
-# ---------------------------------------------------------------------------------------------------------------- reads
+# --- reads
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import uuid
 from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from random import Random
-from typing import Any, ParamSpec, TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from holdfast.core import codec, durations
 from holdfast.core.durations import Duration
@@ -22,7 +22,6 @@ from holdfast.workflow.loop import running_loop
 from holdfast.workflow.machine import Machine
 from holdfast.workflow.steps import spec_of
 
-P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
@@ -65,18 +64,6 @@ class Context:
         self.log = Logger(machine, now)
 
     # --- steps
-
-    @overload
-    def do(
-        self,
-        name: str,
-        fn: Callable[P, Awaitable[R]],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> Coroutine[Any, Any, R]: ...
-
-    @overload
-    def do(self, name: str, fn: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R]: ...
 
     @overload
     def do(
@@ -134,7 +121,7 @@ class Context:
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise InvalidDurationError(f"sleep_until {name!r} needs an aware datetime, not {when!r}")
         machine = self._machine
-        due = to_ms(when.astimezone(timezone.utc))
+        due = to_ms(when.astimezone(UTC))
         self._check_sleep(name, due - machine.now_ms)
         return machine.sleep(check_step_name(name, machine.limits), lambda: due)
 

@@ -92,7 +92,12 @@ def define(
     )
     driver = ReplayDriver(name, fn, takes_params, types, limits, now)
     return Definition(
-        name=name, kind="workflow", driver=driver, decode_params=types.params, decode_output=types.output, persist=persist
+        name=name,
+        kind="workflow",
+        driver=driver,
+        decode_params=types.params,
+        decode_output=types.output,
+        persist=persist,
     )
 
 
@@ -105,4 +110,6 @@ def _params_decoder(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> C
 
 def _no_params(value: Any) -> None:
     if value is not None:
-        raise ParamsInvalidError("it takes no input", [{"path": [], "message": "no input expected", "type": "no_params"}])
+        raise ParamsInvalidError(
+            "it takes no input", [{"path": [], "message": "no input expected", "type": "no_params"}]
+        )

@@ -18,6 +18,8 @@ import sys
 from asyncio import events
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
+from contextlib import suppress
+from types import FrameType
 from typing import Any, Protocol, TypeVar
 
 from holdfast.errors import IOInWorkflowError, WorkflowStuckError
@@ -26,6 +28,10 @@ T = TypeVar("T")
 
 MAX_CALLBACKS = 2_000_000
 """How many callbacks may run without a rest before the code is taken to spin forever."""
+
+
+_MOST_CLOSES = 100
+"""How many times cleanup code may await while it is being closed."""
 
 
 class TimerHost(Protocol):
@@ -89,6 +95,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._number = 0
         self._timers = 0
         self._closed = False
+        self._tasks: dict[int, asyncio.Task[Any]] = {}
+        self._prune_at = 32
 
     # --- driven by the machine
 
@@ -101,7 +109,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             budget = MAX_CALLBACKS
             while ready:
                 handle = ready.popleft()
-                if not handle._cancelled:  # type: ignore[attr-defined]
+                if not handle._cancelled:
                     handle._run()
                 budget -= 1
                 if not budget:
@@ -109,15 +117,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                         f"workflow code ran {MAX_CALLBACKS:,} callbacks without waiting for anything durable; "
                         "a loop in it never ends"
                     )
-        finally:
-            events._set_running_loop(outer)
-
-    def enter(self, call: Callable[[], T]) -> T:
-        """Call something as if from inside this loop (used when coroutines are closed)."""
-        outer = events._get_running_loop()
-        events._set_running_loop(self)
-        try:
-            return call()
         finally:
             events._set_running_loop(outer)
 
@@ -129,26 +128,44 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._number += 1
         return self._number
 
-    def discard(self) -> None:
+    def close_coroutines(self) -> None:
+        """Close what is suspended, as from inside this loop: cleanup code in it cannot reach the outside."""
         self._ready.clear()
         self._closed = True
+        outer = events._get_running_loop()
+        events._set_running_loop(self)
+        try:
+            for _, task in sorted(self._tasks.items()):
+                if not task.done():
+                    task._log_destroy_pending = False  # type: ignore[attr-defined]
+                    _close_quietly(task.get_coro())
+        finally:
+            events._set_running_loop(outer)
 
     # --- what asyncio needs
 
-    def call_soon(
+    def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> events.Handle:
         handle = events.Handle(callback, args, self, context)
         self._ready.append(handle)
         return handle
 
-    def call_later(
-        self, delay: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    def call_later(  # type: ignore[override]
+        self,
+        delay: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
     ) -> events.TimerHandle:
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
-    def call_at(
-        self, when: float, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
+    def call_at(  # type: ignore[override]
+        self,
+        when: float,
+        callback: Callable[..., object],
+        *args: Any,
+        context: contextvars.Context | None = None,
     ) -> events.TimerHandle:
         timer = WorkflowTimer(when, callback, args, self, context)
         # Rounded up: a timer never fires early. The subtrahend absorbs the noise of float seconds.
@@ -182,7 +199,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     ) -> asyncio.Task[T]:
         _refuse_unordered(coro)
         task: WorkflowTask[T] = WorkflowTask(coro, loop=self, name="task", context=context)
-        task.set_name(name if name is not None else f"task-{hash(task)}")
+        number = hash(task)
+        task.set_name(name if name is not None else f"task-{number}")
+        # Out of asyncio's set of all tasks: there, thousands of runs would have tasks with the same small hashes.
+        asyncio.tasks._unregister_task(task)
+        self._tasks[number] = task
+        if len(self._tasks) > self._prune_at:
+            self._tasks = {n: t for n, t in self._tasks.items() if not t.done()}
+            self._prune_at = 32 + 2 * len(self._tasks)
         return task
 
     def get_debug(self) -> bool:
@@ -198,11 +222,21 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.host.report(context)
 
 
+def _close_quietly(coro: Any) -> None:
+    """Close a coroutine here and now. One that awaits in its cleanup is closed again: left to the garbage collector,
+    the rest of its cleanup would run later and outside this loop."""
+    for _ in range(_MOST_CLOSES):
+        with suppress(BaseException):  # cleanup code may await or raise; the run goes on elsewhere
+            coro.close()
+        if coro.cr_frame is None:
+            return
+
+
 _KEPT = {"get_exception_handler", "get_task_factory"}
 
 
 def _refusal(name: str) -> Callable[..., Any]:
-    def refuse(self: WorkflowLoop, *_args: Any, **_kwargs: Any) -> Any:
+    def refuse(_self: WorkflowLoop, *_args: Any, **_kwargs: Any) -> Any:
         raise IOInWorkflowError(
             f"workflow code called the event loop's {name}(): workflow code is replayed, so it may not do I/O or use threads "
             "and processes. Put this call into a step: `await ctx.do(name, function, ...)` or a function decorated "
@@ -241,7 +275,7 @@ def _ordered_as_completed(fs: Iterable[Any], *, timeout: float | None = None) ->
 
 def _refuse_unordered(_coro: Any) -> None:
     """Someone holds the original as_completed (``from asyncio import as_completed`` before this module was loaded)."""
-    frame = sys._getframe(2)
+    frame: FrameType | None = sys._getframe(2)
     for _ in range(6):
         if frame is None:
             return

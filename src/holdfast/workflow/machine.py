@@ -16,7 +16,8 @@ import heapq
 import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from random import Random
 from typing import Any, Protocol
 
@@ -82,7 +83,14 @@ class AskedStep(Asked):
     __slots__ = ("args", "failures", "kwargs", "name", "not_before", "running", "spec")
 
     def __init__(
-        self, key: str, name: str, future: asyncio.Future[Any], now: int, spec: StepSpec, args: Any, kwargs: Any
+        self,
+        key: str,
+        name: str,
+        future: asyncio.Future[Any],
+        now: int,
+        spec: StepSpec,
+        args: Any,
+        kwargs: Any,
     ) -> None:
         super().__init__(key, future, now)
         self.name = name
@@ -100,7 +108,14 @@ class AskedWait(Asked):
     __slots__ = ("due", "event_type", "kind", "n")
 
     def __init__(
-        self, key: str, kind: StepType, future: asyncio.Future[Any], now: int, due: int, event_type: str | None, n: int
+        self,
+        key: str,
+        kind: StepType,
+        future: asyncio.Future[Any],
+        now: int,
+        due: int,
+        event_type: str | None,
+        n: int,
     ) -> None:
         super().__init__(key, future, now)
         self.kind = kind
@@ -124,14 +139,23 @@ class AskedTimer(Asked):
 class Pending:
     """What the next rest will report."""
 
-    observed: Observed
-    opened: list[Fact]
-    logs: list[Log]
-    cancelled: list[str]
+    facts: list[Fact] = field(default_factory=list)
+    opened: list[Fact] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    outcomes: Sequence[Outcome] = ()
 
-
-def _nothing_pending() -> Pending:
-    return Pending(Observed(), [], [], [])
+    def observed(self) -> Observed:
+        observed = Observed(facts=self.facts, deliveries=self.deliveries)
+        for outcome in self.outcomes:
+            if outcome.logs:
+                observed.logs = [*observed.logs, *outcome.logs]
+            if outcome.failure is None and outcome.transactional:
+                observed.statements = outcome.statements
+                observed.starts = outcome.starts
+                observed.sends = outcome.sends
+        return observed
 
 
 class Machine:
@@ -142,13 +166,11 @@ class Machine:
         self.program = program
         self.run = run
         self.limits = limits
-        self.loop = WorkflowLoop(self)
+        self.loop = WorkflowLoop(self)  # type: ignore[abstract]  # what it lacks is made by its module
         self.now_ms = self.started_ms = run.started_at or 0
         self.history_length = 0
         self.history_size = 0
-        self.random = Random(f"{run.seed}/{run.number}")  # noqa: S311  (reproducible by design)
         self._draws = 0
-        self._jitter = Random(f"jitter/{run.seed}/{run.number}")  # noqa: S311
 
         # What the store knows.
         results = sorted((f for f in known.facts if f.state == FactState.RESULT), key=_sequence)
@@ -180,7 +202,7 @@ class Machine:
         self._seen = 0
 
         self._wall_ms = 0
-        self._pending = _nothing_pending()
+        self._pending = Pending()
         self._main: asyncio.Task[Any] | None = None
         self._ended = False
         self._fatal: BaseException | None = None
@@ -188,7 +210,7 @@ class Machine:
         self._holding = False
         self._new = run.started_at is None
 
-    # ------------------------------------------------------------------------------------------------ driven by the runner
+    # --- driven by the runner
 
     def advance(
         self, now_ms: int, outcomes: Sequence[Outcome] = (), mail: Sequence[Mail] = (), *, lost: bool = False
@@ -214,19 +236,16 @@ class Machine:
         return wake_at is not None and wake_at <= now_ms
 
     def close(self) -> None:
-        """Close the coroutines inside their own loop, so that cleanup code in them cannot reach the outside."""
-        if self._main is None:
-            return
-        self._ended = True
-        tasks = [t for t in asyncio.all_tasks(self.loop) if not t.done()]
-        self.loop.discard()
-        for task in sorted(tasks, key=hash):
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            self.loop.enter(lambda t=task: _close_quietly(t.get_coro()))  # type: ignore[misc]
-        for coro in self._unstarted.values():
-            coro.close()
+        if self._main is not None:
+            self._ended = True
+            self.loop.close_coroutines()
+            for coro in self._unstarted.values():
+                coro.close()
+            # Nothing but the garbage collector would find its way through these circles.
+            self._main = None
+            self.loop.host = None  # type: ignore[assignment]
 
-    # ------------------------------------------------------------------------------------------------ asked by workflow code
+    # --- asked by workflow code
 
     def call(
         self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -243,12 +262,11 @@ class Machine:
     ) -> Coroutine[Any, Any, Any]:
         check_step_name(name, self.limits)
         coro = self.do(name, name, spec, args, kwargs)
-        self._unstarted.setdefault(name, coro)
+        if name not in self._unstarted:
+            self._unstarted[name] = coro
         return coro
 
-    async def do(
-        self, key: str, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Any:
+    async def do(self, key: str, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         self._unstarted.pop(key, None)
         settled = self._ask(key, StepType.DO)
         if settled is not None:
@@ -266,7 +284,9 @@ class Machine:
         if self._ask(key, StepType.SLEEP) is None:
             await self._until(self._open_wait(key, StepType.SLEEP, due(), None))
 
-    async def wait_for_event(self, key: str, event_type: str, timeout_ms: int, decode: Callable[[Any], Any]) -> Event[Any]:
+    async def wait_for_event(
+        self, key: str, event_type: str, timeout_ms: int, decode: Callable[[Any], Any]
+    ) -> Event[Any]:
         settled = self._ask(key, StepType.WAIT)
         if settled is None:
             await self._until(self._open_wait(key, StepType.WAIT, self.now_ms + timeout_ms, event_type))
@@ -285,11 +305,15 @@ class Machine:
         self._note_divergence(message)
         return self.loop.create_future()
 
+    @cached_property
+    def random(self) -> Random:
+        return Random(f"{self.run.seed}/{self.run.number}")  # noqa: S311  (reproducible by design)
+
     def random_bytes(self, n: int) -> bytes:
         self._draws += 1
         return hashlib.shake_256(f"{self.run.seed}/{self.run.number}/{self._draws}".encode()).digest(n)
 
-    # ------------------------------------------------------------------------------------------------ asked by the loop
+    # --- asked by the loop
 
     def open_timer(self, handle: WorkflowTimer, due_ms: int) -> None:
         asked = AskedTimer(f"timer#{handle.number}", handle, self.now_ms, due_ms)
@@ -307,7 +331,7 @@ class Machine:
         text = context.get("message", "unhandled error")
         self._say(Level.ERROR, f"{text}: {error!r}" if error is not None else text)
 
-    # ------------------------------------------------------------------------------------------------ asking and settling
+    # --- asking and settling
 
     def _ask(self, key: str, kind: StepType) -> Fact | None:
         """Register the wish for a key; the fact if it is settled already."""
@@ -378,9 +402,7 @@ class Machine:
         if event_type is not None:
             self._waits.setdefault(event_type, deque()).append(asked)
         if start is None:
-            fact = Fact(
-                FactState.START, key, n, kind, self.now_ms, self.now_ms, wake_at=due, event_type=event_type
-            )
+            fact = Fact(FactState.START, key, n, kind, self.now_ms, self.now_ms, wake_at=due, event_type=event_type)
             self._pending.opened.append(fact)
         return asked
 
@@ -409,7 +431,7 @@ class Machine:
     def _note_divergence(self, message: str) -> None:
         self._diverged = self._diverged or message
 
-    # ------------------------------------------------------------------------------------------------ observing
+    # --- observing
 
     def _begin(self, now_ms: int) -> int | None:
         """Start the code and replay what is recorded; the time of the start if this is the first time ever."""
@@ -430,15 +452,10 @@ class Machine:
         over = self._ended and not self._holding
         if over or not isinstance(asked, AskedStep) or asked.failures + 1 != outcome.attempt:
             return  # cancelled meanwhile: a late result is discarded
-        observed = self._pending.observed
-        observed.logs.extend(outcome.logs)
+        if outcome.logs or outcome.transactional:
+            self._pending.outcomes = [*self._pending.outcomes, outcome]
         if outcome.failure is None:
-            observed.statements.extend(outcome.statements)
-            observed.starts.extend(outcome.starts)
-            observed.sends.extend(outcome.sends)
-            self._settle_step(
-                asked, outcome.at, outcome.started_at, outcome.value, outcome.attempt, live=outcome.live
-            )
+            self._settle_step(asked, outcome.at, outcome.started_at, outcome.value, outcome.attempt, live=outcome.live)
         else:
             self._take_failure(asked, outcome, outcome.failure)
 
@@ -449,13 +466,14 @@ class Machine:
         if final or (most is not None and outcome.attempt >= most):
             self._settle_step(asked, outcome.at, outcome.started_at, error.encode(), outcome.attempt, ok=False)
             return
-        next_at = outcome.at + retry.delay_after(outcome.attempt, self._jitter.random())
+        next_at = outcome.at + retry.delay_after(outcome.attempt, self._jitter(asked.key, outcome.attempt))
         self._fail_attempt(asked, error, next_at, outcome.at, outcome.started_at)
         self._ready.append(asked)
 
-    def _fail_attempt(
-        self, asked: AskedStep, error: Failure, next_at: int | None, at: int, started_at: int
-    ) -> None:
+    def _jitter(self, key: str, attempt: int) -> float:
+        return Random(f"{self.run.seed}/{key}/{attempt}").random()  # noqa: S311  (spreads retries)
+
+    def _fail_attempt(self, asked: AskedStep, error: Failure, next_at: int | None, at: int, started_at: int) -> None:
         asked.failures += 1
         asked.running = False
         asked.not_before = next_at or 0
@@ -465,7 +483,7 @@ class Machine:
             max_attempts=asked.spec.retry.max_attempts, timeout_ms=asked.spec.timeout_ms, wake_at=next_at,
         )  # fmt: skip
         self._failures[asked.key] = fact
-        self._pending.observed.facts.append(fact)
+        self._pending.facts.append(fact)
 
     def _settle_step(
         self, asked: AskedStep, at: int, started_at: int, value: bytes | None, attempts: int,
@@ -537,7 +555,7 @@ class Machine:
             del self._mailbox[mail.type]
         wait = self._waits[mail.type].popleft()
         self._live[wait.key] = mail
-        self._pending.observed.deliveries.append(Delivery(mail.n, wait.key, self._wall_ms))
+        self._pending.deliveries.append(Delivery(mail.n, wait.key, self._wall_ms))
         self._observe(self._wait_result(wait, event=mail.n), None)
 
     def _deliver_time(self, asked: AskedWait | AskedTimer, now_ms: int) -> None:
@@ -558,7 +576,7 @@ class Machine:
 
     def _observe(self, fact: Fact, live: Any) -> None:
         """A new fact: write it down and deliver it."""
-        self._pending.observed.facts.append(fact)
+        self._pending.facts.append(fact)
         if self._holding:
             self._position = fact.seq or self._position
             self._asked.pop(fact.key, None)
@@ -594,7 +612,7 @@ class Machine:
             return
         try:
             asked.future.set_result(self._outcome_of(fact, asked.spec))
-        except BaseException as error:  # noqa: BLE001  (whatever the step failed with)
+        except BaseException as error:
             asked.future.set_exception(error)
 
     def _run(self) -> None:
@@ -605,20 +623,20 @@ class Machine:
             self._fatal = error
         self._ended = self._fatal is not None or (self._main is not None and self._main.done())
 
-    # ------------------------------------------------------------------------------------------------ resting
+    # --- resting
 
     def _rest(self, now_ms: int, started_at: int | None) -> Rest:
         calls = [] if self._ended or self._diverged or self._holding else self._due_calls(now_ms)
         end = None if self._holding else self._end()
         wake_at, retrying = self._next_due()
-        pending, self._pending = self._pending, _nothing_pending()
+        pending, self._pending = self._pending, Pending()
         opened = [f for f in pending.opened if f.state != FactState.START or f.key in self._asked]
         self._starts.update({(f.key, f.n): f for f in opened if f.state == FactState.START})
         if end is not None:
             running = [a.key for a in self._asked.values() if isinstance(a, AskedStep) and a.running]
             pending.cancelled.extend(running)
         return Rest(
-            observed=pending.observed,
+            observed=pending.observed(),
             follows=Follows(facts=opened, logs=pending.logs),
             calls=calls,
             cancelled=pending.cancelled,
@@ -711,7 +729,7 @@ class Machine:
         if error is None:
             try:
                 return Finish(Status.COMPLETE, output=self.program.encode_output(main.result()))
-            except Exception as unfit:  # noqa: BLE001  (NotSerializable, PayloadTooLarge)
+            except Exception as unfit:
                 error = unfit
         return Finish(Status.ERRORED, error=Failure.of(error).encode())
 
@@ -719,7 +737,10 @@ class Machine:
         for key, coro in self._unstarted.items():
             if inspect.getcoroutinestate(coro) == inspect.CORO_CREATED:
                 coro.close()
-                self._say(Level.WARN, f"step call {key!r} was never awaited, so it did not run; write `await {key}(...)`")
+                self._say(
+                    Level.WARN,
+                    f"step call {key!r} was never awaited, so it did not run; write `await {key}(...)`",
+                )
         self._unstarted.clear()
 
     def _say(self, level: Level, message: str) -> None:
@@ -746,10 +767,3 @@ def _name_of(asked: AskedStep) -> str | None:
 
 def _waited(fact: Fact) -> int:
     return max(0, (fact.wake_at or fact.at) - fact.started_at)
-
-
-def _close_quietly(coro: Any) -> None:
-    try:
-        coro.close()
-    except BaseException:  # noqa: BLE001, S110  (cleanup code may await or raise; the run goes on elsewhere)
-        pass

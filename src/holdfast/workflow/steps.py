@@ -143,7 +143,10 @@ def _tx_parameter(function: Callable[..., Any], hints: Mapping[str, Any]) -> tup
         return None, 0
     parameters = list(inspect.signature(function).parameters.values())
     index = next(i for i, p in enumerate(parameters) if p.name == wanted[0])
-    positional = parameters[index].kind in (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    positional = parameters[index].kind in (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
     return wanted[0], index if positional else sys.maxsize
 
 

@@ -1,4 +1,4 @@
-"""Takes due tasks. The cost depends on how many lanes there are and how many tasks are taken, not on how many wait."""
+"""Takes due tasks. What it costs depends on the number of lanes and of tasks taken, not of tasks waiting."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import NamedTuple
 
 from holdfast.core.model import TaskKind
 from holdfast.store.protocol import Claim, ClaimRequest, ClaimResult, Mail, TaskRef
-from holdfast.store.sqlite.connection import Tx
 from holdfast.store.sqlite.reads import records_by_run
 from holdfast.store.sqlite.rows import mail
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("claim")
 
@@ -55,7 +55,7 @@ def _next_due(lanes: list[_Lane]) -> int | None:
 
 
 def _due(tx: Tx, lanes: list[_Lane], limit: int) -> list[_Due]:
-    """The first ``limit`` due tasks: lanes in their order, those of one bucket and priority merged by time."""
+    """The first ``limit`` due tasks: in the order of lanes, those of equal rank merged by time."""
     chosen: list[_Due] = []
     heads = [lane for lane in lanes if lane.run_at <= tx.now]
     for _, equals in groupby(heads, lambda lane: (lane.bucket, lane.priority)):
@@ -67,7 +67,7 @@ def _due(tx: Tx, lanes: list[_Lane], limit: int) -> list[_Due]:
     return chosen
 
 
-def _due_in(tx: Tx, lane: _Lane, limit: int) -> list[tuple[int, ...]]:
+def _due_in(tx: Tx, lane: _Lane, limit: int) -> list[Row]:
     key = (lane.queue, lane.workflow, lane.bucket, lane.priority)
     return tx.connection.execute(_SQL["due"], (*key, tx.now, limit)).fetchall()
 

@@ -1,7 +1,7 @@
 """Applies commits: fence first, then what was observed, then what follows.
 
-Commits of different runs that touch nothing but their own run are written together, a statement for each kind of row. One that
-starts runs, sends events or carries users' statements may change what its neighbours see, so it is applied by itself.
+Commits that touch nothing but their own run are written together, a statement for each kind of row. One
+that starts runs, sends events or carries users' statements may change what others see, and is applied alone.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.core.model import TaskKind
-from holdfast.errors import StoreError
+from holdfast.errors import StateError
 from holdfast.store.protocol import (
     Commit,
     Committed,
@@ -26,13 +26,13 @@ from holdfast.store.protocol import (
     TaskRef,
     Verdict,
 )
-from holdfast.store.sqlite.connection import Tx
 from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.guard import TransactionGone
-from holdfast.store.sqlite.rows import Row, fact_rows, log_rows, safe
+from holdfast.store.sqlite.rows import fact_rows, log_rows, safe
 from holdfast.store.sqlite.send import send, topics_text
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("commit")
 _APPLIED = Committed(Verdict.APPLIED)
@@ -220,6 +220,6 @@ class _Batch:
         for row in rows:
             self._tx.connection.execute(_SQL["deliver"], row)
             if self._tx.connection.changes() != 1:
-                raise StoreError(
+                raise StateError(
                     f"event {row[1]} of run {row[0]} cannot be consumed: it is not there, or was before"
                 )

@@ -1,19 +1,19 @@
 """A connection, the thread that owns it, and the queue in front of it: group commit.
 
-The thread takes all jobs that are waiting and runs them in one transaction, and only when COMMIT has returned are they
-answered. If one of them fails, the transaction is rolled back and each runs again in one of its own, so that only
-the guilty one fails. What the jobs do is not known here.
+The thread takes all jobs that are waiting and runs them in one transaction; only when COMMIT has returned are
+they answered. If one of them fails, the transaction is rolled back and each runs again in one of its own, so
+that only the guilty one fails. What the jobs do is not known here.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from enum import Enum
 from itertools import groupby
 from queue import Empty, SimpleQueue
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
@@ -21,9 +21,11 @@ from holdfast.store.protocol import Committed
 from holdfast.store.sqlite.errors import BROKEN, ENVIRONMENT, translate
 from holdfast.store.sqlite.guard import Guard, TransactionGone
 from holdfast.store.sqlite.opening import BUSY_S
+from holdfast.store.sqlite.tx import Connection, Work
 
 A = TypeVar("A")
 R = TypeVar("R")
+_Any = Work[Any, Any]
 Spawn = Callable[[Callable[[], None], str], object]
 """Starts a thread that runs the function, under that name."""
 
@@ -33,31 +35,21 @@ _RESTART_PAGES = 65_536
 _RESTART_PATIENCE_MS = 200
 
 
-class Tx(Protocol):
-    """What a job may use: the connection inside a transaction, and the one time at which all of it happens."""
-
-    connection: apsw.Connection
-    now: int
-    guard: Guard
-    refused: dict[int, Committed]
-    """Commits that undid the transaction, by ``id``: not to be tried when the others run again."""
-
-
 class Mode(Enum):
     SINGLE = 1
     """One call for one job."""
     MERGED = 2
-    """Takes a list and answers a list, so that neighbours in the queue become one call."""
+    """Takes a list and answers a list: neighbours in the queue become one call."""
     BARE = 3
     """Outside of any transaction."""
+    LAST = 4
+    """As BARE, and then the thread ends."""
 
 
 class Job:
     __slots__ = ("argument", "error", "future", "mode", "result", "work")
 
-    def __init__(
-        self, work: Callable[[Tx, Any], Any], argument: Any, mode: Mode, future: asyncio.Future[Any]
-    ) -> None:
+    def __init__(self, work: _Any, argument: Any, mode: Mode, future: asyncio.Future[Any]) -> None:
         self.work = work
         self.argument = argument
         self.mode = mode
@@ -66,14 +58,8 @@ class Job:
         self.error: Exception | None = None
 
 
-def spawn_thread(target: Callable[[], None], name: str) -> object:
-    thread = threading.Thread(target=target, name=name, daemon=True)
-    thread.start()
-    return thread
-
-
 class Database:
-    """One connection behind a queue. ``connect`` is called on the thread, again after the connection broke."""
+    """One connection behind a queue. ``connect`` is called on the thread, and again after it broke."""
 
     def __init__(
         self,
@@ -93,10 +79,10 @@ class Database:
         self._path = path
         self._begin = begin
         self._clock = now
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._queue: SimpleQueue[Job] = SimpleQueue()
         self._wal_pages = 0
 
-    async def start(self, name: str, spawn: Spawn, check: Callable[[apsw.Connection], None]) -> None:
+    async def start(self, name: str, spawn: Spawn, check: Callable[[Connection], None]) -> None:
         """Start the thread and connect. On failure the thread is gone again."""
         spawn(self._serve, name)
         try:
@@ -107,11 +93,9 @@ class Database:
 
     async def stop(self) -> None:
         """Close the connection, after everything that was asked for before."""
-        closed = self.submit(lambda _, __: self._disconnect(), None, Mode.BARE)
-        self._queue.put(None)
-        await closed
+        await self.submit(lambda _, __: self._disconnect(), None, Mode.LAST)
 
-    def submit(self, work: Callable[[Tx, A], R], argument: A, mode: Mode = Mode.SINGLE) -> asyncio.Future[R]:
+    def submit(self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE) -> asyncio.Future[R]:
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._queue.put(Job(work, argument, mode, future))
         return future
@@ -129,20 +113,14 @@ class Database:
 
     def _take(self) -> tuple[list[Job], bool]:
         """All jobs that wait, at least one and not too many; False when there will be no more."""
-        jobs: list[Job] = []
-        job = self._queue.get()
-        try:
-            while job is not None:
-                jobs.append(job)
-                if len(jobs) == _JOBS_PER_TRANSACTION:
-                    return jobs, True
-                job = self._queue.get_nowait()
-        except Empty:
-            return jobs, True
-        return jobs, False
+        jobs = [self._queue.get()]
+        with suppress(Empty):
+            while len(jobs) < _JOBS_PER_TRANSACTION and jobs[-1].mode is not Mode.LAST:
+                jobs.append(self._queue.get_nowait())
+        return jobs, jobs[-1].mode is not Mode.LAST
 
     def _run(self, jobs: list[Job]) -> None:
-        for bare, part in groupby(jobs, lambda job: job.mode is Mode.BARE):
+        for bare, part in groupby(jobs, lambda job: job.mode in {Mode.BARE, Mode.LAST}):
             if bare:
                 for job in part:
                     self._run_bare(job)
@@ -152,7 +130,8 @@ class Database:
 
     def _run_bare(self, job: Job) -> None:
         try:
-            self._reconnect()
+            if job.mode is not Mode.LAST:
+                self._reconnect()
             job.result = job.work(self, job.argument)
         except Exception as error:  # noqa: BLE001, RUF100  (it is the caller's to handle)
             self._fail([job], error)
@@ -178,7 +157,9 @@ class Database:
 
     def _transaction(self, jobs: list[Job]) -> None:
         self._reconnect()
-        connection = self.connection
+        self._transaction_on(self.connection, jobs)
+
+    def _transaction_on(self, connection: Connection, jobs: list[Job]) -> None:
         connection.execute(self._begin)
         try:
             self.now = self._clock()
@@ -207,7 +188,8 @@ class Database:
     def _disconnect(self) -> None:
         if self._connected:
             self._connected = False
-            self.connection.close(force=True)
+            with suppress(apsw.Error):  # it is given up in any case
+                self.connection.close(force=True)
 
     def _note_wal_pages(self, _: apsw.Connection, __: str, pages: int) -> int:
         self._wal_pages = pages
@@ -233,7 +215,7 @@ class Database:
                 self.connection.set_busy_timeout(BUSY_S * 1000)
 
 
-def _calls(jobs: list[Job]) -> Iterator[tuple[Callable[[Tx, Any], Any], list[Job]]]:
+def _calls(jobs: list[Job]) -> Iterator[tuple[_Any, list[Job]]]:
     """The jobs in their order, neighbours of the same merged kind together."""
     for (work, mode), part in groupby(jobs, lambda job: (job.work, job.mode)):
         if mode is Mode.MERGED:
@@ -243,7 +225,7 @@ def _calls(jobs: list[Job]) -> Iterator[tuple[Callable[[Tx, Any], Any], list[Job
                 yield work, [job]
 
 
-def _call(tx: Tx, work: Callable[[Tx, Any], Any], jobs: list[Job]) -> None:
+def _call(tx: Database, work: _Any, jobs: list[Job]) -> None:
     first = jobs[0]
     if len(jobs) == 1:
         first.result = work(tx, first.argument)
@@ -261,10 +243,8 @@ def _answer(jobs: list[Job]) -> None:
     loops = {job.future.get_loop() for job in jobs}
     for loop in loops:
         mine = jobs if len(loops) == 1 else [job for job in jobs if job.future.get_loop() is loop]
-        try:
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             loop.call_soon_threadsafe(_resolve, mine)
-        except RuntimeError:
-            pass  # the loop is closed: nobody waits any more
 
 
 def _resolve(jobs: list[Job]) -> None:

@@ -6,10 +6,10 @@ from typing import NamedTuple
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import RunRecord
-from holdfast.store.sqlite.connection import Tx
 from holdfast.store.sqlite.reads import find_current
 from holdfast.store.sqlite.rows import safe_or_none
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("control")
 _PAUSE = statements("pause")

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import Created, NewRun, RunRecord
-from holdfast.store.sqlite.connection import Tx
 from holdfast.store.sqlite.reads import find_current
-from holdfast.store.sqlite.rows import Row
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("create")
 
@@ -19,24 +18,26 @@ def create(tx: Tx, runs: Sequence[NewRun]) -> list[Created]:
     last: int = connection.execute(_SQL["last_id"]).get
     numbered = list(enumerate(runs, last + 1))
     before = connection.total_changes()
-    connection.executemany(_SQL["run"], [_run_row(id, new, tx.now) for id, new in numbered])
+    connection.executemany(_SQL["run"], [_run_row(run, new, tx.now) for run, new in numbered])
     if connection.total_changes() - before == len(runs):
-        made = {id for id, _ in numbered}
+        made = {run for run, _ in numbered}
     else:
-        made = {id for (id,) in connection.execute(_SQL["made"], (last,))}
-    connection.executemany(_SQL["task"], [_task_row(id, new, tx.now) for id, new in numbered if id in made])
-    return [_created(id, new, tx.now) if id in made else _existing(tx, new) for id, new in numbered]
+        made = {run for (run,) in connection.execute(_SQL["made"], (last,))}
+    connection.executemany(
+        _SQL["task"], [_task_row(run, new, tx.now) for run, new in numbered if run in made]
+    )
+    return [_created(run, new, tx.now) if run in made else _existing(tx, new) for run, new in numbered]
 
 
-def _run_row(id: int, new: NewRun, now: int) -> Row:
-    return (id, new.workflow, new.instance_id, new.kind, new.params, new.queue, new.priority, new.seed, now)
+def _run_row(run: int, new: NewRun, now: int) -> Row:
+    return (run, new.workflow, new.instance_id, new.kind, new.params, new.queue, new.priority, new.seed, now)
 
 
-def _task_row(id: int, new: NewRun, now: int) -> Row:
+def _task_row(run: int, new: NewRun, now: int) -> Row:
     lease_until, epoch = (None, 0) if new.owner is None else (now + new.lease_ms, 1)
     kind = TaskKind.RUN
     return (
-        id,
+        run,
         new.workflow,
         new.queue,
         kind.bucket,
@@ -49,9 +50,9 @@ def _task_row(id: int, new: NewRun, now: int) -> Row:
     )
 
 
-def _created(id: int, new: NewRun, now: int) -> Created:
-    run = RunRecord(
-        run=id,
+def _created(run: int, new: NewRun, now: int) -> Created:
+    made = RunRecord(
+        run=run,
         workflow=new.workflow,
         instance_id=new.instance_id,
         number=0,
@@ -66,12 +67,12 @@ def _created(id: int, new: NewRun, now: int) -> Created:
         updated_at=now,
         started_at=None,
         completed_at=None,
-        instance=id,
+        instance=run,
         seed=new.seed,
         run_at=now + new.delay_ms,
         owner=new.owner,
     )
-    return Created(True, run, 0 if new.owner is None else 1)
+    return Created(True, made, 0 if new.owner is None else 1)
 
 
 def _existing(tx: Tx, new: NewRun) -> Created:

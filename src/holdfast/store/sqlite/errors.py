@@ -5,7 +5,9 @@ from __future__ import annotations
 import apsw
 
 from holdfast.errors import (
+    HoldfastError,
     NotADatabaseError,
+    StateError,
     StoreBusyError,
     StoreCorruptError,
     StoreError,
@@ -24,8 +26,7 @@ _MEANING: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (
         apsw.BusyError,
         StoreBusyError,
-        "{path} stayed locked by another connection for {busy} s; nothing was written. "
-        "Look for a long transaction on this file, then try again",
+        "{path} stayed locked by others for {busy} s; nothing was written. Look for a long transaction on it",
     ),
     (
         apsw.ReadOnlyError,
@@ -60,17 +61,18 @@ _MEANING: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (
         apsw.IOError,
         StoreUnavailableError,
-        "reading or writing {path} failed in the operating system, so the last write may or may not be stored. "
-        "Check the disk; the file is opened anew for the next call",
+        "the system failed to read or write {path}; the last write may be lost. Check the disk, try again",
     ),
     (
         apsw.ProtocolError,
         StoreBusyError,
-        "{path} could not be locked because of too many others; nothing was written. Try again",
+        "{path} could not be locked for too many others; nothing was written. Try again",
     ),
 )
 
-ENVIRONMENT = tuple(source for source, _, _ in _MEANING)
+_MISTAKES = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError)
+
+ENVIRONMENT: tuple[type[apsw.Error], ...] = tuple(source for source, _, _ in _MEANING)
 """Not the fault of the statement: it would fail in any other transaction as well."""
 
 BROKEN = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError)
@@ -78,7 +80,7 @@ BROKEN = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError)
 
 
 def is_unique_violation(error: apsw.Error) -> bool:
-    return isinstance(error, apsw.ConstraintError) and error.extendedresult in _UNIQUE
+    return isinstance(error, apsw.ConstraintError) and getattr(error, "extendedresult", None) in _UNIQUE
 
 
 def translate(error: Exception, path: str, busy_s: int) -> Exception:
@@ -90,14 +92,12 @@ def translate(error: Exception, path: str, busy_s: int) -> Exception:
     return meaning
 
 
-def _meaning(error: apsw.Error, path: str, busy_s: int) -> StoreError:
+def _meaning(error: apsw.Error, path: str, busy_s: int) -> HoldfastError:
     for source, target, text in _MEANING:
         if isinstance(error, source):
             return target(f"{text.format(path=path, busy=busy_s)} (SQLite: {error})")
     if is_unique_violation(error):
-        return StoreError(
-            f"already stored, and stored once only; nothing of this call was written (SQLite: {error})"
-        )
-    return StoreError(
-        f"SQLite refused a statement on {path}; nothing of this call was written (SQLite: {error})"
-    )
+        return StateError(f"already stored, and written once only; nothing of this call was done ({error})")
+    if isinstance(error, _MISTAKES):  # not a StoreError: to try again would end the same way
+        return StateError(f"{path} cannot hold this; nothing of this call was done ({error})")
+    return StoreError(f"SQLite refused a statement on {path}; nothing of this call was done ({error})")

@@ -8,6 +8,7 @@ import apsw
 
 from holdfast.store.protocol import Committed, Statement, Verdict
 from holdfast.store.sqlite.errors import ENVIRONMENT, is_unique_violation
+from holdfast.store.sqlite.tx import Connection
 
 _NEVER = {
     apsw.SQLITE_TRANSACTION: "begin or end a transaction: the step's commit is the transaction",
@@ -43,7 +44,7 @@ class TransactionGone(Exception):  # noqa: N818  (a signal between modules, neve
 
 
 class Guard:
-    """The connection's authorizer. It is always installed, because to install one throws all prepared statements away."""
+    """The connection's authorizer. Always there: to install one throws all prepared statements away."""
 
     def __init__(self) -> None:
         self._watching = False
@@ -58,12 +59,12 @@ class Guard:
         self._refusal = refusal
         return apsw.SQLITE_DENY
 
-    def run(self, connection: apsw.Connection, statements: Iterable[Statement]) -> Committed | None:
+    def run(self, connection: Connection, statements: Iterable[Statement]) -> Committed | None:
         """Execute them; answers a REJECTED if one fails by its own fault."""
         self._watching, self._refusal = True, None
         try:
             for statement in statements:
-                # Not from the cache: a cached statement of the store's own would not be looked at by the guard.
+                # Not from the cache: the guard does not see a statement of the store's own that is there.
                 for _ in connection.execute(statement.sql, statement.args, can_cache=False):
                     pass
         except ENVIRONMENT:

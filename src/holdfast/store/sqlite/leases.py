@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from holdfast.core.model import TaskKind
 from holdfast.store.protocol import Freed, Held, Signal, TaskRef
-from holdfast.store.sqlite.connection import Tx
 from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("leases")
 

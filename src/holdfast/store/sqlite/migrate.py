@@ -1,19 +1,18 @@
-"""Brings the schema up to date, or says that it is not. Safe to run in many processes at once and to be killed in."""
+"""Brings the schema up to date, or says that it is not. Any number may do it at once, and be killed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-import apsw
-
 from holdfast.errors import SchemaVersionError
 from holdfast.store.sqlite.sql import Migration, migrations, statements
+from holdfast.store.sqlite.tx import Connection
 
 _SQL = statements("schema")
 
 
-def migrate(connection: apsw.Connection, path: str, steps: Sequence[Migration] | None = None) -> None:
-    """Apply what is missing, each migration in a transaction of its own that first looks where things stand."""
+def migrate(connection: Connection, path: str, steps: Sequence[Migration] | None = None) -> None:
+    """Apply what is missing, each in a transaction of its own that first looks where things stand."""
     steps = migrations() if steps is None else steps
     _refuse_newer(version(connection), steps[-1].version, path)
     for step in steps:
@@ -21,7 +20,7 @@ def migrate(connection: apsw.Connection, path: str, steps: Sequence[Migration] |
             _apply(connection, step)
 
 
-def verify(connection: apsw.Connection, path: str, steps: Sequence[Migration] | None = None) -> None:
+def verify(connection: Connection, path: str, steps: Sequence[Migration] | None = None) -> None:
     """Raise unless the schema is exactly this version's."""
     latest = (migrations() if steps is None else steps)[-1].version
     found = version(connection)
@@ -33,13 +32,13 @@ def verify(connection: apsw.Connection, path: str, steps: Sequence[Migration] | 
         )
 
 
-def version(connection: apsw.Connection) -> int:
+def version(connection: Connection) -> int:
     if not connection.execute(_SQL["has_meta"]).get:
         return 0
     return int(connection.execute(_SQL["version"]).get)
 
 
-def _apply(connection: apsw.Connection, step: Migration) -> None:
+def _apply(connection: Connection, step: Migration) -> None:
     connection.execute("BEGIN IMMEDIATE")
     try:
         connection.execute(_SQL["meta"])

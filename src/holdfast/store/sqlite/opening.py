@@ -1,4 +1,4 @@
-"""Opens connections: the file's checks, the settings for durability, and whether it is still the same file."""
+"""Opens connections: checks of the file, settings for durability, and whether it is still the same file."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import apsw
 from holdfast.errors import StoreCorruptError, StoreReadOnlyError, StoreUnavailableError
 from holdfast.store.sqlite import migrate
 from holdfast.store.sqlite.guard import Guard
+from holdfast.store.sqlite.tx import Connection
 
 BUSY_S = 30
 MEMORY = ":memory:"
@@ -29,14 +30,15 @@ class FileIdentity(NamedTuple):
 def writer(path: str, guard: Guard) -> apsw.Connection:
     """The connection that writes and checkpoints."""
     connection = _connect(path)
-    _use_wal(connection)
+    if path != MEMORY:
+        _use_wal(connection, path)
     connection.authorizer = guard
     return connection
 
 
 def reader(path: str) -> apsw.Connection:
     connection = _connect(path)
-    connection.pragma("query_only", True)
+    _only_read(connection)
     return connection
 
 
@@ -68,13 +70,14 @@ def check_library(version: str) -> None:
         )
 
 
-def check(connection: apsw.Connection, path: str, *, migrating: bool) -> None:
+def check(connection: Connection, path: str, *, migrating: bool) -> None:
     """At open: the file is whole, can be written, and has the right schema."""
     if path != MEMORY and Path(path).stat().st_size < _CHECKED_UP_TO:
         found = connection.execute("PRAGMA quick_check(1)").get
         if found != "ok":
             raise StoreCorruptError(
-                f"{path} is damaged ({found}). Stop all workers, keep a copy, and restore a backup or use sqlite3's .recover"
+                f"{path} is damaged ({found}). Stop all workers, keep a copy, and restore a backup "
+                "or run sqlite3's .recover"
             )
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("ROLLBACK")
@@ -84,21 +87,21 @@ def check(connection: apsw.Connection, path: str, *, migrating: bool) -> None:
 def identity(path: str) -> FileIdentity | None:
     """Which file the path names now; None if it names none, and for a database in memory."""
     try:
-        found = os.stat(path)
+        found = Path(path).stat()
     except OSError:
         return None
     return FileIdentity(found.st_dev, found.st_ino)
 
 
 def _create_private(path: str) -> None:
-    # SQLite would create it with the umask's mode, and its -wal and -shm files take over the mode of this one.
+    # SQLite would go by the umask. Its -wal and -shm files take over the mode of this one.
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
         pass
     except PermissionError as error:
         raise StoreReadOnlyError(
-            f"{path} cannot be created: permission denied. Give this user write permission on {Path(path).parent}"
+            f"{path} cannot be created. Give this user write permission on {Path(path).parent}"
         ) from error
     except OSError as error:
         raise StoreUnavailableError(
@@ -111,22 +114,35 @@ def _connect(path: str) -> apsw.Connection:
     if connection.readonly("main"):  # SQLite falls back to reading without a word
         raise apsw.ReadOnlyError("attempt to write a readonly database")
     connection.set_busy_timeout(BUSY_S * 1000)
-    connection.pragma("synchronous", "FULL")
-    connection.pragma("fullfsync", True)
-    connection.pragma("checkpoint_fullfsync", True)
+    # Plans must not look at bound values, or what may use a partial index is prepared anew each time.
+    connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
+    _be_durable(connection)
     return connection
 
 
-def _use_wal(connection: apsw.Connection) -> None:
-    if connection.filename == "" or connection.pragma("journal_mode") == "wal":
-        return
+def _be_durable(connection: Connection) -> None:
+    connection.pragma("synchronous", "FULL")
+    connection.pragma("fullfsync", True)
+    connection.pragma("checkpoint_fullfsync", True)
+
+
+def _only_read(connection: Connection) -> None:
+    connection.pragma("query_only", True)
+
+
+def _use_wal(connection: Connection, path: str) -> None:
+    mode = connection.pragma("journal_mode")
     for _ in range(_WAL_TRIES):
+        if mode == "wal":
+            connection.pragma("journal_size_limit", _WAL_KEPT)
+            return
         try:
-            connection.pragma("journal_mode", "wal")
+            mode = connection.pragma("journal_mode", "wal")
         except apsw.BusyError:
-            # Changing the mode does not wait for locks, but beginning to write does: eight processes may start at once.
+            # To change the mode does not wait for locks, but to begin a write does: many may start at once.
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
-        else:
-            break
-    connection.pragma("journal_size_limit", _WAL_KEPT)
+    raise StoreUnavailableError(
+        f"{path} cannot be used with a write-ahead log (its journal mode stays {mode!r}). "
+        "Put it on a local file system"
+    )

@@ -9,9 +9,9 @@ from itertools import islice
 from typing import NamedTuple
 
 from holdfast.store.protocol import Fact, ListQuery, Mail, PageQuery, RunRecord, Snapshot, StoredLog
-from holdfast.store.sqlite.connection import Tx
-from holdfast.store.sqlite.rows import Row, fact, mail, record, stored_log
+from holdfast.store.sqlite.rows import fact, mail, record, stored_log
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("reads")
 _ENDLESS = 2**63 - 1

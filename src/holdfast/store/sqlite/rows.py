@@ -1,4 +1,4 @@
-"""Rows to records and back. Free text that is not valid Unicode travels as bytes, so that it comes back the same."""
+"""Rows to records and back. Free text that is not valid Unicode travels as bytes, and comes back the same."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import Fact, Log, Mail, RunRecord, Signal, StoredLog
+from holdfast.store.sqlite.tx import Row
 
-Row = tuple[Any, ...]
 Text = str | bytes
 
 _STATUSES = {status.value: status for status in Status}
-_STATUS = 5
-_NOTE = 17
+_PAUSE = int(Signal.PAUSE)
+_STATUS, _NOTE, _LOSSES, _FIELDS = 5, 17, 20, 22
 
 
 def safe(text: str) -> Text:
@@ -37,21 +37,24 @@ def unsafe(text: Any) -> Any:
 
 
 def record(row: Row) -> RunRecord:
-    """A row of holdfast_record, whose columns are RunRecord's fields in their order, then some of the store's own."""
-    note, run_at, owner, losses, signal = row[_NOTE : _NOTE + 5]
-    pausing = signal is not None and signal & Signal.PAUSE != 0
-    return RunRecord(
-        *row[:_STATUS], _STATUSES[row[_STATUS]], *row[_STATUS + 1 : _NOTE], unsafe(note), run_at, owner, losses or 0, pausing
-    )
+    """A row of holdfast_record: RunRecord's fields in their order, then columns of the store's own."""
+    fields = list(row[:_FIELDS])
+    fields[_STATUS] = _STATUSES[row[_STATUS]]
+    note, _, _, losses, signal = row[_NOTE:_FIELDS]
+    fields[_NOTE] = unsafe(note)
+    fields[_LOSSES:] = losses or 0, signal is not None and signal & _PAUSE != 0
+    return RunRecord(*fields)
 
 
 def fact_rows(run: int, facts: Iterable[Fact]) -> list[Row]:
     return [
-        (run, *fact)
-        if fact.key.isascii() and (fact.name is None or fact.name.isascii())
-        else (run, *fact._replace(key=safe(fact.key), name=safe_or_none(fact.name)))  # type: ignore[arg-type]
-        for fact in facts
+        (run, *fact) if fact.key.isascii() and fact.name is None else _fact_row(run, fact) for fact in facts
     ]
+
+
+def _fact_row(run: int, fact: Fact) -> Row:
+    state, key, n, kind, at, started_at, seq, ok, value, name, *rest = fact
+    return (run, state, safe(key), n, kind, at, started_at, seq, ok, value, safe_or_none(name), *rest)
 
 
 def fact(row: Row) -> Fact:
@@ -66,9 +69,9 @@ def mail(row: Row) -> Mail:
 
 def log_rows(run: int, lines: Iterable[Log]) -> list[Row]:
     return [
-        (run, *line._replace(message=safe(line.message), step_key=safe_or_none(line.step_key)))
-        for line in lines
-    ]  # type: ignore[arg-type]
+        (run, level, category, safe(message), data, at, safe_or_none(step_key), *rest)
+        for level, category, message, data, at, step_key, *rest in lines
+    ]
 
 
 def stored_log(row: Row) -> StoredLog:

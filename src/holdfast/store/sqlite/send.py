@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import NewEvent, Sent, Signal
-from holdfast.store.sqlite.connection import Tx
 from holdfast.store.sqlite.reads import TOPICS, current_row
 from holdfast.store.sqlite.rows import record, safe_or_none
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("send")
 _ANY = " * "

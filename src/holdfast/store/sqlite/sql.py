@@ -42,4 +42,4 @@ def migrations() -> tuple[Migration, ...]:
 
 
 def _folder(name: str) -> Traversable:
-    return files(__package__).joinpath(name)
+    return files("holdfast.store.sqlite").joinpath(name)

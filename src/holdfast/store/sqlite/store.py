@@ -1,18 +1,18 @@
-"""The SQLite store: hands each intent to the thread that may carry it out, and owns its life from open to close."""
+"""The SQLite store: owns its life from open to close, and hands each intent to the thread that may do it."""
 
 from __future__ import annotations
 
 import asyncio
 import builtins
 import os
-from collections.abc import Callable, Sequence
-from datetime import datetime
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
 import apsw
 
 from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StoreUnavailableError
+from holdfast.ports import Clock, start_thread
 from holdfast.store.protocol import (
     ClaimRequest,
     ClaimResult,
@@ -36,22 +36,15 @@ from holdfast.store.protocol import (
 from holdfast.store.sqlite import control, leases, opening, reads
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
-from holdfast.store.sqlite.connection import Database, Mode, Spawn, Tx, spawn_thread
+from holdfast.store.sqlite.connection import Database, Mode, Spawn
 from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.send import send
+from holdfast.store.sqlite.tx import Connection, Tx, Work
 
 A = TypeVar("A")
 R = TypeVar("R")
 List = builtins.list  # inside the class the name is a method of the protocol
-
-
-class Clock(Protocol):
-    """Where the store's time comes from."""
-
-    def now(self) -> datetime: ...
-
-    def monotonic(self) -> float: ...
 
 
 class SqliteStore:
@@ -60,7 +53,7 @@ class SqliteStore:
     Several processes may use the same file. A store belongs to the process that opened it.
     """
 
-    def __init__(self, path: str | None, *, clock: Clock, spawn_thread: Spawn = spawn_thread) -> None:
+    def __init__(self, path: str | None, *, clock: Clock, spawn_thread: Spawn = start_thread) -> None:
         self._path = opening.MEMORY if path is None else path
         self._clock = clock
         self._spawn = spawn_thread
@@ -131,7 +124,7 @@ class SqliteStore:
         return await self._write(self._heartbeat, leases.Beat(owner, lease_ms))
 
     async def signals(self, owner: str) -> List[Held]:
-        # Polled often and almost always empty: look first, without taking the write lock from other processes.
+        # Polled often and almost always empty: look first, and leave the write lock to other processes.
         if not await self._read(leases.has_signals, owner):
             return []
         return await self._write(leases.signals, owner)
@@ -176,10 +169,10 @@ class SqliteStore:
 
     # --- inside
 
-    def _write(self, work: Callable[[Tx, A], R], argument: A, mode: Mode = Mode.SINGLE) -> asyncio.Future[R]:
+    def _write(self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE) -> asyncio.Future[R]:
         return self._in_use(self._writer).submit(work, argument, mode)
 
-    def _read(self, work: Callable[[Tx, A], R], argument: A) -> asyncio.Future[R]:
+    def _read(self, work: Work[A, R], argument: A) -> asyncio.Future[R]:
         return self._in_use(self._reader).submit(work, argument)
 
     def _in_use(self, database: Database | None) -> Database:
@@ -189,7 +182,8 @@ class SqliteStore:
             )
         if self._process != os.getpid():
             raise StoreUnavailableError(
-                f"the store on {self._path} was opened before this process was forked. Open a store in each process"
+                f"the store on {self._path} was opened before this process was forked. "
+                "Open one in each process"
             )
         return database
 
@@ -214,7 +208,7 @@ class SqliteStore:
 
         return Database(connect, path=self._path, begin="BEGIN", now=self._now, guard=Guard())
 
-    def _check(self, connection: apsw.Connection, migrate: bool) -> None:
+    def _check(self, connection: Connection, migrate: bool) -> None:
         opening.check(connection, self._path, migrating=migrate)
         self._file = opening.identity(self._path)
 
@@ -222,7 +216,8 @@ class SqliteStore:
         # SQLite goes on writing to a file that was deleted or replaced: what it acknowledges then is lost.
         if opening.identity(self._path) != self._file:
             raise StoreUnavailableError(
-                f"{self._path} was deleted or replaced while it was in use. Stop, put the right file back, start again"
+                f"{self._path} was deleted or replaced while it was in use. "
+                "Stop, put the right file back, start again"
             )
         return leases.heartbeat(tx, beat)
 

@@ -1,0 +1,84 @@
+"""The demo's order: five steps, a sleep and an approval. Both processes of the demo build their app from it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, TypedDict
+
+from holdfast import Context, Holdfast, Retry, WorkerConfig, Workflow
+
+LEASE_SECONDS = 2
+STEPS = ("reserve", "charge", "print label", "pack", "cool off", "approval", "ship")
+
+What = Literal["begins", "fails"]
+Tell = Callable[[str, What], None]
+"""Called by a step, from inside its function, each time it is really run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    id: str
+    item: str
+    total: int
+
+
+class Shipped(TypedDict):
+    payment: str
+    label: str
+    parcel: str
+    approved_by: str
+
+
+def order_app(url: str, tell: Tell) -> tuple[Holdfast, Workflow[Shipped]]:
+    """An app with the order workflow, on the database at ``url``."""
+    # A short lease, so that a dead worker is noticed quickly. The default is 30 seconds.
+    app = Holdfast(url, worker=WorkerConfig(lease=LEASE_SECONDS, poll="200 ms"))
+    calls_of_the_bank = 0
+
+    async def work(step: str, seconds: float) -> None:
+        tell(step, "begins")
+        await asyncio.sleep(seconds)
+
+    @app.step
+    async def reserve(order: Order) -> str:
+        await work("reserve", 0.5)
+        return f"1 x {order.item}"
+
+    @app.step(retry=Retry(limit=5, delay="1 second", backoff="constant"))
+    async def charge(order: Order) -> str:
+        nonlocal calls_of_the_bank
+        calls_of_the_bank += 1
+        await work("charge", 0.5)
+        if calls_of_the_bank == 1:
+            tell("charge", "fails")
+            raise ConnectionError("the bank did not answer")
+        return f"paid {order.total}"
+
+    @app.step(name="print label")
+    async def print_label(order: Order) -> str:
+        await work("print label", 0.5)
+        return f"label for {order.id}"
+
+    @app.step
+    async def pack(order: Order) -> str:
+        await work("pack", 2.5)
+        return f"parcel with {order.item}"
+
+    @app.step
+    async def ship(parcel: str) -> str:
+        await work("ship", 0.5)
+        return parcel
+
+    @app.workflow(name="demo.order")
+    async def fulfil(ctx: Context, order: Order) -> Shipped:
+        await reserve(order)
+        payment = await charge(order)
+        label, parcel = await asyncio.gather(print_label(order), pack(order))
+        await ctx.sleep("cool off", "1 second")
+        approval = await ctx.wait_for_event("approval", type="approval")
+        parcel = await ship(parcel)
+        return Shipped(payment=payment, label=label, parcel=parcel, approved_by=approval.payload["by"])
+
+    return app, fulfil

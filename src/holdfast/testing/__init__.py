@@ -1,0 +1,17 @@
+"""Test your workflows: virtual time, seeded randomness, crashes on demand. No server, no sleeping.
+
+Example::
+
+    async with Harness(app, seed=7) as h:
+        run = await h.start(fulfil, Order("o-1", 125))
+        await h.run_until_idle()
+        await h.advance("1 hour")
+        await run.send_event("approval", {"by": "ann"})
+        await h.run_until_idle()
+        assert (await run.status()).status == "complete"
+"""
+
+from holdfast.testing.harness import CrashMismatch, Harness
+from holdfast.testing.virtual import SeededRandomness, VirtualClock
+
+__all__ = ["CrashMismatch", "Harness", "SeededRandomness", "VirtualClock"]

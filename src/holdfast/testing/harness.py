@@ -1,0 +1,265 @@
+"""The harness: the real engine and the real SQL (SQLite in memory), driven by hand in virtual time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
+from typing import Any, TypeVar
+
+from holdfast.app import Holdfast, OpenApp
+from holdfast.client import Handle
+from holdfast.core.durations import Duration, to_ms
+from holdfast.core.model import Status, from_ms
+from holdfast.core.model import to_ms as time_ms
+from holdfast.ports import LocalSpawn, Runtime
+from holdfast.runner.worker import Worker
+from holdfast.store.protocol import ClaimRequest, Commit, Committed
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.virtual import SeededRandomness, VirtualClock, VirtualTimers, later
+from holdfast.workflow.driver import Workflow
+
+R = TypeVar("R")
+
+Drive = Callable[["Harness", Handle[Any]], Awaitable[None]]
+
+# Steps of user code run for real. With nothing else to do, look again after this many seconds whether one ended.
+_LOOK_SECONDS = 0.001
+_MOST_PASSES = 100_000
+
+
+class CrashMismatch(AssertionError):
+    """A run that lost its worker ended differently from one that did not."""
+
+
+class _CountingStore(SqliteStore):
+    """SQLite that counts commits and can cut off the worker right after one of them: it never hears of its commit."""
+
+    commits = 0
+    drop_after: int | None = None
+    dropped = False
+
+    async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
+        done = []
+        for one in commits:  # one by one: each is a place to crash
+            if not self.dropped:
+                done.extend(await super().commit([one]))
+                self.commits += 1
+                self.dropped = self.commits == self.drop_after
+            if self.dropped:
+                await asyncio.get_running_loop().create_future()
+        return done
+
+
+class Harness:
+    """Runs an app's workflows in a test. Nothing happens by itself: time moves and work is done when the test says so."""
+
+    def __init__(self, app: Holdfast, *, seed: int = 0) -> None:
+        self._app = app
+        self._seed = seed
+        self._clock = VirtualClock()
+        self._timers = VirtualTimers(self._clock)
+        self._spawn = _WatchedSpawn()
+        self._store = _CountingStore(None, clock=self._clock)
+        self._own: Holdfast = _copy_of(app, Runtime(self._clock, SeededRandomness(seed)))
+        self._open: OpenApp | None = None
+        self._worker: Worker | None = None
+
+    async def __aenter__(self) -> Harness:
+        await self._store.open()
+        self._open = OpenApp(self._own, self._store, self._timers, self._spawn)
+        self._own._open = self._open
+        self._worker = self._open.new_worker(self._own._worker_config)
+        return self
+
+    async def __aexit__(self, *_error: object) -> None:
+        await self._drop_worker()
+        self._own._open = None
+        self._spawn.close()
+        await self._store.close()
+
+    # --- using
+
+    @property
+    def app(self) -> Holdfast:
+        """The app on the harness's store: ``h.app.list()``, ``h.app.get(...)``."""
+        return self._own
+
+    async def start(
+        self, workflow: Workflow[R] | str, params: Any = None, *, id: str | None = None, **options: Any
+    ) -> Handle[R]:
+        return await self._own.start(workflow, params, id=id, **options)
+
+    def now(self) -> datetime:
+        return self._clock.now()
+
+    async def tick(self) -> int:
+        """Do what is due now, once; how many runs were moved."""
+        await self._the_worker().reap()
+        claimed = await self._the_worker().claim_due(1000)
+        await self._settle()
+        return claimed
+
+    async def run_until_idle(self) -> None:
+        """Work until nothing is due now. Steps that take real time are waited for."""
+        for _ in range(_MOST_PASSES):
+            if self._store.dropped or (not await self.tick() and self._the_worker().blocked()):
+                return
+        raise RuntimeError("the work never ends: a workflow makes something due again and again without waiting")
+
+    async def advance(self, duration: Duration, *, run: bool = True) -> None:
+        """Move the clock, stopping at every due time on the way; with ``run=False`` time passes while nobody works."""
+        target = later(self._clock.now(), to_ms(duration))
+        if run:
+            await self.run_until_idle()
+            while (due := await self._next_due()) is not None and due <= time_ms(target):
+                self._clock.move_to(from_ms(due))
+                self._timers.fire_due()
+                await self._settle()
+                await self.run_until_idle()
+        self._clock.move_to(target)
+        if run:
+            self._timers.fire_due()
+            await self._settle()
+            await self.run_until_idle()
+
+    async def restart(self) -> None:
+        """Drop the worker and all it has in memory; leases are given back. What follows is a cold replay."""
+        await self._drop_worker()
+        self._worker = self._opened().new_worker(self._own._worker_config)
+
+    async def crash_everywhere(
+        self, workflow: Workflow[R] | str, params: Any = None, *, drive: Drive | None = None
+    ) -> R:
+        """Run it once for each of its commits, losing the worker right after that commit.
+
+        Checks that every time the result and the committed steps are the same, and returns the result. ``drive`` is called
+        with the harness and the handle before each run goes on, to send events and the like; it may be called several times.
+        """
+        expected, commits = await self._run_with_crash(workflow, params, None, drive)
+        for n in range(1, commits + 1):
+            found, _ = await self._run_with_crash(workflow, params, n, drive)
+            if found != expected:
+                raise CrashMismatch(
+                    f"after losing the worker right after commit {n} of {commits}:\n  {found}\nwithout a crash:\n  {expected}"
+                )
+        status, output, error, _ = expected
+        if status != Status.COMPLETE:
+            raise CrashMismatch(f"the run did not complete but is {status}: {error}")
+        return self._own.registry.get(_name(workflow)).decode_output(output)  # type: ignore[no-any-return]
+
+    # --- driving
+
+    async def _settle(self) -> None:
+        """Wait until every held run rests, or waits for steps that only time or the test can end."""
+        worker = self._the_worker()
+        quiet = 0
+        while worker.busy and quiet < 3 and not self._store.dropped:
+            await asyncio.sleep(0)
+            if worker.blocked() and not self._spawn.active(asyncio.get_running_loop()):
+                quiet += 1
+            else:
+                quiet = 0
+                if worker.blocked():
+                    await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _next_due(self) -> int | None:
+        """When something is due next: a run in the queue, or a timer of a run that is held."""
+        config = self._own._worker_config
+        request = ClaimRequest("harness", 1000, 0, config.queues, self._own.registry.runnable())
+        queued = (await self._store.claim(request)).next_due
+        return min((t for t in (queued, self._timers.next_at()) if t is not None), default=None)
+
+    async def _drop_worker(self) -> None:
+        if self._worker is not None:
+            worker, self._worker = self._worker, None
+            await worker.stop(drain_ms=0)
+
+    async def _run_with_crash(
+        self, workflow: Workflow[Any] | str, params: Any, crash_after: int | None, drive: Drive | None
+    ) -> tuple[tuple[str, Any, Any, Any], int]:
+        async with Harness(self._app, seed=self._seed) as h:
+            run = await h.start(workflow, params, id="crash-everywhere")
+            h._store.drop_after = crash_after
+            await h._run_to_end(run, drive)
+            status = await run.status()
+            steps = [(s.step_key, s.type, s.status, s.result, s.error) for s in (await run.history()).steps]
+            return (status.status, status.output, status.error, steps), h._store.commits
+
+    async def _run_to_end(self, run: Handle[Any], drive: Drive | None) -> None:
+        while not Status((await run.status()).status).terminal:
+            await self.run_until_idle()
+            if self._store.dropped:
+                await self._lose_worker()
+                continue
+            if Status((await run.status()).status).terminal:
+                return
+            before = self._store.commits
+            if drive is not None:
+                await drive(self, run)
+                await self.run_until_idle()
+            if self._store.commits == before and not self._store.dropped:
+                await self._advance_to_next(run)
+
+    async def _advance_to_next(self, run: Handle[Any]) -> None:
+        due = await self._next_due()
+        if due is None:
+            raise CrashMismatch(f"the run waits for something that never comes: {(await run.describe()).why}")
+        await self.advance((due - time_ms(self._clock.now())) / 1000)
+
+    async def _lose_worker(self) -> None:
+        """The worker is gone without a word: its leases run out and another one takes over."""
+        self._the_worker().abandon()
+        await asyncio.sleep(0)
+        self._store.dropped = False
+        self._store.drop_after = None
+        self._worker = self._opened().new_worker(self._own._worker_config)
+        await self.advance(self._own._worker_config.lease, run=False)
+
+    def _opened(self) -> OpenApp:
+        if self._open is None:
+            raise RuntimeError("use the harness inside `async with`")
+        return self._open
+
+    def _the_worker(self) -> Worker:
+        if self._worker is None:
+            raise RuntimeError("use the harness inside `async with`")
+        return self._worker
+
+
+class _WatchedSpawn(LocalSpawn):
+    """Local spawn that knows whether steps are making real progress."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._in_threads = 0
+
+    def function(self, call: Any, context: Any) -> asyncio.Future[Any]:
+        future = super().function(call, context)
+        self._in_threads += 1
+        future.add_done_callback(self._returned)
+        return future
+
+    def _returned(self, _future: asyncio.Future[Any]) -> None:
+        self._in_threads -= 1
+
+    def active(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether anything real is under way: a thread, a timer of the real loop, a socket."""
+        if self._in_threads:
+            return True
+        scheduled = getattr(loop, "_scheduled", ())
+        if any(not handle.cancelled() for handle in scheduled):
+            return True
+        selector = getattr(loop, "_selector", None)
+        return selector is not None and len(selector.get_map() or ()) > 1
+
+
+def _copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:
+    """The same workflows on another runtime."""
+    copy = Holdfast("sqlite://", runtime=runtime, worker=app._worker_config, limits=app.limits)
+    copy.registry = app.registry
+    return copy
+
+
+def _name(workflow: Any) -> str:
+    return workflow if isinstance(workflow, str) else workflow.name

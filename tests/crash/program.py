@@ -1,0 +1,64 @@
+"""What a process of these tests does: work, until a signal leaves ``async with app``."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from pathlib import Path
+from typing import Any
+
+from holdfast import Holdfast
+
+from .killer import Counter
+from .workload import Planned, Side, make_app, plan
+
+
+def work(
+    *, database: str, side: str, kill_at: str | None = None, copies: int = 0, count: str | None = None, **worker: Any
+) -> int:
+    """A worker. It starts the runs of the plan that are its own, and dies at its kill point or by a signal."""
+    logging.basicConfig(level=logging.WARNING)
+    counter = Counter(kill_at)
+    counter.arm()
+    app = make_app(database, side, **worker)
+    asyncio.run(_work(app, Side(Path(side)), [p for p in plan(copies) if p.by_worker]))
+    if count is not None:
+        Path(count).write_text(f"{counter.calls} {counter.transactions}")
+    return 0
+
+
+async def _work(app: Holdfast, side: Side, own: list[Planned]) -> None:
+    stop = leave_on_signals()
+    async with app:
+        side.write({"open": True})
+        for planned in own:
+            run = await app.start(planned.workflow, planned.n, id=planned.id)
+            side.write({"acknowledged": "start", "id": planned.id})
+            await send_events(run, planned, side)
+        await stop.wait()
+
+
+async def send_events(run: Any, planned: Planned, side: Side) -> None:
+    """Each event twice under one id: it must arrive once."""
+    for number, (type, payload) in enumerate(planned.events):
+        for _ in range(2):
+            if (await run.status()).status == "complete":
+                return
+            await run.send_event(type, payload, id=f"event-{number}")
+            side.write({"acknowledged": "event", "id": planned.id, "event": f"event-{number}"})
+
+
+def leave_on_signals() -> asyncio.Event:
+    """The first signal asks to stop, the second ends the process as it would any other program."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def asked(number: int) -> None:
+        stop.set()
+        loop.remove_signal_handler(number)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, asked, number)
+    return stop

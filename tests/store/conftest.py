@@ -1,0 +1,48 @@
+"""Hands stores to the suite. A new store joins with one more entry in ``STORES``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import pytest
+from store.world import Database, FakeClock, World
+
+from holdfast.store.protocol import Store
+from holdfast.store.sqlite import SqliteStore
+
+
+def _sqlite_file(folder: Path, clock: FakeClock) -> Store:
+    return SqliteStore(str(folder / "store.db"), clock=clock)
+
+
+def _sqlite_memory(folder: Path, clock: FakeClock) -> Store:
+    return SqliteStore(None, clock=clock)
+
+
+STORES: dict[str, Callable[[Path, FakeClock], Store]] = {
+    "sqlite": _sqlite_file,
+    "sqlite-memory": _sqlite_memory,
+}
+SHARED = ["sqlite"]
+"""Those that two stores, in one process or two, can have open at the same time."""
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture(params=list(STORES))
+async def world(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> AsyncIterator[World]:
+    """An open store on an empty database."""
+    store = STORES[request.param](tmp_path, clock)
+    await store.open()
+    yield World(store, clock)
+    await store.close()
+
+
+@pytest.fixture(params=SHARED)
+def database(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Database:
+    """Makes any number of stores on one database."""
+    return lambda: STORES[request.param](tmp_path, clock)

@@ -1,0 +1,238 @@
+"""Claiming: who gets what, in which order, and when to ask again."""
+
+from __future__ import annotations
+
+import asyncio
+
+from store.world import FLOW, LEASE, World, result, waiting
+
+from holdfast.core.model import Status, TaskKind
+from holdfast.store.protocol import Finish, NewRun, Release, TaskRef
+
+
+async def test_a_claim_holds_the_run_with_all_that_is_known_of_it(world: World) -> None:
+    run = await world.start("a", params=b"[1]")
+
+    claim = await world.take("w1")
+
+    assert claim.task == TaskRef(run.run, 0, "w1", 1)
+    assert (claim.kind, claim.lost, list(claim.mail)) == (TaskKind.RUN, False, [])
+    assert (claim.run.params, claim.run.owner, claim.run.status) == (b"[1]", "w1", Status.ACTIVE)
+    assert claim.run == await world.find("a")
+
+
+async def test_a_claimed_task_is_nobody_elses(world: World) -> None:
+    await world.start("a")
+    await world.claim("w1")
+
+    other = await world.claim("w2")
+
+    assert (list(other.claims), other.next_due) == ([], None)
+
+
+async def test_concurrent_claims_share_the_tasks_out(world: World) -> None:
+    await world.store.create([NewRun(FLOW, f"r{n}") for n in range(100)])
+
+    results = await asyncio.gather(*(world.claim(f"w{n}", limit=10) for n in range(15)))
+
+    taken = [claim.run.run for one in results for claim in one.claims]
+    assert len(taken) == len(set(taken)) == 100
+
+
+async def test_each_claim_raises_the_epoch(world: World) -> None:
+    await world.start("a")
+
+    epochs = []
+    for _ in range(3):
+        claim = await world.take()
+        epochs.append(claim.task.epoch)
+        await world.store.release([claim.task])
+
+    assert epochs == [1, 2, 3]
+
+
+async def test_not_more_than_the_limit_is_taken(world: World) -> None:
+    await world.store.create([NewRun(FLOW, f"r{n}") for n in range(5)])
+
+    first = await world.claim(limit=3)
+    second = await world.claim(limit=3)
+
+    assert (len(first.claims), len(second.claims)) == (3, 2)
+
+
+async def test_a_limit_of_nothing_takes_nothing_and_says_what_is_due(world: World) -> None:
+    await world.start("a")
+
+    none = await world.claim(limit=0)
+
+    assert (list(none.claims), none.next_due) == ([], await world.now())
+
+
+async def test_other_workflows_are_left_alone(world: World) -> None:
+    await world.start("a", workflow="unknown")
+    await world.start("b")
+
+    assert await world.claimed_ids() == ["b"]
+    assert await world.claimed_ids(workflows=["unknown"]) == ["a"]
+
+
+async def test_other_queues_are_left_alone(world: World) -> None:
+    await world.start("a", queue="slow")
+    await world.start("b")
+
+    assert await world.claimed_ids() == ["b"]
+    assert await world.claimed_ids(queues=["fast", "slow"]) == ["a"]
+
+
+async def test_without_queues_or_workflows_nothing_is_taken(world: World) -> None:
+    await world.start("a")
+
+    assert await world.claimed_ids(queues=[]) == []
+    assert await world.claimed_ids(workflows=[]) == []
+
+
+async def test_what_goes_on_comes_before_what_starts(world: World) -> None:
+    await world.start("new", priority=-5)
+    world.clock.advance(1)
+    await world.wait("woken", "go")
+    await world.send("go", "woken")
+
+    assert await world.claimed_ids() == ["woken", "new"]
+
+
+async def test_a_lower_priority_number_comes_first(world: World) -> None:
+    for id, priority in (("c", 7), ("a", -3), ("b", 0)):
+        await world.start(id, priority=priority)
+
+    assert await world.claimed_ids() == ["a", "b", "c"]
+
+
+async def test_of_equal_priority_the_longest_due_comes_first(world: World) -> None:
+    for id in ("first", "second", "third"):
+        await world.start(id)
+        world.clock.advance(1)
+
+    assert await world.claimed_ids(limit=2) == ["first", "second"]
+
+
+async def test_queues_and_workflows_of_one_priority_are_merged_by_time(world: World) -> None:
+    for id, workflow, queue in (("1", "y", "q2"), ("2", "x", "q1"), ("3", "y", "q1"), ("4", "x", "q2")):
+        await world.start(id, workflow=workflow, queue=queue)
+        world.clock.advance(1)
+
+    asked = {"queues": ["q1", "q2"], "workflows": ["x", "y"]}
+    assert await world.claimed_ids(limit=3, **asked) == ["1", "2", "3"]
+    assert await world.claimed_ids(limit=3, **asked) == ["4"]
+
+
+async def test_many_priorities_are_taken_in_order(world: World) -> None:
+    await world.store.create([NewRun(FLOW, f"r{n:02}", priority=n) for n in range(40)])
+
+    taken = await world.claimed_ids(limit=5)
+
+    assert taken == [f"r{n:02}" for n in range(5)]
+
+
+async def test_next_due_is_the_earliest_of_what_is_not_due_yet(world: World) -> None:
+    now = await world.now()
+    for id, delay, priority in (("c", 300, 0), ("a", 100, 9), ("b", 200, 5)):
+        await world.start(id, delay_ms=delay, priority=priority)
+
+    assert (await world.claim()).next_due == now + 100
+
+
+async def test_next_due_is_exact_after_a_claim_that_took_everything_due(world: World) -> None:
+    await world.start("now")
+    await world.start("later", delay_ms=100)
+
+    claimed = await world.claim(limit=1)
+
+    assert len(claimed.claims) == 1
+    assert claimed.next_due == await world.now() + 100
+
+
+async def test_next_due_is_not_later_than_now_while_due_tasks_remain(world: World) -> None:
+    await world.store.create([NewRun(FLOW, f"r{n}") for n in range(3)])
+
+    claimed = await world.claim(limit=2)
+
+    assert claimed.next_due is not None
+    assert claimed.next_due <= claimed.now == await world.now()
+
+
+async def test_next_due_passes_over_what_was_not_asked_for(world: World) -> None:
+    await world.start("a", workflow="unknown")
+    await world.start("b", queue="slow")
+
+    assert (await world.claim()).next_due is None
+
+
+async def test_a_waiting_run_is_active_once_claimed(world: World) -> None:
+    waiting_since = (await world.wait("a", run_at=await world.now() + 10)).updated_at
+    world.clock.advance(10)
+
+    claim = await world.take()
+
+    assert claim.run.status is Status.ACTIVE
+    assert claim.run.updated_at == waiting_since + 10
+
+
+async def test_a_claim_brings_the_undelivered_mail_in_order(world: World) -> None:
+    await world.start("a")
+    await world.start("b")
+    for type in ("one", "two", "three"):
+        await world.send(type, "a", payload=type.encode())
+
+    claims = {claim.run.instance_id: claim for claim in (await world.claim()).claims}
+
+    assert [(mail.n, mail.type, mail.payload) for mail in claims["a"].mail] == [
+        (1, "one", b"one"),
+        (2, "two", b"two"),
+        (3, "three", b"three"),
+    ]
+    assert list(claims["b"].mail) == []
+
+
+async def test_the_kind_says_why_a_task_is_due(world: World) -> None:
+    now = await world.now()
+    task = await world.begin("retry")
+    await world.commit(task, then=Release(now, TaskKind.RETRY))
+    await world.wait("timer", run_at=now)
+    await world.start("paused")
+    await world.store.pause(FLOW, "paused")
+    await world.store.resume(FLOW, "paused")
+    await world.start("new")
+
+    kinds = {claim.run.instance_id: claim.kind for claim in (await world.claim()).claims}
+
+    assert kinds == {
+        "retry": TaskKind.RETRY,
+        "timer": TaskKind.WAKE,
+        "paused": TaskKind.RESUME,
+        "new": TaskKind.RUN,
+    }
+
+
+async def test_a_finished_run_is_never_claimed(world: World) -> None:
+    task = await world.begin("a")
+    await world.commit(task, facts=[result("s")], then=Finish(Status.COMPLETE))
+    world.clock.advance(10 * LEASE)
+
+    assert await world.store.reap(3) == []
+    assert (await world.claim()).next_due is None
+
+
+async def test_a_run_that_waits_for_a_message_is_not_due_by_itself(world: World) -> None:
+    await world.wait("a", "go")
+    world.clock.advance(10**9)
+
+    claimed = await world.claim()
+
+    assert (list(claimed.claims), claimed.next_due) == ([], None)
+
+
+async def test_a_release_in_the_past_is_due_at_once(world: World) -> None:
+    task = await world.begin("a")
+    await world.commit(task, then=waiting(run_at=await world.now() - 10**6))
+
+    assert await world.claimed_ids() == ["a"]

@@ -1,0 +1,374 @@
+"""Pause, resume, terminate, restart: at once where nobody works, by signal where somebody does, never after the end."""
+
+from __future__ import annotations
+
+import pytest
+from store.world import FLOW, LEASE, World, line, result, turn, waiting
+
+from holdfast.core.model import Status, TaskKind
+from holdfast.store.protocol import (
+    Delivery,
+    Finish,
+    NewEvent,
+    NewRun,
+    PageQuery,
+    Park,
+    Release,
+    Signal,
+    Verdict,
+)
+
+# --------------------------------------------------------------------------------------------------- pause
+
+
+async def test_pausing_a_run_that_nobody_holds_takes_effect_at_once(world: World) -> None:
+    before = await world.start("a")
+    world.clock.advance(3)
+
+    answer = await world.store.pause(FLOW, "a")
+
+    run = await world.find("a")
+    assert answer == before
+    assert (run.status, run.updated_at, run.run_at, run.note) == (Status.PAUSED, await world.now(), None, None)
+    assert (await world.claim()).next_due is None
+
+
+async def test_pausing_a_sleeper_keeps_it_from_waking(world: World) -> None:
+    await world.wait("a", run_at=await world.now() + 10)
+    await world.store.pause(FLOW, "a")
+    world.clock.advance(10**6)
+
+    assert await world.claimed_ids() == []
+
+
+async def test_pausing_a_held_run_signals_its_holder(world: World) -> None:
+    task = await world.begin("a")
+
+    answer = await world.store.pause(FLOW, "a")
+
+    assert answer is not None
+    assert not answer.pausing
+    run = await world.find("a")
+    assert (run.status, run.pausing, run.owner) == (Status.ACTIVE, True, "w1")
+    assert [held.signal for held in await world.store.signals("w1")] == [Signal.PAUSE]
+    assert [held.signal for held in await world.store.heartbeat("w1", LEASE)] == [Signal.PAUSE]
+    assert (await world.commit(task, in_flight=1)).verdict is Verdict.PAUSING
+
+
+async def test_a_pause_drops_what_follows_and_keeps_what_was_observed(world: World) -> None:
+    task = await world.begin("a")
+    await world.send("go")
+    await world.store.pause(FLOW, "a")
+
+    answer = await world.commit(
+        task,
+        facts=[result("seen")],
+        deliveries=[Delivery(1, "seen", 1)],
+        logs=[line("seen")],
+        starts=[NewRun(FLOW, "child")],
+        sends=[NewEvent(FLOW, "child", "go")],
+        started_at=9,
+        then_facts=[result("follows")],
+        then_logs=[line("follows")],
+        then=Finish(Status.COMPLETE, b"1"),
+    )
+
+    run = await world.find("a")
+    assert answer.verdict is Verdict.PAUSED
+    assert (len(answer.started), len(answer.sent)) == (1, 1)
+    assert (run.status, run.started_at, run.output, run.owner, run.pausing) == (Status.PAUSED, 9, None, None, False)
+    assert await world.keys(task.run) == ["seen"]
+    assert [log.line.message for log in await world.store.logs(PageQuery(task.run))] == ["seen"]
+    assert list((await world.store.load(task.run)).mail) == [1]
+    assert await world.claimed_ids(owner="w2") == ["child"]
+
+
+@pytest.mark.parametrize("then", [waiting("go"), Park("x"), None], ids=["release", "park", "go on"])
+async def test_a_pause_drops_every_kind_of_end_of_a_turn(world: World, then: Release | Park | None) -> None:
+    task = await world.begin("a")
+    await world.store.pause(FLOW, "a")
+
+    assert (await world.commit(task, then=then)).verdict is Verdict.PAUSED
+    run = await world.find("a")
+    assert (run.status, run.note) == (Status.PAUSED, None)
+
+
+async def test_a_pause_waits_for_steps_in_flight(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.pause(FLOW, "a")
+
+    first = await world.commit(task, facts=[result("s")], in_flight=2)
+    second = await world.commit(task, facts=[result("t")], in_flight=1)
+    assert (await world.find("a")).pausing
+    third = await world.commit(task, facts=[result("u")], in_flight=0)
+
+    assert [one.verdict for one in (first, second, third)] == [Verdict.PAUSING, Verdict.PAUSING, Verdict.PAUSED]
+    assert await world.keys(task.run) == ["s", "t", "u"]
+    assert (await world.commit(task)).verdict is Verdict.LOST
+
+
+async def test_pausing_twice_is_pausing_once(world: World) -> None:
+    await world.start("a")
+    await world.store.pause(FLOW, "a")
+    paused = await world.find("a")
+    world.clock.advance(5)
+
+    again = await world.store.pause(FLOW, "a")
+
+    assert again == paused == await world.find("a")
+
+
+async def test_pausing_a_parked_run_keeps_its_note(world: World) -> None:
+    task = await world.begin("a")
+    await world.commit(task, then=Park("why"))
+
+    await world.store.pause(FLOW, "a")
+
+    assert (await world.find("a")).note == "why"
+
+
+async def test_a_paused_run_buffers_events_and_is_not_woken(world: World) -> None:
+    run = await world.wait("a", "go")
+    await world.store.pause(FLOW, "a")
+
+    sent = await world.send("go")
+
+    assert (sent.accepted, sent.woken) == (True, False)
+    assert await world.claimed_ids() == []
+    assert len(await world.store.undelivered(run.run)) == 1
+
+
+async def test_a_pause_of_a_lost_turn_takes_effect_when_it_is_reaped(world: World) -> None:
+    await world.begin("a")
+    await world.store.pause(FLOW, "a")
+    world.clock.advance(LEASE)
+
+    [freed] = await world.store.reap(9)
+
+    assert not freed.parked
+    run = await world.find("a")
+    assert (run.status, run.pausing) == (Status.PAUSED, False)
+    assert await world.claimed_ids() == []
+
+
+async def test_a_pause_of_a_task_that_is_given_back_takes_effect(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.pause(FLOW, "a")
+
+    assert await world.store.release([task]) == 1
+    assert (await world.find("a")).status is Status.PAUSED
+
+
+# --------------------------------------------------------------------------------------------------- resume
+
+
+async def test_a_resumed_run_is_due_at_once(world: World) -> None:
+    await world.wait("a", run_at=await world.now() + 10**6)
+    await world.store.pause(FLOW, "a")
+    paused = await world.find("a")
+    world.clock.advance(5)
+
+    answer = await world.store.resume(FLOW, "a")
+
+    run = await world.find("a")
+    assert answer == paused
+    assert (run.status, run.run_at, run.updated_at) == (Status.ACTIVE, await world.now(), await world.now())
+    assert (await world.take()).kind is TaskKind.RESUME
+
+
+async def test_the_epoch_survives_a_pause(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.pause(FLOW, "a")
+    await world.commit(task)
+    await world.store.resume(FLOW, "a")
+
+    assert (await world.take()).task.epoch == task.epoch + 1
+    assert (await world.commit(task, facts=[result("late")])).verdict is Verdict.LOST
+
+
+async def test_a_pause_can_be_withdrawn_before_it_takes_effect(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.pause(FLOW, "a")
+
+    await world.store.resume(FLOW, "a")
+
+    assert not (await world.find("a")).pausing
+    assert await world.store.signals("w1") == []
+    answer = await world.commit(task, then=Finish(Status.COMPLETE))
+    assert (answer.verdict, (await world.find("a")).status) == (Verdict.APPLIED, Status.COMPLETE)
+
+
+async def test_withdrawing_a_pause_keeps_the_mail_signal(world: World) -> None:
+    await world.begin("a")
+    await world.send("go")
+    await world.store.pause(FLOW, "a")
+
+    await world.store.resume(FLOW, "a")
+
+    assert [held.signal for held in await world.store.signals("w1")] == [Signal.MAIL]
+
+
+async def test_reading_the_mail_signal_keeps_the_pause(world: World) -> None:
+    await world.begin("a")
+    await world.send("go")
+    await world.store.pause(FLOW, "a")
+
+    first, second = await world.store.signals("w1"), await world.store.signals("w1")
+
+    assert [held.signal for held in first] == [Signal.MAIL | Signal.PAUSE]
+    assert [held.signal for held in second] == [Signal.PAUSE]
+
+
+async def test_resuming_a_run_that_is_not_paused_does_nothing(world: World) -> None:
+    run = await world.wait("a", run_at=await world.now() + 100)
+
+    assert await world.store.resume(FLOW, "a") == run
+    assert await world.find("a") == run
+
+
+async def test_events_that_came_during_a_pause_are_there_after_it(world: World) -> None:
+    await world.wait("a", "go")
+    await world.store.pause(FLOW, "a")
+    await world.send("go")
+    await world.store.resume(FLOW, "a")
+
+    assert len((await world.take()).mail) == 1
+
+
+# --------------------------------------------------------------------------------------------------- terminate
+
+
+@pytest.mark.parametrize("state", ["new", "held", "waiting", "paused"])
+async def test_terminating_ends_a_run_at_once(world: World, state: str) -> None:
+    match state:
+        case "new":
+            await world.start("a")
+        case "held":
+            await world.begin("a")
+        case "waiting":
+            await world.wait("a", "go")
+        case _:
+            await world.start("a")
+            await world.store.pause(FLOW, "a")
+    before = await world.find("a")
+    world.clock.advance(7)
+
+    answer = await world.store.terminate(FLOW, "a", "no longer needed")
+
+    run, now = await world.find("a"), await world.now()
+    assert answer == before
+    assert (run.status, run.note, run.completed_at, run.updated_at) == (
+        Status.TERMINATED,
+        "no longer needed",
+        now,
+        now,
+    )
+    assert (run.output, run.error, run.owner, run.run_at) == (None, None, None, None)
+    assert await world.store.heartbeat("w1", LEASE) == []
+    assert (await world.claim()).next_due is None
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETE, Status.ERRORED, Status.CANCELLED, Status.TERMINATED])
+async def test_terminal_is_final(world: World, status: Status) -> None:
+    ended = await world.end("a", status)
+    world.clock.advance(7)
+
+    answers = [
+        await world.store.pause(FLOW, "a"),
+        await world.store.resume(FLOW, "a"),
+        await world.store.terminate(FLOW, "a", "again"),
+        (await world.send("go")).run,
+        (await world.create("a")).run,
+    ]
+    await world.store.reap(1)
+
+    assert answers == [ended] * 5
+    assert await world.find("a") == ended
+
+
+async def test_what_a_terminated_run_did_stays_readable(world: World) -> None:
+    task = await world.begin("a")
+    await world.commit(task, facts=[result("s")], logs=[line("l")])
+
+    await world.store.terminate(FLOW, "a")
+
+    assert await world.keys(task.run) == ["s"]
+    assert len(await world.store.logs(PageQuery(task.run))) == 1
+
+
+# --------------------------------------------------------------------------------------------------- restart
+
+
+async def test_a_restart_makes_a_new_run_of_the_same_instance(world: World) -> None:
+    old = await world.start("a", params=b"[1]", queue="slow", priority=4, kind="chain", seed=42)
+    world.clock.advance(5)
+
+    new = await world.store.restart(FLOW, "a")
+
+    assert new is not None
+    assert (new.number, new.instance, new.created_at) == (1, old.instance, old.created_at)
+    assert (new.params, new.queue, new.priority, new.kind, new.seed) == (b"[1]", "slow", 4, "chain", 42)
+    assert (new.status, new.run_at, new.updated_at) == (Status.ACTIVE, await world.now(), await world.now())
+    assert new.run != old.run
+    assert new == await world.find("a") == await world.find("a", 1)
+
+
+async def test_a_restart_ends_the_old_run_which_stays_readable(world: World) -> None:
+    task = await world.begin("a")
+    await world.commit(task, facts=[result("s")])
+
+    new = await world.store.restart(FLOW, "a")
+
+    old = await world.find("a", 0)
+    assert new is not None
+    assert (old.status, old.completed_at, old.owner) == (Status.TERMINATED, await world.now(), None)
+    assert (await world.keys(old.run), await world.keys(new.run)) == (["s"], [])
+    assert (await world.commit(task)).verdict is Verdict.LOST
+
+
+async def test_a_restart_does_not_change_how_the_old_run_ended(world: World) -> None:
+    ended = await world.end("a")
+    world.clock.advance(5)
+
+    await world.store.restart(FLOW, "a")
+
+    assert await world.find("a", 0) == ended
+
+
+async def test_a_restarted_run_begins_as_a_fresh_one(world: World) -> None:
+    await world.begin("a")
+    await world.send("go")
+    await world.store.restart(FLOW, "a")
+
+    claim = await world.take("w2")
+
+    assert (claim.kind, claim.task.epoch, claim.lost, list(claim.mail)) == (TaskKind.RUN, 1, False, [])
+
+
+async def test_a_run_can_be_restarted_again_and_again(world: World) -> None:
+    await world.start("a")
+
+    numbers = []
+    for _ in range(3):
+        new = await world.store.restart(FLOW, "a")
+        numbers.append(new and new.number)
+
+    assert numbers == [1, 2, 3]
+    assert await world.ids() == ["a"]
+
+
+@pytest.mark.parametrize("verb", ["pause", "resume", "terminate", "restart"])
+async def test_there_is_nothing_to_do_to_an_unknown_run(world: World, verb: str) -> None:
+    assert await getattr(world.store, verb)(FLOW, "nobody") is None
+
+
+async def test_follows_is_dropped_also_in_the_middle_of_a_batch(world: World) -> None:
+    a, b = await world.begin("a"), await world.begin("b")
+    await world.store.pause(FLOW, "a")
+
+    first, second = await world.store.commit(
+        [turn(a, then=Finish(Status.COMPLETE)), turn(b, then=Finish(Status.COMPLETE))]
+    )
+
+    assert (first.verdict, second.verdict) == (Verdict.PAUSED, Verdict.APPLIED)
+    assert ((await world.find("a")).status, (await world.find("b")).status) == (Status.PAUSED, Status.COMPLETE)

@@ -1,0 +1,140 @@
+"""The fence: only the holder of this very claim writes; a loser changes nothing and is told."""
+
+from __future__ import annotations
+
+import pytest
+from store.world import FLOW, LEASE, World, line, result, turn, waiting
+
+from holdfast.core.model import Status
+from holdfast.store.protocol import Delivery, Finish, NewEvent, NewRun, Park, Statement, TaskRef, Verdict
+
+
+async def _lost_to_another(world: World) -> TaskRef:
+    """A task that w1 held and w2 holds now."""
+    task = await world.begin("a", "w1")
+    world.clock.advance(LEASE)
+    await world.store.reap(9)
+    await world.take("w2")
+    return task
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        {"facts": [result("s")]},
+        {"logs": [line("hello")]},
+        {"deliveries": [Delivery(1, "s", 1)]},
+        {"starts": [NewRun(FLOW, "child")]},
+        {"sends": [NewEvent(FLOW, "b", "go")]},
+        {"statements": [Statement("CREATE TABLE mine (a)", ())]},
+        {"started_at": 5},
+        {"then": Finish(Status.COMPLETE, b"1")},
+        {"then": Park("stuck")},
+        {"then": waiting("go")},
+        {"then_facts": [result("t")]},
+        {},
+    ],
+    ids=lambda write: next(iter(write), "nothing"),
+)
+async def test_a_stale_turn_writes_nothing(world: World, write: dict[str, object]) -> None:
+    task = await _lost_to_another(world)
+    await world.start("b")
+    await world.send("go", "a")
+    before = await world.find("a"), await world.find("b")
+
+    answer = await world.commit(task, **write)
+
+    assert answer.verdict is Verdict.LOST
+    assert (await world.find("a"), await world.find("b")) == before
+    assert await world.keys(task.run) == []
+    assert [mail.n for mail in await world.store.undelivered(task.run)] == [1]
+    assert (await world.store.load(task.run)).logged == 0
+    assert await world.store.find(FLOW, "child") is None
+    assert await world.store.undelivered(before[1].run) == []
+
+
+async def test_the_holder_writes_although_its_lease_ran_out_as_long_as_nobody_took_the_task(world: World) -> None:
+    task = await world.begin("a")
+    world.clock.advance(10 * LEASE)
+
+    answer = await world.commit(task, facts=[result("s")])
+
+    assert answer.verdict is Verdict.APPLIED
+    assert await world.keys(task.run) == ["s"]
+
+
+async def test_a_reaped_task_is_lost_before_anybody_takes_it(world: World) -> None:
+    task = await world.begin("a")
+    world.clock.advance(LEASE)
+    await world.store.reap(9)
+
+    assert (await world.commit(task, facts=[result("s")])).verdict is Verdict.LOST
+
+
+async def test_the_same_owner_under_an_older_epoch_is_lost(world: World) -> None:
+    task = await world.begin("a", "w1")
+    await world.store.release([task])
+    newer = (await world.take("w1")).task
+
+    assert (await world.commit(task, facts=[result("old")])).verdict is Verdict.LOST
+    assert (await world.commit(newer, facts=[result("new")])).verdict is Verdict.APPLIED
+    assert await world.keys(task.run) == ["new"]
+
+
+async def test_another_owner_under_the_right_epoch_is_lost(world: World) -> None:
+    task = await world.begin("a", "w1")
+
+    assert (await world.commit(task._replace(owner="w2"))).verdict is Verdict.LOST
+
+
+async def test_a_turn_that_gave_its_task_back_can_write_no_more(world: World) -> None:
+    task = await world.begin("a")
+    await world.commit(task, then=waiting("go"))
+
+    assert (await world.commit(task, facts=[result("late")])).verdict is Verdict.LOST
+
+
+async def test_a_run_that_does_not_exist_is_lost(world: World) -> None:
+    assert (await world.commit(TaskRef(999, 0, "w1", 1))).verdict is Verdict.LOST
+
+
+async def test_a_turn_of_a_terminated_run_is_lost(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.terminate(FLOW, "a")
+
+    answer = await world.commit(task, facts=[result("s")], then=Finish(Status.COMPLETE, b"1"))
+
+    assert answer.verdict is Verdict.LOST
+    assert (await world.find("a")).status is Status.TERMINATED
+
+
+async def test_a_turn_of_a_restarted_run_is_lost(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.restart(FLOW, "a")
+
+    answer = await world.commit(task, facts=[result("s")])
+
+    assert answer.verdict is Verdict.LOST
+    assert await world.keys((await world.find("a")).run) == []
+
+
+async def test_one_lost_commit_of_a_batch_does_not_touch_the_others(world: World) -> None:
+    stale = await _lost_to_another(world)
+    good = [await world.begin(id) for id in ("b", "c")]
+
+    answers = await world.store.commit([turn(task, facts=[result("s")]) for task in (good[0], stale, good[1])])
+
+    assert [answer.verdict for answer in answers] == [Verdict.APPLIED, Verdict.LOST, Verdict.APPLIED]
+    assert await world.keys(good[0].run) == await world.keys(good[1].run) == ["s"]
+    assert await world.keys(stale.run) == []
+
+
+async def test_two_commits_of_one_task_in_a_batch_are_applied_in_order(world: World) -> None:
+    task = await world.begin("a")
+
+    answers = await world.store.commit(
+        [turn(task, facts=[result("s")]), turn(task, then=waiting("go")), turn(task, facts=[result("late")])]
+    )
+
+    assert [answer.verdict for answer in answers] == [Verdict.APPLIED, Verdict.APPLIED, Verdict.LOST]
+    assert await world.keys(task.run) == ["s"]

@@ -1,0 +1,242 @@
+"""Leases: kept by heartbeats, lost by silence, given back without blame."""
+
+from __future__ import annotations
+
+import asyncio
+
+from store.world import FLOW, LEASE, World, result, waiting
+
+from holdfast.core.model import Status, TaskKind
+from holdfast.store.protocol import Freed, Held, NewRun, Signal, TaskRef, Verdict
+
+
+async def test_a_heartbeat_keeps_every_lease_of_its_owner(world: World) -> None:
+    tasks = [await world.begin(id) for id in ("a", "b")]
+    world.clock.advance(LEASE - 1)
+
+    held = await world.store.heartbeat("w1", LEASE)
+    world.clock.advance(LEASE - 1)
+
+    assert sorted(held) == [Held(task.run, 0, 1, Signal.NONE) for task in tasks]
+    assert await world.store.reap(3) == []
+
+
+async def test_a_heartbeat_does_nothing_for_others(world: World) -> None:
+    await world.begin("a", "w1")
+    await world.begin("b", "w2")
+    world.clock.advance(LEASE - 1)
+    await world.store.heartbeat("w2", LEASE)
+    world.clock.advance(1)
+
+    freed = await world.store.reap(3)
+
+    assert [one.run for one in freed] == [(await world.find("a")).run]
+
+
+async def test_a_heartbeat_does_not_show_what_was_lost(world: World) -> None:
+    await world.begin("a")
+    world.clock.advance(LEASE)
+    await world.store.reap(3)
+
+    assert await world.store.heartbeat("w1", LEASE) == []
+
+
+async def test_a_heartbeat_reads_signals_and_clears_mail(world: World) -> None:
+    await world.begin("a")
+    await world.send("go")
+
+    first, second = await world.store.heartbeat("w1", LEASE), await world.store.heartbeat("w1", LEASE)
+
+    assert [held.signal for held in first] == [Signal.MAIL]
+    assert [held.signal for held in second] == [Signal.NONE]
+
+
+async def test_signals_shows_only_tasks_that_somebody_wants_something_of(world: World) -> None:
+    await world.begin("quiet")
+    task = await world.begin("wanted")
+    await world.begin("elsewhere", "w2")
+    await world.send("go", "wanted")
+    await world.send("go", "elsewhere")
+
+    assert [held.run for held in await world.store.signals("w1")] == [task.run]
+
+
+async def test_a_lease_is_good_until_its_end(world: World) -> None:
+    await world.begin("a")
+    world.clock.advance(LEASE - 1)
+    early = await world.store.reap(3)
+    world.clock.advance(1)
+
+    assert (early, len(await world.store.reap(3))) == ([], 1)
+
+
+async def test_a_lost_task_is_due_at_once_as_a_retry(world: World) -> None:
+    run = (await world.begin("a")).run
+    world.clock.advance(LEASE)
+
+    freed = await world.store.reap(3)
+    claim = await world.take("w2")
+
+    assert freed == [Freed(run, 0, losses=1, parked=False)]
+    assert (claim.kind, claim.lost, claim.run.losses) == (TaskKind.RETRY, True, 1)
+    assert claim.run.status is Status.ACTIVE
+
+
+async def test_a_lost_task_goes_before_what_starts(world: World) -> None:
+    await world.start("new", priority=-1)
+    await world.begin("lost")
+    world.clock.advance(LEASE)
+    await world.store.reap(3)
+
+    assert await world.claimed_ids(owner="w2") == ["lost", "new"]
+
+
+async def test_a_task_is_reaped_once(world: World) -> None:
+    await world.begin("a")
+    world.clock.advance(LEASE)
+
+    both = await asyncio.gather(world.store.reap(3), world.store.reap(3))
+
+    assert sorted(len(freed) for freed in both) == [0, 1]
+
+
+async def test_lost_is_told_once(world: World) -> None:
+    await world.begin("a")
+    world.clock.advance(LEASE)
+    await world.store.reap(3)
+    claim = await world.take("w2")
+    await world.commit(claim.task, then=waiting(run_at=await world.now()))
+
+    assert not (await world.take("w3")).lost
+
+
+async def test_a_loss_stays_news_until_somebody_has_committed(world: World) -> None:
+    await world.begin("a")
+    world.clock.advance(LEASE)
+    await world.store.reap(3)
+    claim = await world.take("w2")
+
+    await world.store.release([claim.task])
+
+    assert (await world.take("w3")).lost
+
+
+async def test_a_run_that_loses_its_workers_in_a_row_is_parked(world: World) -> None:
+    run = (await world.begin("a")).run
+    freed = []
+    for n in range(3):
+        world.clock.advance(LEASE)
+        freed += await world.store.reap(3)
+        await world.claim(f"w{n + 2}")
+
+    assert freed == [Freed(run, 0, 1, False), Freed(run, 0, 2, False), Freed(run, 0, 3, True)]
+    parked = await world.find("a")
+    assert (parked.status, parked.owner, parked.run_at, parked.losses) == (Status.PAUSED, None, None, 3)
+    assert parked.note is not None
+    assert "3 times" in parked.note
+    assert "resume" in parked.note
+
+
+async def test_a_parked_run_does_not_hold_up_the_others(world: World) -> None:
+    await world.begin("bad")
+    await world.start("good", delay_ms=LEASE)
+    world.clock.advance(LEASE)
+
+    [freed] = await world.store.reap(1)
+
+    assert freed.parked
+    assert await world.claimed_ids() == ["good"]
+
+
+async def test_a_resume_forgets_the_losses(world: World) -> None:
+    await world.begin("a")
+    world.clock.advance(LEASE)
+    await world.store.reap(1)
+
+    await world.store.resume(FLOW, "a")
+
+    run = await world.find("a")
+    assert (run.losses, run.note, run.status) == (0, None, Status.ACTIVE)
+    assert (await world.take()).kind is TaskKind.RESUME
+
+
+async def test_a_commit_that_applies_forgets_the_losses(world: World) -> None:
+    await world.begin("a")
+    world.clock.advance(LEASE)
+    await world.store.reap(9)
+    claim = await world.take("w2")
+
+    await world.commit(claim.task, facts=[result("s")])
+
+    assert (await world.find("a")).losses == 0
+    world.clock.advance(LEASE)
+    assert [freed.losses for freed in await world.store.reap(9)] == [1]
+
+
+async def test_a_commit_under_a_pause_forgets_the_losses_too(world: World) -> None:
+    await world.begin("a")
+    world.clock.advance(LEASE)
+    await world.store.reap(9)
+    claim = await world.take("w2")
+    await world.store.pause(FLOW, "a")
+
+    await world.commit(claim.task, facts=[result("s")], in_flight=1)
+
+    run = await world.find("a")
+    assert (run.losses, run.pausing) == (0, True)
+
+
+async def test_a_lost_commit_does_not_forget_losses(world: World) -> None:
+    task = await world.begin("a")
+    world.clock.advance(LEASE)
+    await world.store.reap(9)
+
+    await world.commit(task, facts=[result("s")])
+
+    assert (await world.find("a")).losses == 1
+
+
+async def test_mail_that_came_before_a_loss_is_there_after_it(world: World) -> None:
+    await world.begin("a")
+    await world.send("go")
+    world.clock.advance(LEASE)
+    await world.store.reap(9)
+
+    claim = await world.take("w2")
+
+    assert len(claim.mail) == 1
+    assert await world.store.signals("w2") == []
+
+
+async def test_a_task_given_back_is_due_without_a_loss(world: World) -> None:
+    task = await world.begin("a")
+
+    assert await world.store.release([task]) == 1
+
+    claim = await world.take("w2")
+    assert (claim.lost, claim.run.losses, claim.task.epoch) == (False, 0, 2)
+    assert (await world.commit(task)).verdict is Verdict.LOST
+
+
+async def test_stale_tasks_are_passed_over_when_given_back(world: World) -> None:
+    task = await world.begin("a")
+    other = await world.begin("b")
+    stale = [task._replace(epoch=9), task._replace(owner="w9"), TaskRef(999, 0, "w1", 1)]
+
+    assert await world.store.release([*stale, other]) == 1
+    assert (await world.find("a")).owner == "w1"
+    assert (await world.find("b")).owner is None
+
+
+async def test_a_task_is_given_back_once(world: World) -> None:
+    task = await world.begin("a")
+
+    assert await world.store.release([task, task]) == 1
+
+
+async def test_a_dead_worker_loses_all_its_tasks(world: World) -> None:
+    await world.store.create([NewRun(FLOW, f"r{n}", owner="w1", lease_ms=LEASE) for n in range(200)])
+    world.clock.advance(LEASE)
+
+    assert len(await world.store.reap(9)) == 200
+    assert len((await world.claim("w2", limit=500)).claims) == 200

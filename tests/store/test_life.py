@@ -1,0 +1,114 @@
+"""Open and close; what is written is there for whoever opens the database next."""
+
+from __future__ import annotations
+
+import pytest
+from store.world import FLOW, Database, FakeClock, World, result
+
+from holdfast.errors import AppClosedError, SchemaVersionError, StoreError
+from holdfast.store.protocol import ListQuery
+
+
+async def test_a_store_that_was_not_opened_says_so(database: Database) -> None:
+    store = database()
+
+    with pytest.raises(AppClosedError):
+        await store.find(FLOW, "a")
+
+
+async def test_a_store_that_was_closed_says_so(database: Database) -> None:
+    store = database()
+    await store.open()
+    await store.close()
+
+    with pytest.raises(AppClosedError):
+        await store.create([])
+
+
+async def test_closing_twice_or_unopened_does_nothing(database: Database) -> None:
+    store = database()
+    await store.close()
+    await store.open()
+
+    await store.close()
+    await store.close()
+
+
+async def test_a_store_can_be_opened_again(database: Database, clock: FakeClock) -> None:
+    store = database()
+    await store.open()
+    await World(store, clock).start("a")
+    await store.close()
+
+    await store.open()
+
+    assert await World(store, clock).ids() == ["a"]
+    await store.close()
+
+
+async def test_what_was_written_is_there_for_the_next_store(database: Database, clock: FakeClock) -> None:
+    first = database()
+    await first.open()
+    world = World(first, clock)
+    task = await world.begin("a")
+    await world.commit(task, facts=[result("s")])
+    await first.close()
+
+    second = database()
+    await second.open()
+
+    assert await World(second, clock).keys(task.run) == ["s"]
+    await second.close()
+
+
+async def test_two_stores_share_one_database(database: Database, clock: FakeClock) -> None:
+    one, two = database(), database()
+    await one.open()
+    await two.open()
+
+    await World(one, clock).start("a")
+    claim = await World(two, clock).take("w2")
+
+    assert claim.run.instance_id == "a"
+    assert (await World(one, clock).find("a")).owner == "w2"
+    await one.close()
+    await two.close()
+
+
+async def test_changed_tells_that_another_store_wrote(database: Database, clock: FakeClock) -> None:
+    one, two = database(), database()
+    await one.open()
+    await two.open()
+    before = await one.changed()
+    assert await one.changed() == before
+
+    await World(two, clock).start("a")
+
+    assert await one.changed() != before
+    await one.close()
+    await two.close()
+
+
+async def test_a_database_without_schema_is_refused_when_it_must_not_be_migrated(database: Database) -> None:
+    store = database()
+
+    with pytest.raises((SchemaVersionError, StoreError)):
+        await store.open(migrate=False)
+
+
+async def test_a_current_schema_opens_without_migrating(database: Database) -> None:
+    first, second = database(), database()
+    await first.open()
+
+    await second.open(migrate=False)
+
+    assert await second.list(ListQuery()) == []
+    await second.close()
+    await first.close()
+
+
+async def test_now_is_the_stores_clock(world: World) -> None:
+    before = await world.now()
+    world.clock.advance(1_234)
+
+    assert await world.now() == before + 1_234

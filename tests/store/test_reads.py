@@ -1,0 +1,191 @@
+"""Reads: what is there, in which order, and page by page."""
+
+from __future__ import annotations
+
+import pytest
+from store.world import FLOW, World, line, result
+
+from holdfast.core.model import Status
+from holdfast.store.protocol import Delivery, ListQuery, NewRun, PageQuery
+
+
+async def test_find_knows_the_current_run_and_those_before(world: World) -> None:
+    first = await world.start("a")
+    await world.store.restart(FLOW, "a")
+
+    assert (await world.find("a")).number == 1
+    assert (await world.find("a", 0)).run == first.run
+    assert await world.store.find(FLOW, "a", 2) is None
+    assert await world.store.find(FLOW, "b") is None
+    assert await world.store.find("other", "a") is None
+
+
+async def test_get_answers_in_the_order_asked_and_leaves_out_what_is_not_there(world: World) -> None:
+    a, b = await world.start("a"), await world.start("b")
+
+    found = await world.store.get([b.run, 999, a.run])
+
+    assert found == [b, a]
+    assert await world.store.get([]) == []
+
+
+async def test_a_list_is_newest_first(world: World) -> None:
+    for id in ("a", "b", "c"):
+        await world.start(id)
+
+    assert await world.ids() == ["c", "b", "a"]
+    assert await world.ids(workflow=FLOW) == ["c", "b", "a"]
+
+
+async def test_a_list_merges_all_workflows_by_age(world: World) -> None:
+    for n, workflow in enumerate(("x", "y", "z", "y", "x")):
+        await world.start(f"r{n}", workflow=workflow)
+
+    assert await world.ids() == ["r4", "r3", "r2", "r1", "r0"]
+    assert await world.ids(workflow="y") == ["r3", "r1"]
+    assert await world.ids(workflow="none") == []
+
+
+@pytest.mark.parametrize("workflow", [None, FLOW])
+async def test_a_list_filters_by_status(world: World, workflow: str | None) -> None:
+    await world.start("active")
+    await world.wait("waiting", "go")
+    await world.end("complete")
+    await world.wait("too", "go")
+
+    assert await world.ids(workflow=workflow, status=Status.WAITING) == ["too", "waiting"]
+    assert await world.ids(workflow=workflow, status=Status.COMPLETE) == ["complete"]
+    assert await world.ids(workflow=workflow, status=Status.ERRORED) == []
+
+
+@pytest.mark.parametrize("workflow", [None, FLOW])
+async def test_a_list_is_read_page_by_page(world: World, workflow: str | None) -> None:
+    await world.store.create([NewRun(FLOW, f"r{n}") for n in range(7)])
+    seen: list[str] = []
+    before = None
+
+    while page := await world.store.list(ListQuery(workflow, before=before, limit=3)):
+        seen += [run.instance_id for run in page]
+        before = page[-1].instance
+
+    assert seen == [f"r{n}" for n in reversed(range(7))]
+
+
+async def test_a_page_of_one_status_is_read_on_from_its_cursor(world: World) -> None:
+    for n in range(5):
+        await world.wait(f"w{n}", "go")
+        await world.start(f"a{n}")
+    first = await world.store.list(ListQuery(FLOW, Status.WAITING, limit=2))
+
+    rest = await world.ids(workflow=FLOW, status=Status.WAITING, before=first[-1].instance)
+
+    assert [run.instance_id for run in first] == ["w4", "w3"]
+    assert rest == ["w2", "w1", "w0"]
+
+
+async def test_a_restarted_instance_is_listed_once_in_its_old_place(world: World) -> None:
+    for id in ("a", "b", "c"):
+        await world.start(id)
+    await world.store.restart(FLOW, "b")
+
+    runs = await world.store.list(ListQuery())
+
+    assert [(run.instance_id, run.number) for run in runs] == [("c", 0), ("b", 1), ("a", 0)]
+
+
+async def test_a_list_shows_what_the_task_says(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.pause(FLOW, "a")
+
+    [run] = await world.store.list(ListQuery())
+
+    assert (run.owner, run.pausing, run.losses) == (task.owner, True, 0)
+
+
+async def test_load_has_all_that_a_replay_needs(world: World) -> None:
+    task = await world.begin("a")
+    await world.send("go", payload=b"1")
+    await world.send("go", payload=b"2")
+    logs = [line("flow"), line("step", step_key="s"), line("again", is_replay=True), line("flow too")]
+    await world.commit(task, facts=[result("s")], deliveries=[Delivery(2, "wait", 5)], logs=logs)
+
+    snapshot = await world.store.load(task.run)
+
+    assert [fact.key for fact in snapshot.facts] == ["s"]
+    assert {n: mail.payload for n, mail in snapshot.mail.items()} == {2: b"2"}
+    assert snapshot.logged == 2
+
+
+async def test_load_of_a_fresh_run_is_empty(world: World) -> None:
+    run = await world.start("a")
+
+    snapshot = await world.store.load(run.run)
+
+    assert (list(snapshot.facts), dict(snapshot.mail), snapshot.logged) == ([], {}, 0)
+
+
+async def test_runs_do_not_see_each_others_facts_events_and_logs(world: World) -> None:
+    a, b = await world.begin("a"), await world.begin("b")
+    await world.send("go", "a")
+    await world.commit(a, facts=[result("s")], logs=[line("l")])
+
+    assert await world.store.facts(b.run) == []
+    assert await world.store.events(PageQuery(b.run)) == []
+    assert await world.store.logs(PageQuery(b.run)) == []
+
+
+async def test_events_are_read_page_by_page_in_both_directions(world: World) -> None:
+    run = await world.start("a")
+    for _ in range(5):
+        await world.send("go")
+
+    async def numbers(**page: object) -> list[int]:
+        return [mail.n for mail in await world.store.events(PageQuery(run.run, **page))]  # type: ignore[arg-type]
+
+    assert await numbers() == [1, 2, 3, 4, 5]
+    assert await numbers(limit=2) == [1, 2]
+    assert await numbers(after=2, limit=2) == [3, 4]
+    assert await numbers(descending=True, limit=2) == [5, 4]
+    assert await numbers(descending=True, after=4) == [3, 2, 1]
+    assert await numbers(after=5) == []
+
+
+async def test_events_show_delivered_and_undelivered(world: World) -> None:
+    task = await world.begin("a")
+    await world.send("go")
+    await world.send("go")
+    await world.commit(task, deliveries=[Delivery(1, "s", 8)])
+
+    first, second = await world.store.events(PageQuery(task.run))
+
+    assert (first.delivered_at, first.consumed_by) == (8, "s")
+    assert (second.delivered_at, second.consumed_by) == (None, None)
+
+
+async def test_logs_are_read_page_by_page_and_filtered(world: World) -> None:
+    task = await world.begin("a")
+    lines = [line(str(n), level="warn" if n % 2 else "info", category="x" if n < 3 else "y") for n in range(6)]
+    await world.commit(task, logs=lines)
+
+    async def messages(**page: object) -> str:
+        found = await world.store.logs(PageQuery(task.run, **page))  # type: ignore[arg-type]
+        return "".join(log.line.message for log in found)
+
+    assert await messages() == "012345"
+    assert await messages(level="warn") == "135"
+    assert await messages(category="y") == "345"
+    assert await messages(level="warn", category="y") == "35"
+    assert await messages(after=2, limit=2) == "23"
+    assert await messages(descending=True, limit=2) == "54"
+    assert await messages(descending=True, after=3, level="info") == "0"
+
+
+async def test_a_log_line_comes_back_as_it_was(world: World) -> None:
+    task = await world.begin("a")
+    full = line("m", level="error", category="http", data=b"[1]", at=9, step_key="s", attempt=2, is_replay=True)
+
+    await world.commit(task, logs=[full])
+
+    [stored] = await world.store.logs(PageQuery(task.run))
+    assert stored.line == full
+    assert stored.line.is_replay is True

@@ -1,0 +1,76 @@
+"""Whatever bytes and texts go in come out the same: also NUL, and strings that are not valid Unicode."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from store.world import FLOW, World, line, result, turn
+
+from holdfast.store.protocol import Delivery, NewRun, PageQuery, Park
+
+texts = st.text(st.characters(), max_size=30) | st.text(st.characters(categories=["Cs"]), min_size=1, max_size=3)
+payloads = st.none() | st.binary(max_size=100)
+numbers = st.integers(-(2**63), 2**63 - 1)
+ids = (f"r{n}" for n in count())
+
+_settings = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@_settings
+@given(st.lists(texts, min_size=1, max_size=5, unique=True), payloads, texts, numbers)
+@example(["\0", "a\0b", "\ud800", "\udfff\0", ""], b"\0\xff", "\ud800", 2**63 - 1)
+async def test_facts(world: World, keys: list[str], value: bytes | None, name: str, number: int) -> None:
+    task = await world.begin(next(ids))
+    facts = [result(key, value=value, name=name, at=number) for key in keys]
+
+    await world.store.commit([turn(task, facts=facts)])
+
+    stored = await world.store.facts(task.run)
+    assert sorted(stored) == sorted(facts)
+    assert sorted((await world.store.load(task.run)).facts) == sorted(facts)
+
+
+@_settings
+@given(texts, payloads, st.none() | texts)
+@example("\0\ud800", b"", "\udc80")
+async def test_logs(world: World, message: str, data: bytes | None, key: str | None) -> None:
+    task = await world.begin(next(ids))
+    written = line(message, data=data, step_key=key)
+
+    await world.commit(task, logs=[written])
+
+    [stored] = await world.store.logs(PageQuery(task.run))
+    assert stored.line == written
+
+
+@_settings
+@given(payloads, texts, texts, texts)
+@example(b"\0", "\ud800", "\udfff", "\ud800\0")
+async def test_events(world: World, payload: bytes | None, sender: str, dedup: str, key: str) -> None:
+    id = next(ids)
+    task = await world.begin(id)
+
+    await world.send("go", id, payload=payload, sender=sender, dedup=dedup)
+    again = await world.send("go", id, dedup=dedup)
+    await world.commit(task, deliveries=[Delivery(1, key, 1)])
+
+    [stored] = await world.store.events(PageQuery(task.run))
+    assert again.duplicate
+    assert (stored.payload, stored.sender, stored.consumed_by) == (payload, sender, key)
+
+
+@_settings
+@given(payloads, texts, numbers)
+@example(b"", "\ud800", -1)
+async def test_runs(world: World, params: bytes | None, note: str, seed: int) -> None:
+    id = next(ids)
+    await world.store.create([NewRun(FLOW, id, params, seed=seed)])
+    parked = await world.begin(id + "-parked")
+    await world.commit(parked, then=Park(note))
+    await world.store.terminate(FLOW, id, note)
+
+    run = await world.find(id)
+    assert (run.params, run.seed, run.note) == (params, seed, note)
+    assert (await world.find(id + "-parked")).note == note

@@ -1,0 +1,162 @@
+"""What the suite's tests speak in: a clock to move, and short words for what a client and a worker ask of a store."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from holdfast.core.model import Status, TaskKind
+from holdfast.store.protocol import (
+    Claim,
+    ClaimRequest,
+    ClaimResult,
+    Commit,
+    Committed,
+    Created,
+    Fact,
+    FactState,
+    Finish,
+    Follows,
+    ListQuery,
+    Log,
+    NewEvent,
+    NewRun,
+    Observed,
+    Park,
+    Release,
+    RunRecord,
+    Sent,
+    Store,
+    TaskRef,
+)
+
+FLOW = "flow"
+LEASE = 1_000
+
+
+class FakeClock:
+    """Time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self._now = datetime(2030, 1, 1, tzinfo=UTC)
+
+    def now(self) -> datetime:
+        return self._now
+
+    def monotonic(self) -> float:
+        return self._now.timestamp()
+
+    def advance(self, ms: int) -> None:
+        self._now += timedelta(milliseconds=ms)
+
+
+Database = Callable[[], Store]
+"""Makes a store on one and the same database; each has a connection of its own."""
+
+
+class World:
+    """One open store and its clock."""
+
+    def __init__(self, store: Store, clock: FakeClock) -> None:
+        self.store = store
+        self.clock = clock
+
+    async def now(self) -> int:
+        return await self.store.now()
+
+    async def create(self, id: str = "a", **options: Any) -> Created:
+        [created] = await self.store.create([NewRun(options.pop("workflow", FLOW), id, **options)])
+        return created
+
+    async def start(self, id: str = "a", **options: Any) -> RunRecord:
+        created = await self.create(id, **options)
+        assert created.created
+        return created.run
+
+    async def claim(
+        self,
+        owner: str = "w1",
+        *,
+        limit: int = 100,
+        lease_ms: int = LEASE,
+        queues: Iterable[str] = ("default",),
+        workflows: Iterable[str] = (FLOW,),
+    ) -> ClaimResult:
+        request = ClaimRequest(owner, lease_ms, limit, list(queues), frozenset(workflows))
+        return await self.store.claim(request)
+
+    async def claimed_ids(self, **options: Any) -> list[str]:
+        return [claim.run.instance_id for claim in (await self.claim(**options)).claims]
+
+    async def take(self, owner: str = "w1", **options: Any) -> Claim:
+        [claim] = (await self.claim(owner, **options)).claims
+        return claim
+
+    async def begin(self, id: str = "a", owner: str = "w1", **options: Any) -> TaskRef:
+        """A run that ``owner`` holds."""
+        created = await self.create(id, owner=owner, lease_ms=LEASE, **options)
+        return TaskRef(created.run.run, 0, owner, created.epoch)
+
+    async def wait(self, id: str = "a", *topics: str, run_at: int | None = None) -> RunRecord:
+        """A run that waits for events of these types, or for a time."""
+        task = await self.begin(id)
+        await self.commit(task, then=waiting(*topics, run_at=run_at))
+        return await self.find(id)
+
+    async def commit(self, task: TaskRef, **options: Any) -> Committed:
+        [answer] = await self.store.commit([turn(task, **options)])
+        return answer
+
+    async def end(self, id: str = "a", status: Any = None) -> RunRecord:
+        """A run that has ended by itself."""
+        task = await self.begin(id)
+        await self.commit(task, then=Finish(status or Status.COMPLETE, output=b"7"))
+        return await self.find(id)
+
+    async def find(self, id: str = "a", number: int | None = None, *, workflow: str = FLOW) -> RunRecord:
+        found = await self.store.find(workflow, id, number)
+        assert found is not None
+        return found
+
+    async def send(self, type: str = "go", id: str = "a", **options: Any) -> Sent:
+        [sent] = await self.store.send([NewEvent(options.pop("workflow", FLOW), id, type, **options)])
+        return sent
+
+    async def ids(self, **query: Any) -> list[str]:
+        return [run.instance_id for run in await self.store.list(ListQuery(**query))]
+
+    async def keys(self, run: int) -> list[str]:
+        return [fact.key for fact in await self.store.facts(run)]
+
+
+def turn(
+    task: TaskRef,
+    *,
+    then: Finish | Park | Release | None = None,
+    then_facts: Iterable[Fact] = (),
+    then_logs: Iterable[Log] = (),
+    in_flight: int = 0,
+    started_at: int | None = None,
+    **observed: Any,
+) -> Commit:
+    follows = Follows(list(then_facts), list(then_logs), then)
+    return Commit(task, Observed(**observed), follows, in_flight, started_at)
+
+
+def waiting(*topics: str, run_at: int | None = None) -> Release:
+    return Release(run_at, TaskKind.WAKE, frozenset(topics))
+
+
+def result(key: str, **fields: Any) -> Fact:
+    row: dict[str, Any] = {"kind": "do", "at": 1, "started_at": 1, "seq": 0, "value": b"1"} | fields
+    return Fact(FactState.RESULT, key, 0, **row)
+
+
+def failure(key: str, n: int, **fields: Any) -> Fact:
+    return Fact(FactState.FAILURE, key, n, "do", 1, 1, ok=False, **fields)
+
+
+def line(message: str, **fields: Any) -> Log:
+    row: dict[str, Any] = {"level": "info", "category": "code", "data": None, "at": 1} | fields
+    return Log(message=message, **row)

@@ -1,0 +1,1 @@
+"""The replay machine and its loop, without a database: pure and fast."""

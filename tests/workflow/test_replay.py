@@ -1,0 +1,418 @@
+"""A cold replay sees what the first execution saw, in the same order, and goes on from there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Limits, NonRetryableError, Retry
+from holdfast.core.model import StepType
+from holdfast.store.protocol import FactState, Park
+
+from .machine_bench import START, Bench
+
+
+def _work() -> Any: ...
+
+
+async def _in_order_of_arrival(ctx: Context) -> list[str]:
+    seen: list[str] = []
+
+    async def branch(name: str) -> None:
+        await ctx.do(name, _work)
+        seen.append(name)
+
+    await asyncio.gather(branch("a"), branch("b"))
+    return seen
+
+
+def test_results_that_arrived_b_a_are_seen_b_a_on_every_replay() -> None:
+    bench = Bench(_in_order_of_arrival)
+    bench.go()
+    bench.finish("b")
+    bench.finish("a")
+    assert bench.result == ["b", "a"]
+
+    for _ in range(3):
+        bench.cold()
+        assert bench.result == ["b", "a"]
+
+
+def test_results_that_arrive_together_keep_the_order_they_were_written_in() -> None:
+    bench = Bench(_in_order_of_arrival)
+    bench.go()
+    outcomes = []
+    for key in ("b", "a"):
+        from holdfast.kernel.driver import Outcome
+
+        data, live = bench.calls[key].record(None)
+        outcomes.append(Outcome(key, 1, bench.now, bench.now, value=data, live=live))
+    bench.go(*outcomes)
+    assert bench.result == ["b", "a"]
+
+    bench.cold()
+    assert bench.result == ["b", "a"]
+
+
+def test_a_finished_step_is_not_called_again() -> None:
+    bench = Bench(_in_order_of_arrival)
+    bench.go()
+    bench.finish("b")
+
+    bench.cold()
+    assert list(bench.calls) == ["a"]
+
+
+def test_a_replay_writes_nothing_that_is_written_already() -> None:
+    async def flow(ctx: Context) -> None:
+        await ctx.do("a", _work)
+        await ctx.sleep("nap", "1 hour")
+
+    bench = Bench(flow)
+    bench.go()
+    bench.finish("a")
+    before = list(bench.facts)
+
+    rest = bench.cold()
+    assert rest.empty
+    assert bench.facts == before
+
+
+async def _independent(ctx: Context) -> list[Any]:
+    """Three branches: one retries, one sleeps, one waits for an event."""
+    seen: list[Any] = []
+
+    async def retrying() -> None:
+        seen.append(await ctx.do("flaky", _work, retry=Retry(5, "10s", "constant")))
+
+    async def sleeping() -> None:
+        for n in range(3):
+            await ctx.sleep(f"nap {n}", "7s")
+            seen.append(n)
+
+    async def waiting() -> None:
+        seen.append((await ctx.wait_for_event("go", type="go", timeout="25s")).payload)
+
+    await asyncio.gather(retrying(), sleeping(), waiting())
+    return seen
+
+
+@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
+def test_branches_that_retry_sleep_and_wait_all_progress(cold: bool) -> None:
+    bench = Bench(_independent)
+    due = []
+
+    def wake() -> None:
+        if cold:
+            bench.cold()
+        assert bench.rest is not None
+        due.append((bench.rest.wake_at or 0) - START)
+
+    bench.go()
+    bench.fail("flaky", OSError("first"))
+    wake()
+    bench.sleep(7)
+    wake()
+    bench.sleep(3)
+    bench.fail("flaky", OSError("second"))
+    wake()
+    bench.send("go", "gone")
+    wake()
+    bench.sleep(4)
+    wake()
+    bench.sleep(6)
+    bench.finish("flaky", "worked")
+    wake()
+    bench.sleep(1)
+    assert due == [7_000, 10_000, 14_000, 14_000, 20_000, 21_000]
+    assert bench.result == [0, "gone", 1, "worked", 2]
+
+
+def test_the_run_sleeps_until_the_earliest_and_says_whether_that_is_a_retry() -> None:
+    bench = Bench(_independent)
+    rest = bench.go()
+    assert (rest.wake_at, rest.retrying, rest.topics) == (START + 7_000, False, frozenset({"go"}))
+
+    bench.sleep(5)
+    rest = bench.fail("flaky", OSError())
+    assert (rest.wake_at, rest.retrying) == (START + 7_000, False)
+    rest = bench.sleep(5)
+    assert (rest.wake_at, rest.retrying) == (START + 14_000, False)
+    rest = bench.sleep(4.5)
+    assert (rest.wake_at, rest.retrying) == (START + 15_000, True)
+
+
+def test_time_in_workflow_code_is_the_time_of_the_last_fact() -> None:
+    async def flow(ctx: Context) -> list[float]:
+        times = [ctx.now().timestamp()]
+        await ctx.do("a", _work)
+        times.append(ctx.now().timestamp())
+        await ctx.sleep("nap", 60)
+        times.append(ctx.now().timestamp())
+        return times
+
+    bench = Bench(flow)
+    bench.go()
+    bench.now += 5_000
+    bench.finish("a")
+    bench.sleep(60)
+    assert bench.result == [1000, 1005, 1065]
+
+    bench.now += 10**9
+    bench.cold()
+    assert bench.result == [1000, 1005, 1065]
+
+
+def test_a_step_cancelled_by_the_code_stays_cancelled_and_its_late_result_is_dropped() -> None:
+    async def flow(ctx: Context) -> Any:
+        try:
+            await asyncio.wait_for(ctx.do("slow", _work), 5)
+        except TimeoutError:
+            return await ctx.do("plan b", _work)
+
+    bench = Bench(flow)
+    bench.go()
+    late = bench.calls["slow"]
+    bench.sleep(5)
+    assert bench.cancelled == ["slow"]
+    bench.calls["slow"] = late
+    bench.finish("slow", "too late")
+    bench.cold()
+    assert list(bench.calls) == ["plan b"]
+    bench.finish("plan b", "b")
+    assert bench.result == "b"
+    assert not [f for f in bench.facts if f.key == "slow" and f.state == FactState.RESULT]
+
+
+def test_what_is_left_running_at_the_end_is_cancelled() -> None:
+    async def flow(ctx: Context) -> str:
+        forgotten = asyncio.create_task(ctx.do("forgotten", _work))
+        await asyncio.sleep(1)
+        return "done" if not forgotten.done() else "?"
+
+    bench = Bench(flow)
+    bench.go()
+    bench.sleep(1)
+    assert bench.result == "done"
+    assert bench.cancelled == ["forgotten"]
+
+
+def test_a_wait_that_is_cancelled_leaves_its_event_to_the_next() -> None:
+    async def flow(ctx: Context) -> Any:
+        try:
+            await asyncio.wait_for(ctx.wait_for_event("first", type="go"), 5)
+        except TimeoutError:
+            return (await ctx.wait_for_event("second", type="go")).payload
+
+    bench = Bench(flow)
+    bench.go()
+    bench.sleep(5)
+    bench.cold()
+    bench.send("go", "here")
+    assert bench.result == "here"
+    assert [m.n for m in bench.consumed.values()] == [1]
+
+
+def test_a_name_that_was_cancelled_can_be_waited_for_again() -> None:
+    async def flow(ctx: Context) -> Any:
+        for _ in range(3):
+            try:
+                event = await asyncio.wait_for(ctx.wait_for_event("go", type="go", timeout="1 hour"), 5)
+            except TimeoutError:
+                continue
+            return event.payload
+
+    bench = Bench(flow)
+    bench.go()
+    bench.sleep(5)
+    bench.cold()
+    bench.sleep(5)
+    bench.cold()
+    bench.send("go", "third time")
+    assert bench.result == "third time"
+
+
+def test_attempts_that_were_under_way_when_a_worker_was_lost_are_counted() -> None:
+    async def flow(ctx: Context) -> Any:
+        return await ctx.do("crashes", _work, retry=Retry(limit=2))
+
+    bench = Bench(flow)
+    bench.go()
+    assert bench.calls["crashes"].attempt == 1
+    bench.cold(lost=True)
+    assert bench.calls["crashes"].attempt == 2
+    bench.cold()
+    assert bench.calls["crashes"].attempt == 2, "a worker that gave it back in order costs no attempt"
+    bench.cold(lost=True)
+    bench.cold(lost=True)
+    assert bench.error.name == "StepMaxAttemptsExceeded"
+    assert bench.calls == {}
+
+
+def test_a_final_failure_is_the_same_live_and_on_replay() -> None:
+    async def flow(ctx: Context) -> Any:
+        try:
+            await ctx.do("a", _work)
+        except NonRetryableError as error:
+            cause: Any = error.__cause__
+            return [error.name, str(error), error.kind, error.details, cause.step, cause.attempts, cause.type]
+
+    bench = Bench(flow)
+    bench.go()
+    bench.fail("a", NonRetryableError("no", "Declined", kind="Payment", details={"code": 5}))
+    live = bench.result
+    bench.cold()
+    assert bench.result == live == ["Declined", "no", "Payment", {"code": 5}, "a", 1, "Declined"]
+
+
+def test_history_length_and_size_grow_alike_on_replay() -> None:
+    async def flow(ctx: Context) -> Any:
+        seen = []
+        for n in range(3):
+            await ctx.do(f"s{n}", _work)
+            seen.append([ctx.info.history_length, ctx.info.history_size])
+        return seen
+
+    bench = Bench(flow)
+    bench.go()
+    for n in range(3):
+        bench.finish(f"s{n}", "x" * n)
+    live = bench.result
+    bench.cold()
+    assert bench.result == live == [[1, 2], [2, 5], [3, 9]]
+
+
+def test_a_thousand_recorded_steps_replay_in_milliseconds() -> None:
+    async def flow(ctx: Context) -> int:
+        return sum([await ctx.do(f"s{n}", _work) for n in range(1000)])
+
+    bench = Bench(flow)
+    bench.go()
+    for n in range(1000):
+        bench.finish(f"s{n}", n)
+
+    took = []
+    for _ in range(3):
+        began = time.perf_counter()
+        bench.cold()
+        took.append(time.perf_counter() - began)
+    assert bench.result == sum(range(1000))
+    assert min(took) < 0.25
+
+
+def test_code_that_spins_forever_is_the_runs_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.workflow.loop.MAX_CALLBACKS", 1000)
+
+    async def flow(ctx: Context) -> None:
+        while True:
+            await asyncio.sleep(0)
+
+    bench = Bench(flow)
+    bench.go()
+    assert bench.error.name == "WorkflowStuckError"
+
+
+def test_a_run_held_for_a_pause_writes_results_down_and_runs_no_more_code() -> None:
+    ran: list[str] = []
+
+    async def flow(ctx: Context) -> None:
+        await ctx.do("a", _work)
+        ran.append("after a")
+
+    bench = Bench(flow)
+    bench.go()
+    assert bench.machine is not None
+    bench.machine.hold()
+    rest = bench.finish("a", 1)
+    assert ran == []
+    assert rest.end is None
+    assert [f.key for f in rest.observed.facts] == ["a"]
+
+    bench.cold()
+    assert ran == ["after a"]
+    assert bench.result is None
+
+
+def test_code_may_gain_and_lose_steps_under_an_open_run() -> None:
+    async def old(ctx: Context) -> Any:
+        await ctx.do("dropped", _work)
+        first = await ctx.do("kept", _work)
+        return [first, await ctx.do("last", _work)]
+
+    async def new(ctx: Context) -> Any:
+        gained = await ctx.do("gained", _work)
+        first = await ctx.do("kept", _work)
+        return [gained, first, await ctx.do("last", _work)]
+
+    bench = Bench(old)
+    bench.go()
+    bench.finish("dropped", 0)
+    bench.finish("kept", 1)
+    bench.code(new)
+    bench.cold()
+    assert list(bench.calls) == ["gained"]
+    bench.finish("gained", "new")
+    bench.finish("last", 2)
+    assert bench.result == ["new", 1, 2]
+    bench.cold()
+    assert bench.result == ["new", 1, 2]
+
+
+@pytest.mark.parametrize("asked_as", ["step", "wait"])
+def test_a_recorded_step_asked_for_as_another_kind_parks_the_run_with_both_sides_shown(asked_as: str) -> None:
+    async def old(ctx: Context) -> None:
+        await ctx.sleep("thing", "1 hour")
+
+    async def new(ctx: Context) -> Any:
+        if asked_as == "step":
+            return await ctx.do("thing", _work)
+        return await ctx.wait_for_event("thing", type="thing")
+
+    bench = Bench(old)
+    bench.go()
+    bench.code(new)
+    bench.cold()
+    assert isinstance(bench.end, Park)
+    kind = StepType.DO if asked_as == "step" else StepType.WAIT
+    for text in ("NON_DETERMINISTIC", "'thing'", "sleep", kind.value):
+        assert text in bench.end.note
+        assert text in bench.logs[-1].message
+    assert (bench.logs[-1].category, bench.logs[-1].level) == ("system", "error")
+    assert bench.calls == {}
+
+    bench.code(old)
+    bench.cold()
+    bench.sleep(3600)
+    assert bench.result is None
+
+
+def test_one_name_for_two_kinds_in_one_execution_is_an_error_of_the_code() -> None:
+    async def flow(ctx: Context) -> None:
+        await ctx.do("thing", _work)
+        await ctx.sleep("thing", 1)
+
+    bench = Bench(flow)
+    bench.go()
+    bench.finish("thing")
+    assert bench.error.name == "StepTypeMismatchError"
+    assert "'thing'" in bench.error.message
+
+
+def test_the_step_limit_counts_steps_and_not_sleeps_and_waits() -> None:
+    async def flow(ctx: Context) -> None:
+        for n in range(5):
+            await ctx.sleep(f"nap {n}", 1)
+            await asyncio.sleep(1)
+        for n in range(4):
+            await ctx.do(f"s{n}", _work)
+
+    bench = Bench(flow, limits=Limits(steps=3))
+    bench.go()
+    bench.sleep(100)
+    for n in range(3):
+        bench.finish(f"s{n}")
+    assert bench.error.name == "MaxStepsExceededError"
+    assert "3 steps" in bench.error.message
