@@ -53,7 +53,7 @@ class Herd:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__))],
+            [sys.executable, "-P", str(Path(__file__))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -1,15 +1,19 @@
-"""Kill points: this process ends itself with SIGKILL at its n-th call of the store."""
+"""Kill points: this process sends itself a signal at its n-th call of the store."""
 
 from __future__ import annotations
 
 import functools
 import os
 import signal
+from collections.abc import Sequence
 from typing import Any
 
 import apsw
 
+from holdfast.store.protocol import Commit, FactState
 from holdfast.store.sqlite import SqliteStore, opening
+
+from .workload import Side
 
 # Everything that a run's fate can depend on. What only looks whether another process wrote is left out.
 CALLS = (
@@ -19,11 +23,12 @@ WHEN = ("before", "during", "after")
 
 
 class Counter:
-    """Counts the calls of this process (``during``: its transactions) and ends it at the chosen one."""
+    """Counts the calls of this process (``during``: its transactions), and sends the signal at the chosen one."""
 
-    def __init__(self, kill_at: str | None) -> None:
+    def __init__(self, kill_at: str | None, number: int = signal.SIGKILL) -> None:
         n, _, self._when = (kill_at or "0:never").partition(":")
         self._n = int(n)
+        self._number = number
         self.calls = 0
         self.transactions = 0
 
@@ -44,19 +49,38 @@ class Counter:
         async def call(*args: Any) -> Any:
             self.calls += 1
             mine = self.calls
-            self._maybe_die("before", mine)
+            self._maybe("before", mine)
             try:
                 return await method(*args)
             finally:
-                self._maybe_die("after", mine)
+                self._maybe("after", mine)
 
         return call
 
     def _committing(self) -> bool:
         self.transactions += 1
-        self._maybe_die("during", self.transactions)
+        self._maybe("during", self.transactions)
         return False
 
-    def _maybe_die(self, when: str, n: int) -> None:
+    def _maybe(self, when: str, n: int) -> None:
         if n == self._n and when == self._when:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), self._number)
+
+
+def stop_before_results(side: Side) -> None:
+    """Stop this process (SIGSTOP) with the first results in its hands, and write down what the store says to them later."""
+    method = SqliteStore.commit
+    stopped = False
+
+    async def commit(self: SqliteStore, commits: Sequence[Commit]) -> Any:
+        nonlocal stopped
+        mine = not stopped and any(f.state == FactState.RESULT for c in commits for f in c.observed.facts)
+        if mine:
+            stopped = True
+            os.kill(os.getpid(), signal.SIGSTOP)
+        answers = await method(self, commits)
+        if mine:
+            side.write({"verdicts": [answer.verdict for answer in answers]})
+        return answers
+
+    SqliteStore.commit = commit  # type: ignore[method-assign]

@@ -5,24 +5,38 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from holdfast import Holdfast
+from holdfast import Holdfast, InstanceTerminalError
 
+from . import killer
 from .killer import Counter
-from .workload import Planned, Side, make_app, plan
+from .workload import Planned, Side, plan
 
 
 def work(
-    *, database: str, side: str, kill_at: str | None = None, copies: int = 0, count: str | None = None, **worker: Any
+    *,
+    database: str,
+    side: str,
+    app: str = "workload:make_app",
+    kill_at: str | None = None,
+    kill_with: int = signal.SIGKILL,
+    stop_before_results: bool = False,
+    copies: int = 0,
+    count: str | None = None,
+    **worker: Any,
 ) -> int:
     """A worker. It starts the runs of the plan that are its own, and dies at its kill point or by a signal."""
     logging.basicConfig(level=logging.WARNING)
-    counter = Counter(kill_at)
+    counter = Counter(kill_at, kill_with)
     counter.arm()
-    app = make_app(database, side, **worker)
-    asyncio.run(_work(app, Side(Path(side)), [p for p in plan(copies) if p.by_worker]))
+    if stop_before_results:
+        killer.stop_before_results(Side(Path(side)))
+    module, _, make = app.partition(":")
+    made = getattr(import_module(f"{__package__}.{module}"), make)(database, side, **worker)
+    asyncio.run(_work(made, Side(Path(side)), [p for p in plan(copies) if p.by_worker]))
     if count is not None:
         Path(count).write_text(f"{counter.calls} {counter.transactions}")
     return 0
@@ -43,9 +57,10 @@ async def send_events(run: Any, planned: Planned, side: Side) -> None:
     """Each event twice under one id: it must arrive once."""
     for number, (type, payload) in enumerate(planned.events):
         for _ in range(2):
-            if (await run.status()).status == "complete":
-                return
-            await run.send_event(type, payload, id=f"event-{number}")
+            try:
+                await run.send_event(type, payload, id=f"event-{number}")
+            except InstanceTerminalError:
+                return  # it had all it waited for
             side.write({"acknowledged": "event", "id": planned.id, "event": f"event-{number}"})
 
 

@@ -40,7 +40,7 @@ class Side:
     """The side file: who ran what, and what was acknowledged to whom."""
 
     def __init__(self, path: Path) -> None:
-        self._fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._path = path
 
     def ran(self, needs: tuple[str, ...]) -> int:
         attempt = current_attempt.get()
@@ -51,7 +51,9 @@ class Side:
 
     def write(self, line: dict[str, Any]) -> None:
         stamped = {**line, "pid": os.getpid(), "ms": time.time_ns() // 1_000_000}
-        os.write(self._fd, (json.dumps(stamped) + "\n").encode())
+        fd = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        os.write(fd, (json.dumps(stamped) + "\n").encode())
+        os.close(fd)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
-from store.world import Database, FakeClock, World
 
 from holdfast.store.protocol import Store
 from holdfast.store.sqlite import SqliteStore
+from store.world import Database, FakeClock, World
 
 
 def _sqlite_file(folder: Path, clock: FakeClock) -> Store:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from store.world import FLOW, LEASE, World, result, waiting
-
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import Finish, NewRun, Release, TaskRef
+from store.world import FLOW, LEASE, World, result, waiting
 
 
 async def test_a_claim_holds_the_run_with_all_that_is_known_of_it(world: World) -> None:
@@ -101,23 +100,23 @@ async def test_what_goes_on_comes_before_what_starts(world: World) -> None:
 
 
 async def test_a_lower_priority_number_comes_first(world: World) -> None:
-    for id, priority in (("c", 7), ("a", -3), ("b", 0)):
-        await world.start(id, priority=priority)
+    for name, priority in (("c", 7), ("a", -3), ("b", 0)):
+        await world.start(name, priority=priority)
 
     assert await world.claimed_ids() == ["a", "b", "c"]
 
 
 async def test_of_equal_priority_the_longest_due_comes_first(world: World) -> None:
-    for id in ("first", "second", "third"):
-        await world.start(id)
+    for name in ("first", "second", "third"):
+        await world.start(name)
         world.clock.advance(1)
 
     assert await world.claimed_ids(limit=2) == ["first", "second"]
 
 
 async def test_queues_and_workflows_of_one_priority_are_merged_by_time(world: World) -> None:
-    for id, workflow, queue in (("1", "y", "q2"), ("2", "x", "q1"), ("3", "y", "q1"), ("4", "x", "q2")):
-        await world.start(id, workflow=workflow, queue=queue)
+    for name, workflow, queue in (("1", "y", "q2"), ("2", "x", "q1"), ("3", "y", "q1"), ("4", "x", "q2")):
+        await world.start(name, workflow=workflow, queue=queue)
         world.clock.advance(1)
 
     asked = {"queues": ["q1", "q2"], "workflows": ["x", "y"]}
@@ -135,8 +134,8 @@ async def test_many_priorities_are_taken_in_order(world: World) -> None:
 
 async def test_next_due_is_the_earliest_of_what_is_not_due_yet(world: World) -> None:
     now = await world.now()
-    for id, delay, priority in (("c", 300, 0), ("a", 100, 9), ("b", 200, 5)):
-        await world.start(id, delay_ms=delay, priority=priority)
+    for name, delay, priority in (("c", 300, 0), ("a", 100, 9), ("b", 200, 5)):
+        await world.start(name, delay_ms=delay, priority=priority)
 
     assert (await world.claim()).next_due == now + 100
 
@@ -180,8 +179,8 @@ async def test_a_waiting_run_is_active_once_claimed(world: World) -> None:
 async def test_a_claim_brings_the_undelivered_mail_in_order(world: World) -> None:
     await world.start("a")
     await world.start("b")
-    for type in ("one", "two", "three"):
-        await world.send(type, "a", payload=type.encode())
+    for word in ("one", "two", "three"):
+        await world.send(word, "a", payload=word.encode())
 
     claims = {claim.run.instance_id: claim for claim in (await world.claim()).claims}
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from store.world import FLOW, LEASE, World, failure, line, result, turn, waiting
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.errors import StateError
@@ -22,6 +21,7 @@ from holdfast.store.protocol import (
     Signal,
     Verdict,
 )
+from store.world import FLOW, LEASE, World, failure, line, result, turn, waiting
 
 
 async def test_facts_come_back_as_they_were_written(world: World) -> None:

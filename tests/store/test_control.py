@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from store.world import FLOW, LEASE, World, line, result, turn, waiting
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
@@ -17,6 +16,7 @@ from holdfast.store.protocol import (
     Signal,
     Verdict,
 )
+from store.world import FLOW, LEASE, World, line, result, turn, waiting
 
 # --------------------------------------------------------------------------------------------------- pause
 

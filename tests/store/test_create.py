@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-from store.world import FLOW, LEASE, World
-
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import NewRun
+from store.world import FLOW, LEASE, World
 
 
 async def test_a_new_run_has_what_it_was_created_with(world: World) -> None:
@@ -56,7 +55,7 @@ async def test_the_same_id_in_two_workflows_is_two_runs(world: World) -> None:
     one = await world.create("a", workflow="one")
     two = await world.create("a", workflow="two")
 
-    assert one.created and two.created
+    assert (one.created, two.created) == (True, True)
     assert one.run.run != two.run.run
 
 

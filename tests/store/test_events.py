@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from store.world import FLOW, World, result, waiting
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import Delivery, Finish, NewEvent, PageQuery, Signal, Verdict
+from store.world import FLOW, World, result, waiting
 
 
 async def test_events_are_numbered_from_one_in_the_order_of_arrival(world: World) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from store.world import FLOW, LEASE, World, line, result, turn, waiting
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import Delivery, Finish, NewEvent, NewRun, Park, Statement, TaskRef, Verdict
+from store.world import FLOW, LEASE, World, line, result, turn, waiting
 
 
 async def _lost_to_another(world: World) -> TaskRef:
@@ -120,7 +120,7 @@ async def test_a_turn_of_a_restarted_run_is_lost(world: World) -> None:
 
 async def test_one_lost_commit_of_a_batch_does_not_touch_the_others(world: World) -> None:
     stale = await _lost_to_another(world)
-    good = [await world.begin(id) for id in ("b", "c")]
+    good = [await world.begin(name) for name in ("b", "c")]
 
     answers = await world.store.commit([turn(task, facts=[result("s")]) for task in (good[0], stale, good[1])])
 

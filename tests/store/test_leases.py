@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
-from store.world import FLOW, LEASE, World, result, waiting
-
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import Freed, Held, NewRun, Signal, TaskRef, Verdict
+from store.world import FLOW, LEASE, World, result, waiting
 
 
 async def test_a_heartbeat_keeps_every_lease_of_its_owner(world: World) -> None:
-    tasks = [await world.begin(id) for id in ("a", "b")]
+    tasks = [await world.begin(name) for name in ("a", "b")]
     world.clock.advance(LEASE - 1)
 
     held = await world.store.heartbeat("w1", LEASE)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from store.world import FLOW, Database, FakeClock, World, result
 
 from holdfast.errors import AppClosedError, SchemaVersionError, StoreError
 from holdfast.store.protocol import ListQuery
+from store.world import FLOW, Database, FakeClock, World, result
 
 
 async def test_a_store_that_was_not_opened_says_so(database: Database) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from store.world import FLOW, World, line, result
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import Delivery, ListQuery, NewRun, PageQuery
+from store.world import FLOW, World, line, result
 
 
 async def test_find_knows_the_current_run_and_those_before(world: World) -> None:
@@ -30,8 +30,8 @@ async def test_get_answers_in_the_order_asked_and_leaves_out_what_is_not_there(w
 
 
 async def test_a_list_is_newest_first(world: World) -> None:
-    for id in ("a", "b", "c"):
-        await world.start(id)
+    for name in ("a", "b", "c"):
+        await world.start(name)
 
     assert await world.ids() == ["c", "b", "a"]
     assert await world.ids(workflow=FLOW) == ["c", "b", "a"]
@@ -84,8 +84,8 @@ async def test_a_page_of_one_status_is_read_on_from_its_cursor(world: World) -> 
 
 
 async def test_a_restarted_instance_is_listed_once_in_its_old_place(world: World) -> None:
-    for id in ("a", "b", "c"):
-        await world.start(id)
+    for name in ("a", "b", "c"):
+        await world.start(name)
     await world.store.restart(FLOW, "b")
 
     runs = await world.store.list(ListQuery())

@@ -6,9 +6,9 @@ from itertools import count
 
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from store.world import FLOW, World, line, result, turn
 
 from holdfast.store.protocol import Delivery, NewRun, PageQuery, Park
+from store.world import FLOW, World, line, result, turn
 
 texts = st.text(st.characters(), max_size=30) | st.text(st.characters(categories=["Cs"]), min_size=1, max_size=3)
 payloads = st.none() | st.binary(max_size=100)
@@ -21,9 +21,9 @@ _settings = settings(max_examples=60, deadline=None, suppress_health_check=[Heal
 @_settings
 @given(st.lists(texts, min_size=1, max_size=5, unique=True), payloads, texts, numbers)
 @example(["\0", "a\0b", "\ud800", "\udfff\0", ""], b"\0\xff", "\ud800", 2**63 - 1)
-async def test_facts(world: World, keys: list[str], value: bytes | None, name: str, number: int) -> None:
+async def test_facts(world: World, keys: list[str], value: bytes | None, title: str, number: int) -> None:
     task = await world.begin(next(ids))
-    facts = [result(key, value=value, name=name, at=number) for key in keys]
+    facts = [result(key, value=value, name=title, at=number) for key in keys]
 
     await world.store.commit([turn(task, facts=facts)])
 
@@ -49,11 +49,11 @@ async def test_logs(world: World, message: str, data: bytes | None, key: str | N
 @given(payloads, texts, texts, texts)
 @example(b"\0", "\ud800", "\udfff", "\ud800\0")
 async def test_events(world: World, payload: bytes | None, sender: str, dedup: str, key: str) -> None:
-    id = next(ids)
-    task = await world.begin(id)
+    name = next(ids)
+    task = await world.begin(name)
 
-    await world.send("go", id, payload=payload, sender=sender, dedup=dedup)
-    again = await world.send("go", id, dedup=dedup)
+    await world.send("go", name, payload=payload, sender=sender, dedup=dedup)
+    again = await world.send("go", name, dedup=dedup)
     await world.commit(task, deliveries=[Delivery(1, key, 1)])
 
     [stored] = await world.store.events(PageQuery(task.run))
@@ -65,12 +65,12 @@ async def test_events(world: World, payload: bytes | None, sender: str, dedup: s
 @given(payloads, texts, numbers)
 @example(b"", "\ud800", -1)
 async def test_runs(world: World, params: bytes | None, note: str, seed: int) -> None:
-    id = next(ids)
-    await world.store.create([NewRun(FLOW, id, params, seed=seed)])
-    parked = await world.begin(id + "-parked")
+    name = next(ids)
+    await world.store.create([NewRun(FLOW, name, params, seed=seed)])
+    parked = await world.begin(name + "-parked")
     await world.commit(parked, then=Park(note))
-    await world.store.terminate(FLOW, id, note)
+    await world.store.terminate(FLOW, name, note)
 
-    run = await world.find(id)
+    run = await world.find(name)
     assert (run.params, run.seed, run.note) == (params, seed, note)
-    assert (await world.find(id + "-parked")).note == note
+    assert (await world.find(name + "-parked")).note == note

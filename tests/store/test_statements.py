@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import pytest
-from store.world import FLOW, World, line, result, turn
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import Finish, NewRun, Statement, TaskRef, Verdict
+from store.world import FLOW, World, line, result, turn
 
 CREATE = Statement("CREATE TABLE mine (a INTEGER PRIMARY KEY, b TEXT NOT NULL)", ())
 
@@ -37,7 +37,8 @@ async def test_a_statement_is_done_with_its_commit(world: World, task: TaskRef) 
 
     assert answer.verdict is Verdict.APPLIED
     assert await world.keys(task.run) == ["s"]
-    assert await _is_there(world, 1) and await _is_there(world, 2)
+    assert await _is_there(world, 1)
+    assert await _is_there(world, 2)
 
 
 async def test_a_uniqueness_violation_rejects_the_commit(world: World, task: TaskRef) -> None:

@@ -45,6 +45,7 @@ class Bench:
 
     def code(self, fn: Workflow) -> None:
         """Deploy this code."""
+        self._fn = fn
         definition = define("bench", fn, limits=self.limits, now=lambda: from_ms(self.now), persist="step")
         self.driver: Any = definition.driver
 
@@ -85,7 +86,7 @@ class Bench:
             self.now = max(self.now, self.rest.wake_at)
             self.go()
         self.now = until
-        return self.go()
+        return self.rest if self.rest and self.end else self.go()
 
     def cold(self, *, lost: bool = False) -> Rest:
         """Another worker takes over: a new machine replays what is recorded."""
@@ -97,6 +98,14 @@ class Bench:
         if self.machine is not None:
             self.machine.close()
             self.machine = None
+
+    def fork(self) -> Bench:
+        """Another bench with what is recorded here, and nothing in memory."""
+        other = Bench(self._fn, limits=self.limits)
+        other.now, other.record = self.now, self.record
+        other.facts, other.logs = list(self.facts), list(self.logs)
+        other.undelivered, other.consumed = list(self.undelivered), dict(self.consumed)
+        return other
 
     # --- looking
 

@@ -102,7 +102,7 @@ class Demo:
             ) from None
         finally:
             for worker in self._workers:
-                worker.kill()
+                await worker.kill()
         return self._conclude(recorded, output, keep=keep)
 
     # --- the story
@@ -123,10 +123,10 @@ class Demo:
         await asyncio.sleep(0.5)
         self.say("demo", "sending the event: approval by ann", "magenta")
         await order.send_event("approval", {"by": "ann"})
-        output = await order.result()
-        await self._look()
+        result = asyncio.ensure_future(order.result())
+        await self._until(result.done)
         await self._workers[-1].stop()
-        return recorded, output
+        return recorded, result.result()
 
     async def _start_worker(self, name: str) -> WorkerProcess:
         worker = WorkerProcess(name, self._heard)

@@ -20,7 +20,6 @@ class WorkerProcess:
         self._heard = heard
         self._process: Process | None = None
         self._listening: asyncio.Task[None] | None = None
-        self._stopping = False
 
     async def start(self, url: str) -> None:
         command = (sys.executable, "-m", "holdfast.cli.demo_worker", url)
@@ -54,9 +53,11 @@ class WorkerProcess:
             stdin.close()
         await self.ended()
 
-    def kill(self) -> None:
+    async def kill(self) -> None:
+        """Leave nothing behind."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
+            await self._process.wait()
 
     async def _listen(self, process: Process) -> None:
         if process.stdout is None:

@@ -5,10 +5,9 @@ Exit codes: 0 as promised, 1 it failed, 2 wrong usage, 130 interrupted.
 
 from __future__ import annotations
 
-import io
 import sys
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import Annotated
 
 import typer
 
@@ -81,8 +80,9 @@ def demo(
 
 def main() -> None:
     """The console script."""
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        cast("io.TextIOWrapper[Any]", sys.stdout).reconfigure(errors="replace")  # "?" for what it cannot show
+    reconfigure = getattr(sys.stdout, "reconfigure", None)
+    if reconfigure is not None:
+        reconfigure(errors="replace")  # a terminal that cannot show a sign shows "?"
     from holdfast.errors import HoldfastError  # noqa: PLC0415
 
     try:

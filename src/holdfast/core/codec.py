@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from itertools import accumulate
+from json.encoder import encode_basestring_ascii
 from typing import Any, NoReturn
 
 from holdfast.core.lowering import MAX_DEPTH, SURROGATE_PAIR, is_array, is_object, json_form, lower
@@ -31,7 +32,7 @@ def encode(value: Any, *, what: str, limit: int | None = None) -> bytes:
     >>> encode({"id": "o-1", "total": 125}, what="params")
     b'{"id":"o-1","total":125}'
     """
-    data = b"null" if value is None else _encode_fast(value)
+    data = _encode_scalar(value) if type(value) in _SCALARS else _encode_fast(value)
     if data is None:
         data = _dumps(lower(value, what)).encode("ascii")
     if limit is not None and len(data) > limit:
@@ -47,6 +48,19 @@ def plain(data: bytes | None) -> Any:
 def roundtrip(value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:
     """What a replay will give for ``value``, without reading the bytes again where that is sure to agree."""
     return decode(value if type(value) in _SCALARS else plain(encoded))
+
+
+def _encode_scalar(value: Any) -> bytes | None:
+    """Most results of steps are one of these; the full encoder costs several times as much."""
+    kind = type(value)
+    if kind is str:
+        text = encode_basestring_ascii(value)
+        return _encode_fast(value) if "\\ud" in text else text.encode("ascii")
+    if kind is int and -(10**18) < value < 10**18:
+        return b"%d" % value
+    if kind is float or kind is int:
+        return _encode_fast(value)
+    return b"null" if value is None else b"true" if value else b"false"
 
 
 def _encode_fast(value: Any) -> bytes | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 from holdfast.errors import InputError
@@ -21,11 +22,13 @@ class Attempt:
     key: str
     number: int
     instance: str
-    values: Mapping[str, Any] = field(default_factory=dict)
+    values: Mapping[str, Any]
     logs: list[Log] = field(default_factory=list)
     flushed: int = 0
     """How many of the lines are stored already."""
 
+
+NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 
@@ -73,4 +76,4 @@ class StepTx:
 def context_values() -> Mapping[str, Any]:
     """The propagated context of the run this step belongs to; empty outside a step."""
     attempt = current_attempt.get()
-    return {} if attempt is None else attempt.values
+    return NO_VALUES if attempt is None else attempt.values

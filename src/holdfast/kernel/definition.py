@@ -43,6 +43,7 @@ class Registry:
 
     def __init__(self) -> None:
         self._by_name: dict[str, Definition] = {}
+        self._runnable: frozenset[str] = frozenset()
 
     def add(self, definition: Definition) -> None:
         if definition.name in self._by_name:
@@ -50,6 +51,7 @@ class Registry:
                 f"a workflow named {definition.name!r} is registered already; give one of them another name="
             )
         self._by_name[definition.name] = definition
+        self._runnable = frozenset(d.name for d in self if d.driver is not None)
 
     def get(self, name: str) -> Definition:
         try:
@@ -66,4 +68,4 @@ class Registry:
 
     def runnable(self) -> frozenset[str]:
         """Names of what this process itself can run."""
-        return frozenset(d.name for d in self if d.driver is not None)
+        return self._runnable

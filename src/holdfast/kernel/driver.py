@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from holdfast.core.failure import Failure
+from holdfast.kernel.attempt import StepTx
 from holdfast.store.protocol import (
     Fact,
     Finish,
@@ -28,23 +29,43 @@ from holdfast.store.protocol import (
 )
 
 
-@dataclass(slots=True)
-class Call:
-    """One attempt of a step that has to be made now."""
+class Call(Protocol):
+    """A step that has to be run now."""
 
     key: str
-    attempt: int
-    function: Callable[..., Any]
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    is_async: bool
-    timeout_ms: int | None
-    bind: Callable[[tuple[Any, ...], Mapping[str, Any], Any], tuple[tuple[Any, ...], Mapping[str, Any]]] | None
-    """Adds the step's transaction to the arguments; None where the function does not want it."""
-    record: Callable[[Any], tuple[bytes, Any]]
-    """Encodes a result: the bytes to store, and the value as a replay will see it. Raises what makes it unfit."""
-    note: Callable[[int], Fact | None]
-    """Makes the START fact that shows this attempt while it runs; None if that is known already."""
+
+    @property
+    def attempt(self) -> int:
+        """The number of the attempt that is due, from 1."""
+        ...
+
+    @property
+    def function(self) -> Callable[..., Any]: ...
+
+    @property
+    def is_async(self) -> bool: ...
+
+    @property
+    def timeout_ms(self) -> int | None: ...
+
+    @property
+    def wants_tx(self) -> bool:
+        """The function has a parameter for the step's transaction."""
+        ...
+
+    def arguments(self, tx: StepTx) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        """The arguments with the transaction in its place."""
+        ...
+
+    def record(self, value: Any) -> tuple[bytes, Any]:
+        """The bytes to store for a result, and the value as a replay will see it. Raises what makes it unfit."""
+        ...
+
+    def note(self, attempt: int, at: int) -> Fact | None:
+        """The START fact that shows this attempt while it runs; None if that is known already, or it is over."""
+        ...
 
 
 @dataclass(slots=True)
@@ -110,10 +131,6 @@ class Machine(Protocol):
 
     def hold(self) -> None:
         """Run no more code: from now on ``advance`` only writes down what became known. The machine is dropped afterwards."""
-        ...
-
-    def due(self, now_ms: int) -> bool:
-        """Whether something is due by itself now."""
         ...
 
     def close(self) -> None:

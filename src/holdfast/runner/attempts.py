@@ -16,7 +16,7 @@ from typing import Any
 from holdfast.core import failure
 from holdfast.core.durations import describe
 from holdfast.core.failure import Failure
-from holdfast.kernel.attempt import Attempt, StepTx, current_attempt
+from holdfast.kernel.attempt import NO_VALUES, Attempt, StepTx, current_attempt
 from holdfast.kernel.driver import Call, Outcome
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Alarm, Spawn, Timers
@@ -37,25 +37,18 @@ class Running:
     """An attempt under way."""
 
     def __init__(self, call: Call, instance: str, ports: Ports, report: Callable[[Outcome], None]) -> None:
+        self.key = call.key
+        self.number = call.attempt
+        self.started_at = ports.now_ms()
         self._call = call
         self._ports = ports
         self._report = report
-        self._attempt = Attempt(call.key, call.attempt, instance)
+        self._attempt = Attempt(call.key, call.attempt, instance, NO_VALUES)
         self._tx: StepTx | None = None
         self._over = False
         self._alarm: Alarm | None = None
-        self.started_at = ports.now_ms()
         self._future = self._start()
-        self._future.add_done_callback(self._ended)
         self._set_alarm()
-
-    @property
-    def key(self) -> str:
-        return self._call.key
-
-    @property
-    def number(self) -> int:
-        return self._call.attempt
 
     def cancel(self) -> None:
         """Nobody wants the outcome any more."""
@@ -64,7 +57,7 @@ class Running:
 
     def news(self) -> tuple[list[Fact], list[Log]]:
         """What is worth showing of an attempt that takes its time: that it runs, and its log lines so far."""
-        fact = self._call.note(self.started_at)
+        fact = self._call.note(self.number, self.started_at)
         lines = self._attempt.logs[self._attempt.flushed :]
         self._attempt.flushed += len(lines)
         return ([fact] if fact is not None else []), lines
@@ -72,20 +65,45 @@ class Running:
     # --- running
 
     def _start(self) -> asyncio.Future[Any]:
-        call = self._call
+        call, spawn = self._call, self._ports.spawn
         context = contextvars.copy_context()
         context.run(current_attempt.set, self._attempt)
         args, kwargs = call.args, call.kwargs
-        if call.bind is not None:
+        if call.wants_tx:
             self._tx = StepTx(self._ports.requests.new_run, self._ports.requests.new_event)
-            args, kwargs = call.bind(args, kwargs, self._tx)
+            args, kwargs = call.arguments(self._tx)
         if call.is_async:
-            return self._ports.spawn.coroutine(_contained(call.function, args, kwargs), context)
-        return self._ports.spawn.function(partial(call.function, *args, **kwargs), context)
+            return spawn.coroutine(self._run(call.function, args, kwargs), context)
+        future = spawn.function(partial(call.function, *args, **kwargs), context)
+        future.add_done_callback(self._returned)
+        return future
+
+    async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Await a step. Whatever it raises, ``sys.exit()`` included, is its own failure and not the worker's."""
+        try:
+            value = await function(*args, **kwargs)
+        except BaseException as error:
+            if not self._over:
+                self._settle(self._failed(_failure(error)))
+            if isinstance(error, asyncio.CancelledError):
+                raise
+        else:
+            if not self._over:
+                self._settle(self._worked(value))
+
+    def _returned(self, future: asyncio.Future[Any]) -> None:
+        """A step in a thread has come to its end."""
+        if future.cancelled():
+            return
+        error = future.exception()
+        if self._over:
+            return  # too late
+        self._settle(self._failed(_failure(error)) if error is not None else self._worked(future.result()))
 
     def _set_alarm(self) -> None:
-        if self._call.timeout_ms is not None:
-            self._deadline = self.started_at + self._call.timeout_ms
+        timeout_ms = self._call.timeout_ms
+        if timeout_ms is not None and not self._over:
+            self._deadline = self.started_at + timeout_ms
             self._alarm = self._ports.timers.call_at(self._deadline, self._time_is_up)
 
     def _time_is_up(self) -> None:
@@ -99,31 +117,17 @@ class Running:
         self._settle(self._failed(failure.timeout(self.key, text)))
         self._future.cancel()
 
-    def _ended(self, future: asyncio.Future[Any]) -> None:
-        if self._over:
-            if not future.cancelled():
-                future.exception()  # seen: a late error is nobody's
-            return
-        self._settle(self._outcome_of(future))
+    # --- the outcome
 
-    def _outcome_of(self, future: asyncio.Future[Any]) -> Outcome:
-        if future.cancelled():
-            return self._failed(Failure("CancelledError", "the step was cancelled from inside"))
-        error = future.exception()
-        if error is not None:
-            return self._failed(Failure.of(error))
+    def _worked(self, value: Any) -> Outcome:
         try:
-            value, live = self._call.record(future.result())
-        except Exception as unfit:
+            data, live = self._call.record(value)
+        except Exception as unfit:  # NotSerializable, PayloadTooLarge, a user's own serializer
             return self._failed(Failure.of(unfit))
         outcome = self._outcome()
-        outcome.value, outcome.live = value, live
+        outcome.value, outcome.live = data, live
         if self._tx is not None:
-            outcome.statements, outcome.starts, outcome.sends = (
-                self._tx.statements,
-                self._tx.starts,
-                self._tx.sends,
-            )
+            outcome.statements, outcome.starts, outcome.sends = self._tx.statements, self._tx.starts, self._tx.sends
         return outcome
 
     def _failed(self, error: Failure) -> Outcome:
@@ -132,7 +136,8 @@ class Running:
         return outcome
 
     def _outcome(self) -> Outcome:
-        lines = self._attempt.logs[self._attempt.flushed :]
+        attempt = self._attempt
+        lines = attempt.logs[attempt.flushed :] if attempt.logs else ()
         return Outcome(self.key, self.number, self.started_at, self._ports.now_ms(), logs=lines)
 
     def _settle(self, outcome: Outcome) -> None:
@@ -145,9 +150,7 @@ class Running:
             self._alarm.cancel()
 
 
-async def _contained(function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    """Await a step. ``sys.exit()`` in one is that step's failure, not the end of the worker."""
-    try:
-        return await function(*args, **kwargs)
-    except (SystemExit, KeyboardInterrupt) as error:
-        raise RuntimeError(f"the step raised {type(error).__name__}: {error}") from error
+def _failure(error: BaseException) -> Failure:
+    if isinstance(error, asyncio.CancelledError):
+        return Failure("CancelledError", "the step was cancelled from inside")
+    return Failure.of(error)

@@ -295,7 +295,7 @@ class Turn:
         if self.machine is None:
             self.machine = await self._load()
             return
-        while not self._news():
+        while not self._news(rest.wake_at):
             self._set_alarm(rest.wake_at)
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -303,7 +303,7 @@ class Turn:
         self._clear_alarm()
         if self._gone:
             raise TurnOver
-        if self._mail_waiting or (rest.topics and self._machine().due(self._now())):
+        if self._mail_waiting or (rest.topics and self._due(rest.wake_at)):
             # Before a deadline is called missed, look for events that came in time.
             self._mail_waiting = False
             self._mail = await self._tools.store.undelivered(self.task.run)
@@ -312,14 +312,17 @@ class Turn:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
-    def _news(self) -> bool:
+    def _news(self, wake_at: int | None) -> bool:
         if self._outcomes or self._gone:
             return True
         if self._holding:
             return not self._running
         if self._unstarted and not self._running:
             return True
-        return self._mail_waiting or self._machine().due(self._now())
+        return self._mail_waiting or self._due(wake_at)
+
+    def _due(self, wake_at: int | None) -> bool:
+        return wake_at is not None and wake_at <= self._now()
 
     def _set_alarm(self, wake_at: int | None) -> None:
         self._clear_alarm()

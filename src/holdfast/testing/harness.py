@@ -69,7 +69,7 @@ class Harness:
         await self._store.open()
         self._open = OpenApp(self._own, self._store, self._timers, self._spawn)
         self._own._open = self._open
-        self._worker = self._open.new_worker(self._own._worker_config)
+        self._worker = self._new_worker()
         return self
 
     async def __aexit__(self, *_error: object) -> None:
@@ -126,7 +126,7 @@ class Harness:
     async def restart(self) -> None:
         """Drop the worker and all it has in memory; leases are given back. What follows is a cold replay."""
         await self._drop_worker()
-        self._worker = self._opened().new_worker(self._own._worker_config)
+        self._worker = self._new_worker()
 
     async def crash_everywhere(
         self, workflow: Workflow[R] | str, params: Any = None, *, drive: Drive | None = None
@@ -213,8 +213,14 @@ class Harness:
         await asyncio.sleep(0)
         self._store.dropped = False
         self._store.drop_after = None
-        self._worker = self._opened().new_worker(self._own._worker_config)
+        self._worker = self._new_worker()
         await self.advance(self._own._worker_config.lease, run=False)
+
+    def _new_worker(self) -> Worker:
+        """A worker whose loops do not run, but which hears of events, pauses and ends as in an open app."""
+        worker = self._opened().new_worker(self._own._worker_config)
+        worker._leave_hub = self._opened().hub.join(worker._work_at, worker._signalled)
+        return worker
 
     def _opened(self) -> OpenApp:
         if self._open is None:

@@ -30,8 +30,8 @@ MAX_CALLBACKS = 2_000_000
 """How many callbacks may run without a rest before the code is taken to spin forever."""
 
 
-_MOST_CLOSES = 100
-"""How many times cleanup code may await while it is being closed."""
+_MOST_THROWS = 100
+"""How many times cleanup code may await while its run is being dropped."""
 
 
 class TimerHost(Protocol):
@@ -47,11 +47,45 @@ class TimerHost(Protocol):
     def report(self, context: dict[str, Any]) -> None: ...
 
 
+class Nobody:
+    """The host of a loop whose machine is gone: what is destroyed late is nobody's concern."""
+
+    now_ms = 0
+
+    def open_timer(self, handle: WorkflowTimer, due_ms: int) -> None: ...
+
+    def close_timer(self, handle: WorkflowTimer) -> None: ...
+
+    def report(self, context: dict[str, Any]) -> None: ...
+
+
+class _Ready:
+    """A callback whose turn has come: what ``asyncio.Handle`` is, without what only debugging needs."""
+
+    __slots__ = ("_args", "_callback", "_cancelled", "_context")
+
+    def __init__(
+        self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context
+    ) -> None:
+        self._callback = callback
+        self._args = args
+        self._context = context
+        self._cancelled = False
+
+    def cancel(self) -> None:
+        self._cancelled = True
+
+    def cancelled(self) -> bool:
+        return self._cancelled
+
+
 class WorkflowTimer(asyncio.TimerHandle):
     """A durable timer. ``number`` is its place in the order of creation: its identity on replay."""
 
     __slots__ = ("number",)
     number: int
+    _callback: Callable[..., object]
+    _context: contextvars.Context
 
 
 class WorkflowFuture(asyncio.Future[T]):
@@ -90,8 +124,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     """Runs callbacks to rest inside the thread of an outer loop."""
 
     def __init__(self, host: TimerHost) -> None:
-        self.host = host
-        self._ready: deque[events.Handle] = deque()
+        self.host: TimerHost = host
+        self._ready: deque[_Ready | WorkflowTimer] = deque()
         self._number = 0
         self._timers = 0
         self._closed = False
@@ -105,20 +139,32 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         outer = events._get_running_loop()
         events._set_running_loop(self)
         try:
-            ready = self._ready
             budget = MAX_CALLBACKS
-            while ready:
-                handle = ready.popleft()
-                if not handle._cancelled:
-                    handle._run()
-                budget -= 1
-                if not budget:
-                    raise WorkflowStuckError(
-                        f"workflow code ran {MAX_CALLBACKS:,} callbacks without waiting for anything durable; "
-                        "a loop in it never ends"
-                    )
+            while self._ready and budget:
+                budget = self._run_ready(budget)
         finally:
             events._set_running_loop(outer)
+
+        if not budget:
+            raise WorkflowStuckError(
+                f"workflow code ran {MAX_CALLBACKS:,} callbacks without waiting for anything durable; a loop in it never ends"
+            )
+
+    def _run_ready(self, budget: int) -> int:
+        """Run callbacks until there are none, the budget is spent, or one raised; the budget that is left."""
+        ready = self._ready
+        handle = None
+        try:
+            while ready and budget:
+                budget -= 1
+                handle = ready.popleft()
+                if not handle._cancelled:
+                    handle._context.run(handle._callback, *handle._args)
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            self.call_exception_handler({"message": f"error in callback {handle!r}", "exception": error})
+        return budget
 
     def fire(self, timer: WorkflowTimer) -> None:
         """A timer's time has come."""
@@ -127,6 +173,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def next_number(self) -> int:
         self._number += 1
         return self._number
+
+    def report_unseen(self) -> None:
+        """Tell the host of errors that nobody awaited: the code has ended, and nobody will."""
+        for _, task in sorted(self._tasks.items()):
+            if task.done() and task._log_traceback:
+                task._log_traceback = False
+                self.host.report({"message": "Task exception was never retrieved", "exception": task.exception()})
 
     def close_coroutines(self) -> None:
         """Close what is suspended, as from inside this loop: cleanup code in it cannot reach the outside."""
@@ -147,9 +200,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> events.Handle:
-        handle = events.Handle(callback, args, self, context)
+        handle = _Ready(callback, args, context or contextvars.copy_context())
         self._ready.append(handle)
-        return handle
+        return handle  # type: ignore[return-value]  # all that anybody does with it is to cancel it
 
     def call_later(  # type: ignore[override]
         self,
@@ -222,12 +275,18 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self.host.report(context)
 
 
+class RunDropped(BaseException):
+    """Thrown into code that is dropped from memory, so that its cleanup runs now and in here. The run itself goes on, replayed."""
+
+
 def _close_quietly(coro: Any) -> None:
-    """Close a coroutine here and now. One that awaits in its cleanup is closed again: left to the garbage collector,
-    the rest of its cleanup would run later and outside this loop."""
-    for _ in range(_MOST_CLOSES):
-        with suppress(BaseException):  # cleanup code may await or raise; the run goes on elsewhere
-            coro.close()
+    """End a coroutine here and now, however often its cleanup awaits.
+
+    ``close`` would not do: of nested coroutines that await in their cleanup it leaves the inner ones to the garbage collector.
+    """
+    for _ in range(_MOST_THROWS):
+        with suppress(BaseException):  # cleanup code may await or raise
+            coro.throw(RunDropped())
         if coro.cr_frame is None:
             return
 

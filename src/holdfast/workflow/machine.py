@@ -16,7 +16,6 @@ import heapq
 import inspect
 from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 from typing import Any, Protocol
@@ -43,15 +42,16 @@ from holdfast.store.protocol import (
     Follows,
     Log,
     Mail,
-    Observed,
     Park,
     RunRecord,
     Snapshot,
 )
+from holdfast.workflow.asked import Asked, AskedStep, AskedTimer, AskedWait, News
 from holdfast.workflow.event import Event
-from holdfast.workflow.loop import WorkflowLoop, WorkflowTimer
+from holdfast.workflow.loop import Nobody, WorkflowLoop, WorkflowTimer
 from holdfast.workflow.steps import StepSpec
 
+_NO_TOPICS: frozenset[str] = frozenset()
 _NOTHING = Snapshot(facts=(), mail={}, logged=0)
 
 
@@ -63,99 +63,6 @@ class Program(Protocol):
     def main(self, machine: Machine) -> Coroutine[Any, Any, Any]: ...
 
     def encode_output(self, value: Any) -> bytes: ...
-
-
-class Asked:
-    """Something the code waits for."""
-
-    __slots__ = ("closed", "future", "key", "started_at")
-
-    def __init__(self, key: str, future: asyncio.Future[Any], started_at: int) -> None:
-        self.key = key
-        self.future = future
-        self.started_at = started_at
-        self.closed = False
-
-
-class AskedStep(Asked):
-    """A step call: running, or due (again) at ``not_before``."""
-
-    __slots__ = ("args", "failures", "kwargs", "name", "not_before", "running", "spec")
-
-    def __init__(
-        self,
-        key: str,
-        name: str,
-        future: asyncio.Future[Any],
-        now: int,
-        spec: StepSpec,
-        args: Any,
-        kwargs: Any,
-    ) -> None:
-        super().__init__(key, future, now)
-        self.name = name
-        self.spec = spec
-        self.args = args
-        self.kwargs = kwargs
-        self.failures = 0
-        self.not_before = 0
-        self.running = False
-
-
-class AskedWait(Asked):
-    """A sleep, or a wait for an event until a deadline."""
-
-    __slots__ = ("due", "event_type", "kind", "n")
-
-    def __init__(
-        self,
-        key: str,
-        kind: StepType,
-        future: asyncio.Future[Any],
-        now: int,
-        due: int,
-        event_type: str | None,
-        n: int,
-    ) -> None:
-        super().__init__(key, future, now)
-        self.kind = kind
-        self.due = due
-        self.event_type = event_type
-        self.n = n
-
-
-class AskedTimer(Asked):
-    """An anonymous timer of the loop."""
-
-    __slots__ = ("due", "timer")
-
-    def __init__(self, key: str, timer: WorkflowTimer, now: int, due: int) -> None:
-        super().__init__(key, None, now)  # type: ignore[arg-type]  # the loop calls it; nobody awaits it
-        self.timer = timer
-        self.due = due
-
-
-@dataclass(slots=True)
-class Pending:
-    """What the next rest will report."""
-
-    facts: list[Fact] = field(default_factory=list)
-    opened: list[Fact] = field(default_factory=list)
-    logs: list[Log] = field(default_factory=list)
-    cancelled: list[str] = field(default_factory=list)
-    deliveries: list[Delivery] = field(default_factory=list)
-    outcomes: Sequence[Outcome] = ()
-
-    def observed(self) -> Observed:
-        observed = Observed(facts=self.facts, deliveries=self.deliveries)
-        for outcome in self.outcomes:
-            if outcome.logs:
-                observed.logs = [*observed.logs, *outcome.logs]
-            if outcome.failure is None and outcome.transactional:
-                observed.statements = outcome.statements
-                observed.starts = outcome.starts
-                observed.sends = outcome.sends
-        return observed
 
 
 class Machine:
@@ -202,7 +109,7 @@ class Machine:
         self._seen = 0
 
         self._wall_ms = 0
-        self._pending = Pending()
+        self._news = News()
         self._main: asyncio.Task[Any] | None = None
         self._ended = False
         self._fatal: BaseException | None = None
@@ -231,10 +138,6 @@ class Machine:
         """From now on only write down what becomes known; no more code runs. The machine is of no use afterwards."""
         self._holding = True
 
-    def due(self, now_ms: int) -> bool:
-        wake_at, _ = self._next_due()
-        return wake_at is not None and wake_at <= now_ms
-
     def close(self) -> None:
         if self._main is not None:
             self._ended = True
@@ -243,7 +146,7 @@ class Machine:
                 coro.close()
             # Nothing but the garbage collector would find its way through these circles.
             self._main = None
-            self.loop.host = None  # type: ignore[assignment]
+            self.loop.host = Nobody()
 
     # --- asked by workflow code
 
@@ -271,14 +174,26 @@ class Machine:
         settled = self._ask(key, StepType.DO)
         if settled is not None:
             return self._outcome_of(settled, spec)
-        asked = AskedStep(key, name, self.loop.create_future(), self.now_ms, spec, args, kwargs)
+        future: asyncio.Future[Any] = asyncio.Future(loop=self.loop)
+        asked = AskedStep(key, name, future, self.now_ms, spec)
+        asked.args, asked.kwargs, asked.limit = args, kwargs, self.limits.result
         self._asked[key] = asked
-        previous = self._failures.get(key)
-        if previous is not None:
-            asked.failures = previous.n
-            asked.not_before = previous.wake_at or 0
+        if key in self._recorded_kinds:
+            self._resume_attempts(asked)
         self._ready.append(asked)
-        return await self._until(asked)
+        try:
+            return await future
+        except asyncio.CancelledError:
+            self._cancelled(asked)
+            raise
+
+    def _resume_attempts(self, asked: AskedStep) -> None:
+        """Go on counting where the history has got to."""
+        last = self._failures.get(asked.key)
+        if last is not None:
+            asked.failures = last.n
+            asked.not_before = last.wake_at or 0
+        asked.noted = asked.failures + ((asked.key, asked.attempt) in self._starts)
 
     async def sleep(self, key: str, due: Callable[[], int]) -> None:
         if self._ask(key, StepType.SLEEP) is None:
@@ -298,7 +213,7 @@ class Machine:
             return
         self._lines += 1
         line = Log(level, category, message, data, self._wall_ms, is_replay=self._lines <= self._logged)
-        self._pending.logs.append(line)
+        self._news.logs.append(line)
 
     def diverge(self, message: str) -> asyncio.Future[Any]:
         """History and code do not fit: the run parks, and the code that found out never goes on."""
@@ -363,9 +278,12 @@ class Machine:
         try:
             return await asked.future
         except asyncio.CancelledError:
-            if asked.future.cancelled() or not asked.future.done():
-                self._abandon(asked)
+            self._cancelled(asked)
             raise
+
+    def _cancelled(self, asked: Asked) -> None:
+        if asked.future.cancelled() or not asked.future.done():
+            self._abandon(asked)
 
     def _abandon(self, asked: Asked) -> None:
         """The code does not want it any more. What it waited for goes to whoever asks next."""
@@ -374,7 +292,7 @@ class Machine:
         del self._asked[asked.key]
         asked.closed = True
         if isinstance(asked, AskedStep) and asked.running:
-            self._pending.cancelled.append(asked.key)
+            self._news.cancelled.append(asked.key)
             self._fail_attempt(asked, failure.cancelled(asked.key), None, self._wall_ms, asked.started_at)
         elif isinstance(asked, AskedWait) and (asked.key, asked.n) in self._starts:
             self._note_cancelled_wait(asked)
@@ -388,7 +306,7 @@ class Machine:
             ok=False, value=failure.cancelled(wait.key).encode(), event_type=wait.event_type,
         )  # fmt: skip
         self._failures[wait.key] = fact
-        self._pending.opened.append(fact)
+        self._news.opened.append(fact)
 
     def _open_wait(self, key: str, kind: StepType, due: int, event_type: str | None) -> AskedWait:
         n = self._asks.get(key, 0)
@@ -396,14 +314,15 @@ class Machine:
         start = self._starts.get((key, n))
         if start is not None and start.wake_at is not None:
             due = start.wake_at  # what was promised stands, whatever the code says now
-        asked = AskedWait(key, kind, self.loop.create_future(), self.now_ms, due, event_type, n)
+        asked = AskedWait(key, kind, asyncio.Future(loop=self.loop), self.now_ms, due)
+        asked.event_type, asked.n = event_type, n
         self._asked[key] = asked
         self._push_due(due, asked)
         if event_type is not None:
             self._waits.setdefault(event_type, deque()).append(asked)
         if start is None:
             fact = Fact(FactState.START, key, n, kind, self.now_ms, self.now_ms, wake_at=due, event_type=event_type)
-            self._pending.opened.append(fact)
+            self._news.opened.append(fact)
         return asked
 
     def _outcome_of(self, fact: Fact, spec: StepSpec) -> Any:
@@ -453,7 +372,7 @@ class Machine:
         if over or not isinstance(asked, AskedStep) or asked.failures + 1 != outcome.attempt:
             return  # cancelled meanwhile: a late result is discarded
         if outcome.logs or outcome.transactional:
-            self._pending.outcomes = [*self._pending.outcomes, outcome]
+            self._news.outcomes = [*self._news.outcomes, outcome]
         if outcome.failure is None:
             self._settle_step(asked, outcome.at, outcome.started_at, outcome.value, outcome.attempt, live=outcome.live)
         else:
@@ -477,23 +396,20 @@ class Machine:
         asked.failures += 1
         asked.running = False
         asked.not_before = next_at or 0
-        fact = Fact(
-            FactState.FAILURE, asked.key, asked.failures, StepType.DO, at, started_at,
-            ok=False, value=error.encode(), name=_name_of(asked), attempts=asked.failures,
-            max_attempts=asked.spec.retry.max_attempts, timeout_ms=asked.spec.timeout_ms, wake_at=next_at,
-        )  # fmt: skip
+        n = asked.failures
+        fact = asked.fact(
+            FactState.FAILURE, n, at, started_at, ok=False, value=error.encode(), attempts=n, wake_at=next_at
+        )
         self._failures[asked.key] = fact
-        self._pending.facts.append(fact)
+        self._recorded_kinds[asked.key] = StepType.DO
+        self._news.facts.append(fact)
 
     def _settle_step(
         self, asked: AskedStep, at: int, started_at: int, value: bytes | None, attempts: int,
         *, ok: bool = True, live: Any = None,
     ) -> None:  # fmt: skip
-        fact = Fact(
-            FactState.RESULT, asked.key, 0, StepType.DO, at, started_at, seq=self._position + 1, ok=ok, value=value,
-            name=_name_of(asked), attempts=attempts, max_attempts=asked.spec.retry.max_attempts,
-            timeout_ms=asked.spec.timeout_ms,
-        )  # fmt: skip
+        seq = self._position + 1
+        fact = asked.fact(FactState.RESULT, 0, at, started_at, seq=seq, ok=ok, value=value, attempts=attempts)
         self._observe(fact, live)
 
     def _count_losses(self, now_ms: int) -> None:
@@ -555,28 +471,19 @@ class Machine:
             del self._mailbox[mail.type]
         wait = self._waits[mail.type].popleft()
         self._live[wait.key] = mail
-        self._pending.deliveries.append(Delivery(mail.n, wait.key, self._wall_ms))
-        self._observe(self._wait_result(wait, event=mail.n), None)
+        self._news.deliveries.append(Delivery(mail.n, wait.key, self._wall_ms))
+        self._observe(wait.result(self._position + 1, self._wall_ms, event=mail.n), None)
 
     def _deliver_time(self, asked: AskedWait | AskedTimer, now_ms: int) -> None:
         if isinstance(asked, AskedTimer):
-            fact = Fact(
-                FactState.RESULT, asked.key, 0, StepType.TIMER, now_ms, asked.started_at,
-                seq=self._position + 1, wake_at=asked.due,
-            )  # fmt: skip
+            fact = asked.result(self._position + 1, now_ms)
         else:
-            fact = self._wait_result(asked, ok=asked.kind is StepType.SLEEP)
+            fact = asked.result(self._position + 1, now_ms, ok=asked.kind is StepType.SLEEP)
         self._observe(fact, None)
-
-    def _wait_result(self, wait: AskedWait, *, ok: bool = True, event: int | None = None) -> Fact:
-        return Fact(
-            FactState.RESULT, wait.key, 0, wait.kind, self._wall_ms, wait.started_at, seq=self._position + 1, ok=ok,
-            wake_at=wait.due, event_type=wait.event_type, event=event,
-        )  # fmt: skip
 
     def _observe(self, fact: Fact, live: Any) -> None:
         """A new fact: write it down and deliver it."""
-        self._pending.facts.append(fact)
+        self._news.facts.append(fact)
         if self._holding:
             self._position = fact.seq or self._position
             self._asked.pop(fact.key, None)
@@ -626,29 +533,34 @@ class Machine:
     # --- resting
 
     def _rest(self, now_ms: int, started_at: int | None) -> Rest:
-        calls = [] if self._ended or self._diverged or self._holding else self._due_calls(now_ms)
-        end = None if self._holding else self._end()
+        halted = self._ended or self._diverged is not None or self._holding
+        calls = self._due_calls(now_ms) if self._ready and not halted else []
+        end = self._end() if not self._holding else None
         wake_at, retrying = self._next_due()
-        pending, self._pending = self._pending, Pending()
-        opened = [f for f in pending.opened if f.state != FactState.START or f.key in self._asked]
-        self._starts.update({(f.key, f.n): f for f in opened if f.state == FactState.START})
+        news, self._news = self._news, News()
         if end is not None:
-            running = [a.key for a in self._asked.values() if isinstance(a, AskedStep) and a.running]
-            pending.cancelled.extend(running)
+            news.cancelled += [a.key for a in self._asked.values() if isinstance(a, AskedStep) and a.running]
         return Rest(
-            observed=pending.observed(),
-            follows=Follows(facts=opened, logs=pending.logs),
+            observed=news.observed(),
+            follows=Follows(self._opened(news.opened) if news.opened else (), news.logs),
             calls=calls,
-            cancelled=pending.cancelled,
+            cancelled=news.cancelled,
             wake_at=wake_at,
             retrying=retrying,
-            topics=frozenset(self._waits),
+            topics=frozenset(self._waits) if self._waits else _NO_TOPICS,
             end=end,
             started_at=started_at,
         )
 
+    def _opened(self, facts: list[Fact]) -> list[Fact]:
+        """The waits that are still open: those that were over at once need no START fact."""
+        opened = [f for f in facts if f.state != FactState.START or f.key in self._asked]
+        self._starts.update({(f.key, f.n): f for f in opened if f.state == FactState.START})
+        return opened
+
     def _due_calls(self, now_ms: int) -> list[Call]:
-        calls, later = [], deque[AskedStep]()
+        calls: list[Call] = []
+        later = deque[AskedStep]()
         for asked in self._ready:
             if asked.closed:
                 continue
@@ -656,42 +568,18 @@ class Machine:
                 later.append(asked)
                 continue
             asked.running = True
-            asked.started_at = now_ms if asked.failures else asked.started_at
-            calls.append(self._call_of(asked))
+            if asked.failures:
+                asked.started_at = now_ms
+            calls.append(asked)
         self._ready = later
         return calls
-
-    def _call_of(self, asked: AskedStep) -> Call:
-        spec, key = asked.spec, asked.key
-        attempt = asked.failures + 1
-        return Call(
-            key=key,
-            attempt=attempt,
-            function=spec.function,
-            args=asked.args,
-            kwargs=asked.kwargs,
-            is_async=spec.is_async,
-            timeout_ms=spec.timeout_ms,
-            bind=spec.arguments if spec.tx_parameter is not None else None,
-            record=lambda value: spec.record(key, self.limits.result, value),
-            note=lambda at: self._note(asked, attempt, at),
-        )
-
-    def _note(self, asked: AskedStep, attempt: int, at: int) -> Fact | None:
-        """The START fact of an attempt that is taking its time; None if it is known already, or over."""
-        if (asked.key, attempt) in self._starts or asked.closed or self._ended:
-            return None
-        fact = Fact(
-            FactState.START, asked.key, attempt, StepType.DO, at, at, name=_name_of(asked), attempts=attempt,
-            max_attempts=asked.spec.retry.max_attempts, timeout_ms=asked.spec.timeout_ms,
-        )  # fmt: skip
-        self._starts[asked.key, attempt] = fact
-        return fact
 
     def _next_due(self) -> tuple[int | None, bool]:
         while self._due and self._due[0][2].closed:
             heapq.heappop(self._due)
         timer = self._due[0][0] if self._due else None
+        if not self._ready:
+            return timer, False
         retry = min((a.not_before for a in self._ready if not a.closed), default=None)
         if retry is not None and (timer is None or retry <= timer):
             return retry, True
@@ -706,8 +594,10 @@ class Machine:
             self._say(Level.ERROR, f"NON_DETERMINISTIC: {self._diverged}")
             return Park(f"NON_DETERMINISTIC: {self._diverged}")
         if self._ended and self._main is not None:
+            end = self._finish(self._main)
+            self.loop.report_unseen()
             self._report_unstarted()
-            return self._finish(self._main)
+            return end
         if self._stuck_with_history():
             keys = ", ".join(repr(k) for k in self._settled if k not in self._kinds and "timer#" not in k)
             text = f"the history has results for {keys} which the code never asked for, and the code waits for nothing"
@@ -746,7 +636,7 @@ class Machine:
     def _say(self, level: Level, message: str) -> None:
         """A system log line."""
         message = message[: self.limits.log_message]
-        self._pending.logs.append(Log(level, "system", message, None, self._wall_ms))
+        self._news.logs.append(Log(level, "system", message, None, self._wall_ms))
 
 
 def _sequence(fact: Fact) -> int:
@@ -759,10 +649,6 @@ def _last_failures(facts: Sequence[Fact]) -> dict[str, Fact]:
         if fact.state == FactState.FAILURE and (fact.key not in last or fact.n > last[fact.key].n):
             last[fact.key] = fact
     return last
-
-
-def _name_of(asked: AskedStep) -> str | None:
-    return None if asked.name == asked.key else asked.name
 
 
 def _waited(fact: Fact) -> int:

@@ -1,27 +1,31 @@
 -- Every lane (queue, workflow, bucket, priority) of what is asked for, with its head: the earliest run_at. One seek
--- per lane, however long the lanes are (the unary plus takes the affinity away, without which SQLite would seek by the
--- bucket alone and walk). A chain of lanes stops once it has as many due ones as can be taken.
+-- per lane, however long the lanes are: by priority alone, for SQLite walks through equals when it seeks by a row value.
+-- A chain of lanes stops once it has as many due ones as can be taken.
 -- name: lanes
-WITH RECURSIVE lane (queue, workflow, bucket, priority, run_at, due) AS (
-    SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, t.run_at <= ?3
-      FROM json_each(?1) AS q
-     CROSS JOIN json_each(?2) AS w
-     CROSS JOIN holdfast_task AS t
-        ON (t.run, t.unit) = (
-           SELECT run, unit FROM holdfast_task INDEXED BY holdfast_task_due
-            WHERE owner IS NULL AND run_at IS NOT NULL AND queue = q.value AND workflow = w.value
-            ORDER BY bucket, priority, run_at LIMIT 1)
-    UNION ALL
-    SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, l.due + (t.run_at <= ?3)
-      FROM lane AS l
-     CROSS JOIN holdfast_task AS t
-        ON (t.run, t.unit) = (
-           SELECT run, unit FROM holdfast_task INDEXED BY holdfast_task_due
-            WHERE owner IS NULL AND run_at IS NOT NULL AND queue = l.queue AND workflow = l.workflow
-              AND (bucket, priority) > (+l.bucket, +l.priority)
-            ORDER BY bucket, priority, run_at LIMIT 1)
-     WHERE l.due < ?4
-)
+WITH RECURSIVE
+    bucket (n) AS (VALUES (0), (1)),
+    lane (queue, workflow, bucket, priority, run_at, due) AS (
+        SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, t.run_at <= ?3
+          FROM json_each(?1) AS q
+         CROSS JOIN json_each(?2) AS w
+         CROSS JOIN bucket AS b
+         CROSS JOIN holdfast_task AS t
+            ON (t.run, t.unit) = (
+               SELECT run, unit FROM holdfast_task INDEXED BY holdfast_task_due
+                WHERE owner IS NULL AND run_at IS NOT NULL
+                  AND queue = q.value AND workflow = w.value AND bucket = b.n
+                ORDER BY priority, run_at LIMIT 1)
+        UNION ALL
+        SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, l.due + (t.run_at <= ?3)
+          FROM lane AS l
+         CROSS JOIN holdfast_task AS t
+            ON (t.run, t.unit) = (
+               SELECT run, unit FROM holdfast_task INDEXED BY holdfast_task_due
+                WHERE owner IS NULL AND run_at IS NOT NULL
+                  AND queue = l.queue AND workflow = l.workflow AND bucket = l.bucket AND priority > l.priority
+                ORDER BY priority, run_at LIMIT 1)
+         WHERE l.due < ?4
+    )
 SELECT json_group_array(json_array(bucket, priority, queue, workflow, run_at)) FROM lane;
 
 -- name: due

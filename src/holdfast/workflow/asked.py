@@ -1,0 +1,146 @@
+"""What workflow code waits for: steps, sleeps and events, anonymous timers. And what a rest will report."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.model import StepType
+from holdfast.kernel.attempt import StepTx
+from holdfast.kernel.driver import Outcome
+from holdfast.store.protocol import Delivery, Fact, FactState, Log, Observed
+from holdfast.workflow.loop import WorkflowTimer
+from holdfast.workflow.steps import StepSpec
+
+
+class Asked:
+    """Something the code waits for."""
+
+    __slots__ = ("closed", "future", "key", "started_at")
+
+    def __init__(self, key: str, future: asyncio.Future[Any], started_at: int) -> None:
+        self.key = key
+        self.future = future
+        self.started_at = started_at
+        self.closed = False
+
+
+class AskedStep(Asked):
+    """A step call: running, or due (again) at ``not_before``. It is also what the runner is given to run."""
+
+    __slots__ = ("args", "failures", "kwargs", "limit", "name", "not_before", "noted", "running", "spec")
+
+    def __init__(self, key: str, name: str, future: asyncio.Future[Any], started_at: int, spec: StepSpec) -> None:
+        self.key = key
+        self.future = future
+        self.started_at = started_at
+        self.closed = False
+        self.name = name
+        self.spec = spec
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: Mapping[str, Any] = {}
+        self.limit = 0
+        self.failures = 0
+        self.not_before = 0
+        self.running = False
+        self.noted = 0
+        """The number of the last attempt that has a START fact."""
+
+    @property
+    def attempt(self) -> int:
+        return self.failures + 1
+
+    @property
+    def is_async(self) -> bool:
+        return self.spec.is_async
+
+    @property
+    def timeout_ms(self) -> int | None:
+        return self.spec.timeout_ms
+
+    @property
+    def wants_tx(self) -> bool:
+        return self.spec.tx_parameter is not None
+
+    @property
+    def function(self) -> Any:
+        return self.spec.function
+
+    def arguments(self, tx: StepTx) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        return self.spec.arguments(self.args, self.kwargs, tx)
+
+    def record(self, value: Any) -> tuple[bytes, Any]:
+        return self.spec.record(self.key, self.limit, value)
+
+    def note(self, attempt: int, at: int) -> Fact | None:
+        if self.closed or not self.running or attempt != self.attempt or self.noted >= attempt:
+            return None
+        self.noted = attempt
+        return self.fact(FactState.START, attempt, at, at, attempts=attempt)
+
+    def fact(self, state: FactState, n: int, at: int, started_at: int, **rest: Any) -> Fact:
+        spec = self.spec
+        return Fact(
+            state, self.key, n, StepType.DO, at, started_at, name=None if self.name == self.key else self.name,
+            max_attempts=spec.retry.max_attempts, timeout_ms=spec.timeout_ms, **rest,
+        )  # fmt: skip
+
+
+class AskedWait(Asked):
+    """A sleep, or a wait for an event until a deadline. ``n`` counts the waits of its key from 0."""
+
+    __slots__ = ("due", "event_type", "kind", "n")
+
+    def __init__(self, key: str, kind: StepType, future: asyncio.Future[Any], started_at: int, due: int) -> None:
+        super().__init__(key, future, started_at)
+        self.kind = kind
+        self.due = due
+        self.event_type: str | None = None
+        self.n = 0
+
+    def result(self, seq: int, at: int, *, ok: bool = True, event: int | None = None) -> Fact:
+        return Fact(
+            FactState.RESULT, self.key, 0, self.kind, at, self.started_at, seq=seq, ok=ok,
+            wake_at=self.due, event_type=self.event_type, event=event,
+        )  # fmt: skip
+
+
+class AskedTimer(Asked):
+    """An anonymous timer of the loop, such as ``asyncio.sleep``."""
+
+    __slots__ = ("due", "timer")
+
+    def __init__(self, key: str, timer: WorkflowTimer, started_at: int, due: int) -> None:
+        super().__init__(key, None, started_at)  # type: ignore[arg-type]  # the loop calls it; nobody awaits it
+        self.timer = timer
+        self.due = due
+
+    def result(self, seq: int, at: int) -> Fact:
+        return Fact(
+            FactState.RESULT, self.key, 0, StepType.TIMER, at, self.started_at, seq=seq, wake_at=self.due
+        )
+
+
+@dataclass(slots=True)
+class News:
+    """What has become known or was done since the last rest."""
+
+    facts: list[Fact] = field(default_factory=list)
+    opened: list[Fact] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    outcomes: Sequence[Outcome] = ()
+    """Those with log lines or with more to write than their result."""
+
+    def observed(self) -> Observed:
+        observed = Observed(facts=self.facts, deliveries=self.deliveries)
+        for outcome in self.outcomes:
+            observed.logs = [*observed.logs, *outcome.logs]
+            if outcome.failure is None and outcome.transactional:
+                observed.statements = outcome.statements
+                observed.starts = outcome.starts
+                observed.sends = outcome.sends
+        return observed

@@ -1,0 +1,195 @@
+"""``holdfast demo`` as a user runs it: the story it tells is true, and it fails in one line."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+HOLDFAST = Path(sys.executable).parent / "holdfast"
+
+
+@dataclass(frozen=True)
+class Told:
+    done: subprocess.CompletedProcess[str]
+    seconds: float
+    file: Path
+
+    @property
+    def text(self) -> str:
+        return self.done.stdout
+
+
+def holdfast(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    command = [str(HOLDFAST), *map(str, arguments)]
+    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    """One whole demo, piped; the tests below look at it from different sides."""
+    file = tmp_path_factory.mktemp("demo") / "demo.db"
+    began = time.monotonic()
+    done = holdfast("demo", "--file", file)
+    return Told(done, time.monotonic() - began, file)
+
+
+# --- the story
+
+
+def test_it_ends_well_and_soon(told: Told) -> None:
+    assert told.done.returncode == 0, told.done
+    assert told.done.stderr == ""
+    assert told.seconds < 30
+
+
+def test_piped_it_is_plain_text(told: Told) -> None:
+    assert "\x1b" not in told.text
+    assert "\r" not in told.text
+
+
+def test_a_real_process_was_killed_and_another_took_over(told: Told) -> None:
+    first, second = re.findall(r"worker (\d)  ready: process (\d+)", told.text)
+
+    assert f"kill -9 {first[1]}: worker 1 dies" in told.text
+    assert (first[0], second[0]) == ("1", "2")
+    for pid in (first[1], second[1]):
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid), 0)
+
+
+def test_finished_steps_were_not_run_again(told: Told) -> None:
+    ran = dict(re.findall(r"^  ([a-z ]+?) +ran (\d)×", told.text, re.MULTILINE))  # noqa: RUF001
+
+    assert ran == {"reserve": "1", "charge": "2", "print label": "1", "pack": "2", "ship": "1"}
+    after = told.text.split("worker 2  ready")[1]
+    assert re.findall(r"worker 2  ([a-z ]+): running", after) == ["pack", "ship"]
+    assert told.text.count("  yes  ") == 4
+    assert "NO " not in told.text
+
+
+def test_the_order_is_complete_in_the_file_it_names(told: Told) -> None:
+    assert str(told.file) in told.text.splitlines()[-1]
+    with closing(sqlite3.connect(told.file)) as connection:
+        runs = connection.execute("SELECT instance_id, status FROM holdfast_run").fetchall()
+        attempts = dict(connection.execute("SELECT key, attempts FROM holdfast_fact WHERE state = 0 AND kind = 'do'"))
+        left = connection.execute("SELECT count(*) FROM holdfast_task").fetchone()
+
+    assert runs == [("order-o-1", "complete")]
+    assert attempts == {"reserve": 1, "charge": 2, "print label": 1, "pack": 2, "ship": 1}
+    assert left == (0,)
+
+
+def test_interrupted_in_a_terminal_it_leaves_nothing_behind(tmp_path: Path) -> None:
+    """Ctrl-C, with the live table on."""
+    terminal, its_side = pty.openpty()
+    file = tmp_path / "demo.db"
+    process = subprocess.Popen(
+        [str(HOLDFAST), "demo", "--file", str(file), "--no-keep"],
+        stdout=its_side,
+        stderr=its_side,
+        env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
+    )
+    os.close(its_side)
+
+    seen = read_until(terminal, "reserve: running")
+    process.send_signal(signal.SIGINT)
+    seen += read_until(terminal, None)
+
+    assert process.wait(20) == 130
+    assert "executions" in seen  # the table
+    assert "stopped" in seen
+    assert "Traceback" not in seen
+    assert list(tmp_path.iterdir()) == []
+    [pid] = re.findall(r"ready: process (\d+)", seen)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid), 0)
+
+
+def read_until(terminal: int, text: str | None) -> str:
+    """What is written up to and including ``text`` (None: to the end), without colours."""
+    seen = ""
+    while text is None or text not in seen:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # the other side is closed
+            part = b""
+        if not part:
+            break
+        seen += re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", part.decode(errors="replace"))
+    return seen
+
+
+# --- errors
+
+
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "letter.txt"
+    file.write_text("dear reader, this is not a database")
+
+    refused(holdfast("demo", "--file", file), "letter.txt is not a database")
+    assert file.read_text() == "dear reader, this is not a database"
+
+
+def test_a_database_that_exists_is_refused_and_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "mine.db"
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("CREATE TABLE mine (x)")
+    before = file.read_bytes()
+
+    refused(holdfast("demo", "--file", file), "mine.db exists already")
+    assert file.read_bytes() == before
+
+
+def test_a_path_in_no_directory_is_refused(tmp_path: Path) -> None:
+    refused(holdfast("demo", "--file", tmp_path / "nowhere" / "demo.db"), "does not exist")
+
+
+def test_a_directory_is_refused(tmp_path: Path) -> None:
+    refused(holdfast("demo", "--file", tmp_path), "directory")
+
+
+def test_a_place_that_cannot_be_written_is_refused() -> None:
+    refused(holdfast("demo", "--file", "/proc/demo.db"), "/proc/demo.db cannot be created")
+
+
+def refused(done: subprocess.CompletedProcess[str], reason: str) -> None:
+    assert done.returncode == 1
+    assert re.fullmatch(r"holdfast: .+\n", done.stderr), done.stderr
+    assert reason in done.stderr
+
+
+@pytest.mark.parametrize("arguments", [["demo", "--nope"], ["demo", "extra"], ["nope"], ["demo", "--file"]])
+def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+    done = holdfast(*arguments)
+
+    assert done.returncode == 2
+    assert "Usage: holdfast" in done.stderr
+
+
+# --- help
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["demo", "--help"]])
+def test_help_has_examples(arguments: list[str]) -> None:
+    done = holdfast(*arguments)
+
+    assert done.returncode == 0
+    assert "\nExamples:\n" in done.stdout.replace("  Examples:", "Examples:")
+    assert "holdfast demo --file" in done.stdout
+
+
+def test_version() -> None:
+    done = holdfast("--version")
+
+    assert (done.returncode, done.stdout) == (0, "holdfast 0.1.0\n")

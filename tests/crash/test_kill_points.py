@@ -1,0 +1,98 @@
+"""SIGKILL at every call of the store: after restarts everything is as if nothing had happened.
+
+A chain goes through the kill points in order on one file: a worker is killed at its n-th call, the next one on the same
+file at its (n+1)-th, and so on; when the workload is done, the chain goes on with a fresh file. ``--long`` visits every point;
+the ordinary run takes steps of a fixed length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from .conftest import MakeScene
+from .killer import WHEN
+from .scene import Scene, until
+
+COPIES = 16  # 208 runs
+
+# A clean run makes about 280 calls in about 125 transactions; what comes after the last is not reached.
+LAST = {"before": 290, "during": 130, "after": 290}
+STRIDE = {"before": 31, "during": 17, "after": 29}
+
+
+async def test_without_a_kill_the_workload_is_done(make_scene: MakeScene) -> None:
+    scene = await make_scene(COPIES)
+    count = scene.folder / "count"
+
+    worker = scene.work(count=str(count))
+    async with sending(scene):
+        await scene.until_complete()
+    assert await scene.stop(worker) == 0
+
+    scene.checker.at_the_end()
+    calls, transactions = map(int, count.read_text().split())
+    assert LAST["before"] * 0.5 < calls < LAST["before"] * 2, "adjust LAST"
+    assert LAST["during"] * 0.5 < transactions < LAST["during"] * 2, "adjust LAST"
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("when", WHEN)
+async def test_killed_at_each_call_in_turn(make_scene: MakeScene, when: str, long: bool) -> None:
+    points = range(1, LAST[when] + 1, 1 if long else STRIDE[when])
+    template = await make_scene(COPIES)
+    visited: list[int] = []
+
+    while len(visited) < len(points):
+        scene = await make_scene(COPIES, of=template)
+        async with sending(scene):
+            reached = await kill_on(scene, when, list(points[len(visited) :]))
+        visited += reached
+        scene.checker.at_the_end()
+        if not reached:
+            break
+
+    print(f"{when}: {len(visited)} kill points, the last at {visited[-1]}")
+    assert visited[-1] > LAST[when] / 2
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("when", WHEN)
+async def test_killed_once_on_a_fresh_file(make_scene: MakeScene, when: str, long: bool) -> None:
+    template = await make_scene(COPIES)
+    for n in range(2, LAST[when], 10 if long else LAST[when] // 2 - 9):
+        scene = await make_scene(COPIES, of=template)
+        async with sending(scene):
+            await kill_on(scene, when, [n])
+        scene.checker.at_the_end()
+
+
+async def kill_on(scene: Scene, when: str, points: list[int]) -> list[int]:
+    """Work on one file until it is done, being killed at the points in turn; those that were reached."""
+    reached: list[int] = []
+    for n in points:
+        worker = scene.work(kill_at=f"{n}:{when}")
+        await until(lambda worker=worker: not worker.alive or scene.checker.complete(), scene.story, 40)
+        if worker.alive:
+            await scene.stop(worker, signal.SIGKILL)
+            return reached
+        assert worker.code == -signal.SIGKILL, worker.said()
+        scene.checker.after_kill()
+        reached.append(n)
+    last = scene.work()
+    await scene.until_complete()
+    await scene.stop(last, signal.SIGKILL)
+    return reached
+
+
+@asynccontextmanager
+async def sending(scene: Scene) -> AsyncIterator[None]:
+    """Meanwhile the test sends the events that the runs wait for."""
+    async with scene.client() as app, asyncio.TaskGroup() as group:
+        sender = group.create_task(scene.send_all(app))
+        yield
+        await sender

@@ -1,0 +1,105 @@
+"""What the documentation shows works: every Python block is run, every link leads somewhere.
+
+The blocks of a page are run in their order in one module, with ``await`` at the top level as in ``python -m asyncio``. A block
+that calls ``asyncio.run`` is a program and is run as one.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import re
+import subprocess
+import sys
+import types
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_PROSE = [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_LINK = re.compile(r"\]\(([^)#]+)(?:#([^)]+))?\)")
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    code: str
+
+    @property
+    def is_program(self) -> bool:
+        return "asyncio.run(" in self.code
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text()
+    return [Block(page, text.count("\n", 0, found.start(1)), found[1]) for found in _BLOCK.finditer(text)]
+
+
+def name(path: Path) -> str:
+    return path.name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_blocks_of_a_page_run(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType(f"docs_{page.stem}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+
+    asyncio.run(run_all([block for block in blocks(page) if not block.is_program], module))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name)
+def test_programs_of_a_page_run(page: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(one for one in blocks(page) if one.is_program):
+        program = tmp_path / f"program{number}.py"
+        program.write_text(block.code)
+        done = subprocess.run(
+            [sys.executable, "-W", "error", program.name],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert (done.returncode, done.stderr) == (0, ""), f"{page.name}:{block.line}"
+
+
+@pytest.mark.parametrize("page", WITH_PROSE, ids=name)
+def test_links_lead_somewhere(page: Path) -> None:
+    for target, anchor in _LINK.findall(page.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        file = page.parent / target
+        assert file.exists(), f"{page.name} links to {target}"
+        if anchor:
+            assert anchor in anchors(file), f"{page.name} links to {target}#{anchor}"
+
+
+def test_the_example_of_the_readme_is_short() -> None:
+    first = blocks(ROOT / "README.md")[0]
+
+    assert first.is_program
+    assert len([line for line in first.code.splitlines() if line.strip()]) <= 20
+
+
+async def run_all(found: list[Block], module: types.ModuleType) -> None:
+    for block in found:
+        source = "\n" * block.line + block.code  # so that a traceback names the line of the page
+        code = compile(source, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        result = eval(code, vars(module))
+        if inspect.iscoroutine(result):
+            await result
+
+
+def anchors(page: Path) -> set[str]:
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}

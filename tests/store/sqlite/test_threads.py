@@ -1,0 +1,218 @@
+"""The thread that writes: one transaction for all who wait, and an answer only when it is durable."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.store.protocol import NewRun, Statement, TaskRef, Verdict
+from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.sql import groups, statements
+from store.sqlite.inside import on_writer
+from store.world import FLOW, FakeClock, World, line, result, turn
+
+
+async def test_calls_that_wait_share_a_transaction(world: World, store: SqliteStore) -> None:
+    tasks = [await world.begin(f"r{n}") for n in range(200)]
+    commits = 0
+
+    def trace(cursor: object, sql: str, bindings: object) -> bool:
+        nonlocal commits
+        commits += sql == "COMMIT"
+        return True
+
+    await on_writer(store, lambda found: setattr(found, "exec_trace", trace))
+    await asyncio.gather(*(world.commit(task, facts=[result("s")]) for task in tasks))
+    await on_writer(store, lambda found: setattr(found, "exec_trace", None))
+
+    assert commits <= 3
+
+
+async def test_more_calls_than_fit_in_a_transaction_are_all_answered(world: World) -> None:
+    made = await asyncio.gather(*(world.create(f"r{n}") for n in range(1_300)))
+
+    assert all(one.created for one in made)
+    assert len({one.run.run for one in made}) == 1_300
+
+
+async def test_a_caller_that_is_cancelled_does_not_disturb_the_others(world: World) -> None:
+    calls = [asyncio.create_task(world.create(f"r{n}")) for n in range(10)]
+    await asyncio.sleep(0)
+    calls[3].cancel()
+
+    answers = await asyncio.gather(*calls, return_exceptions=True)
+
+    assert isinstance(answers[3], asyncio.CancelledError)
+    assert sum(not isinstance(answer, BaseException) for answer in answers) == 9
+
+
+async def test_close_waits_for_what_was_asked_before(path: str, clock: FakeClock) -> None:
+    store = SqliteStore(path, clock=clock)
+    await store.open()
+    asked = [asyncio.create_task(store.create([NewRun(FLOW, f"r{n}")])) for n in range(50)]
+    await asyncio.sleep(0)
+
+    await store.close()
+
+    assert all([(await one)[0].created for one in asked])
+
+
+async def test_threads_are_started_by_whom_the_store_was_given(path: str, clock: FakeClock) -> None:
+    started: list[str] = []
+
+    def spawn(target: Callable[[], None], name: str) -> object:
+        started.append(name)
+        thread = threading.Thread(target=target, daemon=True)
+        thread.start()
+        return thread
+
+    store = SqliteStore(path, clock=clock, spawn_thread=spawn)
+    await store.open()
+    await store.close()
+
+    assert started == ["holdfast-writer", "holdfast-reader"]
+
+
+async def test_changed_does_not_move_with_the_stores_own_writes(world: World, store: SqliteStore) -> None:
+    before = await store.changed()
+
+    await world.start("a")
+
+    assert await store.changed() == before
+
+
+async def test_the_log_file_stays_bounded(world: World, path: str) -> None:
+    task = await world.begin("a")
+
+    for n in range(60):
+        await world.commit(task, facts=[result(f"s{n}", value=b"x" * 2**20)])
+        await world.store.facts(task.run + 1)
+
+    assert Path(path + "-wal").stat().st_size < 32 * 2**20
+
+
+ROLLBACK = Statement("INSERT OR ROLLBACK INTO mine VALUES (1)", ())
+
+
+@pytest.fixture
+async def table(store: SqliteStore) -> None:
+    await on_writer(store, lambda found: found.execute("CREATE TABLE mine (a UNIQUE); INSERT INTO mine VALUES (1)"))
+
+
+@pytest.mark.usefixtures("table")
+async def test_a_statement_that_rolls_everything_back_harms_only_its_own_commit(world: World) -> None:
+    tasks = [await world.begin(f"r{n}") for n in range(6)]
+    guilty = (1, 4)
+
+    answers = await asyncio.gather(
+        *(
+            world.commit(task, facts=[result("s")], statements=[ROLLBACK] if n in guilty else [])
+            for n, task in enumerate(tasks)
+        )
+    )
+
+    for n, (task, answer) in enumerate(zip(tasks, answers, strict=True)):
+        assert answer.verdict is (Verdict.REJECTED if n in guilty else Verdict.APPLIED)
+        assert answer.unique is (n in guilty)
+        assert await world.keys(task.run) == ([] if n in guilty else ["s"])
+
+
+@pytest.mark.usefixtures("table")
+async def test_two_such_statements_in_one_batch_are_both_rejected(world: World) -> None:
+    a, b, c = [await world.begin(name) for name in "abc"]
+    turns = [turn(a, statements=[ROLLBACK]), turn(b, facts=[result("s")]), turn(c, statements=[ROLLBACK])]
+
+    answers = await world.store.commit(turns)
+
+    assert [one.verdict for one in answers] == [Verdict.REJECTED, Verdict.APPLIED, Verdict.REJECTED]
+    assert await world.keys(b.run) == ["s"]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "PRAGMA synchronous = OFF",
+        "ATTACH ':memory:' AS other",
+        "DETACH main",
+        "VACUUM",
+        "CREATE TRIGGER mine AFTER INSERT ON holdfast_fact BEGIN SELECT 1; END",
+        "CREATE TEMP TRIGGER mine AFTER INSERT ON holdfast_fact BEGIN SELECT 1; END",
+        "SELECT 1; DELETE FROM holdfast_fact",
+        "SELECT 1; COMMIT",
+        "DROP VIEW holdfast_record",
+        "DROP INDEX holdfast_task_due",
+        "DELETE FROM main.holdfast_fact",
+        "WITH x AS (SELECT 1) DELETE FROM holdfast_fact WHERE 1 IN x",
+        "PRAGMA writable_schema = ON",
+        "DELETE FROM sqlite_schema",
+    ],
+)
+async def test_a_statement_cannot_get_at_what_is_not_its_own(world: World, store: SqliteStore, sql: str) -> None:
+    task = await world.begin("a")
+    await world.commit(task, facts=[result("s")])
+
+    answer = await world.commit(task, facts=[result("t")], statements=[Statement(sql, ())])
+
+    assert answer.verdict is Verdict.REJECTED
+    assert await world.keys(task.run) == ["s"]
+    assert await on_writer(store, lambda found: found.pragma("synchronous")) == 2
+
+
+async def test_a_trigger_of_the_users_cannot_reach_the_engines_tables(world: World, store: SqliteStore) -> None:
+    task = await world.begin("a")
+    trigger = "CREATE TRIGGER sly AFTER INSERT ON mine BEGIN DELETE FROM holdfast_fact; END"
+    await on_writer(store, lambda found: found.execute(f"CREATE TABLE mine (a); {trigger}"))
+    await world.commit(task, facts=[result("s")])
+
+    answer = await world.commit(task, statements=[Statement("INSERT INTO mine VALUES (1)", ())])
+
+    assert answer.verdict is Verdict.REJECTED
+    assert await world.keys(task.run) == ["s"]
+
+
+WRITES = [
+    sql
+    for group in groups()
+    for sql in (*statements(group).values(), "BEGIN IMMEDIATE", "COMMIT", "ROLLBACK")
+    if sql.split()[0] in {"INSERT", "UPDATE", "DELETE", "BEGIN", "COMMIT", "ROLLBACK", "CREATE"}
+]
+
+
+@pytest.mark.parametrize("sql", sorted(set(WRITES)))
+async def test_the_stores_own_statements_are_refused_to_users_also_when_they_are_cached(
+    world: World, store: SqliteStore, sql: str
+) -> None:
+    task = await _use_everything(world)
+
+    answer = await world.commit(task, statements=[Statement(sql, (None,) * 20)])
+
+    assert (answer.verdict, answer.unique) == (Verdict.REJECTED, False)
+    assert "may not" in answer.message
+
+
+async def _use_everything(world: World) -> TaskRef:
+    """A held run, after calls that have put statements into the cache."""
+    await world.begin("b")
+    await world.send("go", "b")
+    await world.store.restart(FLOW, "b")
+    await world.store.pause(FLOW, "b")
+    task = await world.begin("a")
+    await world.commit(task, facts=[result("s")], logs=[line("l")])
+    return task
+
+
+async def test_users_statements_do_not_fill_the_cache(world: World, store: SqliteStore) -> None:
+    task = await world.begin("a")
+
+    for n in range(20):
+        await world.commit(task, statements=[Statement(f"SELECT {n} AS users_own", ())])
+
+    def texts(found: apsw.Connection) -> list[str]:
+        return [entry["query"] for entry in found.cache_stats(include_entries=True)["entries"]]  # type: ignore[index,union-attr]
+
+    assert not [text for text in await on_writer(store, texts) if "users_own" in text]
