@@ -97,8 +97,8 @@ class Holdfast:
     ) -> Any:
         """Register workflow code: ``async def fn(ctx)`` or ``async def fn(ctx, params)``.
 
-        ``persist="step"`` makes every step durable before the next begins; ``"task"`` keeps results in memory until the run
-        suspends, which is faster and repeats more after a crash.
+        ``persist="step"`` makes every step durable before the next begins; ``"task"`` keeps results in memory until
+        the run suspends, which is faster and repeats more after a crash.
         """
         if persist not in ("step", "task"):
             raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
@@ -149,7 +149,10 @@ class Holdfast:
         timeout: Duration | None = None,
         raises: tuple[type[BaseException], ...] | None = None,
     ) -> Any:
-        """Register a step: a function whose result is recorded. Async ones run on the worker's loop, others in threads."""
+        """Register a step.
+
+        A function whose result is recorded. Async ones run on the worker's loop, others in threads.
+        """
         if retry is not None:
             check_retry(retry)
         if timeout is not None:

@@ -264,7 +264,7 @@ class NonRetryableError(WorkflowError):
         details: Any = None,
     ) -> None:
         super().__init__(message, kind=kind or "Internal", retryable=False, details=details)
-        self.name = name or "NonRetryableError"
+        self.name = name or type(self).__name__
 
 
 class StepError(WorkflowError):

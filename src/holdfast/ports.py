@@ -1,8 +1,8 @@
 """The world as the engine sees it: time, randomness, timers, and how user functions are run.
 
-Nothing else in the package asks the operating system for the time or for chance, or starts a thread; a test keeps it so.
-Replace these objects and the whole engine runs in virtual time, which is what the test harness does. The other two ports
-are the store (``holdfast.store.protocol``) and notifications (``holdfast.kernel.notify``).
+Nothing else in the package asks the operating system for the time or for chance, or starts a thread; a test keeps
+it so. Replace these objects and the whole engine runs in virtual time, which is what the test harness does. The
+other two ports are the store (``holdfast.store.protocol``) and notifications (``holdfast.kernel.notify``).
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ import apsw
 
 from holdfast.store.protocol import Commit, FactState
 from holdfast.store.sqlite import SqliteStore, opening
+from holdfast.store.sqlite.connection import Mode
 
 from .workload import Side
 
@@ -77,7 +78,8 @@ def stop_before_results(side: Side) -> None:
         mine = not stopped and any(f.state == FactState.RESULT for c in commits for f in c.observed.facts)
         if mine:
             stopped = True
-            os.kill(os.getpid(), signal.SIGSTOP)
+            # On the thread that writes, between two transactions: stopped inside one, it would hold the lock of the file.
+            await self._write(lambda *_: os.kill(os.getpid(), signal.SIGSTOP), None, Mode.BARE)
         answers = await method(self, commits)
         if mine:
             side.write({"verdicts": [answer.verdict for answer in answers]})

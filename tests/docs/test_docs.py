@@ -1,7 +1,7 @@
 """What the documentation shows works: every Python block is run, every link leads somewhere.
 
-The blocks of a page are run in their order in one module, with ``await`` at the top level as in ``python -m asyncio``. A block
-that calls ``asyncio.run`` is a program and is run as one.
+The blocks of a page are run in their order in one module, with ``await`` at the top level as in ``python -m asyncio``.
+A block that calls ``asyncio.run`` is a program and is run as one.
 """
 
 from __future__ import annotations

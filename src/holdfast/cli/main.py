@@ -60,9 +60,9 @@ def demo(
     ] = None,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Keep the file afterwards, to look into it.")] = True,
 ) -> None:
-    """Run an order in a worker process, kill that process, and watch a new one finish the order.
+    """Watch an order survive the death of its worker.
 
-    Takes about ten seconds and ends by itself. The exit code is 0 only if the order completed and no finished step
+    Runs an order in a worker process, kills that process with SIGKILL in the middle, and starts another one. Takes about ten seconds and ends by itself. The exit code is 0 only if the order completed and no finished step
     was run a second time.
 
     \b

@@ -85,9 +85,7 @@ def _encode_fast(value: Any) -> bytes | None:
 
 
 def _dumps(value: Any, default: Callable[[Any], Any] | None = None, *, ascii_only: bool = True) -> str:
-    encoder = json.JSONEncoder(
-        ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"), default=default
-    )
+    encoder = json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"), default=default)
     return encoder.encode(value)
 
 

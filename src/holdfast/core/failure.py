@@ -53,9 +53,9 @@ class Failure:
             "retryable": self.retryable,
             "details": self.details,
             "args": self.args,
-            "lineage": self.lineage,
+            "lineage": self.lineage or None,
         }
-        return codec.encode(content | {k: v for k, v in extra.items() if v}, what="error")
+        return codec.encode(content | {k: v for k, v in extra.items() if v is not None}, what="error")
 
     @classmethod
     def decode(cls, data: bytes) -> Failure:
@@ -72,7 +72,10 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """What remains of an exception. Never raises: an exception that cannot even be shown has a message saying so."""
+        """What remains of an exception.
+
+        Never raises: an exception that cannot even be shown has a message saying so.
+        """
         if isinstance(error, StepError):
             return cls._of_step_error(error)
         return cls(

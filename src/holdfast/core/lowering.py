@@ -155,9 +155,7 @@ class _Lowering:
     def text(self, value: str, where: Where) -> str:
         # JSON writes such a pair like the one character it stands for, and would read that one back
         if not value.isascii() and SURROGATE_PAIR.search(value):
-            self.refuse(
-                where, "is text with two surrogates that form a pair, which JSON reads as one character"
-            )
+            self.refuse(where, "is text with two surrogates that form a pair, which JSON reads as one character")
         return value
 
     def number(self, value: float, where: Where) -> float:

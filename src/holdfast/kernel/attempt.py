@@ -36,14 +36,14 @@ current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", def
 class StepTx:
     """The transaction of a step: what is added here commits with the step's result, or not at all.
 
-    Statements are buffered while the function runs and executed after it returned, in the order they were added; they run
-    once, not on replay, and are dropped when the attempt fails. A step that has to *read* does so in the
+    Statements are buffered while the function runs and executed after it returned, in the order they were added;
+    they run once, not on replay, and are dropped when the attempt fails. A step that has to *read* does so in the
     ordinary way, before.
 
     Example::
 
         @app.step
-        async def reserve(item: str, tx: StepTx) -> str:
+        async def reserve(tx: StepTx, item: str) -> str:
             tx.execute("INSERT INTO reservation (item) VALUES (?)", item)
             return item
     """

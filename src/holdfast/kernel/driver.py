@@ -130,7 +130,10 @@ class Machine(Protocol):
         ...
 
     def hold(self) -> None:
-        """Run no more code: from now on ``advance`` only writes down what became known. The machine is dropped afterwards."""
+        """Run no more code.
+
+        From now on ``advance`` only writes down what became known. The machine is dropped afterwards.
+        """
         ...
 
     def close(self) -> None:

@@ -77,6 +77,6 @@ class Requests:
         return self._runtime.random.uuid4().hex
 
     def _seed(self, workflow: str, instance_id: str) -> int:
-        """Unguessable from outside, and with seeded randomness the same for the same id whatever the order of starts."""
+        """Unguessable from outside; with seeded randomness the same for the same id, whatever the order of starts."""
         digest = hashlib.sha256(self._root + f"{workflow}/{instance_id}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)

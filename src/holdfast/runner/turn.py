@@ -91,6 +91,8 @@ class Turn:
         self._mail: list[Mail] = list(claim.mail)
         self._mail_waiting = False
         self._lost = claim.lost
+        self._took_losses = False
+        """The last advance counted lost attempts: they are written before anything runs again."""
         self._holding = False
         self._stopping = False
         self._unstarted = False
@@ -157,8 +159,8 @@ class Turn:
         if self._holding:
             machine.hold()
         mail, self._mail = self._mail, []
-        lost, self._lost = self._lost, False
-        rest = machine.advance(self._now(), self._next_outcomes(), mail, lost=lost)
+        self._took_losses, self._lost = self._lost, False
+        rest = machine.advance(self._now(), self._next_outcomes(), mail, lost=self._took_losses)
         if rest.started_at is not None:
             self._started_at = rest.started_at
         return rest
@@ -197,7 +199,7 @@ class Turn:
         """Nothing to write, or (persist="task") nothing that has to be written yet."""
         if rest.empty:
             return True
-        if self._buffers and not rest.observed.statements:
+        if self._buffers and not rest.observed.statements and not self._took_losses:
             self._buffer.append(rest)
             return True
         return False

@@ -1,8 +1,8 @@
 """The worker: claims due runs, holds their leases, and gives each a turn.
 
 Its loops: *claim* takes what is due, woken by notifications and otherwise by the next due time or the poll; *heartbeat*
-extends the leases; *watch* notices what other processes did; *reap* frees the runs of dead workers; *note* shows steps that
-take their time. A pass (``app.tick``, the test harness) does the same once, without the loops.
+extends the leases; *watch* notices what other processes did; *reap* frees the runs of dead workers; *note* shows
+steps that take their time. A pass (``app.tick``, the test harness) does the same once, without the loops.
 """
 
 from __future__ import annotations
@@ -135,7 +135,10 @@ class Worker:
     # --- eager starts
 
     def reserve(self, workflow: str, queue: str) -> bool:
-        """Whether a run that is about to be created may begin here at once; then ``begin`` or ``cancel`` must follow."""
+        """Whether a run that is about to be created may begin here at once.
+
+        Then ``begin`` or ``cancel`` must follow.
+        """
         if not self._accepting or queue not in self._config.queues or workflow not in self._registry.runnable():
             return False
         if len(self._turns) + self._reserved >= self._config.concurrency:
@@ -311,7 +314,10 @@ class Worker:
             await self.stop(drain_ms=0)
 
     def blocked(self) -> bool:
-        """Whether every held run waits for its steps (or none is held): nothing happens unless a step ends or time passes."""
+        """Whether every held run waits for its steps (or none is held).
+
+        Nothing happens unless a step ends or time passes.
+        """
         return all(turn.waiting for turn in self._turns.values())
 
     @property

@@ -2,15 +2,15 @@
 
 A store keeps five kinds of rows. A **run** is one execution of an instance (a restart makes a new run with the next
 number; the one with the highest number is current). A **fact** is one thing that happened in a run; facts are only ever
-added. A **task** is the run's place in the queue: when it is due, who holds it, and under which epoch. An **event** is a
-message to a run. A **log** line is what the code said.
+added. A **task** is the run's place in the queue: when it is due, who holds it, and under which epoch. An **event**
+is a message to a run. A **log** line is what the code said.
 
 The fence
 ---------
-Each claim raises the task's ``epoch`` and sets its ``owner``. Every write of a turn names both, and the store applies it only if
-they still match, in the same transaction. A turn that lost its lease changes nothing and is told ``LOST``. What the fence does
-*not* prevent: the loser's step functions may have run, or may still be running, in the outside world. Steps are
-therefore at-least-once; only their recorded result is exactly-once.
+Each claim raises the task's ``epoch`` and sets its ``owner``. Every write of a turn names both, and the store
+applies it only if they still match, in the same transaction. A turn that lost its lease changes nothing and is told
+``LOST``. What the fence does *not* prevent: the loser's step functions may have run, or may still be running, in
+the outside world. Steps are therefore at-least-once; only their recorded result is exactly-once.
 
 Time is in integer milliseconds since 1970 by the store's own clock, and never goes through a worker's.
 Payloads are bytes of ASCII JSON, encoded and decoded elsewhere.
@@ -328,7 +328,8 @@ class Commit:
     """All that one turn writes, in one transaction or not at all.
 
     Order inside: fence, statements, starts and sends, facts, deliveries, logs, then what follows.
-    ``in_flight`` is how many steps of the turn are still running: a pause takes effect with the first commit that has none.
+    ``in_flight`` is how many steps of the turn are still running: a pause takes effect with the first commit that
+    has none.
     """
 
     task: TaskRef
@@ -407,25 +408,37 @@ class Store(Protocol):
     # --- what a client writes
 
     async def create(self, runs: Sequence[NewRun]) -> list[Created]:
-        """Make runs with number 0. An id that exists, also earlier in the same batch, gives ``created=False`` and its current run."""
+        """Make runs with number 0.
+
+        An id that exists, also earlier in the same batch, gives ``created=False`` and its current run.
+        """
         ...
 
     async def send(self, events: Sequence[NewEvent]) -> list[Sent]: ...
 
     async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
-        """Pause at once if nobody holds the task, else signal its holder. Answers the run as it was before; terminal runs stay."""
+        """Pause at once if nobody holds the task, else signal its holder.
+
+        Answers the run as it was before; terminal runs stay.
+        """
         ...
 
     async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
-        """Make a paused run due (kind RESUME, losses forgotten), or withdraw a pause that has not taken effect. Else nothing."""
+        """Make a paused run due (kind RESUME, losses forgotten), or withdraw a pause not in effect. Else nothing."""
         ...
 
     async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> RunRecord | None:
-        """End it now: the row is terminal and the task is gone before this returns. Answers the run as it was before."""
+        """End it now.
+
+        The row is terminal and the task is gone before this returns. Answers the run as it was before.
+        """
         ...
 
     async def restart(self, workflow: str, instance_id: str) -> RunRecord | None:
-        """Begin again with the next run number; the old run, ended if it was not, stays readable. Answers the new run."""
+        """Begin again with the next run number.
+
+        The old run, ended if it was not, stays readable. Answers the new run.
+        """
         ...
 
     # --- what a worker writes
@@ -439,7 +452,10 @@ class Store(Protocol):
         ...
 
     async def heartbeat(self, owner: str, lease_ms: int) -> list[Held]:
-        """Extend every lease of ``owner``; what is not in the answer is lost. MAIL signals are cleared by being read."""
+        """Extend every lease of ``owner``.
+
+        What is not in the answer is lost. MAIL signals are cleared by being read.
+        """
         ...
 
     async def signals(self, owner: str) -> list[Held]:
@@ -473,7 +489,10 @@ class Store(Protocol):
     async def logs(self, query: PageQuery) -> list[StoredLog]: ...
 
     async def changed(self) -> int:
-        """A number that differs after another process wrote to the database: cheap enough to poll many times a second."""
+        """A number that differs after another process wrote to the database.
+
+        Cheap enough to poll many times a second.
+        """
         ...
 
     async def list(self, query: ListQuery) -> list[RunRecord]:

@@ -28,7 +28,7 @@ _LOOK_SECONDS = 0.001
 _MOST_PASSES = 100_000
 
 
-class CrashMismatch(AssertionError):
+class CrashMismatch(AssertionError):  # noqa: N818  (reads like the assertion it is)
     """A run that lost its worker ended differently from one that did not."""
 
 
@@ -52,7 +52,10 @@ class _CountingStore(SqliteStore):
 
 
 class Harness:
-    """Runs an app's workflows in a test. Nothing happens by itself: time moves and work is done when the test says so."""
+    """Runs an app's workflows in a test.
+
+    Nothing happens by itself: time moves and work is done when the test says so.
+    """
 
     def __init__(self, app: Holdfast, *, seed: int = 0) -> None:
         self._app = app
@@ -95,6 +98,7 @@ class Harness:
 
     async def tick(self) -> int:
         """Do what is due now, once; how many runs were moved."""
+        await self._the_worker()._heartbeat_step()
         await self._the_worker().reap()
         claimed = await self._the_worker().claim_due(1000)
         await self._settle()
@@ -133,15 +137,17 @@ class Harness:
     ) -> R:
         """Run it once for each of its commits, losing the worker right after that commit.
 
-        Checks that every time the result and the committed steps are the same, and returns the result. ``drive`` is called
-        with the harness and the handle before each run goes on, to send events and the like; it may be called several times.
+        Checks that every time the result and the committed steps are the same, and returns the result. ``drive`` is
+        called with the harness and the handle before each run goes on, to send events and the like; it may be
+        called several times.
         """
         expected, commits = await self._run_with_crash(workflow, params, None, drive)
         for n in range(1, commits + 1):
             found, _ = await self._run_with_crash(workflow, params, n, drive)
             if found != expected:
                 raise CrashMismatch(
-                    f"after losing the worker right after commit {n} of {commits}:\n  {found}\nwithout a crash:\n  {expected}"
+                    f"after losing the worker right after commit {n} of {commits}:\n  {found}\n"
+                    f"without a crash:\n  {expected}"
                 )
         status, output, error, _ = expected
         if status != Status.COMPLETE:

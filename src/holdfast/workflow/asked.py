@@ -118,9 +118,7 @@ class AskedTimer(Asked):
         self.due = due
 
     def result(self, seq: int, at: int) -> Fact:
-        return Fact(
-            FactState.RESULT, self.key, 0, StepType.TIMER, at, self.started_at, seq=seq, wake_at=self.due
-        )
+        return Fact(FactState.RESULT, self.key, 0, StepType.TIMER, at, self.started_at, seq=seq, wake_at=self.due)
 
 
 @dataclass(slots=True)

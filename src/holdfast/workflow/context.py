@@ -149,7 +149,8 @@ class Context:
     ) -> Coroutine[Any, Any, Event[Any]]:
         """Wait for an event of a type, oldest first, also one that came before the wait.
 
-        Raises ``WaitForEventTimeoutError`` when none was sent until the deadline. ``payload`` is the type to decode it to.
+        Raises ``WaitForEventTimeoutError`` when none was sent until the deadline. ``payload`` is the type to decode
+        it to.
         """
         machine = self._machine
         check_event_type(type, machine.limits)

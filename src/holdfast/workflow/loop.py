@@ -5,8 +5,8 @@ can make progress here, so the same history always runs the same code in the sam
 (sockets, threads, processes, signals) raises an error that names the call and says what to do instead.
 
 Sets of tasks and futures hash by creation number, so ``asyncio.wait``, ``TaskGroup`` and friends iterate alike on
-every replay. ``asyncio.as_completed`` puts bare coroutines into a set of its own; the wrapper at the end of this module turns them
-into tasks first, in the order given.
+every replay. ``asyncio.as_completed`` puts bare coroutines into a set of its own; the wrapper at the end of this
+module turns them into tasks first, in the order given.
 """
 
 from __future__ import annotations
@@ -64,9 +64,7 @@ class _Ready:
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context")
 
-    def __init__(
-        self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context
-    ) -> None:
+    def __init__(self, callback: Callable[..., object], args: tuple[Any, ...], context: contextvars.Context) -> None:
         self._callback = callback
         self._args = args
         self._context = context
@@ -147,7 +145,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
         if not budget:
             raise WorkflowStuckError(
-                f"workflow code ran {MAX_CALLBACKS:,} callbacks without waiting for anything durable; a loop in it never ends"
+                f"workflow code ran {MAX_CALLBACKS:,} callbacks without waiting for anything durable; "
+                "a loop in it never ends"
             )
 
     def _run_ready(self, budget: int) -> int:
@@ -276,13 +275,17 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
 
 class RunDropped(BaseException):
-    """Thrown into code that is dropped from memory, so that its cleanup runs now and in here. The run itself goes on, replayed."""
+    """Thrown into code that is dropped from memory, so that its cleanup runs now and in here.
+
+    The run itself goes on, replayed.
+    """
 
 
 def _close_quietly(coro: Any) -> None:
     """End a coroutine here and now, however often its cleanup awaits.
 
-    ``close`` would not do: of nested coroutines that await in their cleanup it leaves the inner ones to the garbage collector.
+    ``close`` would not do: of nested coroutines that await in their cleanup it leaves the inner ones to the garbage
+    collector.
     """
     for _ in range(_MOST_THROWS):
         with suppress(BaseException):  # cleanup code may await or raise
@@ -297,9 +300,9 @@ _KEPT = {"get_exception_handler", "get_task_factory"}
 def _refusal(name: str) -> Callable[..., Any]:
     def refuse(_self: WorkflowLoop, *_args: Any, **_kwargs: Any) -> Any:
         raise IOInWorkflowError(
-            f"workflow code called the event loop's {name}(): workflow code is replayed, so it may not do I/O or use threads "
-            "and processes. Put this call into a step: `await ctx.do(name, function, ...)` or a function decorated "
-            "with `@app.step`."
+            f"workflow code called the event loop's {name}(): workflow code is replayed, "
+            "so it may not do I/O or use threads and processes. Put this call into a step: "
+            "`await ctx.do(name, function, ...)` or a function decorated with `@app.step`."
         )
 
     refuse.__name__ = name

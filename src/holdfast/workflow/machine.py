@@ -1,8 +1,8 @@
 """The replay machine: history in, commands out.
 
-Everything the code can observe (a step's result, a timer, an event) is a RESULT fact with a sequence number. The machine
-delivers them one at a time and runs the code to rest between two deliveries, live exactly as on replay; so whatever
-the code does in between, races included, comes out the same each time. A recorded result that the code has
+Everything the code can observe (a step's result, a timer, an event) is a RESULT fact with a sequence number. The
+machine delivers them one at a time and runs the code to rest between two deliveries, live exactly as on replay; so
+whatever the code does in between, races included, comes out the same each time. A recorded result that the code has
 not asked for yet waits until it does, which is why code may gain and lose steps while runs are open.
 
 Time here is the time of the last delivered fact. There is no I/O and no clock.
@@ -271,7 +271,8 @@ class Machine:
             self._steps += 1
             if self._steps > self.limits.steps:
                 raise MaxStepsExceededError(
-                    f"this run asked for more than {self.limits.steps} steps; split it into several runs, or raise Limits(steps=)"
+                    f"this run asked for more than {self.limits.steps} steps; "
+                    "split it into several runs, or raise Limits(steps=)"
                 )
 
     async def _until(self, asked: Asked) -> Any:

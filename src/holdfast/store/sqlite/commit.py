@@ -107,9 +107,7 @@ def _run_statements(tx: Tx, one: Commit) -> Committed | None:
     tx.connection.execute("SAVEPOINT holdfast_statements")
     rejected = tx.guard.run(tx.connection, one.observed.statements)
     if not tx.connection.in_transaction:
-        tx.refused[id(one)] = rejected or Committed(
-            Verdict.REJECTED, message="it rolled the transaction back"
-        )
+        tx.refused[id(one)] = rejected or Committed(Verdict.REJECTED, message="it rolled the transaction back")
         raise TransactionGone
     if rejected is not None:
         tx.connection.execute("ROLLBACK TO holdfast_statements")
@@ -220,6 +218,4 @@ class _Batch:
         for row in rows:
             self._tx.connection.execute(_SQL["deliver"], row)
             if self._tx.connection.changes() != 1:
-                raise StateError(
-                    f"event {row[1]} of run {row[0]} cannot be consumed: it is not there, or was before"
-                )
+                raise StateError(f"event {row[1]} of run {row[0]} cannot be consumed: it is not there, or was before")

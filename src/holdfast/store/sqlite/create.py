@@ -23,9 +23,7 @@ def create(tx: Tx, runs: Sequence[NewRun]) -> list[Created]:
         made = {run for run, _ in numbered}
     else:
         made = {run for (run,) in connection.execute(_SQL["made"], (last,))}
-    connection.executemany(
-        _SQL["task"], [_task_row(run, new, tx.now) for run, new in numbered if run in made]
-    )
+    connection.executemany(_SQL["task"], [_task_row(run, new, tx.now) for run, new in numbered if run in made])
     return [_created(run, new, tx.now) if run in made else _existing(tx, new) for run, new in numbered]
 
 

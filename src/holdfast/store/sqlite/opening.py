@@ -49,17 +49,13 @@ def prepare(path: str, *, create: bool) -> None:
         return
     file = Path(path)
     if not file.parent.is_dir():
-        raise StoreUnavailableError(
-            f"{path} cannot be opened: its directory {file.parent} does not exist. Create it"
-        )
+        raise StoreUnavailableError(f"{path} cannot be opened: its directory {file.parent} does not exist. Create it")
     if file.is_dir():
         raise StoreUnavailableError(f"{path} cannot be opened: it is a directory. Name a file in it")
     if create:
         _create_private(path)
     elif not file.exists():
-        raise StoreUnavailableError(
-            f"{path} does not exist. Check the path, or run the migrations to create it"
-        )
+        raise StoreUnavailableError(f"{path} does not exist. Check the path, or run the migrations to create it")
 
 
 def check_library(version: str) -> None:
@@ -143,6 +139,5 @@ def _use_wal(connection: Connection, path: str) -> None:
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
     raise StoreUnavailableError(
-        f"{path} cannot be used with a write-ahead log (its journal mode stays {mode!r}). "
-        "Put it on a local file system"
+        f"{path} cannot be used with a write-ahead log (its journal mode stays {mode!r}). Put it on a local file system"
     )

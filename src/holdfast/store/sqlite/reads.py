@@ -61,9 +61,7 @@ def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
         workflows = [name for (name,) in tx.connection.execute(_SQL["workflows"])]
     before = _ENDLESS if query.before is None else query.before
     name, extra = ("list", ()) if query.status is None else ("list_status", (query.status,))
-    ranges = [
-        tx.connection.execute(_SQL[name], (workflow, before, query.limit, *extra)) for workflow in workflows
-    ]
+    ranges = [tx.connection.execute(_SQL[name], (workflow, before, query.limit, *extra)) for workflow in workflows]
     newest_first = merge(*ranges, key=lambda row: -row[_INSTANCE])
     return [record(row) for row in islice(newest_first, query.limit)]
 
@@ -89,9 +87,7 @@ def events(tx: Tx, query: PageQuery) -> list[Mail]:
 
 def logs(tx: Tx, query: PageQuery) -> list[StoredLog]:
     name, page = _page("logs", query)
-    return [
-        stored_log(row) for row in tx.connection.execute(_SQL[name], (*page, query.level, query.category))
-    ]
+    return [stored_log(row) for row in tx.connection.execute(_SQL[name], (*page, query.level, query.category))]
 
 
 def _page(table: str, query: PageQuery) -> tuple[str, tuple[int, int, int]]:

@@ -47,9 +47,7 @@ def record(row: Row) -> RunRecord:
 
 
 def fact_rows(run: int, facts: Iterable[Fact]) -> list[Row]:
-    return [
-        (run, *fact) if fact.key.isascii() and fact.name is None else _fact_row(run, fact) for fact in facts
-    ]
+    return [(run, *fact) if fact.key.isascii() and fact.name is None else _fact_row(run, fact) for fact in facts]
 
 
 def _fact_row(run: int, fact: Fact) -> Row:
@@ -76,6 +74,4 @@ def log_rows(run: int, lines: Iterable[Log]) -> list[Row]:
 
 def stored_log(row: Row) -> StoredLog:
     n, level, category, message, data, at, step_key, attempt, is_replay = row
-    return StoredLog(
-        n, Log(level, category, unsafe(message), data, at, unsafe(step_key), attempt, is_replay == 1)
-    )
+    return StoredLog(n, Log(level, category, unsafe(message), data, at, unsafe(step_key), attempt, is_replay == 1))

@@ -182,8 +182,7 @@ class SqliteStore:
             )
         if self._process != os.getpid():
             raise StoreUnavailableError(
-                f"the store on {self._path} was opened before this process was forked. "
-                "Open one in each process"
+                f"the store on {self._path} was opened before this process was forked. Open one in each process"
             )
         return database
 
@@ -216,8 +215,7 @@ class SqliteStore:
         # SQLite goes on writing to a file that was deleted or replaced: what it acknowledges then is lost.
         if opening.identity(self._path) != self._file:
             raise StoreUnavailableError(
-                f"{self._path} was deleted or replaced while it was in use. "
-                "Stop, put the right file back, start again"
+                f"{self._path} was deleted or replaced while it was in use. Stop, put the right file back, start again"
             )
         return leases.heartbeat(tx, beat)
 

@@ -1,0 +1,54 @@
+"""Workflows with steps that are in flight when a signal comes."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+from holdfast import Context, Holdfast
+
+from .program import leave_on_signals
+from .workload import Side, make_app
+
+
+def make_drains_app(database: str, side: str, **worker: Any) -> Holdfast:
+    app = make_app(database, side, **worker)
+    marks = Side(Path(side))
+
+    async def wait(seconds: float, *needs: str) -> str:
+        marks.ran(needs)
+        await asyncio.sleep(seconds)
+        return "waited"
+
+    def block(seconds: float, *needs: str) -> str:
+        marks.ran(needs)
+        time.sleep(seconds)
+        return "blocked"
+
+    @app.workflow
+    async def drains(ctx: Context, seconds: float) -> list[str]:
+        first = await ctx.do("first", wait, seconds)
+        return [first, await ctx.do("second", wait, 0, "first")]
+
+    @app.workflow
+    async def drains_thread(ctx: Context, seconds: float) -> list[str]:
+        first = await ctx.do("first", block, seconds)
+        return [first, await ctx.do("second", block, 0, "first")]
+
+    return app
+
+
+def main(database: str, side: str, drain: str) -> None:
+    """A whole program, for what happens when the interpreter ends."""
+    logging.basicConfig(level=logging.WARNING)
+    app = make_drains_app(database, side, lease="30 seconds", drain=drain)
+
+    async def run() -> None:
+        stop = leave_on_signals()
+        async with app:
+            await stop.wait()
+
+    asyncio.run(run())
