@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import signal
 import sys
 import tempfile
 import time
@@ -19,13 +20,9 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("what", nargs="*", metavar="WORKLOAD", help=f"{', '.join(names)} (all) or scale")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
     parser.add_argument("--quick", action="store_true", help="one small round, to see that all of it runs")
-    parser.add_argument(
-        "--only", choices=CONTENDERS, action="append", help="measure only this contender; repeatable"
-    )
+    parser.add_argument("--only", choices=CONTENDERS, action="append", help="measure only this contender; repeatable")
     parser.add_argument("--lease", type=float, default=5.0, help="Holdfast's lease in W6, in seconds (5)")
-    parser.add_argument(
-        "--window", type=float, default=20.0, help="scale: seconds over which the timers are due (20)"
-    )
+    parser.add_argument("--window", type=float, default=20.0, help="scale: seconds over which the timers are due (20)")
     parser.add_argument("--dir", help="where the databases go (the temporary directory, if it is on a disk)")
     chosen = parser.parse_args(arguments)
     unknown = set(chosen.what) - {*names, "scale"}
@@ -44,6 +41,7 @@ def contenders(chosen: argparse.Namespace) -> list[str]:
 
 def main() -> None:
     chosen = parse(sys.argv[1:])
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that files and children go too
     began = time.monotonic()
     parent = chosen.dir or machine.scratch_parent()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as directory:

@@ -31,9 +31,7 @@ class GroupCommit:
         self._connection = apsw.Connection(path)
         self._connection.pragma("journal_mode", "wal")
         self._connection.pragma("synchronous", "full")
-        self._connection.execute(
-            "create table row (id integer primary key, run integer, step integer, value blob)"
-        )
+        self._connection.execute("create table row (id integer primary key, run integer, step integer, value blob)")
         self._warm_up()
         self._rows: list[tuple[int, int, bytes]] = []
         self._waiting: list[asyncio.Future[None]] = []

@@ -29,9 +29,7 @@ WORKLOADS = (
     Workload("W2b", "W2b round trip", "ms p50", "start of a run of one step to its result, one at a time"),
     Workload("W3", "W3 fan-out", "s", "500 runs of one step, started and awaited by one client"),
     Workload("W4", "W4 event", "ms p50", "an event is sent to a waiting run, until that run's result"),
-    Workload(
-        "W6", "W6 recovery", "s", "SIGKILL with 2,000 runs in flight, until a new process has ended them all"
-    ),
+    Workload("W6", "W6 recovery", "s", "SIGKILL with 2,000 runs in flight, until a new process has ended them all"),
 )
 
 MEASURES = {"W1": "throughput", "W2a": "sequential", "W2b": "round_trip", "W3": "fan_out", "W4": "event"}
@@ -53,9 +51,7 @@ class Plan:
             "W2a": {"steps": 200},
             "W2b": {"samples": 100},
             "W3": {"runs": 500},
-            "W4": {"samples": 10, "spread": 1.0}
-            if contender == "dbos_default"
-            else {"samples": 40, "spread": 0.02},
+            "W4": {"samples": 10, "spread": 1.0} if contender == "dbos_default" else {"samples": 40, "spread": 0.02},
             "W6": {"runs": 2000},
         }
         return {name: value / 5 if self.quick else value for name, value in full[workload].items()}

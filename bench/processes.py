@@ -17,20 +17,23 @@ class MeasurementError(Exception):
     """A child failed or took too long; the message ends with the last line it wrote."""
 
 
-def spawn(job: Job) -> subprocess.Popen[str]:
+def spawn(job: Job, *, heard: bool = True) -> subprocess.Popen[str]:
+    """Start the child; one that nobody listens to must not block on what it says."""
+    to = subprocess.PIPE if heard else subprocess.DEVNULL
     return subprocess.Popen(
         [sys.executable, "-m", "bench.child", job.to_json()],
         cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        stdout=to,
+        stderr=to,
         text=True,
     )
 
 
-def stop(process: subprocess.Popen[str]) -> None:
-    """SIGKILL, which is both the point of W6 and the end of a child that hangs."""
+def stop(process: subprocess.Popen[str]) -> str:
+    """SIGKILL, which is both the point of W6 and the end of a child that hangs; the last line of its errors."""
     process.kill()
-    process.communicate()
+    _, err = process.communicate()
+    return _last_line(err or "")
 
 
 def measure(job: Job, *, time_limit: float = TIME_LIMIT_SECONDS) -> Measurement:
@@ -38,9 +41,11 @@ def measure(job: Job, *, time_limit: float = TIME_LIMIT_SECONDS) -> Measurement:
     try:
         out, err = process.communicate(timeout=time_limit)
     except subprocess.TimeoutExpired:
-        raise MeasurementError(f"{job.contender} {job.measure}: no result in {time_limit:.0f} s") from None
-    finally:
+        said = stop(process)
+        raise MeasurementError(f"{job.contender} {job.measure}: no result in {time_limit:.0f} s; {said}") from None
+    except BaseException:
         stop(process)
+        raise
     if process.returncode != 0 or not out.strip():
         raise MeasurementError(f"{job.contender} {job.measure}: {_last_line(err)}")
     measured: Measurement = json.loads(out.strip().splitlines()[-1])
@@ -49,4 +54,4 @@ def measure(job: Job, *, time_limit: float = TIME_LIMIT_SECONDS) -> Measurement:
 
 def _last_line(text: str) -> str:
     lines = text.strip().splitlines()
-    return lines[-1] if lines else "ended without a result"
+    return lines[-1] if lines else "it wrote no error"

@@ -20,9 +20,7 @@ CONCURRENCY = 1000  # Holdfast's default; DBOS has no limit, but its ideal is co
 KILL_AT_SHARE = 0.3  # of all steps begun, and every start acknowledged
 KILL_AFTER_SECONDS = 60.0
 WATCH_SECONDS = 0.002
-ALL_STARTED = (
-    ".started"  # the ending of the empty file by which the victim says that every start is acknowledged
-)
+ALL_STARTED = ".started"  # the ending of the empty file by which the victim says that every start is acknowledged
 
 Step = tuple[int, int]
 
@@ -64,7 +62,7 @@ def kill_and_recover(contender: str, where: Path, runs: int, lease: float) -> Me
 
 
 def _kill_in_flight(job: Job, log: Path, runs: int) -> float:
-    victim = spawn(job)
+    victim = spawn(job, heard=False)
     try:
         _watch(victim, log, runs)
     finally:
@@ -100,9 +98,7 @@ def read(log: Path) -> Progress:
 def _outcome(before: Progress, after: Progress, runs: int, *, seconds: float) -> Measurement:
     total = runs * STEPS_PER_RUN
     if len(after.ended) < total:
-        raise MeasurementError(
-            f"{total - len(after.ended)} steps never ended, although their runs are complete"
-        )
+        raise MeasurementError(f"{total - len(after.ended)} steps never ended, although their runs are complete")
     again = {step for step, times in after.begun.items() if times > 1}
     committed = before.ended.keys() - again  # a step that was committed is not run again
     ideal = ideal_seconds(committed, runs)

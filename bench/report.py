@@ -99,8 +99,7 @@ def table(rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table whose columns line up in a terminal too."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |"
-        for row in rows
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
     ]
     rule = "|" + "|".join("-" * (width + 2) for width in widths) + "|"
     return "\n".join([lines[0], rule, *lines[1:]])

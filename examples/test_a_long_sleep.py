@@ -5,7 +5,6 @@ Run it: python examples/test_a_long_sleep.py
 """
 
 import asyncio
-import time
 
 from holdfast import Context, Holdfast, WaitForEventTimeoutError
 from holdfast.testing import Harness
@@ -55,11 +54,9 @@ async def test_losing_the_worker_anywhere_changes_nothing() -> None:
 
 
 async def main() -> None:
-    began = time.monotonic()
     await test_a_customer_who_does_not_renew_is_reminded_once()
     await test_losing_the_worker_anywhere_changes_nothing()
     print("two years of subscriptions, both tests passed")
-    print("took less than two seconds:", time.monotonic() - began < 2)
 
 
 if __name__ == "__main__":

@@ -105,10 +105,16 @@ class Scene:
         await until(self.checker.complete, self.story, seconds)
 
     async def stop(self, worker: Child, number: int = signal.SIGTERM, seconds: float = 20) -> int:
+        if number != signal.SIGKILL:
+            await until(lambda: not worker.alive or self.is_open(worker), "it never opened the database")
         worker.signal(number)
         await until(lambda: not worker.alive, lambda: f"it does not stop: {worker.said()}", seconds)
         assert worker.code is not None
         return worker.code
+
+    def is_open(self, worker: Child) -> bool:
+        """Its handlers are installed and its app is open."""
+        return any("open" in line and line["pid"] == worker.pid for line in self.checker.side())
 
     def story(self) -> str:
         return self.checker.open_runs() + "\n" + "\n".join(worker.said()[-2000:] for worker in self.workers[-4:])

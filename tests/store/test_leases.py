@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import Freed, Held, NewRun, Signal, TaskRef, Verdict
-from store.world import FLOW, LEASE, World, result, waiting
+from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Held, NewRun, Signal, TaskRef, Verdict
+from store.world import FLOW, LEASE, World, failure, result, waiting
 
 
 async def test_a_heartbeat_keeps_every_lease_of_its_owner(world: World) -> None:
@@ -239,3 +239,47 @@ async def test_a_dead_worker_loses_all_its_tasks(world: World) -> None:
 
     assert len(await world.store.reap(9)) == 200
     assert len((await world.claim("w2", limit=500)).claims) == 200
+
+
+async def test_a_commit_without_a_result_forgets_no_losses(world: World) -> None:
+    await world.begin("a")
+    world.clock.advance(LEASE)
+    await world.store.reap(9)
+    claim = await world.take("w2")
+
+    await world.commit(claim.task, facts=[failure("s", 1)])
+
+    assert (await world.find("a")).losses == 1
+
+
+async def test_suspects_are_claimed_one_at_a_time_and_last(world: World) -> None:
+    for name in ("a", "b"):
+        await world.begin(name)
+    await lose_holders(world, SUSPECT_LOSSES)
+    await world.start("c")
+
+    first = await world.claim(owner="w2")
+    second = await world.claim(owner="w2", suspects=False)
+
+    assert [claim.run.instance_id for claim in first.claims] == ["c", "a"]
+    assert (first.next_due, len(second.claims)) == (None, 0)
+    assert [claim.run.instance_id for claim in (await world.claim(owner="w3")).claims] == ["b"]
+
+
+async def test_a_suspect_that_gets_further_is_one_no_more(world: World) -> None:
+    await world.begin("a")
+    await lose_holders(world, SUSPECT_LOSSES)
+    claim = await world.take("w2")
+
+    await world.commit(claim.task, facts=[result("s")], then=waiting(run_at=await world.now()))
+
+    assert [c.run.instance_id for c in (await world.claim(owner="w3", suspects=False)).claims] == ["a"]
+
+
+async def lose_holders(world: World, times: int) -> None:
+    """Let every holder of every task die, so many times in a row."""
+    for n in range(times):
+        world.clock.advance(LEASE)
+        await world.store.reap(99)
+        if n + 1 < times:
+            await world.claim(owner=f"dying-{n}")

@@ -82,8 +82,9 @@ class World:
         lease_ms: int = LEASE,
         queues: Iterable[str] = ("default",),
         workflows: Iterable[str] = (FLOW,),
+        suspects: bool = True,
     ) -> ClaimResult:
-        request = ClaimRequest(owner, lease_ms, limit, list(queues), frozenset(workflows))
+        request = ClaimRequest(owner, lease_ms, limit, list(queues), frozenset(workflows), suspects)
         return await self.store.claim(request)
 
     async def claimed_ids(self, **options: Any) -> list[str]:

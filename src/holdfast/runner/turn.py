@@ -20,6 +20,7 @@ from holdfast.ports import Alarm
 from holdfast.runner.attempts import Ports, Running
 from holdfast.runner.committer import Committer
 from holdfast.store.protocol import (
+    SUSPECT_LOSSES,
     Claim,
     Commit,
     Committed,
@@ -95,6 +96,7 @@ class Turn:
         """The last advance counted lost attempts: they are written before anything runs again."""
         self._holding = False
         self._stopping = False
+        self._progressed = False
         self._unstarted = False
         """Calls were left out because the turn has to stop: they are for whoever claims the run next."""
         self._planned: Finish | Park | Release | None = None
@@ -140,6 +142,11 @@ class Turn:
         """Start no more steps; give the run back once those in flight have ended."""
         self._stopping = True
         self._wake()
+
+    @property
+    def suspect(self) -> bool:
+        """Its last holders died with it, and it has not got further yet."""
+        return self.claim.run.losses >= SUSPECT_LOSSES and not self._progressed
 
     @property
     def waiting(self) -> bool:
@@ -253,6 +260,7 @@ class Turn:
         if self._holding:
             self._forget_machine()  # the pause was withdrawn: the code goes on from what is written
             self._holding = False
+        self._progressed = True
         self.signal(committed.signal)
 
     def _rejected(self, committed: Committed) -> None:

@@ -24,6 +24,7 @@ from holdfast.runner.config import WorkerConfig
 from holdfast.runner.looper import Looper
 from holdfast.runner.turn import Budget, Tools, Turn
 from holdfast.store.protocol import (
+    SUSPECT_LOSSES,
     Claim,
     ClaimRequest,
     Commit,
@@ -187,6 +188,8 @@ class Worker:
         if turn.due_at is not None:
             self._work_at(turn.due_at)
         self._room.set()
+        if turn.claim.run.losses >= SUSPECT_LOSSES:
+            self._claims.wake()  # the next suspect may come
 
     async def _park(self, turn: Turn, error: Exception) -> None:
         """Something is wrong with the engine or the data: the run is set aside, and says why; the others go on."""
@@ -210,6 +213,7 @@ class Worker:
                 limit=limit,
                 queues=self._config.queues,
                 workflows=self._registry.runnable(),
+                suspects=not any(turn.suspect for turn in self._turns.values()),
             )
         )
         for claim in result.claims:

@@ -178,6 +178,9 @@ class Sent:
 # --- tasks
 
 
+SUSPECT_LOSSES = 2
+
+
 class TaskRef(NamedTuple):
     """A claimed task: the four values that every write of a turn must match."""
 
@@ -203,6 +206,12 @@ class ClaimRequest:
     queues: Sequence[str]
     workflows: frozenset[str]
     """Only these: what a worker has not registered it leaves to others."""
+    suspects: bool = True
+    """Whether it may also take one task, and no more, that lost its last ``SUSPECT_LOSSES`` holders in a row.
+
+    Whoever holds many runs dies with all of them, so losses fall on the innocent too. Suspects are therefore held
+    one at a time by each worker: the guilty one soon dies alone.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -448,7 +457,10 @@ class Store(Protocol):
         ...
 
     async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
-        """Apply each under its own fence. One that is lost or rejected does not touch the others."""
+        """Apply each under its own fence. One that is lost or rejected does not touch the others.
+
+        A commit that holds a RESULT, or gives the task back, forgets the task's losses.
+        """
         ...
 
     async def heartbeat(self, owner: str, lease_ms: int) -> list[Held]:

@@ -8,6 +8,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -109,8 +110,7 @@ def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any] | No
     target = function.func if isinstance(function, functools.partial) else function
     if not inspect.isroutine(target):
         target = getattr(target, "__call__", target)  # noqa: B004  (an object that is called)
-    closure = inspect.getclosurevars(target).nonlocals if inspect.isfunction(target) else {}
-    scope = {**(local_names or {}), **closure}
+    scope = {**(local_names or {}), **_closure(target)}
     try:
         return typing.get_type_hints(target, localns=scope, include_extras=True)
     except (NameError, TypeError, AttributeError):
@@ -155,18 +155,43 @@ _MOST_SPECS = 10_000
 
 
 def spec_of(function: Any) -> StepSpec:
-    """The spec of anything callable. Closures made by the same line share one, whatever they closed over."""
+    """The spec of anything callable. Functions made by the same line share one, if their annotations mean the same."""
     if isinstance(function, Step):
         return function.spec
-    code = getattr(function, "__code__", None)
-    if code is None:
+    shape = _shape(function)
+    if shape is None:
         return inspect_step(function)
-    spec = _specs.get(code)
+    spec = _specs.get(shape)
     if spec is None:
         if len(_specs) >= _MOST_SPECS:
             _specs.clear()
-        spec = _specs[code] = inspect_step(function)
+        spec = _specs[shape] = inspect_step(function)
     return spec if spec.function is function else replace(spec, function=function)
+
+
+def _shape(function: Any) -> tuple[Any, ...] | None:
+    """What a spec is read from: the code, the annotations, and the classes closed over, which an annotation may name."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return None
+    classes = tuple(value for value in _closure(function).values() if isinstance(value, type))
+    shape = (code, tuple(function.__annotations__.values()), classes)
+    try:
+        hash(shape)
+    except TypeError:
+        return None
+    return shape
+
+
+def _closure(function: Any) -> dict[str, Any]:
+    """The variables a function closes over, as far as they have a value yet."""
+    cells = getattr(function, "__closure__", None) or ()
+    names = function.__code__.co_freevars if cells else ()
+    values: dict[str, Any] = {}
+    for name, cell in zip(names, cells, strict=True):
+        with suppress(ValueError):  # a variable that is assigned later
+            values[name] = cell.cell_contents
+    return values
 
 
 @dataclass(eq=False)

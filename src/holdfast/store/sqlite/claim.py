@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
@@ -15,6 +16,9 @@ from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("claim")
+
+SUSPECT_BUCKET = 2
+"""The lanes of tasks that lost several holders in a row: the last ones."""
 
 
 class _Lane(NamedTuple):
@@ -33,6 +37,7 @@ class _Due(NamedTuple):
     kind: int
     lost: int
     epoch: int
+    bucket: int
 
 
 def claim(tx: Tx, request: ClaimRequest) -> ClaimResult:
@@ -41,12 +46,15 @@ def claim(tx: Tx, request: ClaimRequest) -> ClaimResult:
     if not due:
         return ClaimResult((), _next_due(lanes), tx.now)
     _take(tx, due, request)
+    if due[-1].bucket == SUSPECT_BUCKET:
+        request = replace(request, suspects=False)  # one is enough
     return ClaimResult(_claims(tx, due, request.owner), _next_due(_lanes(tx, request)), tx.now)
 
 
 def _lanes(tx: Tx, request: ClaimRequest) -> list[_Lane]:
     asked = (json.dumps(list(request.queues)), json.dumps(sorted(request.workflows)))
-    found = tx.connection.execute(_SQL["lanes"], (*asked, tx.now, request.limit)).get
+    buckets = json.dumps([0, 1, SUSPECT_BUCKET] if request.suspects else [0, 1])
+    found = tx.connection.execute(_SQL["lanes"], (*asked, tx.now, request.limit, buckets)).get
     return sorted(_Lane(*lane) for lane in json.loads(found))
 
 
@@ -58,12 +66,16 @@ def _due(tx: Tx, lanes: list[_Lane], limit: int) -> list[_Due]:
     """The first ``limit`` due tasks: in the order of lanes, those of equal rank merged by time."""
     chosen: list[_Due] = []
     heads = [lane for lane in lanes if lane.run_at <= tx.now]
-    for _, equals in groupby(heads, lambda lane: (lane.bucket, lane.priority)):
+    for (bucket, _), equals in groupby(heads, lambda lane: (lane.bucket, lane.priority)):
         room = limit - len(chosen)
+        if bucket == SUSPECT_BUCKET:
+            room = min(room, 1)
         if room <= 0:
             break
         found = [_Due(*row) for lane in equals for row in _due_in(tx, lane, room)]
         chosen += sorted(found)[:room]
+        if bucket == SUSPECT_BUCKET:
+            break
     return chosen
 
 

@@ -17,6 +17,7 @@ from holdfast.store.protocol import (
     Commit,
     Committed,
     Created,
+    FactState,
     Finish,
     Observed,
     Park,
@@ -128,6 +129,11 @@ def _holds_task(holds: _Holds, task: TaskRef) -> _Hold | None:
     return hold
 
 
+def _progress(one: Commit) -> bool:
+    """Whether the run got further. Writing down that attempts were lost, or that one runs, is not progress."""
+    return any(fact.state == FactState.RESULT for fact in one.observed.facts)
+
+
 class _Batch:
     """Rows of many commits, gathered by statement."""
 
@@ -177,8 +183,8 @@ class _Batch:
         if one.in_flight == 0:
             self._paused.append((one.task.run, None))
             return _PAUSED
-        if hold.losses:
-            self._put("keep", (*one.task[:2], hold.signal))
+        if hold.losses and _progress(one):
+            self._put("keep", (*one.task[:2], hold.signal, 0))
         return _PAUSING
 
     def _follow(self, one: Commit, hold: _Hold) -> Committed:
@@ -202,9 +208,10 @@ class _Batch:
 
     def _keep(self, one: Commit, hold: _Hold) -> Committed:
         # The common commit of a turn that goes on: its task row is left alone.
-        if not hold.losses and not hold.signal:
+        losses = 0 if hold.losses and _progress(one) else hold.losses
+        if losses == hold.losses and not hold.signal:
             return _APPLIED
-        self._put("keep", (*one.task[:2], hold.signal & ~Signal.MAIL))
+        self._put("keep", (*one.task[:2], hold.signal & ~Signal.MAIL, losses))
         return Committed(Verdict.APPLIED, Signal(hold.signal))
 
     def _release(self, task: TaskRef, release: Release, hold: _Hold) -> Committed:

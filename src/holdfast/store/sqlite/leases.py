@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.model import TaskKind
-from holdfast.store.protocol import Freed, Held, Signal, TaskRef
+from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Held, Signal, TaskRef
+from holdfast.store.sqlite.claim import SUSPECT_BUCKET
 from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
@@ -68,7 +69,8 @@ def _reading_mail(tx: Tx, owner: str, held: list[Held]) -> list[Held]:
 
 def _free(tx: Tx, task: _Expired, max_losses: int) -> Freed:
     losses, kind = task.losses + 1, TaskKind.RETRY
-    tx.connection.execute(_SQL["lose"], (task.run, task.unit, tx.now, kind, kind.bucket, losses))
+    bucket = SUSPECT_BUCKET if losses >= SUSPECT_LOSSES else kind.bucket
+    tx.connection.execute(_SQL["lose"], (task.run, task.unit, tx.now, kind, bucket, losses))
     parked = losses >= max_losses
     if parked:
         times = "once" if losses == 1 else f"{losses} times in a row"

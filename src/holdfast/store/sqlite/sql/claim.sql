@@ -3,7 +3,7 @@
 -- A chain of lanes stops once it has as many due ones as can be taken.
 -- name: lanes
 WITH RECURSIVE
-    bucket (n) AS (VALUES (0), (1)),
+    bucket (n) AS (SELECT value FROM json_each(?5)),
     lane (queue, workflow, bucket, priority, run_at, due) AS (
         SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, t.run_at <= ?3
           FROM json_each(?1) AS q
@@ -29,7 +29,7 @@ WITH RECURSIVE
 SELECT json_group_array(json_array(bucket, priority, queue, workflow, run_at)) FROM lane;
 
 -- name: due
-SELECT run_at, run, unit, kind, lost, epoch FROM holdfast_task INDEXED BY holdfast_task_due
+SELECT run_at, run, unit, kind, lost, epoch, bucket FROM holdfast_task INDEXED BY holdfast_task_due
  WHERE owner IS NULL AND run_at IS NOT NULL
    AND queue = ?1 AND workflow = ?2 AND bucket = ?3 AND priority = ?4 AND run_at <= ?5
  ORDER BY run_at LIMIT ?6;

@@ -19,7 +19,7 @@ VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_log WHERE run = ?1), 0), ?
 UPDATE holdfast_run SET started_at = ?2, updated_at = ?3 WHERE id = ?1 AND started_at IS NULL;
 
 -- name: keep
-UPDATE holdfast_task SET losses = 0, signal = ?3 WHERE run = ?1 AND unit = ?2;
+UPDATE holdfast_task SET losses = ?4, signal = ?3 WHERE run = ?1 AND unit = ?2;
 
 -- name: finish
 UPDATE holdfast_run SET status = ?2, output = ?3, error = ?4, note = NULL, updated_at = ?5, completed_at = ?5

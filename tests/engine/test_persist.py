@@ -1,0 +1,119 @@
+"""When a run is written down: at every boundary, or only when it suspends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Literal
+
+import pytest
+
+from holdfast import Context, Holdfast, InvalidOptionError, Retry
+from holdfast.testing import Harness
+
+
+def _five(app: Holdfast, persist: Literal["step", "task"], calls: list[int]) -> Any:
+    @app.workflow(persist=persist)
+    async def flow(ctx: Context) -> int:
+        for n in range(5):
+            await ctx.do(f"s{n}", calls.append, n)
+        return len(calls)
+
+    return flow
+
+
+@pytest.mark.parametrize(("persist", "commits"), [("step", 5), ("task", 1)])
+async def test_five_steps_and_the_end_take_so_many_commits(
+    app: Holdfast, h: Harness, persist: Any, commits: int
+) -> None:
+    run = await h.start(_five(app, persist, []))
+    await h.run_until_idle()
+    assert await run.result() == 5
+    assert h._store.commits == commits
+    assert [s.status for s in (await run.history()).steps] == ["completed"] * 5
+
+
+@pytest.mark.parametrize(("persist", "again"), [("step", []), ("task", [0, 1, 2])])
+async def test_a_crash_repeats_what_was_not_written(app: Holdfast, h: Harness, persist: Any, again: list[int]) -> None:
+    calls: list[int] = []
+    crashing = asyncio.get_running_loop().create_future()
+
+    @app.workflow(persist=persist)
+    async def flow(ctx: Context) -> list[int]:
+        for n in range(3):
+            await ctx.do(f"s{n}", calls.append, n)
+        await ctx.do("crash", lambda: crashing if False else None)
+        await ctx.do("hang", _maybe_hang)
+        return calls
+
+    async def _maybe_hang() -> None:
+        if not crashing.done():
+            crashing.set_result(None)
+            await asyncio.get_running_loop().create_future()
+
+    run = await h.start(flow)
+    await h.tick()
+    h._the_worker().abandon()
+    h._worker = h._new_worker()
+    await h.advance("31 seconds", run=False)
+    await h.run_until_idle()
+    await h.advance("1 minute")
+    assert await run.result() == [0, 1, 2, *again]
+
+
+async def test_buffered_results_are_written_when_the_run_suspends(app: Holdfast, h: Harness) -> None:
+    calls: list[str] = []
+
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> list[str]:
+        await ctx.do("a", calls.append, "a")
+        await ctx.do("b", calls.append, "b")
+        await ctx.sleep("nap", 60)
+        await ctx.do("c", calls.append, "c")
+        return calls
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    assert h._store.commits == 1
+    await h.restart()
+    await h.advance(60)
+    assert await run.result() == ["a", "b", "c"]
+    assert h._store.commits == 2
+
+
+async def test_a_failed_attempt_is_written_before_its_retry_is_waited_for(app: Holdfast, h: Harness) -> None:
+    attempts: list[int] = []
+
+    def flaky() -> str:
+        attempts.append(1)
+        if len(attempts) < 3:
+            raise OSError("again")
+        return "worked"
+
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> Any:
+        return await ctx.do("flaky", flaky, retry=Retry(5, "10s", "constant"))
+
+    run = await h.start(flow)
+    for _ in range(2):
+        await h.run_until_idle()
+        await h.restart()
+        await h.advance("10s")
+    assert await run.result() == "worked"
+    assert len(attempts) == 3
+
+
+@pytest.mark.parametrize("persist", ["step", "task"])
+async def test_both_give_the_same_result_after_a_crash_at_any_commit(app: Holdfast, h: Harness, persist: Any) -> None:
+    @app.workflow(persist=persist)
+    async def flow(ctx: Context) -> list[Any]:
+        first = await asyncio.gather(*(ctx.do(f"p{n}", lambda n=n: n) for n in range(3)))
+        await ctx.sleep("nap", 60)
+        return [*first, await ctx.do("last", lambda: "z"), str(ctx.uuid4())]
+
+    result = await h.crash_everywhere(flow)
+    assert result[:4] == [0, 1, 2, "z"]
+
+
+def test_other_words_are_refused(app: Holdfast) -> None:
+    with pytest.raises(InvalidOptionError, match="persist"):
+        app.workflow(persist="sometimes")  # type: ignore[call-overload]
