@@ -15,9 +15,10 @@ import threading
 import time as _time
 import uuid
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from queue import SimpleQueue
 from typing import Any, Protocol
 
 from holdfast.core.model import to_ms
@@ -160,25 +161,75 @@ class Spawn(Protocol):
 
 
 class LocalSpawn:
-    """This process: tasks of the running loop and a pool of threads."""
+    """This process: tasks of the running loop, and threads."""
 
     def __init__(self, threads: int = 128) -> None:
-        self._threads = threads
-        self._pool: ThreadPoolExecutor | None = None
+        self._threads = Threads(threads)
 
     def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_task(coro, context=context)
 
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]:
-        if self._pool is None:
-            self._pool = ThreadPoolExecutor(self._threads, thread_name_prefix="holdfast-step")
-        return asyncio.get_running_loop().run_in_executor(self._pool, context.run, call)
+        return self._threads.submit(lambda: context.run(call))
 
     def close(self) -> None:
-        if self._pool is not None:
-            # A step that ignores its cancellation may still be running; the process does not wait for it.
-            self._pool.shutdown(wait=False, cancel_futures=True)
-            self._pool = None
+        self._threads.close()
+
+
+class Threads:
+    """A pool of daemon threads: a step that never returns does not keep a finished program alive.
+
+    The standard library's pool waits for its threads when the interpreter exits, whatever they do.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._idle = 0
+        self._lock = threading.Lock()
+        self._calls: SimpleQueue[tuple[asyncio.Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+
+    def submit(self, call: Callable[[], Any]) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._calls.put((future, call))
+        with self._lock:
+            if self._idle:
+                self._idle -= 1
+            elif self._count < self._most:
+                self._count += 1
+                start_thread(self._serve, f"holdfast-step-{self._count}")
+        return future
+
+    def close(self) -> None:
+        """Let the threads end once they have nothing to do. Nobody waits for one that is still busy."""
+        with self._lock:
+            for _ in range(self._count):
+                self._calls.put(None)
+            self._count = self._idle = 0
+
+    def _serve(self) -> None:
+        while (item := self._calls.get()) is not None:
+            future, call = item
+            try:
+                result, error = call(), None
+            except BaseException as raised:
+                result, error = None, raised
+            with self._lock:
+                self._idle += 1
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                future.get_loop().call_soon_threadsafe(_settle, future, result, error)
+            del item, future, call, result, error
+
+
+def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+    if future.done():
+        return
+    if isinstance(error, StopIteration):  # a future cannot hold one
+        error = RuntimeError(f"the function raised StopIteration: {error}")
+    if error is None:
+        future.set_result(result)
+    else:
+        future.set_exception(error)
 
 
 def start_thread(target: Callable[[], None], name: str) -> threading.Thread:

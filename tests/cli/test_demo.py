@@ -116,6 +116,21 @@ def test_interrupted_in_a_terminal_it_leaves_nothing_behind(tmp_path: Path) -> N
         os.kill(int(pid), 0)
 
 
+def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
+    """As in ``holdfast demo | head -1``."""
+    command = [str(HOLDFAST), "demo", "--file", str(tmp_path / "demo.db"), "--no-keep"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+
+    with process.stderr:
+        assert process.stderr.read() == ""
+    assert process.wait(20) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
 def read_until(terminal: int, text: str | None) -> str:
     """What is written up to and including ``text`` (None: to the end), without colours."""
     seen = ""

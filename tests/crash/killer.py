@@ -68,6 +68,26 @@ class Counter:
             os.kill(os.getpid(), self._number)
 
 
+def limit_pages(most: int) -> None:
+    """The database of this process may not grow beyond so many pages, until it gets SIGUSR1."""
+    make, opened = opening.writer, list[apsw.Connection]()
+    limit = most
+
+    def writer(*args: Any) -> apsw.Connection:
+        connection = make(*args)
+        connection.pragma("max_page_count", limit)
+        opened.append(connection)
+        return connection
+
+    def free(*_: object) -> None:
+        nonlocal limit
+        limit = 1_000_000
+        opened[-1].pragma("max_page_count", limit)  # waits for the thread that uses the connection
+
+    opening.writer = writer
+    signal.signal(signal.SIGUSR1, free)
+
+
 def stop_before_results(side: Side) -> None:
     """Stop this process (SIGSTOP) with the first results in its hands, and write down what the store says to them later."""
     method = SqliteStore.commit

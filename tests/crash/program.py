@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
+import time
 from importlib import import_module
 from pathlib import Path
 from typing import Any
+
+import apsw
 
 from holdfast import Holdfast, InstanceTerminalError
 
 from . import killer
 from .killer import Counter
-from .workload import Planned, Side, plan
+from .workload import Planned, Side, make_app, plan
 
 
 def work(
@@ -24,6 +27,7 @@ def work(
     kill_at: str | None = None,
     kill_with: int = signal.SIGKILL,
     stop_before_results: bool = False,
+    pages: int | None = None,
     copies: int = 0,
     count: str | None = None,
     **worker: Any,
@@ -34,6 +38,8 @@ def work(
     counter.arm()
     if stop_before_results:
         killer.stop_before_results(Side(Path(side)))
+    if pages is not None:
+        killer.limit_pages(pages)
     module, _, make = app.partition(":")
     made = getattr(import_module(f"{__package__}.{module}"), make)(database, side, **worker)
     asyncio.run(_work(made, Side(Path(side)), [p for p in plan(copies) if p.by_worker]))
@@ -51,6 +57,37 @@ async def _work(app: Holdfast, side: Side, own: list[Planned]) -> None:
             side.write({"acknowledged": "start", "id": planned.id})
             await send_events(run, planned, side)
         await stop.wait()
+
+
+def hold_lock(*, database: str, side: str, seconds: float) -> int:
+    """Another program that uses the same file, and takes its time inside a transaction."""
+    connection = apsw.Connection(database)
+    connection.execute("BEGIN IMMEDIATE")
+    Side(Path(side)).write({"locked": True})
+    time.sleep(seconds)
+    connection.execute("INSERT INTO ledger VALUES ('stranger', 'here'); DELETE FROM ledger WHERE run = 'stranger'; COMMIT")
+    return 0
+
+
+def start_and_send(*, database: str, side: str, copies: int, part: int, parts: int) -> int:
+    """A client: starts its part of the plan, each run on its own, and sends their events."""
+    app = make_app(database, side)
+    mine = [p for p in plan(copies)[part::parts] if p.started_by is None]
+    asyncio.run(_start_and_send(app, Side(Path(side)), mine))
+    return 0
+
+
+async def _start_and_send(app: Holdfast, side: Side, mine: list[Planned]) -> None:
+    async def one(planned: Planned) -> None:
+        run = await app.start(planned.workflow, planned.n, id=planned.id)
+        side.write({"acknowledged": "start", "id": planned.id})
+        await send_events(run, planned, side)
+        assert await run.result(timeout=60) == planned.expected
+
+    async with app.connect(), asyncio.TaskGroup() as group:
+        for planned in mine:
+            group.create_task(one(planned))
+            await asyncio.sleep(0.002)
 
 
 async def send_events(run: Any, planned: Planned, side: Side) -> None:

@@ -56,6 +56,12 @@ class Scene:
         connection.close()
         self.checker = Checker(self.database, self.side, self.plan)
 
+    def use_plan(self, planned: list[Planned]) -> None:
+        """Others start the runs: this is what they start."""
+        self.checker.close()
+        self.plan = planned
+        self.checker = Checker(self.database, self.side, planned)
+
     def copy(self, name: str) -> Scene:
         """The same place as it is now, with nobody working."""
         other = Scene(self.folder.parent / name, self._herd, self.copies)

@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import Delivery, Finish, NewEvent, PageQuery, Signal, Verdict
-from store.world import FLOW, World, result, waiting
+from store.world import FLOW, LEASE, World, result, waiting
 
 
 async def test_events_are_numbered_from_one_in_the_order_of_arrival(world: World) -> None:
@@ -143,12 +143,32 @@ async def test_no_wake_up_is_lost_between_the_look_and_the_release(world: World)
 async def test_mail_that_was_seen_before_does_not_make_a_release_due(world: World) -> None:
     task = await world.begin("a")
     await world.send("go")
-    await world.store.signals("w1")
+
+    answer = await world.commit(task, then=waiting("go"), seen=1)
+
+    assert not answer.due_now
+    assert await world.claimed_ids() == []
+
+
+async def test_mail_that_nobody_waits_for_does_not_make_a_release_due(world: World) -> None:
+    task = await world.begin("a")
+    await world.send("go")
 
     answer = await world.commit(task, then=waiting("other"))
 
     assert not answer.due_now
-    assert await world.claimed_ids() == []
+
+
+@pytest.mark.parametrize("look", ["signals", "heartbeat"])
+async def test_a_signal_that_was_read_but_not_acted_on_still_wakes_at_the_release(world: World, look: str) -> None:
+    task = await world.begin("a")
+    await world.send("go")
+    await (world.store.signals("w1") if look == "signals" else world.store.heartbeat("w1", LEASE))
+
+    answer = await world.commit(task, then=waiting("go"))
+
+    assert answer.due_now
+    assert await world.claimed_ids() == ["a"]
 
 
 async def test_a_run_can_finish_with_mail_unread(world: World) -> None:
@@ -202,7 +222,7 @@ async def test_a_duplicate_wakes_nobody(world: World) -> None:
     await world.wait("a", "go")
     await world.send("go", dedup="k")
     claim = await world.take()
-    await world.commit(claim.task, then=waiting("go"))
+    await world.commit(claim.task, then=waiting("go"), seen=1)
 
     assert (await world.send("go", dedup="k")).woken is False
     assert await world.claimed_ids() == []

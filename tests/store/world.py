@@ -139,10 +139,11 @@ def turn(
     then_logs: Iterable[Log] = (),
     in_flight: int = 0,
     started_at: int | None = None,
+    seen: int = 0,
     **observed: Any,
 ) -> Commit:
     follows = Follows(list(then_facts), list(then_logs), then)
-    return Commit(task, Observed(**observed), follows, in_flight, started_at)
+    return Commit(task, Observed(**observed), follows, in_flight, started_at, seen)
 
 
 def waiting(*topics: str, run_at: int | None = None) -> Release:

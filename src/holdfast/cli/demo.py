@@ -125,11 +125,12 @@ class Demo:
         await order.send_event("approval", {"by": "ann"})
         result = asyncio.ensure_future(order.result())
         await self._until(result.done)
+        await self._look()
         await self._workers[-1].stop()
         return recorded, result.result()
 
     async def _start_worker(self, name: str) -> WorkerProcess:
-        worker = WorkerProcess(name, self._heard)
+        worker = WorkerProcess(name)
         self._workers.append(worker)
         await worker.start(f"sqlite:///{self._path}")
         return worker
@@ -138,6 +139,7 @@ class Demo:
         self.say("demo", f"kill -9 {worker.pid}: {worker.name} dies in the middle of pack", "bold red")
         os.kill(worker.pid, signal.SIGKILL)
         await worker.ended()
+        self._hear()
         self._running.clear()
         recorded = {s.step_key for s in (await order.history()).steps if s.status == "completed"}
         self.say("demo", f"what the file knows of the order: {listed(recorded)} done; of pack no result")
@@ -160,6 +162,7 @@ class Demo:
 
     async def _look(self) -> None:
         """Show what became part of the order's history."""
+        self._hear()
         if self._order is None:
             return
         for step in (await self._order.history()).steps:
@@ -179,6 +182,11 @@ class Demo:
 
     def _recorded(self) -> set[str]:
         return {key for key, step in self._steps.items() if step.status == "completed"}
+
+    def _hear(self) -> None:
+        for worker in self._workers:
+            while worker.said:
+                self._heard(worker, worker.said.popleft())
 
     def _heard(self, worker: WorkerProcess, words: Sequence[str]) -> None:
         match words:

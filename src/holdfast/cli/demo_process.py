@@ -7,17 +7,16 @@ import json
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections.abc import Callable, Sequence
-
-Heard = Callable[["WorkerProcess", Sequence[str]], None]
+from collections import deque
+from collections.abc import Sequence
 
 
 class WorkerProcess:
-    """Runs ``demo_worker`` and passes on what it says."""
+    """Runs ``demo_worker`` and keeps what it says until somebody takes it."""
 
-    def __init__(self, name: str, heard: Heard) -> None:
+    def __init__(self, name: str) -> None:
         self.name = name
-        self._heard = heard
+        self.said: deque[Sequence[str]] = deque()
         self._process: Process | None = None
         self._listening: asyncio.Task[None] | None = None
 
@@ -41,7 +40,7 @@ class WorkerProcess:
         return self._process is not None and self.returncode not in (None, 0, -signal.SIGKILL)
 
     async def ended(self) -> None:
-        """Wait until it is gone and everything it said has been heard."""
+        """Wait until it is gone and everything it said is in ``said``."""
         await self._started().wait()
         if self._listening is not None:
             await self._listening
@@ -63,7 +62,7 @@ class WorkerProcess:
         if process.stdout is None:
             return
         async for line in process.stdout:
-            self._heard(self, json.loads(line))
+            self.said.append(json.loads(line))
 
     def _started(self) -> Process:
         if self._process is None:

@@ -62,8 +62,9 @@ def demo(
 ) -> None:
     """Watch an order survive the death of its worker.
 
-    Runs an order in a worker process, kills that process with SIGKILL in the middle, and starts another one. Takes about ten seconds and ends by itself. The exit code is 0 only if the order completed and no finished step
-    was run a second time.
+    Runs an order in a worker process, kills that process with SIGKILL in the middle, and starts another one. Takes
+    about ten seconds and ends by itself. The exit code is 0 only if the order completed and no finished step was run
+    a second time.
 
     \b
     Examples:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from holdfast.core import failure
 from holdfast.core.failure import Failure
@@ -91,6 +91,7 @@ class Turn:
         self._outcomes: deque[Outcome] = deque()
         self._mail: list[Mail] = list(claim.mail)
         self._mail_waiting = False
+        self._seen = 0
         self._lost = claim.lost
         self._took_losses = False
         """The last advance counted lost attempts: they are written before anything runs again."""
@@ -166,6 +167,8 @@ class Turn:
         if self._holding:
             machine.hold()
         mail, self._mail = self._mail, []
+        if mail:
+            self._seen = max(self._seen, mail[-1].n)
         self._took_losses, self._lost = self._lost, False
         rest = machine.advance(self._now(), self._next_outcomes(), mail, lost=self._took_losses)
         if rest.started_at is not None:
@@ -213,6 +216,7 @@ class Turn:
 
     async def _write(self, commit: Commit) -> Committed:
         commit.started_at, self._started_at = self._started_at, None
+        commit.seen = self._seen
         if self._buffer:
             commit = _merged(self._buffer, commit)
             self._buffer = []
@@ -419,4 +423,4 @@ def _merged(buffer: list[Rest], last: Commit) -> Commit:
             setattr(observed, name, [*getattr(observed, name), *getattr(o, name)])
         follows.facts = [*follows.facts, *f.facts]
         follows.logs = [*follows.logs, *f.logs]
-    return Commit(last.task, observed, follows, last.in_flight, last.started_at)
+    return replace(last, observed=observed, follows=follows)

@@ -311,7 +311,7 @@ class Park:
 class Release:
     """The run waits: its task is given back, due at ``run_at`` (None: only a message or a person can wake it).
 
-    An event whose type is among ``topics`` wakes it. If one arrived since the turn last looked (``Signal.MAIL``), the
+    An event whose type is among ``topics`` wakes it. If there is one that the turn has not seen (``Commit.seen``), the
     task is due at once instead: no wake-up is lost between the look and the release.
     ``status`` ACTIVE is for a turn that stops early and wants to go on later.
     """
@@ -347,6 +347,8 @@ class Commit:
     in_flight: int = 0
     started_at: int | None = None
     """Set once, by the first commit of a run that has no ``started_at`` yet."""
+    seen: int = 0
+    """The number of the last event that the turn was told of."""
 
 
 class Verdict(StrEnum):

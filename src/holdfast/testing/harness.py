@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from holdfast.app import Holdfast, OpenApp
 from holdfast.client import Handle
 from holdfast.core.durations import Duration, to_ms
-from holdfast.core.model import Status, from_ms
+from holdfast.core.model import Status, StepRecord, StepType, from_ms
 from holdfast.core.model import to_ms as time_ms
 from holdfast.ports import LocalSpawn, Runtime
 from holdfast.runner.worker import Worker
@@ -189,7 +189,7 @@ class Harness:
             h._store.drop_after = crash_after
             await h._run_to_end(run, drive)
             status = await run.status()
-            steps = [(s.step_key, s.type, s.status, s.result, s.error) for s in (await run.history()).steps]
+            steps = [_outline(step) for step in (await run.history()).steps]
             return (status.status, status.output, status.error, steps), h._store.commits
 
     async def _run_to_end(self, run: Handle[Any], drive: Drive | None) -> None:
@@ -264,6 +264,14 @@ class _WatchedSpawn(LocalSpawn):
             return True
         selector = getattr(loop, "_selector", None)
         return selector is not None and len(selector.get_map() or ()) > 1
+
+
+def _outline(step: StepRecord) -> tuple[Any, ...]:
+    """What must be the same with and without a crash: all but times, and the attempts that a crash costs."""
+    result = step.result
+    if step.type == StepType.WAIT and result is not None:
+        result = result["payload"]
+    return step.step_key, step.type, step.status, result, step.error
 
 
 def _copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:

@@ -31,7 +31,7 @@ from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.guard import TransactionGone
 from holdfast.store.sqlite.rows import fact_rows, log_rows, safe
-from holdfast.store.sqlite.send import send, topics_text
+from holdfast.store.sqlite.send import send, topics_text, wanted
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
@@ -204,7 +204,7 @@ class _Batch:
                 self._paused.append((run, note))
                 return _APPLIED
             case Release() as given_back:
-                return self._release(one.task, given_back, hold)
+                return self._release(one, given_back)
 
     def _keep(self, one: Commit, hold: _Hold) -> Committed:
         # The common commit of a turn that goes on: its task row is left alone.
@@ -214,10 +214,12 @@ class _Batch:
         self._put("keep", (*one.task[:2], hold.signal & ~Signal.MAIL, losses))
         return Committed(Verdict.APPLIED, Signal(hold.signal))
 
-    def _release(self, task: TaskRef, release: Release, hold: _Hold) -> Committed:
-        mail = bool(hold.signal & Signal.MAIL)
+    def _release(self, one: Commit, release: Release) -> Committed:
+        task, topics = one.task, topics_text(release.topics)
+        unseen = self._tx.connection.execute(_SQL["unseen"], (task.run, one.seen)) if topics else ()
+        mail = any(wanted(type_, topics) for (type_,) in unseen)
         run_at, kind = (self._tx.now, TaskKind.WAKE) if mail else (release.run_at, release.kind)
-        self._put("release", (*task[:2], run_at, kind, kind.bucket, topics_text(release.topics)))
+        self._put("release", (*task[:2], run_at, kind, kind.bucket, topics))
         self._put("wait", (task.run, release.status, self._tx.now))
         return Committed(Verdict.APPLIED, due_now=True) if mail else _APPLIED
 

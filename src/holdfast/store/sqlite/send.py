@@ -37,12 +37,12 @@ def _send(tx: Tx, event: NewEvent) -> Sent:
     if run.owner is not None:
         tx.connection.execute(_SQL["signal"], (run.run, Signal.MAIL))
         return Sent(run, accepted=True, woken=True)
-    if run.status is Status.PAUSED or not _wanted(event.type, row[TOPICS]):
+    if run.status is Status.PAUSED or not wanted(event.type, row[TOPICS]):
         return Sent(run, accepted=True)
     if run.run_at is None or run.run_at > tx.now:
         tx.connection.execute(_SQL["wake"], (run.run, tx.now, TaskKind.WAKE, TaskKind.WAKE.bucket))
     return Sent(run, accepted=True, woken=True)
 
 
-def _wanted(type: str, topics: str) -> bool:
+def wanted(type: str, topics: str) -> bool:
     return topics == _ANY or f" {type} " in topics

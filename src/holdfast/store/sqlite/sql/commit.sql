@@ -38,3 +38,7 @@ UPDATE holdfast_run SET status = ?2, updated_at = ?3 WHERE id = ?1;
 
 -- name: forget_losses
 UPDATE holdfast_task SET losses = 0 WHERE run = ?1 AND losses <> 0;
+
+-- name: unseen
+SELECT type FROM holdfast_event INDEXED BY holdfast_event_undelivered
+ WHERE run = ?1 AND n > ?2 AND delivered_at IS NULL;
