@@ -7,13 +7,14 @@ latency, idleness and memory are measured on both; timers on the full one.
 from __future__ import annotations
 
 import statistics
+import sys
 from pathlib import Path
 
 from bench.contract import Job, Measurement, database
-from bench.processes import measure
+from bench.processes import TIME_LIMIT_SECONDS, measure
 from bench.report import number, table
 
-POPULATE_SECONDS = 600.0
+POPULATE_SECONDS = 300.0
 IDLE_SECONDS = 10.0
 LEAD_SECONDS = 10.0  # between the first start and the first due time
 
@@ -48,7 +49,8 @@ def _medians(turns: list[Measurement]) -> Measurement:
 
 def _measure(name: str, db: str, **args: float) -> Measurement:
     job = Job("holdfast", f"scale_{name}", db, args=args)
-    return measure(job, time_limit=POPULATE_SECONDS)
+    print(f"{name} in the {Path(db).stem} file ...", file=sys.stderr, flush=True)
+    return measure(job, time_limit=POPULATE_SECONDS if name == "populate" else TIME_LIMIT_SECONDS)
 
 
 def _compared(empty: Measurement, full: Measurement) -> str:

@@ -119,12 +119,14 @@ class Checker:
             if line.get("acknowledged") == "start":
                 assert line["id"] in runs, f"{line} is lost"
             elif line.get("acknowledged") == "event":
-                assert events[line["id"], line["event"]] == 1, f"{line} is there {events[line['id'], line['event']]} times"
+                assert events[line["id"], line["event"]] == 1, (
+                    f"{line} is there {events[line['id'], line['event']]} times"
+                )
 
     # --- at the end
 
     def at_the_end(self, *, attempts_repeat: bool = False) -> None:
-        """Everything came out as planned. ``attempts_repeat``: leases were given back, so an attempt may begin again."""
+        """Everything came out as planned. ``attempts_repeat``: an attempt may begin again, its lease was given back."""
         self.after_kill()
         self._check_outcomes()
         self._check_events()
@@ -136,20 +138,20 @@ class Checker:
 
     def _check_outcomes(self) -> None:
         found = {
-            id: (status, output if output is None else json.loads(output), error)
-            for id, status, output, error in self.rows("SELECT instance_id, status, output, error FROM holdfast_run")
+            run: (status, output if output is None else json.loads(output), error)
+            for run, status, output, error in self.rows("SELECT instance_id, status, output, error FROM holdfast_run")
         }
         assert found == {p.id: ("complete", p.expected, None) for p in self._plan.values()}
 
     def _check_events(self) -> None:
         rows = self.rows(_EVENTS)
-        expected = Counter(id for id, planned in self._plan.items() for _ in planned.events)
+        expected = Counter(p.id for p in self._plan.values() for _ in p.events)
         assert Counter(run for run, _, _ in rows) == expected
         assert all(consumed_by is not None for _, _, consumed_by in rows)
         assert len({(run, consumed_by) for run, _, consumed_by in rows}) == len(rows)
 
     def _check_ledger(self) -> None:
-        expected = Counter((id, entry) for id, planned in self._plan.items() for entry in planned.ledger)
+        expected = Counter((p.id, entry) for p in self._plan.values() for entry in p.ledger)
         assert Counter(self.rows("SELECT run, entry FROM ledger")) == expected
 
     def _check_logs(self) -> None:
@@ -158,8 +160,8 @@ class Checker:
             "SELECT r.instance_id FROM holdfast_log AS l JOIN holdfast_run AS r ON r.id = l.run "
             "WHERE l.message = 'between a and b' AND NOT l.is_replay"
         )
-        assert Counter(id for (id,) in lines) == Counter(
-            id for id, planned in self._plan.items() if planned.workflow == "sequence"
+        assert Counter(run for (run,) in lines) == Counter(
+            p.id for p in self._plan.values() if p.workflow == "sequence"
         )
 
     def _check_executions(self, attempts_repeat: bool) -> None:

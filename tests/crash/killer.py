@@ -89,7 +89,7 @@ def limit_pages(most: int) -> None:
 
 
 def stop_before_results(side: Side) -> None:
-    """Stop this process (SIGSTOP) with the first results in its hands, and write down what the store says to them later."""
+    """Stop this process (SIGSTOP) with the first results in its hands; write down what the store says to them later."""
     method = SqliteStore.commit
     stopped = False
 
@@ -98,7 +98,7 @@ def stop_before_results(side: Side) -> None:
         mine = not stopped and any(f.state == FactState.RESULT for c in commits for f in c.observed.facts)
         if mine:
             stopped = True
-            # On the thread that writes, between two transactions: stopped inside one, it would hold the lock of the file.
+            # On the thread that writes, between two transactions: inside one, it would hold the lock of the file.
             await self._write(lambda *_: os.kill(os.getpid(), signal.SIGSTOP), None, Mode.BARE)
         answers = await method(self, commits)
         if mine:

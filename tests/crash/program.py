@@ -12,7 +12,7 @@ from typing import Any
 
 import apsw
 
-from holdfast import Holdfast, InstanceTerminalError
+from holdfast import Holdfast, InstanceTerminalError, StoreFullError
 
 from . import killer
 from .killer import Counter
@@ -52,20 +52,34 @@ async def _work(app: Holdfast, side: Side, own: list[Planned]) -> None:
     stop = leave_on_signals()
     async with app:
         side.write({"open": True})
-        for planned in own:
-            run = await app.start(planned.workflow, planned.n, id=planned.id)
-            side.write({"acknowledged": "start", "id": planned.id})
-            await send_events(run, planned, side)
+        starting = asyncio.create_task(_start_own(app, side, own))
         await stop.wait()
+        starting.cancel()
+        await asyncio.wait([starting])
+
+
+async def _start_own(app: Holdfast, side: Side, own: list[Planned]) -> None:
+    for planned in own:
+        while True:
+            try:
+                run = await app.start(planned.workflow, planned.n, id=planned.id)
+                side.write({"acknowledged": "start", "id": planned.id})
+                await send_events(run, planned, side)
+                break
+            except StoreFullError:
+                await asyncio.sleep(0.1)
 
 
 def hold_lock(*, database: str, side: str, seconds: float) -> int:
     """Another program that uses the same file, and takes its time inside a transaction."""
     connection = apsw.Connection(database)
+    connection.set_busy_timeout(20_000)
     connection.execute("BEGIN IMMEDIATE")
     Side(Path(side)).write({"locked": True})
     time.sleep(seconds)
-    connection.execute("INSERT INTO ledger VALUES ('stranger', 'here'); DELETE FROM ledger WHERE run = 'stranger'; COMMIT")
+    connection.execute(
+        "INSERT INTO ledger VALUES ('stranger', 'here'); DELETE FROM ledger WHERE run = 'stranger'; COMMIT"
+    )
     return 0
 
 
@@ -92,10 +106,10 @@ async def _start_and_send(app: Holdfast, side: Side, mine: list[Planned]) -> Non
 
 async def send_events(run: Any, planned: Planned, side: Side) -> None:
     """Each event twice under one id: it must arrive once."""
-    for number, (type, payload) in enumerate(planned.events):
+    for number, (topic, payload) in enumerate(planned.events):
         for _ in range(2):
             try:
-                await run.send_event(type, payload, id=f"event-{number}")
+                await run.send_event(topic, payload, id=f"event-{number}")
             except InstanceTerminalError:
                 return  # it had all it waited for
             side.write({"acknowledged": "event", "id": planned.id, "event": f"event-{number}"})

@@ -1,10 +1,8 @@
-"""Steps that end their process with ``os._exit``: attempts are counted, and a poison run does not take the others along."""
+"""Steps that end their process with ``os._exit``: attempts are counted, and a poison run does not stop the others."""
 
 from __future__ import annotations
 
 import json
-
-import pytest
 
 from .conftest import MakeScene
 from .loops import make_loops_app
@@ -41,9 +39,7 @@ def status(scene: Scene, workflow: str) -> str:
 
 
 def ended(scene: Scene, workflow: str) -> tuple[object, object]:
-    [(output, error)] = scene.checker.rows(
-        "SELECT output, error FROM holdfast_run WHERE instance_id = ?", workflow
-    )
+    [(output, error)] = scene.checker.rows("SELECT output, error FROM holdfast_run WHERE instance_id = ?", workflow)
     return output and json.loads(output), error and json.loads(error)
 
 
@@ -71,7 +67,6 @@ async def test_a_step_that_always_kills_its_process_uses_up_its_attempts(make_sc
     assert (deaths, attempts(scene, "dies_always")) == (3, [1, 2, 3])
 
 
-@pytest.mark.xfail(strict=True, reason="lost attempts of a run that buffers are buffered too")
 async def test_attempts_are_used_up_also_when_results_are_buffered(make_scene: MakeScene) -> None:
     scene = await make_scene()
     await start(scene, "dies_buffered")
@@ -96,7 +91,6 @@ async def test_a_step_without_retries_is_called_once(make_scene: MakeScene) -> N
     assert (deaths, attempts(scene, "dies_without_retry")) == (1, [1])
 
 
-@pytest.mark.xfail(strict=True, reason="the commit that writes a loss down forgets that there was one")
 async def test_a_poison_run_is_parked_and_the_others_finish(make_scene: MakeScene) -> None:
     scene = await make_scene(copies=2)
     await start(scene, "dies_forever")

@@ -19,9 +19,7 @@ COPIES = 16  # 208 runs
 async def test_workers_and_clients_of_many_processes_get_along(make_scene: MakeScene) -> None:
     scene = await make_scene(copies=0)
     workers = [scene.work(lease="10 seconds") for _ in range(WORKERS)]
-    clients = [
-        scene.fork("program:start_and_send", copies=COPIES, part=n, parts=CLIENTS) for n in range(CLIENTS)
-    ]
+    clients = [scene.fork("program:start_and_send", copies=COPIES, part=n, parts=CLIENTS) for n in range(CLIENTS)]
     scene.use_plan(plan(COPIES))
     await until(lambda: not any(client.alive for client in clients), scene.story, 40)
     await scene.until_complete()

@@ -77,7 +77,7 @@ async def test_a_worker_stopped_at_any_moment_goes_on_beside_the_one_that_took_o
 
 
 async def stop_outside_transaction(scene: Scene, worker: Child) -> None:
-    """A process that is stopped inside a transaction holds the lock of the file: nobody gets on, nothing can go wrong."""
+    """A process stopped inside a transaction holds the lock of the file: nobody gets on, nothing can go wrong."""
     connection = apsw.Connection(str(scene.database))
     while True:
         worker.signal(signal.SIGSTOP)

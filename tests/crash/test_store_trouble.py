@@ -9,6 +9,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from .checker import Checker
 from .conftest import MakeScene
 from .drains import make_drains_app
 from .herd import Child
-from .scene import Scene, until
+from .scene import until
 from .test_kill_points import sending
 
 
@@ -57,7 +58,10 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = shutil.which("mount")
-    if mount is None or subprocess.run([mount, "-t", "tmpfs", "-o", "size=1200k", "tmpfs", disk], capture_output=True).returncode:
+    if (
+        mount is None
+        or subprocess.run([mount, "-t", "tmpfs", "-o", "size=40m", "tmpfs", disk], capture_output=True).returncode
+    ):
         pytest.skip("cannot mount a small tmpfs here")
     yield disk
     subprocess.run(["umount", "-l", disk], check=True)
@@ -97,8 +101,10 @@ async def test_a_full_disk_is_waited_out(make_scene: MakeScene, small_disk: Path
 
 def fill(ballast: Path, spare: int = 300_000) -> None:
     """Take the room of a disk, all but a little."""
-    free = os.statvfs(ballast.parent)
-    ballast.write_bytes(b"x" * max(0, free.f_bavail * free.f_bsize - spare))
+    with ballast.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(b"x" * 65536):
+            pass
+    os.truncate(ballast, ballast.stat().st_size - spare)
 
 
 @pytest.mark.parametrize("lease", ["400 ms", "20 seconds"])

@@ -1,7 +1,7 @@
 """What is run while processes die: every feature, with a result that is known beforehand.
 
-Each execution of a step is written to a side file first (one write, O_APPEND), so that the checker can count what really
-ran. A step also says which steps must be durable before it may begin.
+Each execution of a step is written to a side file first (one write, O_APPEND), so that the checker can count what
+really ran. A step also says which steps must be durable before it may begin.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import math
 import os
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,7 +78,7 @@ class Planned:
 
 def make_app(database: str, side: str, **worker: Any) -> Holdfast:
     app = Holdfast(f"sqlite:///{database}", worker=WorkerConfig(**worker))
-    _register(app, Side(Path(side)))
+    register(app, Side(Path(side)))
     return app
 
 
@@ -133,7 +134,7 @@ class Work:
         return value
 
 
-def _register(app: Holdfast, side: Side) -> None:
+def register(app: Holdfast, side: Side) -> None:
     work = Work(side)
     _register_plain(app, work)
     _register_waits(app, work)
@@ -146,7 +147,7 @@ def _register_plain(app: Holdfast, work: Work) -> None:
     @app.workflow
     async def sequence(ctx: Context, n: int) -> list[int]:
         a = await ctx.do("a", work.value, n + 1, retry=PATIENT)
-        ctx.log.info("between a and b", {"a": a})
+        ctx.log.info("between a and b", data={"a": a})
         b = await ctx.do("b", work.in_thread, 2 * a, "a", retry=PATIENT)
         c = await value(b + 1, "a", "b")
         return [a, b, c]
@@ -182,11 +183,11 @@ def _register_plain(app: Holdfast, work: Work) -> None:
 
     @app.workflow
     async def chance(ctx: Context, n: int) -> list[bool]:
-        number, id = ctx.random.random(), str(ctx.uuid4())
-        kept = await ctx.do("keep", work.value, [number, id], retry=PATIENT)
+        number, name = ctx.random.random(), str(ctx.uuid4())
+        kept = await ctx.do("keep", work.value, [number, name], retry=PATIENT)
         await ctx.sleep("rest", 0.02)
         again = await ctx.do("more", work.value, [ctx.random.random(), ctx.now().isoformat()], "keep", retry=PATIENT)
-        return [kept == [number, id], len(again) == 2]
+        return [kept == [number, name], len(again) == 2]
 
 
 def _register_waits(app: Holdfast, work: Work) -> None:
@@ -216,10 +217,8 @@ def _register_waits(app: Holdfast, work: Work) -> None:
 
     @app.workflow
     async def race(ctx: Context, n: int) -> list[Any]:
-        try:
+        with suppress(TimeoutError):
             await asyncio.wait_for(ctx.wait_for_event("too early", type="other"), 0.02)
-        except TimeoutError:
-            pass
         event = await ctx.wait_for_event("start", type="start", timeout="1 hour")
         first = asyncio.ensure_future(ctx.do("fast", work.value, "first", "start", retry=PATIENT))
         second = asyncio.ensure_future(ctx.do("slow", work.slow, "second", "start", retry=PATIENT))

@@ -51,3 +51,10 @@ async def until_status(run: Handle[Any], *wanted: str) -> str:
         return status if status in wanted else ""
 
     return str(await until(reached))
+
+
+async def lose_worker(h: Harness) -> None:
+    """The worker dies without a word; its leases run out, and another one stands ready."""
+    h._the_worker().abandon()
+    h._worker = h._new_worker()
+    await h.advance("31 seconds", run=False)

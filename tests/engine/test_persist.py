@@ -10,6 +10,8 @@ import pytest
 from holdfast import Context, Holdfast, InvalidOptionError, Retry
 from holdfast.testing import Harness
 
+from .driving import lose_worker
+
 
 def _five(app: Holdfast, persist: Literal["step", "task"], calls: list[int]) -> Any:
     @app.workflow(persist=persist)
@@ -35,29 +37,25 @@ async def test_five_steps_and_the_end_take_so_many_commits(
 @pytest.mark.parametrize(("persist", "again"), [("step", []), ("task", [0, 1, 2])])
 async def test_a_crash_repeats_what_was_not_written(app: Holdfast, h: Harness, persist: Any, again: list[int]) -> None:
     calls: list[int] = []
-    crashing = asyncio.get_running_loop().create_future()
+    crashed: list[bool] = []
+
+    async def crash() -> None:
+        if not crashed:
+            crashed.append(True)
+            await asyncio.get_running_loop().create_future()
 
     @app.workflow(persist=persist)
     async def flow(ctx: Context) -> list[int]:
         for n in range(3):
             await ctx.do(f"s{n}", calls.append, n)
-        await ctx.do("crash", lambda: crashing if False else None)
-        await ctx.do("hang", _maybe_hang)
+        await ctx.do("crash", crash)
         return calls
-
-    async def _maybe_hang() -> None:
-        if not crashing.done():
-            crashing.set_result(None)
-            await asyncio.get_running_loop().create_future()
 
     run = await h.start(flow)
     await h.tick()
-    h._the_worker().abandon()
-    h._worker = h._new_worker()
-    await h.advance("31 seconds", run=False)
-    await h.run_until_idle()
+    await lose_worker(h)
     await h.advance("1 minute")
-    assert await run.result() == [0, 1, 2, *again]
+    assert await run.result(timeout=5) == [0, 1, 2, *again]
 
 
 async def test_buffered_results_are_written_when_the_run_suspends(app: Holdfast, h: Harness) -> None:

@@ -14,7 +14,7 @@ import pytest
 from holdfast import Context, Holdfast, Retry, RunFailedError, StepMaxAttemptsExceeded, StepTimeoutError
 from holdfast.testing import Harness
 
-from .driving import finish
+from .driving import finish, lose_worker
 
 
 class Flaky:
@@ -173,17 +173,11 @@ async def doomed(app: Holdfast, h: Harness) -> AsyncIterator[Any]:
     yield run, calls
 
 
-async def _worker_dies(h: Harness) -> None:
-    await h.tick()
-    h._the_worker().abandon()
-    h._worker = h._new_worker()
-    await h.advance("31 seconds", run=False)
-
-
 async def test_lost_workers_use_up_attempts_and_then_the_step_is_not_called(h: Harness, doomed: Any) -> None:
     run, calls = doomed
     for _ in range(3):
-        await _worker_dies(h)
+        await h.tick()
+        await lose_worker(h)
     await h.run_until_idle()
     assert await run.result() == "never 3 False STEP_MAX_ATTEMPTS_EXCEEDED"
     assert len(calls) == 3

@@ -100,7 +100,7 @@ class Rest:
 
     observed: Observed
     follows: Follows
-    calls: list[Call]
+    calls: Sequence[Call]
     """To be started once this rest is committed."""
     cancelled: list[str]
     """Keys of calls that the code no longer waits for."""

@@ -117,6 +117,8 @@ class Harness:
         if run:
             await self.run_until_idle()
             while (due := await self._next_due()) is not None and due <= time_ms(target):
+                if self._store.dropped:
+                    return
                 self._clock.move_to(from_ms(due))
                 self._timers.fire_due()
                 await self._settle()
@@ -189,7 +191,8 @@ class Harness:
             h._store.drop_after = crash_after
             await h._run_to_end(run, drive)
             status = await run.status()
-            steps = [_outline(step) for step in (await run.history()).steps]
+            # By key: which of several parallel steps ends first is up to threads and sockets.
+            steps = [_outline(step) for step in sorted((await run.history()).steps, key=lambda s: s.step_key)]
             return (status.status, status.output, status.error, steps), h._store.commits
 
     async def _run_to_end(self, run: Handle[Any], drive: Drive | None) -> None:

@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import heapq
 import inspect
-from collections import deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import cached_property
 from random import Random
 from typing import Any, Protocol
 
@@ -46,13 +43,12 @@ from holdfast.store.protocol import (
     RunRecord,
     Snapshot,
 )
+from holdfast.workflow.agenda import Agenda
 from holdfast.workflow.asked import Asked, AskedStep, AskedTimer, AskedWait, News
 from holdfast.workflow.event import Event
 from holdfast.workflow.loop import Nobody, WorkflowLoop, WorkflowTimer
+from holdfast.workflow.past import Past
 from holdfast.workflow.steps import StepSpec
-
-_NO_TOPICS: frozenset[str] = frozenset()
-_NOTHING = Snapshot(facts=(), mail={}, logged=0)
 
 
 class Program(Protocol):
@@ -69,7 +65,6 @@ class Machine:
     """One run of replayed code in memory."""
 
     def __init__(self, program: Program, run: RunRecord, snapshot: Snapshot | None, limits: Limits) -> None:
-        known = snapshot or _NOTHING
         self.program = program
         self.run = run
         self.limits = limits
@@ -77,16 +72,11 @@ class Machine:
         self.now_ms = self.started_ms = run.started_at or 0
         self.history_length = 0
         self.history_size = 0
+        self._random: Random | None = None
         self._draws = 0
 
-        # What the store knows.
-        results = sorted((f for f in known.facts if f.state == FactState.RESULT), key=_sequence)
-        self._recorded = deque(results)
-        self._recorded_kinds = {f.key: f.kind for f in known.facts}
-        self._starts = {(f.key, f.n): f for f in known.facts if f.state == FactState.START}
-        self._failures = _last_failures(known.facts)
-        self._consumed = known.mail
-        self._logged = known.logged
+        self._past = Past(snapshot)
+        self._agenda = Agenda()
 
         # What the code has seen and asked.
         self._position = 0
@@ -99,14 +89,6 @@ class Machine:
         self._unstarted: dict[str, Coroutine[Any, Any, Any]] = {}
         self._steps = 0
         self._lines = 0
-
-        # What it waits for.
-        self._due: list[tuple[int, int, Asked]] = []
-        self._orders = 0
-        self._ready: deque[AskedStep] = deque()
-        self._waits: dict[str, deque[AskedWait]] = {}
-        self._mailbox: dict[str, deque[Mail]] = {}
-        self._seen = 0
 
         self._wall_ms = 0
         self._news = News()
@@ -129,7 +111,7 @@ class Machine:
         for outcome in outcomes:
             self._take(outcome)
         for item in mail:
-            self._receive(item)
+            self._agenda.receive(item)
         if not self._holding:
             self._deliver_due(now_ms)
         return self._rest(now_ms, started_at)
@@ -178,9 +160,9 @@ class Machine:
         asked = AskedStep(key, name, future, self.now_ms, spec)
         asked.args, asked.kwargs, asked.limit = args, kwargs, self.limits.result
         self._asked[key] = asked
-        if key in self._recorded_kinds:
+        if key in self._past.kinds:
             self._resume_attempts(asked)
-        self._ready.append(asked)
+        self._agenda.ready.append(asked)
         try:
             return await future
         except asyncio.CancelledError:
@@ -189,11 +171,11 @@ class Machine:
 
     def _resume_attempts(self, asked: AskedStep) -> None:
         """Go on counting where the history has got to."""
-        last = self._failures.get(asked.key)
+        last = self._past.failures.get(asked.key)
         if last is not None:
             asked.failures = last.n
             asked.not_before = last.wake_at or 0
-        asked.noted = asked.failures + ((asked.key, asked.attempt) in self._starts)
+        asked.noted = asked.failures + ((asked.key, asked.attempt) in self._past.starts)
 
     async def sleep(self, key: str, due: Callable[[], int]) -> None:
         if self._ask(key, StepType.SLEEP) is None:
@@ -212,7 +194,7 @@ class Machine:
         if self._ended:
             return
         self._lines += 1
-        line = Log(level, category, message, data, self._wall_ms, is_replay=self._lines <= self._logged)
+        line = Log(level, category, message, data, self._wall_ms, is_replay=self._lines <= self._past.logged)
         self._news.logs.append(line)
 
     def diverge(self, message: str) -> asyncio.Future[Any]:
@@ -220,9 +202,11 @@ class Machine:
         self._note_divergence(message)
         return self.loop.create_future()
 
-    @cached_property
+    @property
     def random(self) -> Random:
-        return Random(f"{self.run.seed}/{self.run.number}")  # noqa: S311  (reproducible by design)
+        if self._random is None:
+            self._random = Random(f"{self.run.seed}/{self.run.number}")  # noqa: S311  (reproducible by design)
+        return self._random
 
     def random_bytes(self, n: int) -> bytes:
         self._draws += 1
@@ -233,7 +217,7 @@ class Machine:
     def open_timer(self, handle: WorkflowTimer, due_ms: int) -> None:
         asked = AskedTimer(f"timer#{handle.number}", handle, self.now_ms, due_ms)
         self._asked[asked.key] = asked
-        self._push_due(due_ms, asked)
+        self._agenda.wait_until(due_ms, asked)
 
     def close_timer(self, handle: WorkflowTimer) -> None:
         asked = self._asked.pop(f"timer#{handle.number}", None)
@@ -255,7 +239,7 @@ class Machine:
             raise StepTypeMismatchError(
                 f"{key!r} is used for a {known} and for a {kind} in the same run; give one of them another name"
             )
-        recorded = self._recorded_kinds.get(key)
+        recorded = self._past.kinds.get(key)
         if recorded is not None and recorded != kind:
             self._note_divergence(f"the history has {key!r} recorded as {recorded}, the code asks for it as {kind}")
             kind = StepType(recorded)
@@ -295,32 +279,32 @@ class Machine:
         if isinstance(asked, AskedStep) and asked.running:
             self._news.cancelled.append(asked.key)
             self._fail_attempt(asked, failure.cancelled(asked.key), None, self._wall_ms, asked.started_at)
-        elif isinstance(asked, AskedWait) and (asked.key, asked.n) in self._starts:
+        elif isinstance(asked, AskedWait) and (asked.key, asked.n) in self._past.starts:
             self._note_cancelled_wait(asked)
 
     def _note_cancelled_wait(self, wait: AskedWait) -> None:
-        last = self._failures.get(wait.key)
+        last = self._past.failures.get(wait.key)
         if last is not None and last.n > wait.n:
             return  # noted before this replay
         fact = Fact(
             FactState.FAILURE, wait.key, wait.n + 1, wait.kind, self._wall_ms, wait.started_at,
             ok=False, value=failure.cancelled(wait.key).encode(), event_type=wait.event_type,
         )  # fmt: skip
-        self._failures[wait.key] = fact
+        self._past.failures[wait.key] = fact
         self._news.opened.append(fact)
 
     def _open_wait(self, key: str, kind: StepType, due: int, event_type: str | None) -> AskedWait:
         n = self._asks.get(key, 0)
         self._asks[key] = n + 1
-        start = self._starts.get((key, n))
+        start = self._past.starts.get((key, n))
         if start is not None and start.wake_at is not None:
             due = start.wake_at  # what was promised stands, whatever the code says now
         asked = AskedWait(key, kind, asyncio.Future(loop=self.loop), self.now_ms, due)
         asked.event_type, asked.n = event_type, n
         self._asked[key] = asked
-        self._push_due(due, asked)
+        self._agenda.wait_until(due, asked)
         if event_type is not None:
-            self._waits.setdefault(event_type, deque()).append(asked)
+            self._agenda.wait_for(event_type, asked)
         if start is None:
             fact = Fact(FactState.START, key, n, kind, self.now_ms, self.now_ms, wake_at=due, event_type=event_type)
             self._news.opened.append(fact)
@@ -345,7 +329,7 @@ class Machine:
             raise WaitForEventTimeoutError(
                 f"no event of type {fact.event_type!r} came for {fact.key!r} within {durations.describe(_waited(fact))}"
             )
-        mail = self._live.get(fact.key) or self._consumed[fact.event or 0]
+        mail = self._live.get(fact.key) or self._past.mail[fact.event or 0]
         return Event(mail.type, decode(codec.plain(mail.payload)), from_ms(mail.created_at))
 
     def _note_divergence(self, message: str) -> None:
@@ -362,8 +346,8 @@ class Machine:
             started_at = self.now_ms = self.started_ms = now_ms
         self._main = self.loop.create_task(self.program.main(self), name="main")
         self._run()
-        while self._recorded and not self._ended:
-            self._deliver(self._recorded.popleft(), None)
+        while self._past.results and not self._ended:
+            self._deliver(self._past.results.popleft(), None)
         return started_at
 
     def _take(self, outcome: Outcome) -> None:
@@ -388,7 +372,7 @@ class Machine:
             return
         next_at = outcome.at + retry.delay_after(outcome.attempt, self._jitter(asked.key, outcome.attempt))
         self._fail_attempt(asked, error, next_at, outcome.at, outcome.started_at)
-        self._ready.append(asked)
+        self._agenda.ready.append(asked)
 
     def _jitter(self, key: str, attempt: int) -> float:
         return Random(f"{self.run.seed}/{key}/{attempt}").random()  # noqa: S311  (spreads retries)
@@ -401,8 +385,8 @@ class Machine:
         fact = asked.fact(
             FactState.FAILURE, n, at, started_at, ok=False, value=error.encode(), attempts=n, wake_at=next_at
         )
-        self._failures[asked.key] = fact
-        self._recorded_kinds[asked.key] = StepType.DO
+        self._past.failures[asked.key] = fact
+        self._past.kinds[asked.key] = StepType.DO
         self._news.facts.append(fact)
 
     def _settle_step(
@@ -419,17 +403,15 @@ class Machine:
             if isinstance(asked, AskedStep) and asked.not_before <= now_ms:
                 self._fail_attempt(asked, failure.lost(asked.key), now_ms, now_ms, asked.started_at)
 
-    def _receive(self, mail: Mail) -> None:
-        if mail.n > self._seen:
-            self._seen = mail.n
-            self._mailbox.setdefault(mail.type, deque()).append(mail)
-
     def _deliver_due(self, now_ms: int) -> None:
         """Deliver timers and events in the order of their times: a deadline beats every event that came after it."""
+        agenda = self._agenda
         while not self._ended and not self._diverged:
-            self._refuse_used_up(now_ms)
-            asked = self._earliest_due(now_ms)
-            mail = self._earliest_mail()
+            if agenda.ready and (refused := agenda.used_up()):
+                self._refuse(refused, now_ms)
+                continue
+            asked = agenda.due_wait(now_ms)
+            mail = agenda.wanted_mail()
             if mail is not None and (asked is None or mail.created_at <= asked.due):
                 self._deliver_mail(mail)
             elif asked is not None:
@@ -437,40 +419,13 @@ class Machine:
             else:
                 return
 
-    def _refuse_used_up(self, now_ms: int) -> None:
+    def _refuse(self, asked: AskedStep, now_ms: int) -> None:
         """The guard before a call: a step whose attempts are gone fails instead of being started."""
-        for asked in list(self._ready):
-            most = asked.spec.retry.max_attempts
-            if not asked.closed and most is not None and asked.failures >= most:
-                self._ready.remove(asked)
-                error = failure.attempts_used_up(asked.key, asked.failures)
-                self._settle_step(asked, now_ms, asked.started_at, error.encode(), asked.failures, ok=False)
-
-    def _earliest_due(self, now_ms: int) -> AskedWait | AskedTimer | None:
-        while self._due and self._due[0][2].closed:
-            heapq.heappop(self._due)
-        if self._due and self._due[0][0] <= now_ms:
-            return self._due[0][2]  # type: ignore[return-value]
-        return None
-
-    def _earliest_mail(self) -> Mail | None:
-        found: Mail | None = None
-        for event_type in list(self._waits):
-            waits = self._waits[event_type]
-            while waits and waits[0].closed:
-                waits.popleft()
-            if not waits:
-                del self._waits[event_type]
-            elif box := self._mailbox.get(event_type):
-                found = box[0] if found is None or box[0].n < found.n else found
-        return found
+        error = failure.attempts_used_up(asked.key, asked.failures)
+        self._settle_step(asked, now_ms, asked.started_at, error.encode(), asked.failures, ok=False)
 
     def _deliver_mail(self, mail: Mail) -> None:
-        box = self._mailbox[mail.type]
-        box.popleft()
-        if not box:
-            del self._mailbox[mail.type]
-        wait = self._waits[mail.type].popleft()
+        wait = self._agenda.hand_over(mail)
         self._live[wait.key] = mail
         self._news.deliveries.append(Delivery(mail.n, wait.key, self._wall_ms))
         self._observe(wait.result(self._position + 1, self._wall_ms, event=mail.n), None)
@@ -535,9 +490,9 @@ class Machine:
 
     def _rest(self, now_ms: int, started_at: int | None) -> Rest:
         halted = self._ended or self._diverged is not None or self._holding
-        calls = self._due_calls(now_ms) if self._ready and not halted else []
+        calls = self._due_calls(now_ms) if self._agenda.ready and not halted else []
         end = self._end() if not self._holding else None
-        wake_at, retrying = self._next_due()
+        wake_at, retrying = self._agenda.next_due()
         news, self._news = self._news, News()
         if end is not None:
             news.cancelled += [a.key for a in self._asked.values() if isinstance(a, AskedStep) and a.running]
@@ -548,7 +503,7 @@ class Machine:
             cancelled=news.cancelled,
             wake_at=wake_at,
             retrying=retrying,
-            topics=frozenset(self._waits) if self._waits else _NO_TOPICS,
+            topics=self._agenda.topics,
             end=end,
             started_at=started_at,
         )
@@ -556,39 +511,16 @@ class Machine:
     def _opened(self, facts: list[Fact]) -> list[Fact]:
         """The waits that are still open: those that were over at once need no START fact."""
         opened = [f for f in facts if f.state != FactState.START or f.key in self._asked]
-        self._starts.update({(f.key, f.n): f for f in opened if f.state == FactState.START})
+        self._past.starts.update({(f.key, f.n): f for f in opened if f.state == FactState.START})
         return opened
 
-    def _due_calls(self, now_ms: int) -> list[Call]:
-        calls: list[Call] = []
-        later = deque[AskedStep]()
-        for asked in self._ready:
-            if asked.closed:
-                continue
-            if asked.not_before > now_ms:
-                later.append(asked)
-                continue
+    def _due_calls(self, now_ms: int) -> Sequence[Call]:
+        calls = self._agenda.due_steps(now_ms)
+        for asked in calls:
             asked.running = True
             if asked.failures:
                 asked.started_at = now_ms
-            calls.append(asked)
-        self._ready = later
         return calls
-
-    def _next_due(self) -> tuple[int | None, bool]:
-        while self._due and self._due[0][2].closed:
-            heapq.heappop(self._due)
-        timer = self._due[0][0] if self._due else None
-        if not self._ready:
-            return timer, False
-        retry = min((a.not_before for a in self._ready if not a.closed), default=None)
-        if retry is not None and (timer is None or retry <= timer):
-            return retry, True
-        return timer, False
-
-    def _push_due(self, due: int, asked: Asked) -> None:
-        self._orders += 1
-        heapq.heappush(self._due, (due, self._orders, asked))
 
     def _end(self) -> Finish | Park | None:
         if self._diverged is not None:
@@ -638,18 +570,6 @@ class Machine:
         """A system log line."""
         message = message[: self.limits.log_message]
         self._news.logs.append(Log(level, "system", message, None, self._wall_ms))
-
-
-def _sequence(fact: Fact) -> int:
-    return fact.seq or 0
-
-
-def _last_failures(facts: Sequence[Fact]) -> dict[str, Fact]:
-    last: dict[str, Fact] = {}
-    for fact in facts:
-        if fact.state == FactState.FAILURE and (fact.key not in last or fact.n > last[fact.key].n):
-            last[fact.key] = fact
-    return last
 
 
 def _waited(fact: Fact) -> int:

@@ -170,7 +170,7 @@ def spec_of(function: Any) -> StepSpec:
 
 
 def _shape(function: Any) -> tuple[Any, ...] | None:
-    """What a spec is read from: the code, the annotations, and the classes closed over, which an annotation may name."""
+    """What a spec is read from: the code, the annotations, and the classes closed over that one may name."""
     code = getattr(function, "__code__", None)
     if code is None:
         return None

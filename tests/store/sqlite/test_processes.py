@@ -64,9 +64,9 @@ async def test_what_was_acknowledged_survives_a_kill(path: str, clock: FakeClock
         assert started.stdout is not None
         acknowledged = [started.stdout.readline().strip() for _ in range(200)]
         started.kill()
-        acknowledged += [
-            line.strip() for line in started.communicate()[0].splitlines(keepends=True) if line.endswith("\n")
-        ]
+        # Not by communicate(): that would pass over what the lines above have left in the buffer.
+        acknowledged += [line.strip() for line in started.stdout if line.endswith("\n")]
+        started.communicate()
 
         store = SqliteStore(path, clock=clock)
         await store.open()
@@ -74,7 +74,7 @@ async def test_what_was_acknowledged_survives_a_kill(path: str, clock: FakeClock
         run = await world.find("a")
         stored = set(await world.keys(run.run))
         assert len(acknowledged) >= 200
-        assert set(acknowledged) <= stored
+        assert not set(acknowledged) - stored
         await store.close()
         connection = apsw.Connection(path)
         assert connection.pragma("integrity_check") == "ok"

@@ -1,0 +1,107 @@
+"""What a run waits for: times, due steps and retries, events. Knows nothing of what happens then."""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+
+from holdfast.store.protocol import Mail
+from holdfast.workflow.asked import Asked, AskedStep, AskedTimer, AskedWait
+
+_NO_TOPICS: frozenset[str] = frozenset()
+
+
+class Agenda:
+    """The open waits of one run. Those that are closed are passed over, and dropped when they are met."""
+
+    __slots__ = ("_due", "_mailbox", "_orders", "_seen", "_waits", "ready")
+
+    def __init__(self) -> None:
+        self.ready: list[AskedStep] = []
+        """Steps that are to be called, now or at their ``not_before``."""
+        self._due: list[tuple[int, int, Asked]] = []
+        self._orders = 0
+        self._waits: dict[str, deque[AskedWait]] = {}
+        self._mailbox: dict[str, deque[Mail]] = {}
+        self._seen = 0
+
+    def wait_until(self, due: int, asked: AskedWait | AskedTimer) -> None:
+        self._orders += 1
+        heapq.heappush(self._due, (due, self._orders, asked))
+
+    def wait_for(self, event_type: str, asked: AskedWait) -> None:
+        self._waits.setdefault(event_type, deque()).append(asked)
+
+    def receive(self, mail: Mail) -> None:
+        """Keep an event until it is wanted; one that was received before is passed over."""
+        if mail.n > self._seen:
+            self._seen = mail.n
+            self._mailbox.setdefault(mail.type, deque()).append(mail)
+
+    @property
+    def topics(self) -> frozenset[str]:
+        return frozenset(self._waits) if self._waits else _NO_TOPICS
+
+    # --- what comes next
+
+    def next_due(self) -> tuple[int | None, bool]:
+        """When something is due by itself, and whether that is a retry."""
+        self._drop_closed()
+        timer = self._due[0][0] if self._due else None
+        retry = min((a.not_before for a in self.ready if not a.closed), default=None) if self.ready else None
+        if retry is not None and (timer is None or retry <= timer):
+            return retry, True
+        return timer, False
+
+    def due_wait(self, now_ms: int) -> AskedWait | AskedTimer | None:
+        """The wait whose time came first."""
+        self._drop_closed()
+        if self._due and self._due[0][0] <= now_ms:
+            return self._due[0][2]  # type: ignore[return-value]  # only such are put there
+        return None
+
+    def wanted_mail(self) -> Mail | None:
+        """The oldest event that somebody waits for."""
+        if not self._waits:
+            return None
+        found: Mail | None = None
+        for event_type in list(self._waits):
+            waits = self._waits[event_type]
+            while waits and waits[0].closed:
+                waits.popleft()
+            if not waits:
+                del self._waits[event_type]
+            elif box := self._mailbox.get(event_type):
+                found = box[0] if found is None or box[0].n < found.n else found
+        return found
+
+    def hand_over(self, mail: Mail) -> AskedWait:
+        """Take a wanted event out of the mailbox, and the wait that has been waiting for it the longest."""
+        box = self._mailbox[mail.type]
+        box.popleft()
+        if not box:
+            del self._mailbox[mail.type]
+        return self._waits[mail.type].popleft()
+
+    def used_up(self) -> AskedStep | None:
+        """A step that is to be called although its attempts are gone."""
+        for asked in self.ready:
+            most = asked.spec.retry.max_attempts
+            if most is not None and asked.failures >= most and not asked.closed:
+                self.ready.remove(asked)
+                return asked
+        return None
+
+    def due_steps(self, now_ms: int) -> list[AskedStep]:
+        """Take the steps that are to be called now."""
+        due: list[AskedStep] = []
+        later: list[AskedStep] = []
+        for asked in self.ready:
+            if not asked.closed:
+                (later if asked.not_before > now_ms else due).append(asked)
+        self.ready = later
+        return due
+
+    def _drop_closed(self) -> None:
+        while self._due and self._due[0][2].closed:
+            heapq.heappop(self._due)

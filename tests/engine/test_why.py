@@ -1,0 +1,332 @@
+"""What a run says of itself: status, description, history, and in one sentence why it is where it is."""
+
+from __future__ import annotations
+
+import asyncio
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Holdfast, Retry, RunFailedError, WorkerConfig
+from holdfast.testing import Harness
+
+from .driving import lose_worker, until, until_status
+from .test_pause import Gate
+
+
+async def test_waiting_for_an_event(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.wait_for_event("get approval", type="approval", timeout="1 hour")
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    await h.advance("15 minutes")
+    described = await run.describe()
+    assert described.why == (
+        "waiting for an event of type 'approval' in 'get approval' until 2030-01-01 01:00:00 UTC (in 45 min)"
+    )
+    assert described.current_step is not None
+    assert described.current_step.step_key == "get approval"
+    assert described.status == "waiting"
+
+
+async def test_sleeping(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.sleep("cool off", "2 hours")
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    assert (await run.describe()).why == "sleeping in 'cool off' until 2030-01-01 02:00:00 UTC (in 2 h)"
+
+
+async def test_waiting_for_a_retry(app: Holdfast, h: Harness) -> None:
+    def breaks() -> None:
+        raise OSError("gateway busy")
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.do("charge", breaks, retry=Retry(2, "1 minute"))
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    assert (await run.describe()).why == (
+        "waiting to retry step 'charge' after failed attempt 1 of 3 (OSError: gateway busy)"
+        " until 2030-01-01 00:01:00 UTC (in 1 min)"
+    )
+
+
+async def test_waiting_for_several_things(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await asyncio.gather(ctx.sleep("nap", 60), ctx.wait_for_event("go", type="go"))
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    why = (await run.describe()).why
+    assert "sleeping in 'nap'" in why
+    assert "waiting for an event of type 'go'" in why
+
+
+async def test_an_anonymous_sleep(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await asyncio.sleep(60)
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    assert "2030-01-01 00:01:00" in (await run.describe()).why
+
+
+async def test_waiting_for_what_never_comes(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await asyncio.Event().wait()
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    assert (await run.status()).status == "waiting"
+    assert "nothing outside will bring about" in (await run.describe()).why
+
+
+async def test_running_a_step() -> None:
+    app, gate = Holdfast("sqlite://"), Gate()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.do("fetch", gate)
+
+    async with app:
+        run = await app.start(flow)
+        await gate.began.wait()
+        assert (await run.status()).status == "active"
+
+        async def shown() -> str:
+            why = (await run.describe()).why
+            return why if "fetch" in why else ""
+
+        assert await until(shown) == "running step 'fetch' (attempt 1)"
+        gate.open.set()
+        await run.result(timeout=5)
+
+
+async def test_due_and_waiting_for_a_worker(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None: ...
+
+    run = await h.start(flow)
+    assert (await run.describe()).why == "due, and waiting for a worker of queue 'default'"
+
+
+async def test_due_but_registered_elsewhere(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/shared.db")
+    elsewhere = app.remote("elsewhere", params=int, result=str)
+    async with app:
+        run = await app.start(elsewhere, 5)
+        why = (await run.describe()).why
+    assert "'elsewhere'" in why
+    assert "registered" in why
+
+
+async def test_put_off(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None: ...
+
+    run = await h.start(flow, start_delay="1 hour")
+    await h.advance("59 minutes")
+    assert "2030-01-01 01:00:00" in (await run.describe()).why
+    await h.advance("1 minute")
+    assert (await run.status()).status == "complete"
+
+
+async def test_parked_after_too_many_lost_workers() -> None:
+    app = Holdfast("sqlite://", worker=WorkerConfig(max_losses=2))
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.do("hang", _hang, retry=Retry(limit=100))
+
+    async def _hang() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    async with Harness(app) as h:
+        run = await h.start(flow)
+        for _ in range(2):
+            await h._the_worker().reap()
+            assert await h._the_worker().claim_due(1) == 1  # and dies before it could commit anything
+            await lose_worker(h)
+        await h.tick()
+        described = await run.describe()
+        assert described.status == "paused"
+        assert "parked" in described.why
+        assert "2 times" in described.why
+
+
+@pytest.mark.parametrize("how", ["complete", "errored", "terminated"])
+async def test_ended(app: Holdfast, h: Harness, how: str) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> dict[str, int]:
+        if how == "errored":
+            raise ValueError("bad luck")
+        if how == "terminated":
+            await ctx.sleep("nap", 60)
+        return {"n": 1}
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    if how == "terminated":
+        await run.terminate("by ann")
+    why = {"complete": "complete", "errored": "errored: ValueError: bad luck", "terminated": "terminated: by ann"}
+    described = await run.describe()
+    assert (described.status, described.why) == (how, why[how])
+    assert described.completed_at == h.now()
+    assert described.output == ({"n": 1} if how == "complete" else None)
+
+
+async def test_a_description_has_params_and_dates(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context, n: int) -> int:
+        await ctx.sleep("nap", 60)
+        return n
+
+    created = h.now()
+    run = await h.start(flow, 5, id="x")
+    await h.advance("10s", run=False)
+    await h.advance("2 minutes")
+    found = await run.describe()
+    assert (found.id, found.workflow_name, found.kind, found.run_number, found.params) == ("x", "flow", "workflow", 0, 5)
+    assert found.created_at == created
+    assert found.started_at == created + timedelta(seconds=10)
+    assert found.completed_at == found.updated_at == created + timedelta(seconds=70)
+    assert (found.memo, found.search) == ({}, {})
+
+
+async def test_history_shows_every_field_of_a_step(app: Holdfast, h: Harness) -> None:
+    @app.step(retry=Retry(2, "5s", "constant"), timeout="1 minute")
+    async def charge() -> dict[str, int]:
+        if not tried:
+            tried.append(1)
+            raise OSError("busy")
+        return {"paid": 5}
+
+    tried: list[int] = []
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await charge()
+
+    began = h.now()
+    run = await h.start(flow)
+    await h.advance("1 minute")
+    [step] = (await run.history()).steps
+    assert step.id == "0:charge"
+    assert (step.step_key, step.name, step.type, step.status) == ("charge", "charge", "do", "completed")
+    assert (step.attempts, step.max_attempts, step.timeout_ms) == (2, 3, 60_000)
+    assert (step.result, step.error, step.next_retry_at, step.wake_at) == ({"paid": 5}, None, None, None)
+    assert (step.created_at, step.updated_at) == (began, began + timedelta(seconds=5))
+
+
+async def test_status_and_output_are_plain_json(app: Holdfast, h: Harness) -> None:
+    from uuid import UUID
+
+    @app.workflow
+    async def flow(ctx: Context) -> UUID:
+        return UUID(int=1)
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    assert (await run.status()).output == str(UUID(int=1))
+    assert await run.result(timeout=5) == UUID(int=1)
+
+
+async def test_waiting_for_a_result_may_take_too_long_without_harm(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.sleep("nap", 60)
+        return "done"
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    with pytest.raises(TimeoutError):
+        await run.result(timeout=0.01)
+    assert (await run.status()).status == "waiting"
+    await h.advance(60)
+    assert await run.result(timeout=5) == "done"
+    assert await run.result(timeout=5) == "done"
+
+
+async def test_many_may_wait_for_one_result() -> None:
+    app, gate = Holdfast("sqlite://"), Gate()
+
+    @app.workflow
+    async def flow(ctx: Context) -> Any:
+        return await ctx.do("gate", gate)
+
+    async with app:
+        run = await app.start(flow, id="one")
+        others = [await app.get("flow", "one") for _ in range(3)]
+        waiting = [asyncio.create_task(one.result(timeout=5)) for one in (run, run, *others)]
+        await gate.began.wait()
+        gate.open.set()
+        assert await asyncio.gather(*waiting) == ["through"] * 5
+
+
+async def test_a_failure_names_the_run_and_the_error(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        raise KeyError("missing")
+
+    run = await h.start(flow, id="x")
+    await h.run_until_idle()
+    with pytest.raises(RunFailedError, match=r"flow/x.*KeyError.*missing"):
+        await run.result(timeout=5)
+    assert run.pid == "flow/x"
+    assert "flow/x" in repr(run)
+
+
+async def test_code_that_no_longer_fits_pauses_and_goes_on_once_it_fits(app: Holdfast, h: Harness) -> None:
+    fits = [True]
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.do("before", lambda: None)
+        if fits[0]:
+            await ctx.sleep("thing", 60)
+        else:
+            await ctx.do("thing", lambda: None)
+        return "done"
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    fits[0] = False
+    await h.restart()
+    await h.advance(60)
+    described = await run.describe()
+    assert described.status == "paused"
+    for text in ("NON_DETERMINISTIC", "'thing'", "sleep", " do"):
+        assert text in described.why
+    [line] = await run.logs(category="system")
+    assert line.level == "error"
+    assert "NON_DETERMINISTIC" in line.message
+
+    await run.resume()
+    await h.run_until_idle()
+    assert (await run.status()).status == "paused", "it still does not fit"
+    fits[0] = True
+    await run.resume()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == "done"
+    assert [s.status for s in (await run.history()).steps] == ["completed", "completed"]
+
+
+async def test_a_real_run_reaches_waiting(app: Holdfast) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.wait_for_event("go", type="go")
+
+    async with app:
+        run = await app.start(flow)
+        assert await until_status(run, "waiting") == "waiting"

@@ -1,0 +1,318 @@
+"""The worker of an open app: eager, bounded, tidy when it leaves, and not stopped by one bad run."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Holdfast, Retry, WorkerConfig
+from holdfast.testing import Harness
+
+from .driving import finish, lose_worker, until, until_status
+from .test_pause import Gate
+
+HOSTILE = [
+    WorkerConfig(concurrency=1, cache=0),
+    WorkerConfig(concurrency=1, cache=1),
+    WorkerConfig(concurrency=3, cache=1),
+    WorkerConfig(cache=0, poll="5 ms"),
+]
+
+
+def _everything(app: Holdfast) -> Any:
+    """A workflow with something of everything."""
+
+    @app.step(retry=Retry(3, "5 ms", "constant"))
+    async def flaky(key: str) -> str:
+        failed.setdefault(key, []).append(1)
+        if len(failed[key]) < 3:
+            raise OSError("again")
+        return key
+
+    failed: dict[str, list[int]] = {}
+
+    @app.workflow
+    async def everything(ctx: Context, n: int) -> list[Any]:
+        found: list[Any] = [await ctx.do("sync", lambda: n)]
+        found += await asyncio.gather(flaky(f"{n}a"), flaky(f"{n}b"), ctx.do("nap", asyncio.sleep, 0))
+        await ctx.sleep("short", "3 ms")
+        await asyncio.sleep(0.003)
+        found.append((await ctx.wait_for_event("go", type="go")).payload)
+        return found
+
+    return everything
+
+
+@pytest.mark.parametrize("config", HOSTILE, ids=lambda c: f"concurrency={c.concurrency},cache={c.cache}")
+async def test_hostile_settings_give_the_same_results(tmp_path: Path, config: WorkerConfig) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/app.db", worker=config)
+    everything = _everything(app)
+    async with app:
+        runs = [await app.start(everything, n) for n in range(5)]
+        for n, run in enumerate(runs):
+            await run.send_event("go", f"event {n}")
+        found = [await run.result(timeout=15) for run in runs]
+    assert found == [[n, f"{n}a", f"{n}b", None, f"event {n}"] for n in range(5)]
+
+
+async def test_a_run_starts_at_once_without_a_poll() -> None:
+    app = Holdfast("sqlite://", worker=WorkerConfig(poll="60 seconds"))
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        return str(await ctx.do("a", lambda: "done"))
+
+    async with app:
+        for eager in (True, False):
+            run = await app.start(flow, eager=eager)
+            assert await run.result(timeout=5) == "done"
+        [run] = await app.start_many(flow, [_start("many")])
+        assert await run.result(timeout=5) == "done"
+
+
+def _start(id: str) -> Any:
+    from holdfast import Start
+
+    return Start(id)
+
+
+async def test_no_more_runs_are_held_than_the_settings_allow() -> None:
+    app, gates = Holdfast("sqlite://", worker=WorkerConfig(concurrency=3)), [Gate() for _ in range(10)]
+    at_once, most = [0], [0]
+
+    @app.workflow
+    async def flow(ctx: Context, n: int) -> None:
+        async def hold() -> None:
+            at_once[0] += 1
+            most[0] = max(most[0], at_once[0])
+            await gates[n]()
+            at_once[0] -= 1
+
+        await ctx.do("hold", hold)
+
+    async with app:
+        runs = [await app.start(flow, n) for n in range(10)]
+        for n, run in enumerate(runs):
+            await gates[n].began.wait()
+            gates[n].open.set()
+            await run.result(timeout=5)
+        assert most[0] == 3
+
+
+async def test_a_worker_that_leaves_waits_for_steps_and_gives_leases_back(tmp_path: Path) -> None:
+    app, gate, calls = Holdfast(f"sqlite:///{tmp_path}/app.db"), Gate(), list[str]()
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.do("gate", gate)
+        await ctx.do("next", calls.append, "next")
+        return "done"
+
+    async def leave() -> None:
+        async with app:
+            await app.start(flow, id="one")
+            await gate.began.wait()
+            asyncio.get_running_loop().call_soon(gate.open.set)
+
+    await leave()
+    assert calls == [], "a worker that leaves starts no more steps"
+    async with app:
+        run = await app.get(flow, "one")
+        assert await run.result(timeout=5) == "done"
+        gate_step = (await run.history()).steps[0]
+        assert (gate_step.step_key, gate_step.attempts) == ("gate", 1)
+
+
+async def test_leaving_is_bounded_and_what_was_cut_off_runs_again(tmp_path: Path) -> None:
+    app = Holdfast(f"sqlite:///{tmp_path}/app.db", worker=WorkerConfig(drain="20 ms"))
+    calls: list[int] = []
+    began = asyncio.Event()
+
+    async def hangs_once() -> str:
+        calls.append(1)
+        began.set()
+        if len(calls) == 1:
+            await asyncio.get_running_loop().create_future()
+        return "second"
+
+    @app.workflow
+    async def flow(ctx: Context) -> Any:
+        return await ctx.do("hangs", hangs_once, retry=Retry(limit=0))
+
+    async with app:
+        await app.start(flow, id="one")
+        await began.wait()
+    async with app:
+        run = await app.get(flow, "one")
+        assert await run.result(timeout=5) == "second", "a lease given back costs no attempt and no waiting"
+
+
+async def test_a_run_that_kills_its_workers_is_parked_and_blocks_nobody() -> None:
+    app = Holdfast("sqlite://", worker=WorkerConfig(max_losses=3))
+
+    @app.workflow
+    async def poison(ctx: Context) -> None: ...
+
+    @app.workflow
+    async def healthy(ctx: Context) -> str:
+        return "fine"
+
+    async with Harness(app) as h:
+        bad = await h.start(poison)
+        for _ in range(3):
+            await h._the_worker().reap()
+            await h._the_worker().claim_due(1)
+            await lose_worker(h)
+        assert await finish(h, healthy) == "fine"
+        assert (await bad.status()).status == "paused"
+        await bad.resume()
+        await h.run_until_idle()
+        assert await bad.result(timeout=5) is None
+
+
+async def test_a_run_on_which_the_engine_itself_fails_is_parked(
+    app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from holdfast.workflow.machine import Machine
+
+    @app.workflow
+    async def flow(ctx: Context, n: int) -> int:
+        return n
+
+    advance = Machine.advance
+
+    def broken(machine: Machine, *args: Any, **kwargs: Any) -> Any:
+        if machine.run.instance_id == "bad":
+            raise RuntimeError("a bug in the engine")
+        return advance(machine, *args, **kwargs)
+
+    monkeypatch.setattr(Machine, "advance", broken)
+    bad = await h.start(flow, 1, id="bad")
+    assert await finish(h, flow, 2, id="good") == 2
+    described = await bad.describe()
+    assert described.status == "paused"
+    assert "a bug in the engine" in described.why
+    [line] = await bad.logs(category="system")
+    assert line.level == "error"
+
+    monkeypatch.setattr(Machine, "advance", advance)
+    await bad.resume()
+    await h.run_until_idle()
+    assert await bad.result(timeout=5) == 1
+
+
+@pytest.mark.parametrize("cache", [0, 1])
+async def test_runs_pushed_out_of_the_cache_come_back_by_replay(cache: int) -> None:
+    app = Holdfast("sqlite://", worker=WorkerConfig(cache=cache))
+    starts: list[int] = []
+
+    @app.workflow
+    async def flow(ctx: Context, n: int) -> list[Any]:
+        starts.append(n)
+        found: list[Any] = [await ctx.do("a", lambda: n), str(ctx.uuid4())]
+        await ctx.sleep("nap", 60)
+        return [*found, await ctx.do("b", lambda: -n)]
+
+    async with Harness(app, seed=1) as h:
+        runs = [await h.start(flow, n, id=f"r{n}") for n in range(3)]
+        await h.advance(60)
+        found = [await run.result(timeout=5) for run in runs]
+    assert [[one[0], one[2]] for one in found] == [[n, -n] for n in range(3)]
+    assert len(starts) == 6 - cache
+
+
+async def test_cleanup_of_a_run_that_is_dropped_from_memory_cannot_run_steps() -> None:
+    app = Holdfast("sqlite://", worker=WorkerConfig(cache=0))
+    effects: list[str] = []
+
+    @app.step
+    async def effect(text: str) -> None:
+        effects.append(text)
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        try:
+            await ctx.sleep("nap", 60)
+        finally:
+            ctx.log.info("cleaning up")
+            await effect("cleanup")
+        return "done"
+
+    async with Harness(app) as h:
+        run = await h.start(flow)
+        await h.run_until_idle()
+        assert effects == []
+        assert (await run.status()).status == "waiting"
+        assert await run.logs() == []
+        await h.advance(60)
+        assert await run.result(timeout=5) == "done"
+        assert effects == ["cleanup"]
+
+
+async def test_a_worker_leaves_other_queues_alone() -> None:
+    app = Holdfast("sqlite://", worker=WorkerConfig(queues=("slow",)))
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        return ctx.info.queue
+
+    async with Harness(app) as h:
+        mine, other = await h.start(flow, queue="slow"), await h.start(flow)
+        await h.run_until_idle()
+        assert await mine.result(timeout=5) == "slow"
+        assert (await other.status()).status == "active"
+        assert "queue 'default'" in (await other.describe()).why
+
+
+async def test_leases_are_renewed_during_long_steps() -> None:
+    app, release = Holdfast("sqlite://", worker=WorkerConfig(lease="60 ms", poll="5 ms")), threading.Event()
+    calls: list[int] = []
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        def slow() -> str:
+            calls.append(1)
+            release.wait(10)
+            return "slow"
+
+        return str(await ctx.do("slow", slow))
+
+    async with app:
+        run = await app.start(flow)
+        store = app._opened().store
+        began = await store.now()
+
+        async def five_leases_later() -> bool:
+            return await store.now() > began + 300
+
+        await until(five_leases_later)
+        release.set()
+        assert await run.result(timeout=5) == "slow"
+        [step] = (await run.history()).steps
+        assert step.attempts == 1
+    assert calls == [1]
+
+
+async def test_a_busy_run_does_not_starve_another() -> None:
+    app = Holdfast("sqlite://")
+
+    @app.workflow
+    async def busy(ctx: Context) -> int:
+        total = 0
+        for n in range(200):
+            total += int(await ctx.do(f"s{n}", lambda: 1))
+        return total
+
+    @app.workflow
+    async def quick(ctx: Context) -> str:
+        return "quick"
+
+    async with app:
+        slow = await app.start(busy)
+        assert await (await app.start(quick)).result(timeout=5) == "quick"
+        assert await slow.result(timeout=15) == 200
+        await until_status(slow, "complete")

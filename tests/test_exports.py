@@ -1,0 +1,88 @@
+"""What can be imported, and what an import costs."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+import holdfast
+import holdfast.testing
+from holdfast import errors
+
+PUBLIC = """
+    AppClosedError Clock Context DuplicateStepError ErrorInfo Event Handle History Holdfast HoldfastError
+    InstanceStatus Limits LogLine NonRetryableError Page Randomness Retry RunCancelledError RunFailedError
+    RunInfo RunTerminatedError Runtime Start StepError StepMaxAttemptsExceeded StepTimeoutError StepTx
+    StepTypeMismatchError WaitForEventTimeoutError WorkerConfig WorkflowError context_values
+""".split()
+
+CODES = """
+    WORKFLOW_NOT_FOUND INSTANCE_NOT_FOUND INSTANCE_ID_ALREADY_EXISTS INVALID_INSTANCE_ID INVALID_NAME
+    INVALID_DURATION INVALID_CURSOR WORKFLOW_ALREADY_REGISTERED IO_IN_WORKFLOW INSTANCE_TERMINAL
+    INVALID_EVENT_TYPE INVALID_OPTION PAYLOAD_TOO_LARGE NOT_SERIALIZABLE STEP_TIMEOUT
+    STEP_MAX_ATTEMPTS_EXCEEDED STEP_UNIQUE_CONSTRAINT_VIOLATION WAIT_FOR_EVENT_TIMEOUT DUPLICATE_STEP_KEY
+    STEP_TYPE_MISMATCH MAX_STEPS_EXCEEDED NON_DETERMINISTIC LEASE_LOST
+""".split()
+
+ALL_ERRORS = [
+    cls
+    for _, cls in inspect.getmembers(errors, inspect.isclass)
+    if issubclass(cls, errors.HoldfastError) and cls.__module__ == errors.__name__
+]
+
+# Processor time: what an import costs, whatever else the machine is doing.
+IMPORT = "import time; t = time.process_time(); import holdfast; print(time.process_time() - t)"
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_is_importable(name: str) -> None:
+    assert hasattr(holdfast, name)
+    assert name in holdfast.__all__
+
+
+def test_the_list_of_names_is_sorted_and_true() -> None:
+    assert list(holdfast.__all__) == sorted(holdfast.__all__)
+    assert len(set(holdfast.__all__)) == len(holdfast.__all__)
+    assert all(hasattr(holdfast, name) for name in holdfast.__all__)
+
+
+def test_the_list_of_names_is_complete() -> None:
+    modules = {name for name, value in vars(holdfast).items() if inspect.ismodule(value)}
+    visible = {name for name in vars(holdfast) if not name.startswith("_")} - modules
+    assert visible == set(holdfast.__all__)
+
+
+def test_the_testing_tools_are_importable() -> None:
+    assert list(holdfast.testing.__all__) == sorted(holdfast.testing.__all__)
+    assert "Harness" in holdfast.testing.__all__
+    assert all(hasattr(holdfast.testing, name) for name in holdfast.testing.__all__)
+
+
+@pytest.mark.parametrize("cls", ALL_ERRORS, ids=lambda cls: cls.__name__)
+def test_every_error_is_exported_and_drawn_in_the_tree(cls: type[errors.HoldfastError]) -> None:
+    assert getattr(holdfast, cls.__name__) is cls
+    assert cls.__name__ in (errors.__doc__ or "")
+
+
+def test_every_code_of_the_contract_belongs_to_one_error() -> None:
+    codes = [cls.code for cls in ALL_ERRORS]
+    assert len(set(codes)) == len(codes)
+    assert set(CODES) <= set(codes)
+
+
+def test_an_import_takes_less_than_150_milliseconds() -> None:
+    def once() -> float:
+        done = subprocess.run([sys.executable, "-c", IMPORT], capture_output=True, text=True, check=True)
+        return float(done.stdout)
+
+    assert min(once() for _ in range(5)) < 0.150
+
+
+def test_an_import_does_not_load_what_is_only_sometimes_needed() -> None:
+    code = "import sys, holdfast; print(*sorted(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert not loaded & {"typer", "rich", "apsw", "hypothesis", "pytest", "holdfast.testing", "holdfast.cli"}

@@ -1,0 +1,161 @@
+"""Typed usage that the type checkers must accept, with the types users see. It is checked, never run."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import datetime
+from random import Random
+from typing import Any, assert_type
+from uuid import UUID
+
+from holdfast import (
+    Context,
+    Event,
+    Handle,
+    History,
+    Holdfast,
+    InstanceDescription,
+    InstanceStatus,
+    InstanceSummary,
+    LogLine,
+    Page,
+    Retry,
+    Start,
+    Step,
+    StepTx,
+    Workflow,
+)
+from holdfast.testing import Harness
+
+app = Holdfast("sqlite://")
+
+
+@dataclass
+class Order:
+    id: str
+    total: int
+
+
+@app.step
+async def charge(order: Order, *, currency: str = "eur") -> str:
+    return f"{order.id} {currency}"
+
+
+@app.step
+def count(text: str) -> int:
+    return len(text)
+
+
+@app.step(retry=Retry(limit=5, delay="10 seconds", backoff="exponential"), timeout="10 minutes", raises=(ValueError,))
+async def configured(n: int) -> bytes:
+    return bytes(n)
+
+
+@app.step(name="sync")
+def configured_sync(n: int) -> list[int]:
+    return [n]
+
+
+@app.step
+async def stored(tx: StepTx, name: str) -> None:
+    tx.execute("INSERT INTO item (name) VALUES (?)", name)
+    assert_type(tx.start(simple, 5, id="x"), str)
+    tx.send("simple/x", "topic", {"n": 1})
+
+
+@app.workflow
+async def bare(ctx: Context) -> int:
+    return 1
+
+
+@app.workflow
+async def simple(ctx: Context, n: int) -> str:
+    return str(n)
+
+
+@app.workflow(name="named", persist="task")
+async def fulfil(ctx: Context, order: Order) -> dict[str, str]:
+    payment = await charge(order, currency="usd")
+    assert_type(payment, str)
+    assert_type(await count("four"), int)
+    assert_type(await configured(3), bytes)
+    assert_type(await configured_sync(3), list[int])
+    assert_type(await stored("book"), None)
+
+    assert_type(await ctx.do("charge", charge, order), str)
+    assert_type(await ctx.do("again", charge, order, retry=Retry(limit=0), timeout="5s"), str)
+    assert_type(await ctx.do("length", len, "text"), int)
+    both = await asyncio.gather(charge(order), count("x"))
+    assert_type(both, tuple[str, int])
+
+    await ctx.sleep("nap", "1 hour")
+    await ctx.sleep_until("then", ctx.now())
+    assert_type(await ctx.wait_for_event("a", type="a", payload=Order, timeout="1 hour"), Event[Order])
+    approval = await ctx.wait_for_event("b", type="b")
+    assert_type(approval, Event[Any])
+    assert_type(approval.timestamp, datetime)
+
+    assert_type(ctx.uuid4(), UUID)
+    assert_type(ctx.random_bytes(4), bytes)
+    assert_type(ctx.random, Random)
+    assert_type(ctx.info.run_number, int)
+    ctx.log.info("paid", {"payment": payment}, category="payments")
+    return {"payment": payment}
+
+
+remote = app.remote("elsewhere", params=int, result=str)
+
+assert_type(charge.name, str)
+assert_type(bare, Workflow[int])
+assert_type(simple, Workflow[str])
+assert_type(fulfil, Workflow[dict[str, str]])
+
+
+def takes_step(step: Step[[str], int]) -> None: ...
+
+
+takes_step(count)
+
+
+def outside() -> Coroutine[Any, Any, str]:
+    return charge(Order("o", 1))
+
+
+async def use() -> None:
+    async with app:
+        run = await app.start(fulfil, Order("o-1", 125), id="order-o-1", priority=1)
+        assert_type(run, Handle[dict[str, str]])
+        assert_type(await run.result(timeout="5s"), dict[str, str])
+        assert_type(await (await app.start(bare)).result(), int)
+        assert_type(await app.start("named"), Handle[Any])
+        assert_type(await app.get(simple, "x"), Handle[str])
+        assert_type(await app.start_many(simple, [Start("a", 1), Start("b", 2)]), list[Handle[str]])
+        assert_type(await app.list(simple, status="waiting"), Page[InstanceSummary])
+        assert_type(await app.tick(max_instances=5), int)
+        assert_type(await run.status(), InstanceStatus)
+        assert_type(await run.describe(), InstanceDescription)
+        assert_type((await run.describe()).why, str)
+        assert_type(await run.history(), History)
+        assert_type(await run.logs(level="warn"), list[LogLine])
+        async for line in run.follow_logs():
+            assert_type(line, LogLine)
+        await run.send_event("approval", {"by": "ann"}, id="once")
+        await run.pause()
+        await run.resume()
+        await run.terminate("not needed")
+        await run.restart()
+    async with app.connect() as opened:
+        assert_type(opened, Holdfast)
+
+
+async def tested() -> None:
+    async with Harness(app, seed=7) as h:
+        run = await h.start(simple, 5)
+        assert_type(run, Handle[str])
+        await h.advance("1 hour", run=False)
+        await h.run_until_idle()
+        assert_type(await h.crash_everywhere(simple, 5), str)
+        assert_type(h.now(), datetime)
+        assert_type(await h.tick(), int)
