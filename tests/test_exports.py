@@ -12,20 +12,66 @@ import holdfast
 import holdfast.testing
 from holdfast import errors
 
-PUBLIC = """
-    AppClosedError Clock Context DuplicateStepError ErrorInfo Event Handle History Holdfast HoldfastError
-    InstanceStatus Limits LogLine NonRetryableError Page Randomness Retry RunCancelledError RunFailedError
-    RunInfo RunTerminatedError Runtime Start StepError StepMaxAttemptsExceeded StepTimeoutError StepTx
-    StepTypeMismatchError WaitForEventTimeoutError WorkerConfig WorkflowError context_values
-""".split()
+PUBLIC = [
+    "AppClosedError",
+    "Clock",
+    "Context",
+    "DuplicateStepError",
+    "ErrorInfo",
+    "Event",
+    "Handle",
+    "History",
+    "Holdfast",
+    "HoldfastError",
+    "InstanceStatus",
+    "Limits",
+    "LogLine",
+    "NonRetryableError",
+    "Page",
+    "Randomness",
+    "Retry",
+    "RunCancelledError",
+    "RunFailedError",
+    "RunInfo",
+    "RunTerminatedError",
+    "Runtime",
+    "Start",
+    "StepError",
+    "StepMaxAttemptsExceeded",
+    "StepTimeoutError",
+    "StepTx",
+    "StepTypeMismatchError",
+    "WaitForEventTimeoutError",
+    "WorkerConfig",
+    "WorkflowError",
+    "context_values",
+]
 
-CODES = """
-    WORKFLOW_NOT_FOUND INSTANCE_NOT_FOUND INSTANCE_ID_ALREADY_EXISTS INVALID_INSTANCE_ID INVALID_NAME
-    INVALID_DURATION INVALID_CURSOR WORKFLOW_ALREADY_REGISTERED IO_IN_WORKFLOW INSTANCE_TERMINAL
-    INVALID_EVENT_TYPE INVALID_OPTION PAYLOAD_TOO_LARGE NOT_SERIALIZABLE STEP_TIMEOUT
-    STEP_MAX_ATTEMPTS_EXCEEDED STEP_UNIQUE_CONSTRAINT_VIOLATION WAIT_FOR_EVENT_TIMEOUT DUPLICATE_STEP_KEY
-    STEP_TYPE_MISMATCH MAX_STEPS_EXCEEDED NON_DETERMINISTIC LEASE_LOST
-""".split()
+CODES = [
+    "WORKFLOW_NOT_FOUND",
+    "INSTANCE_NOT_FOUND",
+    "INSTANCE_ID_ALREADY_EXISTS",
+    "INVALID_INSTANCE_ID",
+    "INVALID_NAME",
+    "INVALID_DURATION",
+    "INVALID_CURSOR",
+    "WORKFLOW_ALREADY_REGISTERED",
+    "IO_IN_WORKFLOW",
+    "INSTANCE_TERMINAL",
+    "INVALID_EVENT_TYPE",
+    "INVALID_OPTION",
+    "PAYLOAD_TOO_LARGE",
+    "NOT_SERIALIZABLE",
+    "STEP_TIMEOUT",
+    "STEP_MAX_ATTEMPTS_EXCEEDED",
+    "STEP_UNIQUE_CONSTRAINT_VIOLATION",
+    "WAIT_FOR_EVENT_TIMEOUT",
+    "DUPLICATE_STEP_KEY",
+    "STEP_TYPE_MISMATCH",
+    "MAX_STEPS_EXCEEDED",
+    "NON_DETERMINISTIC",
+    "LEASE_LOST",
+]
 
 ALL_ERRORS = [
     cls

@@ -277,10 +277,12 @@ class OpenApp:
 
     async def close(self) -> None:
         self.client.worker = None
+        await self.client.close()
         if self.worker is not None:
             await self.worker.stop()
         self._spawn.close()
         await self.store.close()
+        self.hub.close()
 
 
 class StepDecorator:

@@ -40,9 +40,9 @@ from holdfast.errors import (
     RunCancelledError,
     RunFailedError,
     RunTerminatedError,
-    StoreError,
 )
 from holdfast.kernel.definition import Definition, Registry
+from holdfast.kernel.ends import Ends
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import ON_CONFLICT, ON_REUSE, Requests
 from holdfast.ports import Clock
@@ -61,9 +61,6 @@ from holdfast.store.protocol import (
 )
 
 R = TypeVar("R", covariant=True)
-
-# How often a wait looks for what other processes did. Asking costs one cheap pragma.
-_LOOK_SECONDS = 0.02
 
 
 class LocalWorker(Protocol):
@@ -101,7 +98,11 @@ class Client:
         self._requests = requests
         self._limits = limits
         self._clock = clock
+        self._ends = Ends(store, hub)
         self.worker: LocalWorker | None = None
+
+    async def close(self) -> None:
+        await self._ends.close()
 
     # --- starting
 
@@ -135,8 +136,15 @@ class Client:
             [created] = await self._store.create([new])
             self._hub.work()
             return created, None
+        # Born claimed, it must begin here even if the caller stops waiting: nobody else would take it.
+        claimed = replace(new, owner=worker.id, lease_ms=worker.lease_ms)
+        return await asyncio.shield(asyncio.ensure_future(self._create_here(claimed, worker)))
+
+    async def _create_here(
+        self, new: NewRun, worker: LocalWorker
+    ) -> tuple[Created, asyncio.Future[Finish | None] | None]:
         try:
-            [created] = await self._store.create([replace(new, owner=worker.id, lease_ms=worker.lease_ms)])
+            [created] = await self._store.create([new])
         except BaseException:
             worker.cancel_reservation()
             raise
@@ -293,40 +301,16 @@ class Client:
     async def ended(self, workflow: str, id: str, hint: asyncio.Future[Finish | None] | None) -> RunRecord | Finish:
         """Wait until the instance's current run has ended."""
         if hint is not None:
-            finish = await asyncio.shield(hint)
+            finish = await self._ends.told(hint)
             if finish is not None:
                 return finish
         while True:
             row = await self.find(workflow, id)
             if row.status.terminal:
                 return row
-            finish = await self._end_of(row.run)
+            finish = await self._ends.of(row.run)
             if finish is not None:
                 return finish
-
-    async def _end_of(self, run: int) -> Finish | None:
-        """Wait for the end in this process, or for a sign that another one wrote (then None: look again)."""
-        waiting = self._hub.wait(run)
-        try:
-            [row] = await self._store.get([run])
-            version = await self._store.changed()
-            while not row.status.terminal:
-                done, _ = await asyncio.wait([waiting], timeout=_LOOK_SECONDS)
-                if done:
-                    return waiting.result()
-                now = await self._changed(version)
-                if now != version:
-                    version = now
-                    [row] = await self._store.get([run])
-            return None
-        finally:
-            waiting.cancel()
-
-    async def _changed(self, before: int) -> int:
-        try:
-            return await self._store.changed()
-        except StoreError:
-            return before  # waiting outlasts a store that is away for a moment
 
     async def follow(self, workflow: str, id: str) -> AsyncIterator[LogLine]:
         """Log lines as they come, across restarts of the run, until it has ended."""

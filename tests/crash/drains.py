@@ -1,14 +1,15 @@
-"""Workflows with steps that are in flight when a signal comes."""
+"""Workflows with steps that are in flight when a signal comes, or whose worker is stopped."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import Context, Holdfast
+from holdfast import Context, Holdfast, StepTx
 
 from .program import leave_on_signals
 from .workload import Side, make_app
@@ -27,6 +28,17 @@ def make_drains_app(database: str, side: str, **worker: Any) -> Holdfast:
         marks.ran(needs)
         time.sleep(seconds)
         return "blocked"
+
+    async def who(tx: StepTx) -> int:
+        marks.ran(())
+        tx.execute("INSERT INTO ledger VALUES ('who', ?)", str(os.getpid()))
+        return os.getpid()
+
+    @app.workflow
+    async def held(ctx: Context, n: int) -> list[int]:
+        first = await ctx.do("who", who)
+        event = await ctx.wait_for_event("go", type="go", timeout="1 hour", payload=int)
+        return [n, first, event.payload]
 
     @app.workflow
     async def drains(ctx: Context, seconds: float) -> list[str]:

@@ -9,11 +9,14 @@ from typing import Any
 
 import apsw
 
+from holdfast import Start
+
 from .conftest import MakeScene
+from .drains import make_drains_app
 from .herd import Child
 from .scene import Scene, until
 
-TABLES = ("holdfast_run", "holdfast_fact", "holdfast_event", "holdfast_log", "ledger")
+TABLES = ("holdfast_run", "holdfast_task", "holdfast_fact", "holdfast_event", "holdfast_log", "ledger")
 
 
 def is_stopped(worker: Child) -> bool:
@@ -28,34 +31,34 @@ def verdicts(scene: Scene, worker: Child) -> list[list[str]]:
     return [line["verdicts"] for line in scene.checker.side() if "verdicts" in line and line["pid"] == worker.pid]
 
 
-async def start_and_finish_more(scene: Scene, worker: Child) -> None:
-    """Only that worker is left, and new runs are done."""
-    async with scene.client() as app:
-        handles = [await app.start("sequence", n, id=f"more-{n}") for n in range(5)]
-        for n, handle in enumerate(handles):
-            assert await handle.result(timeout=10) == [n + 1, 2 * n + 2, 2 * n + 3]
-    assert {one.pid for one in scene.checker.ran() if one.run.startswith("more-")} == {worker.pid}
-
-
 async def test_results_held_past_the_lease_are_refused(make_scene: MakeScene) -> None:
-    scene = await make_scene(copies=4)
-    slow = scene.work(stop_before_results=True)
-    await until(lambda: is_stopped(slow), slow.said)
+    scene = await make_scene(copies=0)
+    app = make_drains_app(str(scene.database), str(scene.side))
+    async with app.connect():
+        runs = await app.start_many("held", [Start(f"held-{n}", n) for n in range(10)])
+        slow = scene.work(app="drains:make_drains_app", stop_before_results=True, copies=0)
+        await until(lambda: is_stopped(slow), slow.said)
+        quick = scene.work(app="drains:make_drains_app", copies=0)
+        await until(lambda: all_wait(scene) and not held(scene), scene.story)
+        assert await scene.stop(quick) == 0
+        before = everything(scene)
 
-    quick = scene.work()
-    async with scene.client() as app:
-        await scene.send_all(app)
-    await scene.until_complete()
-    before = everything(scene)
-    scene.checker.at_the_end()
-    assert await scene.stop(quick) == 0
+        slow.signal(signal.SIGCONT)
+        await until(lambda: verdicts(scene, slow), slow.said)
+        assert set(verdicts(scene, slow)[0]) == {"lost"}
+        assert everything(scene) == before
 
-    slow.signal(signal.SIGCONT)
-    await until(lambda: verdicts(scene, slow), slow.said)
-    assert set(verdicts(scene, slow)[0]) == {"lost"}
-    assert everything(scene) == before
-    await start_and_finish_more(scene, slow)
+        for run in runs:
+            await run.send_event("go", 1)
+        for n, run in enumerate(runs):
+            assert await run.result(timeout=10) == [n, quick.pid, 1]
+    assert {one.pid for one in scene.checker.ran() if one.attempt == 1} >= {slow.pid}
     assert await scene.stop(slow) == 0
+
+
+def all_wait(scene: Scene) -> bool:
+    waiting = "SELECT count(*) FROM holdfast_run WHERE workflow = 'held' AND status = 'waiting'"
+    return bool(scene.checker.one(waiting) == 10)
 
 
 async def test_a_worker_stopped_at_any_moment_goes_on_beside_the_one_that_took_over(make_scene: MakeScene) -> None:

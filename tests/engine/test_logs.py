@@ -1,5 +1,7 @@
 """Durable log lines: from workflow code and from steps, kept whatever becomes of the run."""
 
+# ruff: noqa: PLE1205  (ctx.log takes data, not format arguments)
+
 from __future__ import annotations
 
 import asyncio
@@ -215,7 +217,7 @@ async def test_following_misses_nothing_and_ends_with_the_run() -> None:
 
         async def follow() -> None:
             async for line in run.follow_logs():
-                seen.append(line.message)
+                seen.append(line.message)  # noqa: PERF401  (one by one, as they come)
 
         async with asyncio.timeout(10):
             following = asyncio.create_task(follow())

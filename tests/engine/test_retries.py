@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -153,7 +152,7 @@ async def test_parallel_retries_do_not_wait_for_each_other(app: Holdfast, h: Har
 
 
 @pytest.fixture
-async def doomed(app: Holdfast, h: Harness) -> AsyncIterator[Any]:
+async def doomed(app: Holdfast, h: Harness) -> Any:
     """A run with a step that never returns; each restart here is a worker that died in it."""
     calls: list[int] = []
 
@@ -170,7 +169,7 @@ async def doomed(app: Holdfast, h: Harness) -> AsyncIterator[Any]:
         return "?"
 
     run = await h.start(flow)
-    yield run, calls
+    return run, calls
 
 
 async def test_lost_workers_use_up_attempts_and_then_the_step_is_not_called(h: Harness, doomed: Any) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, InputError, Retry, RunFailedError, StepTx, UniqueConstraintError
+from holdfast import Context, Holdfast, InputError, Retry, RunFailedError, StepTx, UniqueConstraintError, WorkerConfig
 from holdfast.testing import Harness
 
 from .driving import finish
@@ -286,3 +286,23 @@ async def test_what_a_transaction_cannot_take_is_refused(app: Holdfast) -> None:
         return "?"
 
     assert "SQL" in await _result(app, flow)
+
+
+@pytest.mark.xfail(strict=True, raises=TimeoutError, reason="a run started in a transaction is found by polling only")
+async def test_a_run_started_in_a_transaction_begins_without_a_poll() -> None:
+    app = Holdfast("sqlite://", worker=WorkerConfig(poll="60 seconds"))
+
+    @app.workflow
+    async def child(ctx: Context) -> str:
+        return "began"
+
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        def hand_over(tx: StepTx) -> str:
+            return tx.start(child, id="child")
+
+        return str(await ctx.do("hand over", hand_over))
+
+    async with app:
+        await (await app.start(parent)).result(timeout=5)
+        assert await (await app.get(child, "child")).result(timeout=1) == "began"

@@ -197,7 +197,13 @@ async def test_a_description_has_params_and_dates(app: Holdfast, h: Harness) -> 
     await h.advance("10s", run=False)
     await h.advance("2 minutes")
     found = await run.describe()
-    assert (found.id, found.workflow_name, found.kind, found.run_number, found.params) == ("x", "flow", "workflow", 0, 5)
+    assert (found.id, found.workflow_name, found.kind, found.run_number, found.params) == (
+        "x",
+        "flow",
+        "workflow",
+        0,
+        5,
+    )
     assert found.created_at == created
     assert found.started_at == created + timedelta(seconds=10)
     assert found.completed_at == found.updated_at == created + timedelta(seconds=70)

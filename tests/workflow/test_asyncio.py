@@ -1,4 +1,4 @@
-"""Ordinary asyncio in workflow code is durable: each case comes out the same live and after a cold replay at any point."""
+"""Ordinary asyncio in workflow code is durable: it comes out the same live and after a cold replay at any point."""
 
 from __future__ import annotations
 

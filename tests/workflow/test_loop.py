@@ -31,9 +31,7 @@ REACHING_OUT: dict[str, Callable[[], Any]] = {
     "add_signal_handler": lambda: asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, print),
     "call_soon_threadsafe": lambda: asyncio.get_running_loop().call_soon_threadsafe(print),
     "connect_read_pipe": lambda: asyncio.get_running_loop().connect_read_pipe(asyncio.Protocol, None),
-    "create_datagram_endpoint": lambda: asyncio.get_running_loop().create_datagram_endpoint(
-        asyncio.DatagramProtocol
-    ),
+    "create_datagram_endpoint": lambda: asyncio.get_running_loop().create_datagram_endpoint(asyncio.DatagramProtocol),
     "subprocess_exec": lambda: asyncio.get_running_loop().subprocess_exec(
         asyncio.SubprocessProtocol, "true", stdin=subprocess.DEVNULL
     ),

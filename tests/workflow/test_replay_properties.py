@@ -1,8 +1,8 @@
 """Whatever a program does and whatever happens to it: every cold replay, at every point, observes the same.
 
-A program is a tree of sequences, parallel branches, races, steps, sleeps and waits. It is run live under a random schedule
-of what becomes known. Then, at each cut of the recorded facts, a new machine replays it: it must have observed exactly what the
-first one had by then, wait for the same things, and come to the same end when the rest happens.
+A program is a tree of sequences, parallel branches, races, steps, sleeps and waits. It is run live under a random
+schedule of what becomes known. Then, at each cut of the recorded facts, a new machine replays it: it must have observed
+exactly what the first one had by then, wait for the same things, and come to the same end when the rest happens.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class Program:
         return [self._run(ctx, below, f"{path}.{n}", trace) for n, below in enumerate(tree[1])]
 
     async def _sequence(self, ctx: Context, tree: Tree, path: str, trace: list[Any]) -> Any:
-        return [await branch for branch in self._branches(ctx, tree, path, trace)]
+        return [await self._run(ctx, below, f"{path}.{n}", trace) for n, below in enumerate(tree[1])]
 
     async def _gather(self, ctx: Context, tree: Tree, path: str, trace: list[Any]) -> Any:
         return await asyncio.gather(*self._branches(ctx, tree, path, trace))

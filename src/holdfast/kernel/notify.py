@@ -6,7 +6,7 @@ They are hints. A lost one costs time (until the next poll), never correctness.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from holdfast.store.protocol import Finish, Signal
 
@@ -48,6 +48,16 @@ class Hub:
         for future in self._waiting.pop(run, ()):
             if not future.done():
                 future.set_result(finish)
+
+    def close(self) -> None:
+        """Nobody will be told any more: whoever waits looks for himself."""
+        for run in list(self._waiting):
+            self.ended(run, None)
+
+    @property
+    def waited_for(self) -> Collection[int]:
+        """The runs whose end somebody waits for."""
+        return self._waiting.keys()
 
     def wait(self, run: int) -> asyncio.Future[Finish | None]:
         """A future that is done when the run ends in this process. Cancel it when it is not needed any more."""

@@ -45,6 +45,8 @@ _LARGEST_CLAIM = 200
 # How often to ask the database whether another process wrote to it: one cheap pragma.
 _WATCH_SECONDS = 0.025
 _NOTE_SECONDS = 0.5
+# How long a full worker waits for more room before it claims into what little there is.
+_ROOM_SECONDS = 0.02
 
 
 class Worker:
@@ -74,6 +76,7 @@ class Worker:
         self._seen_version: int | None = None
         self._accepting = False
         self._room = asyncio.Event()
+        self._bite = min(_LARGEST_CLAIM, max(1, config.concurrency // 5))
         self._leave_hub: Callable[[], None] = lambda: None
         self._claims = Looper("claim", self._claim_step, random)
         self._heartbeats = Looper("heartbeat", self._heartbeat_step, random)
@@ -111,16 +114,17 @@ class Worker:
             await asyncio.wait(list(self._tasks.values()), timeout=seconds)
 
     async def _give_back(self) -> None:
-        held = [turn.task for turn in self._turns.values()]
+        """Give back all that the store says is held, known here or not: a claim may have been cut off half-way."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if held:
-            try:
-                await self._store.release(held)
-            except StoreError as error:
-                _log.warning("could not give %d leases back, they will run out: %s", len(held), error)
+        try:
+            held = await self._store.heartbeat(self.id, self._config.lease_ms)
+            if held:
+                await self._store.release([TaskRef(h.run, h.unit, self.id, h.epoch) for h in held])
+        except StoreError as error:
+            _log.warning("could not give the leases back, they will run out: %s", error)
 
     def abandon(self) -> None:
         """Die as a killed process does: nothing is written, nothing is given back. For crash tests."""
@@ -157,6 +161,8 @@ class Worker:
     def begin(self, created: Created) -> None:
         """A run that was born claimed by this worker."""
         self._reserved -= 1
+        if not self._accepting:
+            return  # it stops, and gives back all it holds at the end
         task = TaskRef(created.run.run, 0, self.id, created.epoch)
         self._begin(Claim(task, TaskKind.RUN, lost=False, run=created.run, mail=()), self._tools)
 
@@ -187,7 +193,8 @@ class Worker:
             self._hub.ended(run, turn.finish)
         if turn.due_at is not None:
             self._work_at(turn.due_at)
-        self._room.set()
+        if self._free() >= self._bite:
+            self._room.set()
         if turn.claim.run.losses >= SUSPECT_LOSSES:
             self._claims.wake()  # the next suspect may come
 
@@ -222,17 +229,29 @@ class Worker:
         return len(result.claims)
 
     async def _claim_step(self) -> float:
-        room = self._config.concurrency - len(self._turns) - self._reserved
+        if self._free() < self._bite:
+            await self._wait_for_room()
+        room = self._free()
         if room <= 0:
-            self._room.clear()
-            await self._room.wait()
             return 0.0
         claimed = await self.claim_due(min(room, _LARGEST_CLAIM))
-        return self._pause_after(claimed)
+        return self._pause_after(claimed, room)
 
-    def _pause_after(self, claimed: int) -> float:
+    def _free(self) -> int:
+        return self._config.concurrency - len(self._turns) - self._reserved
+
+    async def _wait_for_room(self) -> None:
+        """Let some runs end before claiming again: a transaction for each single place costs more than the work."""
+        self._room.clear()
+        alarm = asyncio.get_running_loop().call_later(_ROOM_SECONDS, self._room.set)
+        try:
+            await self._room.wait()
+        finally:
+            alarm.cancel()
+
+    def _pause_after(self, claimed: int, room: int) -> float:
         poll = self._config.poll_ms / 1000
-        if claimed == _LARGEST_CLAIM:
+        if claimed == min(room, _LARGEST_CLAIM):
             return 0.0
         if self._next_due is None:
             return poll

@@ -75,7 +75,7 @@ class Context:
         timeout: Duration | None = ...,
         raises: tuple[type[BaseException], ...] | None = ...,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Coroutine[None, None, R]: ...
 
     @overload
     def do(
@@ -87,7 +87,7 @@ class Context:
         timeout: Duration | None = ...,
         raises: tuple[type[BaseException], ...] | None = ...,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, R]: ...
+    ) -> Coroutine[None, None, R]: ...
 
     def do(
         self,
@@ -98,7 +98,7 @@ class Context:
         timeout: Duration | None = None,
         raises: tuple[type[BaseException], ...] | None = None,
         **kwargs: Any,
-    ) -> Coroutine[Any, Any, Any]:
+    ) -> Coroutine[None, None, Any]:
         """Run any callable as a step whose key is ``name``; the same name again returns the recorded result."""
         spec = spec_of(fn).with_options(retry, timeout, raises)
         return self._machine.call_named(name, spec, args, kwargs)
@@ -109,14 +109,14 @@ class Context:
         """The time of the last thing that happened in this run, in UTC: the same on every replay."""
         return from_ms(self._machine.now_ms)
 
-    def sleep(self, name: str, duration: Duration) -> Coroutine[Any, Any, None]:
+    def sleep(self, name: str, duration: Duration) -> Coroutine[None, None, None]:
         """Sleep durably, up to 365 days. Holds no task, thread or connection meanwhile."""
         machine = self._machine
         ms = durations.to_ms(duration, f"sleep {name!r}")
         self._check_sleep(name, ms)
         return machine.sleep(check_step_name(name, machine.limits), lambda: machine.now_ms + ms)
 
-    def sleep_until(self, name: str, when: datetime) -> Coroutine[Any, Any, None]:
+    def sleep_until(self, name: str, when: datetime) -> Coroutine[None, None, None]:
         """Sleep until a moment (an aware ``datetime``); one that is past already is over at once."""
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise InvalidDurationError(f"sleep_until {name!r} needs an aware datetime, not {when!r}")
@@ -137,16 +137,16 @@ class Context:
     @overload
     def wait_for_event(
         self, name: str, *, type: str, timeout: Duration = ..., payload: type[T]
-    ) -> Coroutine[Any, Any, Event[T]]: ...
+    ) -> Coroutine[None, None, Event[T]]: ...
 
     @overload
     def wait_for_event(
         self, name: str, *, type: str, timeout: Duration = ..., payload: Any = ...
-    ) -> Coroutine[Any, Any, Event[Any]]: ...
+    ) -> Coroutine[None, None, Event[Any]]: ...
 
     def wait_for_event(
         self, name: str, *, type: str, timeout: Duration = "24 hours", payload: Any = Any
-    ) -> Coroutine[Any, Any, Event[Any]]:
+    ) -> Coroutine[None, None, Event[Any]]:
         """Wait for an event of a type, oldest first, also one that came before the wait.
 
         Raises ``WaitForEventTimeoutError`` when none was sent until the deadline. ``payload`` is the type to decode

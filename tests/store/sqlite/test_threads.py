@@ -12,6 +12,7 @@ import pytest
 
 from holdfast.store.protocol import NewRun, Statement, TaskRef, Verdict
 from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.sql import groups, statements
 from store.sqlite.inside import on_writer
 from store.world import FLOW, FakeClock, World, line, result, turn
@@ -27,10 +28,24 @@ async def test_calls_that_wait_share_a_transaction(world: World, store: SqliteSt
         return True
 
     await on_writer(store, lambda found: setattr(found, "exec_trace", trace))
-    await asyncio.gather(*(world.commit(task, facts=[result("s")]) for task in tasks))
-    await on_writer(store, lambda found: setattr(found, "exec_trace", None))
+    all_wait = threading.Event()
+    held_up = asyncio.ensure_future(on_writer(store, lambda _: all_wait.wait()))
+    calls = [asyncio.ensure_future(world.commit(task, facts=[result("s")])) for task in tasks]
+    await asyncio.sleep(0)
+    all_wait.set()
+    await asyncio.gather(held_up, *calls)
 
-    assert commits <= 3
+    assert commits == 1
+
+
+async def test_statements_are_prepared_once(world: World, store: SqliteStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    await _use_everything(world, "first")
+    prepared: list[tuple[object, ...]] = []
+    monkeypatch.setattr(Guard, "__call__", lambda _, *what: prepared.append(what) or apsw.SQLITE_OK)
+
+    await _use_everything(world, "second")
+
+    assert prepared == []
 
 
 async def test_more_calls_than_fit_in_a_transaction_are_all_answered(world: World) -> None:
@@ -195,13 +210,16 @@ async def test_the_stores_own_statements_are_refused_to_users_also_when_they_are
     assert "may not" in answer.message
 
 
-async def _use_everything(world: World) -> TaskRef:
+async def _use_everything(world: World, name: str = "a") -> TaskRef:
     """A held run, after calls that have put statements into the cache."""
-    await world.begin("b")
-    await world.send("go", "b")
-    await world.store.restart(FLOW, "b")
-    await world.store.pause(FLOW, "b")
-    task = await world.begin("a")
+    other = f"other-{name}"
+    await world.wait(other, "go")
+    await world.send("go", other)
+    await world.claim("w2")
+    await world.store.pause(FLOW, other)
+    await world.store.restart(FLOW, other)
+    await world.store.pause(FLOW, other)
+    task = await world.begin(name)
     await world.commit(task, facts=[result("s")], logs=[line("l")])
     return task
 

@@ -1,0 +1,75 @@
+"""Waiting for runs to end, wherever they are run.
+
+Ends in this process are told by the hub. For those in others, one look for everybody: while anyone waits, the
+store is asked now and then whether another process has written, and only then about the runs that are waited for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from holdfast.errors import StoreError
+from holdfast.kernel.notify import Hub
+from holdfast.store.protocol import Finish, RunRecord, Store
+
+_log = logging.getLogger("holdfast")
+
+_LOOK_SECONDS = 0.02
+_RUNS_AT_ONCE = 500
+
+
+class Ends:
+    """Answers when runs have ended."""
+
+    def __init__(self, store: Store, hub: Hub) -> None:
+        self._store = store
+        self._hub = hub
+        self._looking: asyncio.Task[None] | None = None
+
+    async def of(self, run: int) -> Finish | None:
+        """Wait for a run to end; None if it was ended from outside."""
+        waiting = self._hub.wait(run)
+        try:
+            [row] = await self._store.get([run])
+            return _finish(row) if row.status.terminal else await self.told(waiting)
+        finally:
+            waiting.cancel()
+
+    async def told(self, waiting: asyncio.Future[Finish | None]) -> Finish | None:
+        """Wait for a future of the hub, with an eye on other processes."""
+        if self._looking is None and not waiting.done():
+            self._looking = asyncio.get_running_loop().create_task(self._look(), name="holdfast-ends")
+        return await asyncio.shield(waiting)
+
+    async def close(self) -> None:
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    async def _look(self) -> None:
+        version: int | None = None
+        try:
+            while self._hub.waited_for:
+                try:
+                    version = await self._look_once(version)
+                except StoreError as error:  # waiting outlasts a store that is away for a moment
+                    _log.warning("cannot see what other processes did (%s): %s", error.code, error)
+                await asyncio.sleep(_LOOK_SECONDS)
+        finally:
+            self._looking = None
+
+    async def _look_once(self, before: int | None) -> int:
+        version = await self._store.changed()
+        if version != before:
+            runs = list(self._hub.waited_for)
+            for start in range(0, len(runs), _RUNS_AT_ONCE):
+                for row in await self._store.get(runs[start : start + _RUNS_AT_ONCE]):
+                    if row.status.terminal:
+                        self._hub.ended(row.run, _finish(row))
+        return version
+
+
+def _finish(row: RunRecord) -> Finish | None:
+    """How it ended, unless it was ended from outside: then its row says more."""
+    return Finish(row.status, row.output, row.error) if row.output is not None or row.error is not None else None
