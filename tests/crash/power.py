@@ -34,6 +34,12 @@ class Sync(NamedTuple):
     file: str
 
 
+class FailedSync(NamedTuple):
+    """What was to be synced can still be read, and will never be on the disk unless it is written again."""
+
+    file: str
+
+
 class Delete(NamedTuple):
     file: str
 
@@ -44,7 +50,7 @@ class Said(NamedTuple):
     line: dict[str, Any]
 
 
-Entry = Write | Truncate | Sync | Delete | Said
+Entry = Write | Truncate | Sync | FailedSync | Delete | Said
 
 
 @dataclass(slots=True)
@@ -52,12 +58,26 @@ class Journal:
     """All that happened to the files of one directory, in order."""
 
     folder: Path
+    failing: frozenset[int] = frozenset()
+    """Which syncs fail, by their number."""
+    syncs: int = 0
     entries: list[Entry] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, entry: Entry) -> None:
         with self._lock:
             self.entries.append(entry)
+
+    def fail(self, syncs: frozenset[int]) -> None:
+        """From now on, these syncs fail, counted from one."""
+        self.failing, self.syncs = syncs, 0
+
+    def sync(self, file: str) -> bool:
+        """Count a sync; False if it is one that fails."""
+        self.syncs += 1
+        fails = self.syncs in self.failing
+        self.add(FailedSync(file) if fails else Sync(file))
+        return not fails
 
     def covers(self, name: str | None) -> bool:
         return name is not None and Path(name).parent == self.folder and not name.endswith("-shm")
@@ -75,6 +95,8 @@ class Disk:
             content = self._synced.setdefault(entry.file, bytearray())
             for change in self._pending.pop(entry.file, ()):
                 _apply(content, change)
+        elif isinstance(entry, FailedSync):
+            self._pending.pop(entry.file, None)
         elif isinstance(entry, Delete):
             self._synced.pop(entry.file, None)
             self._pending.pop(entry.file, None)
@@ -134,8 +156,8 @@ class _File(apsw.VFSFile):
 
     def xSync(self, flags: int) -> None:
         super().xSync(flags)
-        if self._journal is not None:
-            self._journal.add(Sync(self._name))
+        if self._journal is not None and not self._journal.sync(self._name):
+            raise apsw.IOError("the disk failed")
 
 
 class _RecordingVFS(apsw.VFS):

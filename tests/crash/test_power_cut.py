@@ -12,11 +12,11 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import Holdfast, WorkerConfig
+from holdfast import Holdfast, StoreError, WorkerConfig
 from holdfast.store.sqlite import connection, opening
 
 from .checker import GUARDS, Checker
-from .power import Disk, Journal, Said, Sync, recording
+from .power import Disk, FailedSync, Journal, Said, Sync, recording
 from .program import send_events
 from .workload import TABLES, Side, plan, register
 
@@ -33,7 +33,7 @@ class Told(Side):
         self._journal.add(Said(line))
 
 
-async def run_workload(folder: Path) -> Journal:
+async def run_workload(folder: Path, failing: frozenset[int] = frozenset()) -> Journal:
     """The whole workload in this process, from the empty file on, with a checkpoint every few pages."""
     with recording(folder) as journal:
         side = Told(journal)
@@ -45,18 +45,25 @@ async def run_workload(folder: Path) -> Journal:
             prepared.close()
         async with app, asyncio.TaskGroup() as group:
             side.write({"open": True})
+            journal.fail(failing)
             for planned in plan(COPIES):
                 group.create_task(run_one(app, planned, side))
         return journal
 
 
 async def run_one(app: Holdfast, planned: Any, side: Side) -> None:
-    if planned.started_by is None:
-        run = await app.start(planned.workflow, planned.n, id=planned.id)
-        side.write({"acknowledged": "start", "id": planned.id})
-        await send_events(run, planned, side)
-        assert await run.result(timeout=30) == planned.expected
-        side.write({"acknowledged": "result", "id": planned.id})
+    if planned.started_by is not None:
+        return
+    while True:
+        try:
+            run = await app.start(planned.workflow, planned.n, id=planned.id)
+            side.write({"acknowledged": "start", "id": planned.id})
+            await send_events(run, planned, side)
+            break
+        except StoreError:
+            await asyncio.sleep(0.02)  # as the message says: try again
+    assert await run.result(timeout=30) == planned.expected
+    side.write({"acknowledged": "result", "id": planned.id})
 
 
 def check_cut(folder: Path, said: list[dict[str, Any]], chance: Random | None, disk: Disk) -> None:
@@ -115,3 +122,14 @@ async def test_the_disk_notices_a_commit_that_is_not_synced(
 
     with pytest.raises((AssertionError, apsw.Error)):
         check_cuts(journal, tmp_path / "image", every=40)
+
+
+@pytest.mark.timeout(3600)
+async def test_a_failed_sync_is_not_taken_for_a_good_one(tmp_path: Path, long: bool) -> None:
+    for first in range(1, 20, 1 if long else 7):
+        folder = tmp_path / f"disk-{first}"
+        folder.mkdir()
+        journal = await run_workload(folder, frozenset(range(first, 400, 19)))
+
+        assert any(isinstance(e, FailedSync) for e in journal.entries)
+        check_cuts(journal, tmp_path / "image", every=20)

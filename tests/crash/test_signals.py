@@ -122,7 +122,6 @@ async def test_the_second_signal_ends_it_at_once(make_scene: MakeScene) -> None:
     assert await scene.stop(second) == 0
 
 
-@pytest.mark.xfail(strict=False, reason="what a claim brings that was under way at the signal is not given back")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("when", WHEN)
 async def test_asked_to_stop_at_any_call_it_gives_everything_back(make_scene: MakeScene, when: str, long: bool) -> None:

@@ -288,7 +288,6 @@ async def test_what_a_transaction_cannot_take_is_refused(app: Holdfast) -> None:
     assert "SQL" in await _result(app, flow)
 
 
-@pytest.mark.xfail(strict=True, raises=TimeoutError, reason="a run started in a transaction is found by polling only")
 async def test_a_run_started_in_a_transaction_begins_without_a_poll() -> None:
     app = Holdfast("sqlite://", worker=WorkerConfig(poll="60 seconds"))
 

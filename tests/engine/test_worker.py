@@ -225,6 +225,21 @@ async def test_runs_pushed_out_of_the_cache_come_back_by_replay(cache: int) -> N
     assert len(starts) == 6 - cache
 
 
+async def test_a_machine_in_the_cache_is_of_no_use_once_another_worker_moved_the_run(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[Any]:
+        return [(await ctx.wait_for_event(f"w{n}", type=f"e{n}")).payload for n in range(3)]
+
+    run = await h.start(flow)
+    await run.send_event("e0", "here")
+    await h.run_until_idle()
+    await run.send_event("e1", "elsewhere")
+    await h.app.tick()  # a worker of its own
+    await run.send_event("e2", "here again")
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == ["here", "elsewhere", "here again"]
+
+
 async def test_cleanup_of_a_run_that_is_dropped_from_memory_cannot_run_steps() -> None:
     app = Holdfast("sqlite://", worker=WorkerConfig(cache=0))
     effects: list[str] = []

@@ -209,6 +209,27 @@ async def test_an_event_is_consumed_once(world: World, event: int) -> None:
     assert await world.keys(task.run) == []
 
 
+async def test_a_commit_that_sends_to_nobody_is_rejected_whole(world: World) -> None:
+    task = await world.begin("a")
+    await world.start("b")
+    sends = [NewEvent(FLOW, "b", "go"), NewEvent(FLOW, "?", "go")]
+
+    answer = await world.commit(task, facts=[result("s")], sends=sends)
+
+    assert (answer.verdict, answer.unreachable) == (Verdict.REJECTED, True)
+    assert await world.store.facts(task.run) == []
+    assert (await world.take("w2")).mail == ()
+
+
+async def test_a_commit_sends_to_a_run_that_it_starts(world: World) -> None:
+    task = await world.begin("a")
+
+    answer = await world.commit(task, starts=[NewRun(FLOW, "b")], sends=[NewEvent(FLOW, "b", "go")])
+
+    assert answer.verdict is Verdict.APPLIED
+    assert [mail.type for mail in (await world.take("w2")).mail] == ["go"]
+
+
 async def test_a_commit_starts_runs(world: World) -> None:
     task = await world.begin("a")
     await world.start("old")
@@ -223,9 +244,9 @@ async def test_a_commit_sends_events(world: World) -> None:
     task = await world.begin("a")
     await world.wait("b", "go")
 
-    answer = await world.commit(task, sends=[NewEvent(FLOW, "b", "go", b"1", sender="a"), NewEvent(FLOW, "?", "go")])
+    answer = await world.commit(task, sends=[NewEvent(FLOW, "b", "go", b"1", sender="a")])
 
-    assert [(one.accepted, one.woken) for one in answer.sent] == [(True, True), (False, False)]
+    assert [(one.accepted, one.woken) for one in answer.sent] == [(True, True)]
     [mail] = (await world.take("w2")).mail
     assert (mail.type, mail.payload, mail.sender) == ("go", b"1", "a")
 

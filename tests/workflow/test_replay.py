@@ -186,6 +186,25 @@ def test_a_step_cancelled_by_the_code_stays_cancelled_and_its_late_result_is_dro
     assert not [f for f in bench.facts if f.key == "slow" and f.state == FactState.RESULT]
 
 
+def test_the_late_result_of_an_earlier_attempt_is_dropped() -> None:
+    async def flow(ctx: Context) -> Any:
+        return await ctx.do("a", _work, retry=Retry(1, "5s"))
+
+    bench = Bench(flow)
+    bench.go()
+    first = bench.calls["a"]
+    bench.fail("a", TimeoutError("took too long"))
+    bench.sleep(5)
+    second = bench.calls["a"]
+    assert (first.attempt, second.attempt) == (1, 2)
+    bench.calls["a"] = first
+    bench.finish("a", "of the first attempt")
+    assert bench.end is None
+    bench.calls["a"] = second
+    bench.finish("a", "of the second")
+    assert bench.result == "of the second"
+
+
 def test_what_is_left_running_at_the_end_is_cancelled() -> None:
     async def flow(ctx: Context) -> str:
         forgotten = asyncio.create_task(ctx.do("forgotten", _work))

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Context, Retry, WaitForEventTimeoutError
+from holdfast.store.protocol import Fact
 
 from .machine_bench import OPEN, Bench
 
@@ -168,6 +169,11 @@ def _apply(bench: Bench, happening: Happening) -> None:
         bench.fail(happening.what, OSError(f"broke at {bench.now}"))
 
 
+def _facts(bench: Bench) -> list[Fact]:
+    """What is recorded; a new machine starts attempts in flight again, so when they began may differ."""
+    return [fact._replace(started_at=0) for fact in bench.facts]
+
+
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(_trees, st.lists(st.integers(0, 1000), min_size=MOST_HAPPENINGS, max_size=MOST_HAPPENINGS))
 def test_every_cold_replay_observes_what_the_first_execution_observed(tree: Tree, choices: list[int]) -> None:
@@ -187,6 +193,6 @@ def test_every_cold_replay_observes_what_the_first_execution_observed(tree: Tree
             assert Seen.of(recorded, program) == expected, f"replayed at {cut}, looked at {n}"
             if n < len(happenings):
                 _apply(recorded, happenings[n])
-        assert recorded.facts == live.facts
+        assert _facts(recorded) == _facts(live)
     while OPEN:
         OPEN.pop().close()

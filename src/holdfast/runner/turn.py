@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from holdfast.core import failure
@@ -62,6 +63,8 @@ class Tools:
     store: Store
     committer: Committer
     ports: Ports
+    tell: Callable[[Committed], None]
+    """Called with commits that started runs or sent events."""
     budget: Budget = field(default_factory=Budget)
 
 
@@ -249,6 +252,8 @@ class Turn:
                 raise TurnOver
 
     def _applied(self, committed: Committed) -> None:
+        if committed.started or committed.sent:
+            self._tools.tell(committed)
         match self._planned:
             case Finish():
                 self.finish = self._planned
@@ -271,6 +276,8 @@ class Turn:
         """A step's statements were refused: that attempt failed, and the code must not have seen it succeed."""
         if committed.unique:
             error = failure.unique_violation(committed.message)
+        elif committed.unreachable:
+            error = Failure("InstanceNotFoundError", committed.message, kind="NotFound", retryable=False)
         else:
             error = Failure("StatementError", committed.message)
         self._outcomes.extendleft(o.failed(error) for o in self._last_outcomes)

@@ -28,6 +28,7 @@ from holdfast.store.protocol import (
     Claim,
     ClaimRequest,
     Commit,
+    Committed,
     Created,
     Follows,
     Held,
@@ -68,7 +69,7 @@ class Worker:
         self._ports = ports
         self._config = config
         self._cache = MachineCache(config.cache)
-        self._tools = Tools(store, Committer(store, random), ports)
+        self._tools = Tools(store, Committer(store, random), ports, self._tell)
         self._turns: dict[int, Turn] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._reserved = 0
@@ -197,6 +198,13 @@ class Worker:
             self._room.set()
         if turn.claim.run.losses >= SUSPECT_LOSSES:
             self._claims.wake()  # the next suspect may come
+
+    def _tell(self, committed: Committed) -> None:
+        """A step started runs or sent events: whoever is here learns of it now."""
+        self._hub.work()
+        for sent in committed.sent:
+            if sent.run is not None and sent.woken:
+                self._hub.signal(sent.run.run, Signal.MAIL)
 
     async def _park(self, turn: Turn, error: Exception) -> None:
         """Something is wrong with the engine or the data: the run is set aside, and says why; the others go on."""

@@ -360,7 +360,7 @@ class Verdict(StrEnum):
     PAUSED = "paused"
     """As PAUSING, and the run is paused now and its task released."""
     REJECTED = "rejected"
-    """A user's statement failed; nothing of this commit was written."""
+    """A user's statement failed, or an event has nowhere to go; nothing of this commit was written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -372,6 +372,8 @@ class Committed:
     """With APPLIED and Release: a message came in between, and the task is due at once."""
     unique: bool = False
     """With REJECTED: it was a uniqueness violation."""
+    unreachable: bool = False
+    """With REJECTED: an event was to be sent to a run that ended or never was."""
     message: str = ""
     """With REJECTED: what the database said."""
     started: Sequence[Created] = ()

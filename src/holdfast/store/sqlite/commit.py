@@ -30,6 +30,7 @@ from holdfast.store.protocol import (
 from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.guard import TransactionGone
+from holdfast.store.sqlite.reads import find_current
 from holdfast.store.sqlite.rows import fact_rows, log_rows, safe
 from holdfast.store.sqlite.send import send, topics_text, wanted
 from holdfast.store.sqlite.sql import statements
@@ -87,12 +88,24 @@ def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
 def _apply_alone(tx: Tx, one: Commit) -> Committed:
     if not _holds_task(_holds(tx, [one.task.run]), one.task):
         return _LOST
-    rejected = _run_statements(tx, one)
+    rejected = _unreachable(tx, one.observed) or _run_statements(tx, one)
     if rejected is not None:
         return rejected
     started = create(tx, one.observed.starts)
     sent = send(tx, one.observed.sends)
     return _with_answers(_apply_together(tx, {one.task.run: one})[0], started, sent)
+
+
+def _unreachable(tx: Tx, observed: Observed) -> Committed | None:
+    """An event can be sent to a run that has not ended, or that starts with this very commit."""
+    starting = {(new.workflow, new.instance_id) for new in observed.starts}
+    for event in observed.sends:
+        if (event.workflow, event.instance_id) not in starting:
+            run = find_current(tx, event.workflow, event.instance_id)
+            if run is None or run.status.terminal:
+                pid = f"{event.workflow}/{event.instance_id}"
+                return Committed(Verdict.REJECTED, unreachable=True, message=f"there is no run {pid} to send to")
+    return None
 
 
 def _with_answers(answer: Committed, started: list[Created], sent: list[Sent]) -> Committed:
