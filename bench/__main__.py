@@ -42,13 +42,13 @@ def contenders(chosen: argparse.Namespace) -> list[str]:
 def main() -> None:
     chosen = parse(sys.argv[1:])
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))  # so that files and children go too
-    began = time.monotonic()
+    began, load_before = time.monotonic(), machine.load()
     parent = chosen.dir or machine.scratch_parent()
     with tempfile.TemporaryDirectory(prefix="bench-", dir=parent) as directory:
         where = Path(directory).resolve()
         print("\n".join(machine.facts(where)), flush=True)
         print(measured(chosen, where))
-    print(f"\nMeasured in {time.monotonic() - began:.0f} s.")
+    print(f"\nMeasured in {time.monotonic() - began:.0f} s. {machine.load_note(load_before)}")
 
 
 def measured(chosen: argparse.Namespace, where: Path) -> str:

@@ -29,6 +29,17 @@ def fsync_ms(where: Path) -> float:
     return statistics.median(samples)
 
 
+def load() -> float:
+    return os.getloadavg()[0]
+
+
+def load_note(before: float) -> str:
+    """Says when others kept the cores busy. The bench itself makes a load of one or two, hence only the one before."""
+    busy = before > (os.cpu_count() or 1) / 2
+    warning = " The machine was busy before the bench began: do not quote these numbers." if busy else ""
+    return f"Load {before:.1f} before, {load():.1f} after.{warning}"
+
+
 def version(package: str) -> str | None:
     try:
         return metadata.version(package)
@@ -37,9 +48,9 @@ def version(package: str) -> str | None:
 
 
 def facts(where: Path) -> list[str]:
-    system, load = f"{platform.system()} {platform.machine()}", os.getloadavg()[0]
+    system = f"{platform.system()} {platform.machine()}"
     return [
-        f"Python {platform.python_version()}, {system}, {os.cpu_count()} cores, load {load:.1f}",
+        f"Python {platform.python_version()}, {system}, {os.cpu_count()} cores, load {load():.1f} before the start",
         f"SQLite {apsw.sqlite_lib_version()} (apsw), fsync of a 4 KiB append {fsync_ms(where):.2f} ms p50",
         f"Holdfast {version('holdfast') or 'from this directory'}, DBOS {version('dbos') or 'not installed'}",
     ]

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 from bench.contract import Job, Measurement
 
@@ -17,14 +18,13 @@ class MeasurementError(Exception):
     """A child failed or took too long; the message ends with the last line it wrote."""
 
 
-def spawn(job: Job, *, heard: bool = True) -> subprocess.Popen[str]:
-    """Start the child; one that nobody listens to must not block on what it says."""
-    to = subprocess.PIPE if heard else subprocess.DEVNULL
+def spawn(job: Job, *, errors: IO[str] | None = None) -> subprocess.Popen[str]:
+    """Start the child. One that nobody listens to needs a file for its errors, or it blocks on a full pipe."""
     return subprocess.Popen(
         [sys.executable, "-m", "bench.child", job.to_json()],
         cwd=ROOT,
-        stdout=to,
-        stderr=to,
+        stdout=subprocess.PIPE,
+        stderr=errors or subprocess.PIPE,
         text=True,
     )
 
@@ -33,7 +33,7 @@ def stop(process: subprocess.Popen[str]) -> str:
     """SIGKILL, which is both the point of W6 and the end of a child that hangs; the last line of its errors."""
     process.kill()
     _, err = process.communicate()
-    return _last_line(err or "")
+    return last_line(err or "")
 
 
 def measure(job: Job, *, time_limit: float = TIME_LIMIT_SECONDS) -> Measurement:
@@ -47,11 +47,11 @@ def measure(job: Job, *, time_limit: float = TIME_LIMIT_SECONDS) -> Measurement:
         stop(process)
         raise
     if process.returncode != 0 or not out.strip():
-        raise MeasurementError(f"{job.contender} {job.measure}: {_last_line(err)}")
+        raise MeasurementError(f"{job.contender} {job.measure}: {last_line(err)}")
     measured: Measurement = json.loads(out.strip().splitlines()[-1])
     return measured
 
 
-def _last_line(text: str) -> str:
+def last_line(text: str) -> str:
     lines = text.strip().splitlines()
     return lines[-1] if lines else "it wrote no error"

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.contract import NAP_SECONDS, STEPS_PER_RUN, Contender, Job, Measurement, database
-from bench.processes import MeasurementError, measure, spawn, stop
+from bench.processes import MeasurementError, last_line, measure, spawn, stop
 
 CONCURRENCY = 1000  # Holdfast's default; DBOS has no limit, but its ideal is computed with the same one
 KILL_AT_SHARE = 0.3  # of all steps begun, and every start acknowledged
@@ -62,12 +62,16 @@ def kill_and_recover(contender: str, where: Path, runs: int, lease: float) -> Me
 
 
 def _kill_in_flight(job: Job, log: Path, runs: int) -> float:
-    victim = spawn(job, heard=False)
-    try:
-        _watch(victim, log, runs)
-    finally:
-        killed_at = time.time()
-        stop(victim)
+    errors = log.with_suffix(".errors")
+    with errors.open("w") as file:
+        victim = spawn(job, errors=file)
+        try:
+            _watch(victim, log, runs)
+        except MeasurementError as error:
+            raise MeasurementError(f"{job.contender} {error}; {last_line(errors.read_text())}") from None
+        finally:
+            killed_at = time.time()
+            stop(victim)
     return killed_at
 
 

@@ -97,9 +97,7 @@ def test_what_only_looks_alike_is_allowed(source: str) -> None:
     assert not list(_offences(source, "kernel"))
 
 
-@pytest.mark.parametrize(
-    "source", ["from random import Random\nRandom(7)", "import random\nrandom.Random(7)"]
-)
+@pytest.mark.parametrize("source", ["from random import Random\nRandom(7)", "import random\nrandom.Random(7)"])
 def test_a_seeded_generator_is_allowed_in_workflows_only(source: str) -> None:
     assert not list(_offences(source, "workflow"))
     assert list(_offences(source, "runner"))
@@ -149,10 +147,6 @@ def _remedy(name: str) -> str | None:
     """What to use instead of ``name``, itself forbidden or part of a forbidden module."""
     parts = name.split(".")
     return next(
-        (
-            FORBIDDEN[".".join(parts[:n])]
-            for n in range(len(parts), 0, -1)
-            if ".".join(parts[:n]) in FORBIDDEN
-        ),
+        (FORBIDDEN[".".join(parts[:n])] for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in FORBIDDEN),
         None,
     )

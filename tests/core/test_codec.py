@@ -212,9 +212,7 @@ def test_a_serializer_that_breaks_is_named() -> None:
 
         A = 1
 
-    with pytest.raises(
-        NotSerializableError, match=r"^result\[0\] of type .*Bad could not be converted: boom"
-    ):
+    with pytest.raises(NotSerializableError, match=r"^result\[0\] of type .*Bad could not be converted: boom"):
         encode([Bad.A], what="result")
 
 

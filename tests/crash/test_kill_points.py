@@ -8,21 +8,38 @@ every point; the ordinary run takes steps of a fixed length.
 from __future__ import annotations
 
 import asyncio
+import os
+import shutil
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 
 from .conftest import MakeScene
 from .killer import WHEN
-from .scene import Scene, until
+from .scene import LEASE, Scene, until
 
 COPIES = 16  # 208 runs
 
 # A clean run makes about 270 calls in about 120 transactions.
 LAST = {"before": 270, "during": 120, "after": 270}
 STRIDE = {"before": 31, "during": 17, "after": 29}
+
+
+PACKAGE = Path(__file__).parent
+STRACE = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64", "-e"]
+
+
+def can_trace() -> bool:
+    """Whether strace is there, and may be used."""
+    if shutil.which("strace") is None:
+        return False
+    command = [*STRACE, "inject=pwrite64:error=EIO", sys.executable, "-c", "import os; os.pwrite(1, b'', 0)"]
+    return b"Errno 5" in subprocess.run(command, capture_output=True, check=False).stderr
 
 
 async def test_without_a_kill_the_workload_is_done(make_scene: MakeScene) -> None:
@@ -68,6 +85,32 @@ async def test_killed_once_on_a_fresh_file(make_scene: MakeScene, when: str, lon
         scene = await make_scene(COPIES, of=template)
         async with sending(scene):
             await kill_on(scene, when, [n])
+        scene.checker.at_the_end()
+
+
+@pytest.mark.timeout(3600)
+async def test_killed_between_two_writes_of_a_transaction(make_scene: MakeScene, tmp_path: Path, long: bool) -> None:
+    if not can_trace():
+        pytest.skip("strace is missing or not allowed")
+    template = await make_scene(COPIES)
+    for n in range(7, 600, 23 if long else 290):
+        scene = await make_scene(COPIES, of=template)
+        spec = {"database": str(scene.database), "side": str(scene.side), "copies": COPIES, "lease": LEASE}
+        path = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r})"
+        code = f"{path}; from {PACKAGE.name} import program; program.work(**{spec})"
+        command = [*STRACE, f"inject=pwrite64:signal=SIGKILL:when={n}", sys.executable, "-c", code]
+        async with sending(scene):
+            with (tmp_path / "log").open("w") as log:
+                traced = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+            try:
+                await until(lambda p=traced: p.poll() is not None, scene.story, 60)
+            finally:
+                with suppress(ProcessLookupError):  # strace and what it traces
+                    os.killpg(traced.pid, signal.SIGKILL)
+                traced.wait()
+            assert traced.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()
+            scene.checker.after_kill()
+            await kill_on(scene, "never", [])
         scene.checker.at_the_end()
 
 

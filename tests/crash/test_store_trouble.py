@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import StoreFullError
+from holdfast import StoreFullError, StoreUnavailableError
 
 from .checker import Checker
 from .conftest import MakeScene
@@ -143,3 +143,16 @@ async def test_a_deleted_file_is_reported_without_spinning(make_scene: MakeScene
     await scene.stop(worker, seconds=10)
     assert time.monotonic() - begun < 8
     assert not scene.database.exists()
+
+
+@pytest.mark.xfail(strict=True, reason="only a heartbeat looks, and only while a run is held")
+async def test_nothing_is_acknowledged_into_a_deleted_file(make_scene: MakeScene) -> None:
+    scene = await make_scene(copies=0)
+    scene.checker.close()
+    async with scene.client() as app:
+        await app.start("sequence", 1, id="before")
+        for file in scene.folder.glob("work.db*"):
+            file.unlink()
+
+        with pytest.raises(StoreUnavailableError, match="deleted or replaced"):
+            await app.start("sequence", 1, id="after")

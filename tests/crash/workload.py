@@ -176,8 +176,8 @@ def _register_plain(app: Holdfast, work: Work) -> None:
         two = await ctx.do("two", work.in_thread, n + 1, retry=PATIENT)
         await ctx.sleep("rest", 0.03)
         both = await asyncio.gather(
-            ctx.do("three", work.value, n + 2, "one", "two", retry=PATIENT),
-            ctx.do("four", work.flaky, n + 3, 1, "one", "two", retry=PATIENT),
+            ctx.do("three", work.value, n + 2, retry=PATIENT),
+            ctx.do("four", work.flaky, n + 3, 1, retry=PATIENT),
         )
         return [one, two, *both]
 

@@ -1,7 +1,5 @@
 """The harness: time moves when it is told to, chance comes from the seed, and crashes are tried everywhere."""
 
-# ruff: noqa: PLE1205  (ctx.log takes data, not format arguments)
-
 from __future__ import annotations
 
 import asyncio

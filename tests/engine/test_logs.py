@@ -1,7 +1,5 @@
 """Durable log lines: from workflow code and from steps, kept whatever becomes of the run."""
 
-# ruff: noqa: PLE1205  (ctx.log takes data, not format arguments)
-
 from __future__ import annotations
 
 import asyncio

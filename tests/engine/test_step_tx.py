@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, InputError, Retry, RunFailedError, StepTx, UniqueConstraintError, WorkerConfig
+from holdfast import (
+    Context,
+    Holdfast,
+    InputError,
+    Retry,
+    RunFailedError,
+    StepError,
+    StepTx,
+    UniqueConstraintError,
+    WorkerConfig,
+)
 from holdfast.testing import Harness
 
 from .driving import finish
@@ -305,3 +315,29 @@ async def test_a_run_started_in_a_transaction_begins_without_a_poll() -> None:
     async with app:
         await (await app.start(parent)).result(timeout=5)
         assert await (await app.get(child, "child")).result(timeout=1) == "began"
+
+
+async def test_mail_that_came_before_a_refused_step_is_not_forgotten() -> None:
+    app = Holdfast("sqlite://")
+
+    @app.step(retry=Retry(limit=0))
+    async def collide(tx: StepTx) -> None:
+        tx.execute("INSERT INTO missing_table VALUES (1)")
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        await ctx.wait_for_event("begin", type="begin")
+        try:
+            await collide()
+        except StepError:
+            return str((await ctx.wait_for_event("go", type="go")).payload)
+        return "the statement worked"
+
+    async with Harness(app) as h:
+        run = await h.start(flow)
+        await h.run_until_idle()
+        await run.send_event("go", "kept")
+        await run.send_event("begin")
+        await h.run_until_idle()
+
+        assert await run.result(timeout=5) == "kept"

@@ -31,6 +31,25 @@ async def test_a_step_called_directly_has_its_name_as_key_then_counts(app: Holdf
     assert [s.name for s in (await run.history()).steps] == ["double"] * 3
 
 
+async def test_calls_of_a_step_named_timer_do_not_meet_the_engines_timers(app: Holdfast, h: Harness) -> None:
+    @app.step
+    async def timer() -> str:
+        return "step"
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        found = []
+        for _ in range(3):
+            found.append(await timer())
+            await asyncio.sleep(1)
+        return found
+
+    run = await h.start(flow)
+    await h.advance("1 minute")
+    assert await run.result(timeout=5) == ["step"] * 3
+    assert await step_keys(run) == ["timer", "timer#2", "timer#3"]
+
+
 async def test_parallel_calls_of_one_step_function_each_have_a_key(app: Holdfast, h: Harness) -> None:
     @app.step(name="twice")
     async def double(n: int) -> int:
@@ -343,7 +362,7 @@ async def test_step_names_are_checked(app: Holdfast, h: Harness) -> None:
         await ctx.do(name, lambda: None)
 
     await finish(h, flow, "x" * 256)
-    for bad in ("x" * 257, ""):
+    for bad in ("x" * 257, "", "#1"):
         with pytest.raises(RunFailedError) as caught:
             await finish(h, flow, bad)
         assert caught.value.error.name == "InvalidNameError"

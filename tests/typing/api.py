@@ -1,6 +1,6 @@
 """Typed usage that the type checkers must accept, with the types users see. It is checked, never run."""
 
-# ruff: noqa: PLE1205  (ctx.log takes data, not format arguments)
+
 
 from __future__ import annotations
 

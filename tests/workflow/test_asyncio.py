@@ -64,6 +64,16 @@ def test_sleep_is_a_durable_timer() -> None:
     assert everywhere(flow, passes(60), passes(60)) == 90
 
 
+@pytest.mark.parametrize("name", ["timer#1", "timer", "1", "sleep"])
+def test_a_step_of_any_name_lives_beside_anonymous_sleeps(name: str) -> None:
+    async def flow(ctx: Context) -> Any:
+        nap = asyncio.create_task(asyncio.sleep(5, "slept"))
+        await asyncio.sleep(0)
+        return [await ctx.do(name, _noop), await nap, await asyncio.sleep(1, "again")]
+
+    assert everywhere(flow, ends(name, "step"), passes(6)) == ["step", "slept", "again"]
+
+
 def test_gather_keeps_the_order_of_its_arguments_whoever_ends_first() -> None:
     async def flow(ctx: Context) -> Any:
         return await asyncio.gather(ctx.do("a", _noop), ctx.do("b", _noop), _sleep_then(5, "c"))

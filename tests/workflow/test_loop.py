@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 import socket
 import subprocess
-from collections.abc import Callable
+import sys
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import pytest
@@ -192,3 +194,55 @@ def test_cleanup_that_awaits_is_closed_at_once_when_a_run_is_dropped() -> None:
     assert bench.machine is not None
     bench.machine.close()
     assert seen == ["first", "second"]
+
+
+def _numbers(ctx: Context, seen: list[str]) -> AsyncGenerator[int, None]:
+    async def numbers() -> AsyncGenerator[int, None]:
+        try:
+            for n in range(5):
+                await ctx.sleep(f"n{n}", 1)
+                yield n
+        finally:
+            seen.append(type(asyncio.get_running_loop()).__name__)
+            await ctx.do("cleanup", print)
+            seen.append("cleaned up")
+
+    return numbers()
+
+
+def test_the_cleanup_of_an_async_generator_left_behind_is_durable() -> None:
+    seen: list[str] = []
+
+    async def flow(ctx: Context) -> None:
+        async for n in _numbers(ctx, seen):
+            if n == 1:
+                break
+        await ctx.sleep("after", 10)
+
+    bench = Bench(flow)
+    bench.go()
+    bench.sleep(2)
+    assert list(bench.calls) == ["cleanup"]
+    bench.cold()
+    assert list(bench.calls) == ["cleanup"]
+    bench.finish("cleanup")
+    bench.sleep(10)
+    assert bench.result is None
+    assert seen == ["WorkflowLoop", "WorkflowLoop", "cleaned up"]
+
+
+def test_an_async_generator_of_a_dropped_run_reaches_nothing_outside() -> None:
+    seen: list[str] = []
+
+    async def flow(ctx: Context) -> None:
+        async for _ in _numbers(ctx, seen):
+            await ctx.sleep("busy", 60)
+
+    bench = Bench(flow)
+    bench.go()
+    bench.sleep(1)
+    hooks = sys.get_asyncgen_hooks()
+    bench.close()
+    gc.collect()
+    assert seen == ["WorkflowLoop"]
+    assert sys.get_asyncgen_hooks() == hooks

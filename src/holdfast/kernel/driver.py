@@ -114,6 +114,11 @@ class Rest:
     started_at: int | None = None
 
     @property
+    def transactional(self) -> bool:
+        """It writes more than the run itself, which may be refused."""
+        return bool(self.observed.statements or self.observed.starts or self.observed.sends)
+
+    @property
     def empty(self) -> bool:
         """Nothing that has to be written before the turn goes on."""
         o, f = self.observed, self.follows

@@ -197,7 +197,7 @@ class Turn:
             return None
         if self._noting is not None:
             await asyncio.wait([self._noting])
-        if self._buffer and rest.observed.statements:
+        if self._buffer and rest.transactional:
             # Statements may be refused; what was buffered before them must not be refused with them.
             await self._write(Commit(self.task, in_flight=1))
         commit = Commit(
@@ -212,7 +212,7 @@ class Turn:
         """Nothing to write, or (persist="task") nothing that has to be written yet."""
         if rest.empty:
             return True
-        if self._buffers and not rest.observed.statements and not self._took_losses:
+        if self._buffers and not rest.transactional and not self._took_losses:
             self._buffer.append(rest)
             return True
         return False
@@ -315,6 +315,7 @@ class Turn:
         """Wait until a step ended, something is due, a message came, or somebody wants something."""
         if self.machine is None:
             self.machine = await self._load()
+            self._mail = await self._tools.store.undelivered(self.task.run)  # the new one has not seen any
             return
         while not self._news(rest.wake_at):
             self._set_alarm(rest.wake_at)

@@ -17,14 +17,16 @@ import functools
 import sys
 from asyncio import events
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, Callable, Generator, Iterable
 from contextlib import suppress
 from types import FrameType
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.errors import IOInWorkflowError, WorkflowStuckError
 
 T = TypeVar("T")
+_Outer: TypeAlias = tuple[asyncio.AbstractEventLoop | None, Any]
+"""The running loop and the hooks for async generators, as they were outside."""
 
 MAX_CALLBACKS = 2_000_000
 """How many callbacks may run without a rest before the code is taken to spin forever."""
@@ -134,14 +136,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def run_to_rest(self) -> None:
         """Run ready callbacks until there are none. The outer loop, if any, is restored afterwards."""
-        outer = events._get_running_loop()
-        events._set_running_loop(self)
+        outer = self._enter()
         try:
             budget = MAX_CALLBACKS
             while self._ready and budget:
                 budget = self._run_ready(budget)
         finally:
-            events._set_running_loop(outer)
+            _leave(outer)
 
         if not budget:
             raise WorkflowStuckError(
@@ -184,15 +185,35 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Close what is suspended, as from inside this loop: cleanup code in it cannot reach the outside."""
         self._ready.clear()
         self._closed = True
-        outer = events._get_running_loop()
-        events._set_running_loop(self)
+        outer = self._enter()
         try:
             for _, task in sorted(self._tasks.items()):
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close_quietly(task.get_coro())
         finally:
-            events._set_running_loop(outer)
+            _leave(outer)
+
+    def _enter(self) -> _Outer:
+        """Be the running loop, also for async generators: their hooks would otherwise be those of the outer loop."""
+        outer = events._get_running_loop(), sys.get_asyncgen_hooks()
+        events._set_running_loop(self)
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._clean_up)
+        return outer
+
+    def _clean_up(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """An async generator was left behind in the middle. Its cleanup is workflow code like any other."""
+        closing = _closed(generator)
+        if not self._closed:
+            self.create_task(closing)
+            return
+        outer = self._enter()
+        try:
+            with suppress(BaseException):
+                closing.send(None)
+            _close_quietly(closing)
+        finally:
+            _leave(outer)
 
     # --- what asyncio needs
 
@@ -272,6 +293,16 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def call_exception_handler(self, context: dict[str, Any]) -> None:
         self.host.report(context)
+
+
+def _leave(outer: _Outer) -> None:
+    loop, hooks = outer
+    events._set_running_loop(loop)
+    sys.set_asyncgen_hooks(*hooks)
+
+
+async def _closed(generator: AsyncGenerator[Any, Any]) -> None:
+    await generator.aclose()
 
 
 class RunDropped(BaseException):

@@ -24,6 +24,7 @@ from holdfast.core.model import Level, Status, StepType, from_ms
 from holdfast.core.names import check_step_name
 from holdfast.errors import (
     DuplicateStepError,
+    InvalidNameError,
     MaxStepsExceededError,
     ParamsInvalidError,
     StepTypeMismatchError,
@@ -49,6 +50,9 @@ from holdfast.workflow.event import Event
 from holdfast.workflow.loop import Nobody, WorkflowLoop, WorkflowTimer
 from holdfast.workflow.past import Past
 from holdfast.workflow.steps import StepSpec
+
+_ANONYMOUS = "#"
+"""Keys of timers without a name begin with it. No key of a step does: a name before ``#2`` is never empty."""
 
 
 class Program(Protocol):
@@ -215,12 +219,12 @@ class Machine:
     # --- asked by the loop
 
     def open_timer(self, handle: WorkflowTimer, due_ms: int) -> None:
-        asked = AskedTimer(f"timer#{handle.number}", handle, self.now_ms, due_ms)
+        asked = AskedTimer(f"{_ANONYMOUS}{handle.number}", handle, self.now_ms, due_ms)
         self._asked[asked.key] = asked
         self._agenda.wait_until(due_ms, asked)
 
     def close_timer(self, handle: WorkflowTimer) -> None:
-        asked = self._asked.pop(f"timer#{handle.number}", None)
+        asked = self._asked.pop(f"{_ANONYMOUS}{handle.number}", None)
         if asked is not None:
             asked.closed = True
 
@@ -234,6 +238,8 @@ class Machine:
 
     def _ask(self, key: str, kind: StepType) -> Fact | None:
         """Register the wish for a key; the fact if it is settled already."""
+        if key.startswith(_ANONYMOUS):
+            raise InvalidNameError(f"step name {key!r} begins with {_ANONYMOUS!r}, as only the engine's own keys do")
         known = self._kinds.get(key)
         if known is not None and known is not kind:
             raise StepTypeMismatchError(
@@ -532,7 +538,7 @@ class Machine:
             self._report_unstarted()
             return end
         if self._stuck_with_history():
-            keys = ", ".join(repr(k) for k in self._settled if k not in self._kinds and "timer#" not in k)
+            keys = ", ".join(map(repr, self._unasked()))
             text = f"the history has results for {keys} which the code never asked for, and the code waits for nothing"
             self._say(Level.ERROR, f"NON_DETERMINISTIC: {text}")
             return Park(f"NON_DETERMINISTIC: {text}")
@@ -540,9 +546,10 @@ class Machine:
 
     def _stuck_with_history(self) -> bool:
         """The code waits for nothing that can ever happen, and there are results it did not ask for."""
-        if self._asked:
-            return False
-        return any(k not in self._kinds and not k.startswith("timer#") for k in self._settled)
+        return not self._asked and bool(self._unasked())
+
+    def _unasked(self) -> list[str]:
+        return [key for key in self._settled if key not in self._kinds and not key.startswith(_ANONYMOUS)]
 
     def _finish(self, main: asyncio.Task[Any]) -> Finish:
         error = self._fatal

@@ -28,8 +28,15 @@ async def test_calls_that_wait_share_a_transaction(world: World, store: SqliteSt
         return True
 
     await on_writer(store, lambda found: setattr(found, "exec_trace", trace))
-    all_wait = threading.Event()
-    held_up = asyncio.ensure_future(on_writer(store, lambda _: all_wait.wait()))
+    busy, all_wait = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def hold_up(_: object) -> None:
+        loop.call_soon_threadsafe(busy.set)
+        all_wait.wait()
+
+    held_up = asyncio.ensure_future(on_writer(store, hold_up))
+    await busy.wait()  # or the thread might take some of the calls together with this one
     calls = [asyncio.ensure_future(world.commit(task, facts=[result("s")])) for task in tasks]
     await asyncio.sleep(0)
     all_wait.set()
