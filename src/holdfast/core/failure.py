@@ -128,7 +128,8 @@ def timeout(step: str, text: str) -> Failure:
 def attempts_used_up(step: str, attempts: int) -> Failure:
     return Failure(
         "StepMaxAttemptsExceeded",
-        f"step {step!r} was started {attempts} times and its worker died each time; it is not started again",
+        f"step {step!r} was started {attempts} times and never ended (its worker died, or the code cancelled it); "
+        "it is not started again",
         retryable=False,
     )
 
