@@ -162,9 +162,3 @@ def test_the_url_comes_from_the_environment_and_hides_its_password(monkeypatch: 
 def test_a_bad_worker_setting_is_refused_by_name(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError, match=next(iter(bad))):
         WorkerConfig(**bad)
-
-
-async def test_an_unused_app_costs_nothing_to_drop() -> None:
-    app = Holdfast("sqlite://")
-    _counting(app)
-    assert "sqlite" in repr(app)

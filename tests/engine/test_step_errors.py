@@ -179,12 +179,6 @@ async def test_attempts_are_counted_in_the_error(app: Holdfast, h: Harness) -> N
     assert seen["step"][-1] == 3
 
 
-async def test_the_traceback_of_a_step_error_leads_to_no_memory_of_the_step(app: Holdfast, h: Harness) -> None:
-    """Live and replayed errors are made from the same stored form, so neither carries more than the other."""
-    seen = await _both(app, h, RuntimeError("x"))
-    assert seen["class"] == "RuntimeError"
-
-
 @pytest.mark.parametrize("kind", ["gather", "group"])
 async def test_an_error_in_a_parallel_branch_is_caught_as_in_any_asyncio_code(
     app: Holdfast, h: Harness, kind: str
