@@ -145,7 +145,6 @@ async def test_a_deleted_file_is_reported_without_spinning(make_scene: MakeScene
     assert not scene.database.exists()
 
 
-@pytest.mark.xfail(strict=True, reason="only a heartbeat looks, and only while a run is held")
 async def test_nothing_is_acknowledged_into_a_deleted_file(make_scene: MakeScene) -> None:
     scene = await make_scene(copies=0)
     scene.checker.close()

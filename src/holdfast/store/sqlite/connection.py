@@ -1,8 +1,13 @@
 """A connection, the thread that owns it, and the queue in front of it: group commit.
 
-The thread takes all jobs that are waiting and runs them in one transaction; only when COMMIT has returned are
-they answered. If one of them fails, the transaction is rolled back and each runs again in one of its own, so
-that only the guilty one fails. What the jobs do is not known here.
+All jobs that are waiting run in one transaction; only when COMMIT has returned are they answered. If one of
+them fails, the transaction is rolled back and each runs again in one of its own, so that only the guilty one
+fails. What the jobs do is not known here.
+
+Where they run. Two hand-overs between threads cost as much as the fsync of a fast disk. So the jobs of one turn of
+the event loop run right there, in one transaction, when that is sure to be short: nothing else is under way, nobody
+else has the file locked, and the last commits were quick. Otherwise, and from the first slow commit on for a
+while, the thread takes them, so that a slow disk or a busy file never holds up the loop for long.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from contextlib import suppress
 from enum import Enum
 from itertools import groupby
 from queue import Empty, SimpleQueue
+from threading import Lock
 from typing import Any, TypeVar
 
 import apsw
@@ -21,7 +27,7 @@ from holdfast.store.protocol import Committed
 from holdfast.store.sqlite.errors import BROKEN, ENVIRONMENT, translate
 from holdfast.store.sqlite.guard import Guard, TransactionGone
 from holdfast.store.sqlite.opening import BUSY_S
-from holdfast.store.sqlite.tx import Connection, Work
+from holdfast.store.sqlite.tx import Connection, Tx, Work
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -33,6 +39,8 @@ _JOBS_PER_TRANSACTION = 512
 _CHECKPOINT_PAGES = 4_000
 _RESTART_PAGES = 65_536
 _RESTART_PATIENCE_MS = 200
+_SLOW_SECONDS = 0.02
+_RECOVERY_SECONDS = 1.0
 
 
 class Mode(Enum):
@@ -47,10 +55,11 @@ class Mode(Enum):
 
 
 class Job:
-    __slots__ = ("argument", "error", "future", "mode", "result", "work")
+    __slots__ = ("anywhere", "argument", "error", "future", "mode", "result", "work")
 
-    def __init__(self, work: _Any, argument: Any, mode: Mode, future: asyncio.Future[Any]) -> None:
+    def __init__(self, work: _Any, argument: Any, mode: Mode, future: asyncio.Future[Any], anywhere: bool) -> None:
         self.work = work
+        self.anywhere = anywhere
         self.argument = argument
         self.mode = mode
         self.future = future
@@ -59,7 +68,11 @@ class Job:
 
 
 class Database:
-    """One connection behind a queue. ``connect`` is called on the thread, and again after it broke."""
+    """One connection behind a queue.
+
+    ``connect`` is called on the thread, and again after it broke; ``ensure`` in each transaction, which fails if it
+    raises.
+    """
 
     def __init__(
         self,
@@ -68,7 +81,9 @@ class Database:
         path: str,
         begin: str,
         now: Callable[[], int],
+        monotonic: Callable[[], float],
         guard: Guard,
+        ensure: Callable[[], None],
     ) -> None:
         self.connection: apsw.Connection
         self.now = 0
@@ -79,11 +94,20 @@ class Database:
         self._path = path
         self._begin = begin
         self._clock = now
+        self._monotonic = monotonic
+        self._ensure = ensure
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._gathered: list[Job] = []
+        self._handed_over = 0
+        self._slow_until = float("-inf")
+        self._using = Lock()
+        """Held by whoever uses the connection."""
         self._queue: SimpleQueue[Job] = SimpleQueue()
         self._wal_pages = 0
 
     async def start(self, name: str, spawn: Spawn, check: Callable[[Connection], None]) -> None:
         """Start the thread and connect. On failure the thread is gone again."""
+        self._loop = asyncio.get_running_loop()
         spawn(self._serve, name)
         try:
             await self.submit(lambda tx, _: check(tx.connection), None, Mode.BARE)
@@ -95,10 +119,79 @@ class Database:
         """Close the connection, after everything that was asked for before."""
         await self.submit(lambda _, __: self._disconnect(), None, Mode.LAST)
 
-    def submit(self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE) -> asyncio.Future[R]:
-        future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-        self._queue.put(Job(work, argument, mode, future))
+    def submit(
+        self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, anywhere: bool = False
+    ) -> asyncio.Future[R]:
+        """``anywhere``: it is short, and may run on the event loop's own thread."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[R] = loop.create_future()
+        job = Job(work, argument, mode, future, anywhere)
+        if loop is not self._loop:
+            self._queue.put(job)
+            return future
+        self._gathered.append(job)
+        if len(self._gathered) == 1:
+            loop.call_soon(self._flush)
         return future
+
+    # --- on the event loop
+
+    def _flush(self) -> None:
+        """Run what was asked for in this turn of the loop, here or on the thread."""
+        jobs, self._gathered = self._gathered, []
+        if self._can_run_here(jobs) and self._using.acquire(blocking=False):
+            try:
+                done = self._run_here(jobs)
+            finally:
+                self._using.release()
+            if done:
+                _resolve(jobs)
+                if self._wal_pages >= _CHECKPOINT_PAGES:
+                    self._hand_over([Job(_nothing, None, Mode.BARE, self._new_future(), anywhere=False)])
+                return
+        self._hand_over(jobs)
+
+    def _can_run_here(self, jobs: list[Job]) -> bool:
+        return (
+            not self._handed_over
+            and self._connected
+            and len(jobs) <= _JOBS_PER_TRANSACTION
+            and all(job.anywhere for job in jobs)
+            and self._monotonic() >= self._slow_until
+        )
+
+    def _run_here(self, jobs: list[Job]) -> bool:
+        """Whether they are done. What would have to wait, or has to be tried again singly, is the thread's."""
+        started = self._monotonic()
+        connection = self.connection
+        connection.set_busy_timeout(0)
+        try:
+            self._transaction_on(connection, jobs)
+        except apsw.BusyError:
+            return False
+        except ENVIRONMENT as error:
+            self._fail(jobs, error)
+        except Exception:
+            return False
+        finally:
+            if self._connected:
+                connection.set_busy_timeout(BUSY_S * 1000)
+        finished = self._monotonic()
+        if finished - started > _SLOW_SECONDS:
+            self._slow_until = finished + _RECOVERY_SECONDS
+        return True
+
+    def _hand_over(self, jobs: list[Job]) -> None:
+        self._handed_over += len(jobs)
+        for job in jobs:
+            self._queue.put(job)
+
+    def _new_future(self) -> asyncio.Future[Any]:
+        return asyncio.get_running_loop().create_future()
+
+    def _answered(self, jobs: list[Job]) -> None:
+        self._handed_over -= len(jobs)
+        _resolve(jobs)
 
     # --- on the thread
 
@@ -106,9 +199,11 @@ class Database:
         more = True
         while more:
             jobs, more = self._take()
-            self._run(jobs)
-            _answer(jobs)
-            self._checkpoint()
+            with self._using:
+                self._run(jobs)
+            self._answer(jobs)
+            with self._using:
+                self._checkpoint()
             del jobs  # or the last batch would live until the next one comes
 
     def _take(self) -> tuple[list[Job], bool]:
@@ -162,6 +257,7 @@ class Database:
     def _transaction_on(self, connection: Connection, jobs: list[Job]) -> None:
         connection.execute(self._begin)
         try:
+            self._ensure()
             self.now = self._clock()
             for work, part in _calls(jobs):
                 _call(self, work, part)
@@ -171,11 +267,21 @@ class Database:
                 connection.execute("ROLLBACK")
             raise
 
+    def _answer(self, jobs: list[Job]) -> None:
+        """Resolve the futures with one wake-up per event loop."""
+        loops = {job.future.get_loop() for job in jobs}
+        for loop in loops:
+            mine = jobs if len(loops) == 1 else [job for job in jobs if job.future.get_loop() is loop]
+            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(self._answered if loop is self._loop else _resolve, mine)
+
     def _fail(self, jobs: Iterable[Job], error: Exception) -> None:
         for job in jobs:
             job.error = translate(error, self._path, BUSY_S)  # one each: they are raised in different tasks
         if isinstance(error, BROKEN):
             self._disconnect()
+        elif isinstance(error, apsw.FullError):
+            self._wal_pages = _RESTART_PAGES  # a log that starts over needs no more room
 
     def _reconnect(self) -> None:
         if self._connected:
@@ -238,13 +344,8 @@ def _call(tx: Database, work: _Any, jobs: list[Job]) -> None:
         start = end
 
 
-def _answer(jobs: list[Job]) -> None:
-    """Resolve the futures with one wake-up per event loop."""
-    loops = {job.future.get_loop() for job in jobs}
-    for loop in loops:
-        mine = jobs if len(loops) == 1 else [job for job in jobs if job.future.get_loop() is loop]
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(_resolve, mine)
+def _nothing(_tx: Tx, _: None) -> None:
+    """For the thread's sake, which looks after the WAL after each job."""
 
 
 def _resolve(jobs: list[Job]) -> None:

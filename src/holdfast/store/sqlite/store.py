@@ -47,6 +47,10 @@ R = TypeVar("R")
 List = builtins.list  # inside the class the name is a method of the protocol
 
 
+_FEW = 256
+"""Entries of one call that are few enough to be written on the event loop's own thread."""
+
+
 class SqliteStore:
     """One SQLite file, or with ``path=None`` one database in memory that ends with ``close``.
 
@@ -95,10 +99,10 @@ class SqliteStore:
     # --- what a client writes
 
     async def create(self, runs: Sequence[NewRun]) -> List[Created]:
-        return await self._write(create, runs, Mode.MERGED)
+        return await self._write(create, runs, Mode.MERGED, anywhere=len(runs) <= _FEW)
 
     async def send(self, events: Sequence[NewEvent]) -> List[Sent]:
-        return await self._write(send, events, Mode.MERGED)
+        return await self._write(send, events, Mode.MERGED, anywhere=len(events) <= _FEW)
 
     async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._write(control.pause, control.Target(workflow, instance_id))
@@ -115,13 +119,15 @@ class SqliteStore:
     # --- what a worker writes
 
     async def claim(self, request: ClaimRequest) -> ClaimResult:
-        return await self._write(claim, request)
+        return await self._write(claim, request, anywhere=True)
 
     async def commit(self, commits: Sequence[Commit]) -> List[Committed]:
-        return await self._write(commit, commits, Mode.MERGED)
+        # Users' statements may take any time.
+        short = len(commits) <= _FEW and not any(one.observed.statements for one in commits)
+        return await self._write(commit, commits, Mode.MERGED, anywhere=short)
 
     async def heartbeat(self, owner: str, lease_ms: int) -> List[Held]:
-        return await self._write(self._heartbeat, leases.Beat(owner, lease_ms))
+        return await self._write(leases.heartbeat, leases.Beat(owner, lease_ms))
 
     async def signals(self, owner: str) -> List[Held]:
         # Polled often and almost always empty: look first, and leave the write lock to other processes.
@@ -169,8 +175,10 @@ class SqliteStore:
 
     # --- inside
 
-    def _write(self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE) -> asyncio.Future[R]:
-        return self._in_use(self._writer).submit(work, argument, mode)
+    def _write(
+        self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, anywhere: bool = False
+    ) -> asyncio.Future[R]:
+        return self._in_use(self._writer).submit(work, argument, mode, anywhere=anywhere)
 
     def _read(self, work: Work[A, R], argument: A) -> asyncio.Future[R]:
         return self._in_use(self._reader).submit(work, argument)
@@ -198,26 +206,41 @@ class SqliteStore:
             making = False  # a file that is gone later is a fault, and not replaced by an empty one
             return opening.writer(self._path, guard)
 
-        return Database(connect, path=self._path, begin="BEGIN IMMEDIATE", now=self._now, guard=guard)
+        return Database(
+            connect,
+            path=self._path,
+            begin="BEGIN IMMEDIATE",
+            now=self._now,
+            monotonic=self._clock.monotonic,
+            guard=guard,
+            ensure=self._same_file,
+        )
 
     def _make_reader(self) -> Database:
         def connect() -> apsw.Connection:
             opening.prepare(self._path, create=False)
             return opening.reader(self._path)
 
-        return Database(connect, path=self._path, begin="BEGIN", now=self._now, guard=Guard())
+        return Database(
+            connect,
+            path=self._path,
+            begin="BEGIN",
+            now=self._now,
+            monotonic=self._clock.monotonic,
+            guard=Guard(),
+            ensure=lambda: None,
+        )
 
     def _check(self, connection: Connection, migrate: bool) -> None:
         opening.check(connection, self._path, migrating=migrate)
         self._file = opening.identity(self._path)
 
-    def _heartbeat(self, tx: Tx, beat: leases.Beat) -> List[Held]:
+    def _same_file(self) -> None:
         # SQLite goes on writing to a file that was deleted or replaced: what it acknowledges then is lost.
         if opening.identity(self._path) != self._file:
             raise StoreUnavailableError(
                 f"{self._path} was deleted or replaced while it was in use. Stop, put the right file back, start again"
             )
-        return leases.heartbeat(tx, beat)
 
 
 def _data_version(tx: Tx, _: None) -> int:
