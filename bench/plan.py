@@ -33,7 +33,6 @@ WORKLOADS = (
 )
 
 MEASURES = {"W1": "throughput", "W2a": "sequential", "W2b": "round_trip", "W3": "fan_out", "W4": "event"}
-SLOW = ("dbos", "dbos_default")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +44,8 @@ class Plan:
     lease: float = 5.0
 
     def args(self, workload: str, contender: str) -> dict[str, float]:
-        slow = contender in SLOW
         full: dict[str, dict[str, float]] = {
-            "W1": {"runs": 300 if slow else 4000 if contender == "holdfast" else 20000},
+            "W1": {"runs": 20000 if contender == "ceiling" else 1000},
             "W2a": {"steps": 200},
             "W2b": {"samples": 100},
             "W3": {"runs": 500},

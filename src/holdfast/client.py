@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -42,11 +42,12 @@ from holdfast.errors import (
     RunTerminatedError,
 )
 from holdfast.kernel.definition import Definition, Registry
-from holdfast.kernel.ends import Ends
+from holdfast.kernel.ends import Ends, Expected
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import ON_CONFLICT, ON_REUSE, Requests
 from holdfast.ports import Clock
 from holdfast.store.protocol import (
+    FIRST_EPOCH,
     Created,
     Finish,
     ListQuery,
@@ -61,15 +62,14 @@ from holdfast.store.protocol import (
 )
 
 R = TypeVar("R", covariant=True)
+T = TypeVar("T")
 
 
 class LocalWorker(Protocol):
     """What a client wants of a worker in its own process: to begin a new run at once."""
 
     id: str
-
-    @property
-    def lease_ms(self) -> int: ...
+    lease_ms: int
 
     def reserve(self, workflow: str, queue: str) -> bool: ...
 
@@ -100,8 +100,10 @@ class Client:
         self._clock = clock
         self._ends = Ends(store, hub)
         self.worker: LocalWorker | None = None
+        self._beginning: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
+        await asyncio.gather(*self._beginning, return_exceptions=True)
         await self._ends.close()
 
     # --- starting
@@ -124,36 +126,48 @@ class Client:
         if not isinstance(eager, bool):
             raise InvalidOptionError(f"eager must be True or False, not {eager!r}")
         new = self._requests.new_run(workflow, params, id=id, queue=queue, priority=priority, start_delay=start_delay)
-        created, ended = await self._create(new, eager=eager)
+        created, expected = await self._create(new, eager=eager)
         if not created.created:
             _check_existing(created.run, on_conflict, on_reuse)
-        return Handle(self, self._registry.get(new.workflow), new.instance_id, ended)
+        return Handle(self, self._registry.get(new.workflow), new.instance_id, expected)
 
-    async def _create(self, new: NewRun, *, eager: bool) -> tuple[Created, asyncio.Future[Finish | None] | None]:
+    async def _create(self, new: NewRun, *, eager: bool) -> tuple[Created, Expected | None]:
         """Create a run; with a worker here that has room it is born claimed and begins without a poll."""
         worker = self.worker if eager and not new.delay_ms else None
         if worker is None or not worker.reserve(new.workflow, new.queue):
             [created] = await self._store.create([new])
             self._hub.work()
             return created, None
-        # Born claimed, it must begin here even if the caller stops waiting: nobody else would take it.
-        claimed = replace(new, owner=worker.id, lease_ms=worker.lease_ms)
-        return await asyncio.shield(asyncio.ensure_future(self._create_here(claimed, worker)))
-
-    async def _create_here(
-        self, new: NewRun, worker: LocalWorker
-    ) -> tuple[Created, asyncio.Future[Finish | None] | None]:
+        new.owner, new.lease_ms = worker.id, worker.lease_ms
         try:
             [created] = await self._store.create([new])
+        except asyncio.CancelledError:
+            # Born claimed, it must begin here even if the caller stops waiting: nobody else would take it.
+            task = asyncio.ensure_future(self._begin_anyway(new, worker))
+            self._beginning.add(task)
+            task.add_done_callback(self._beginning.discard)
+            raise
         except BaseException:
             worker.cancel_reservation()
             raise
         if not created.created:
             worker.cancel_reservation()
             return created, None
-        ended = self._hub.wait(created.run.run)
+        expected = self._ends.expect(created.run.run)
         worker.begin(created)
-        return created, ended
+        return created, expected
+
+    async def _begin_anyway(self, new: NewRun, worker: LocalWorker) -> None:
+        """Begin a run whose creation was cut off, made or not."""
+        try:
+            [created] = await self._store.create([new])
+        except BaseException:
+            worker.cancel_reservation()
+            raise
+        if created.run.owner == worker.id and created.run.started_at is None:
+            worker.begin(replace(created, epoch=FIRST_EPOCH))
+        else:
+            worker.cancel_reservation()
 
     async def start_many(self, workflow: Any, starts: Iterable[Start]) -> list[Handle[Any]]:
         """Start many at once; ids that exist, and repeats, are left out. One bad entry starts nothing."""
@@ -298,10 +312,10 @@ class Client:
 
     # --- waiting for the end
 
-    async def ended(self, workflow: str, id: str, hint: asyncio.Future[Finish | None] | None) -> RunRecord | Finish:
+    async def ended(self, workflow: str, id: str, expected: Expected | None) -> RunRecord | Finish:
         """Wait until the instance's current run has ended."""
-        if hint is not None:
-            finish = await self._ends.told(hint)
+        if expected is not None:
+            finish = await self._ends.met(expected)
             if finish is not None:
                 return finish
         while True:
@@ -359,11 +373,11 @@ class Handle(Generic[R]):
         client: Client,
         definition: Definition,
         id: str,
-        ended: asyncio.Future[Finish | None] | None = None,
+        expected: Expected | None = None,
     ) -> None:
         self._client = client
         self._definition = definition
-        self._ended = ended
+        self._expected = expected
         self.id = id
         self.workflow = definition.name
 
@@ -380,9 +394,8 @@ class Handle(Generic[R]):
         Raises ``RunFailedError``, ``RunTerminatedError`` or ``RunCancelledError`` when it ended otherwise, and
         ``TimeoutError`` when the wait, not the run, took too long.
         """
-        seconds = None if timeout is None else durations.to_ms(timeout, "timeout") / 1000
-        async with asyncio.timeout(seconds):
-            end = await self._client.ended(self.workflow, self.id, self._ended)
+        waiting = self._client.ended(self.workflow, self.id, self._expected)
+        end = await (waiting if timeout is None else _within(waiting, timeout))
         if end.status is Status.COMPLETE:
             return self._definition.decode_output(codec.plain(end.output))  # type: ignore[no-any-return]
         raise _run_error(self.pid, end)
@@ -408,7 +421,7 @@ class Handle(Generic[R]):
     async def restart(self) -> None:
         """Begin again from the start under the next run number; the old run stays readable."""
         await self._client.restart(self.workflow, self.id)
-        self._ended = None
+        self._expected = None
 
     async def send_event(self, type: str, payload: Any = None, *, id: str | None = None) -> None:
         """Send an event; it waits for a ``wait_for_event`` of its type. The same ``id`` twice is delivered once."""
@@ -427,6 +440,11 @@ class Handle(Generic[R]):
 
 
 # --- shapes
+
+
+async def _within(waiting: Awaitable[T], timeout: Duration) -> T:
+    async with asyncio.timeout(durations.to_ms(timeout, "timeout") / 1000):
+        return await waiting
 
 
 def _run_error(pid: str, end: RunRecord | Finish) -> Exception:

@@ -61,13 +61,13 @@ def milliseconds(clock: Clock) -> Callable[[], int]:
 
 
 class SystemRandomness:
-    """The operating system's entropy for ids and seeds, and a plain generator for jitter."""
+    """The operating system's entropy for secrets, and a plain generator, seeded from it, for ids and jitter."""
 
     def random(self) -> float:
         return _random.random()  # noqa: S311  (jitter, not a secret)
 
     def uuid4(self) -> uuid.UUID:
-        return uuid.uuid4()
+        return uuid.UUID(int=_random.getrandbits(128), version=4)
 
     def bytes(self, n: int) -> bytes:
         return os.urandom(n)

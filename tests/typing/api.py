@@ -1,7 +1,5 @@
 """Typed usage that the type checkers must accept, with the types users see. It is checked, never run."""
 
-
-
 from __future__ import annotations
 
 import asyncio

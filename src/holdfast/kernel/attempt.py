@@ -5,9 +5,9 @@ A step function finds its attempt through a context variable, which follows it i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -23,9 +23,15 @@ class Attempt:
     number: int
     instance: str
     values: Mapping[str, Any]
-    logs: list[Log] = field(default_factory=list)
+    logs: Sequence[Log] = ()
     flushed: int = 0
     """How many of the lines are stored already."""
+
+    def log(self, line: Log) -> None:
+        if isinstance(self.logs, list):
+            self.logs.append(line)
+        else:
+            self.logs = [line]  # most attempts never get here
 
 
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})

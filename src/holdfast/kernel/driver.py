@@ -102,7 +102,7 @@ class Rest:
     follows: Follows
     calls: Sequence[Call]
     """To be started once this rest is committed."""
-    cancelled: list[str]
+    cancelled: Sequence[str]
     """Keys of calls that the code no longer waits for."""
     wake_at: int | None
     """When something becomes due by itself: a timer, a deadline, a retry."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from typing import NamedTuple
 
 from holdfast.errors import StoreError
 from holdfast.kernel.notify import Hub
@@ -17,6 +18,13 @@ _log = logging.getLogger("holdfast")
 
 _LOOK_SECONDS = 0.02
 _RUNS_AT_ONCE = 500
+
+
+class Expected(NamedTuple):
+    """The end of a run, told of as soon as it comes. Many may wait for it, so nobody awaits the future itself."""
+
+    run: int
+    end: asyncio.Future[Finish | None]
 
 
 class Ends:
@@ -29,18 +37,24 @@ class Ends:
 
     async def of(self, run: int) -> Finish | None:
         """Wait for a run to end; None if it was ended from outside."""
-        waiting = self._hub.wait(run)
+        expected = self.expect(run)
         try:
             [row] = await self._store.get([run])
-            return _finish(row) if row.status.terminal else await self.told(waiting)
+            return _finish(row) if row.status.terminal else await self.met(expected)
         finally:
-            waiting.cancel()
+            expected.end.cancel()
 
-    async def told(self, waiting: asyncio.Future[Finish | None]) -> Finish | None:
-        """Wait for a future of the hub, with an eye on other processes."""
-        if self._looking is None and not waiting.done():
+    def expect(self, run: int) -> Expected:
+        """Be told of the end from now on, also if that is before anybody waits."""
+        return Expected(run, self._hub.wait(run))
+
+    async def met(self, expected: Expected) -> Finish | None:
+        """Wait for it, with an eye on other processes."""
+        if expected.end.done():
+            return expected.end.result()
+        if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look(), name="holdfast-ends")
-        return await asyncio.shield(waiting)
+        return await self._hub.wait(expected.run)
 
     async def close(self) -> None:
         if self._looking is not None:

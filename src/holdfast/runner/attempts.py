@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -55,7 +55,7 @@ class Running:
         self._finish()
         self._future.cancel()
 
-    def news(self) -> tuple[list[Fact], list[Log]]:
+    def news(self) -> tuple[list[Fact], Sequence[Log]]:
         """What is worth showing of an attempt that takes its time: that it runs, and its log lines so far."""
         fact = self._call.note(self.number, self.started_at)
         lines = self._attempt.logs[self._attempt.flushed :]
@@ -137,8 +137,9 @@ class Running:
 
     def _outcome(self) -> Outcome:
         attempt = self._attempt
-        lines = attempt.logs[attempt.flushed :] if attempt.logs else ()
-        return Outcome(self.key, self.number, self.started_at, self._ports.now_ms(), logs=lines)
+        return Outcome(
+            self.key, self.number, self.started_at, self._ports.now_ms(), logs=attempt.logs[attempt.flushed :]
+        )
 
     def _settle(self, outcome: Outcome) -> None:
         self._finish()
@@ -148,6 +149,7 @@ class Running:
         self._over = True
         if self._alarm is not None:
             self._alarm.cancel()
+            self._alarm = None  # or the two would keep each other until the next garbage collection
 
 
 def _failure(error: BaseException) -> Failure:

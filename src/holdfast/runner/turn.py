@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from holdfast.core import failure
@@ -21,12 +21,15 @@ from holdfast.ports import Alarm
 from holdfast.runner.attempts import Ports, Running
 from holdfast.runner.committer import Committer
 from holdfast.store.protocol import (
+    FIRST_EPOCH,
     SUSPECT_LOSSES,
     Claim,
     Commit,
     Committed,
+    Fact,
     Finish,
     Follows,
+    Log,
     Mail,
     Observed,
     Park,
@@ -92,7 +95,7 @@ class Turn:
         self._buffer: list[Rest] = []
         self._running: dict[str, Running] = {}
         self._outcomes: deque[Outcome] = deque()
-        self._mail: list[Mail] = list(claim.mail)
+        self._mail: Sequence[Mail] = claim.mail
         self._mail_waiting = False
         self._seen = 0
         self._lost = claim.lost
@@ -169,7 +172,7 @@ class Turn:
         machine = self._machine()
         if self._holding:
             machine.hold()
-        mail, self._mail = self._mail, []
+        mail, self._mail = self._mail, ()
         if mail:
             self._seen = max(self._seen, mail[-1].n)
         self._took_losses, self._lost = self._lost, False
@@ -200,13 +203,8 @@ class Turn:
         if self._buffer and rest.transactional:
             # Statements may be refused; what was buffered before them must not be refused with them.
             await self._write(Commit(self.task, in_flight=1))
-        commit = Commit(
-            task=self.task,
-            observed=rest.observed,
-            follows=Follows(rest.follows.facts, rest.follows.logs, self._planned),
-            in_flight=len(self._running),
-        )
-        return await self._write(commit)
+        rest.follows.next = self._planned
+        return await self._write(Commit(self.task, rest.observed, rest.follows, in_flight=len(self._running)))
 
     def _can_wait(self, rest: Rest) -> bool:
         """Nothing to write, or (persist="task") nothing that has to be written yet."""
@@ -270,7 +268,8 @@ class Turn:
             self._forget_machine()  # the pause was withdrawn: the code goes on from what is written
             self._holding = False
         self._progressed = True
-        self.signal(committed.signal)
+        if committed.signal is not Signal.NONE:
+            self.signal(committed.signal)
 
     def _rejected(self, committed: Committed) -> None:
         """A step's statements were refused: that attempt failed, and the code must not have seen it succeed."""
@@ -359,7 +358,8 @@ class Turn:
     # --- show long attempts
 
     async def _write_news(self) -> None:
-        facts, logs = [], []
+        facts: list[Fact] = []
+        logs: list[Log] = []
         for running in self._running.values():
             new_facts, new_logs = running.news()
             facts.extend(new_facts)
@@ -384,7 +384,7 @@ class Turn:
 
     async def _load(self) -> Machine:
         run = self.claim.run
-        if run.started_at is None and self.task.epoch == 1 and not self._loaded:
+        if run.started_at is None and self.task.epoch == FIRST_EPOCH and not self._loaded:
             snapshot = None
         else:
             snapshot = await self._tools.store.load(run.run)

@@ -63,6 +63,7 @@ class Worker:
         config: WorkerConfig,
     ) -> None:
         self.id = random.uuid4().hex
+        self.lease_ms = config.lease_ms
         self._store = store
         self._registry = registry
         self._hub = hub
@@ -121,7 +122,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         try:
-            held = await self._store.heartbeat(self.id, self._config.lease_ms)
+            held = await self._store.heartbeat(self.id, self.lease_ms)
             if held:
                 await self._store.release([TaskRef(h.run, h.unit, self.id, h.epoch) for h in held])
         except StoreError as error:
@@ -155,15 +156,13 @@ class Worker:
     def cancel_reservation(self) -> None:
         self._reserved -= 1
 
-    @property
-    def lease_ms(self) -> int:
-        return self._config.lease_ms
-
     def begin(self, created: Created) -> None:
         """A run that was born claimed by this worker."""
         self._reserved -= 1
         if not self._accepting:
             return  # it stops, and gives back all it holds at the end
+        if created.run.run in self._turns:
+            return  # of two that started the same one, one was cut off
         task = TaskRef(created.run.run, 0, self.id, created.epoch)
         self._begin(Claim(task, TaskKind.RUN, lost=False, run=created.run, mail=()), self._tools)
 
@@ -224,7 +223,7 @@ class Worker:
         result = await self._store.claim(
             ClaimRequest(
                 owner=self.id,
-                lease_ms=self._config.lease_ms,
+                lease_ms=self.lease_ms,
                 limit=limit,
                 queues=self._config.queues,
                 workflows=self._registry.runnable(),
@@ -283,8 +282,8 @@ class Worker:
     async def _heartbeat_step(self) -> float:
         turns = dict(self._turns)
         if turns:
-            self._take_held(turns, await self._store.heartbeat(self.id, self._config.lease_ms))
-        return self._config.lease_ms / 3000
+            self._take_held(turns, await self._store.heartbeat(self.id, self.lease_ms))
+        return self.lease_ms / 3000
 
     def _take_held(self, turns: dict[int, Turn], held: Sequence[Held]) -> None:
         """Tell turns what others want of them, and those that are lost that they are."""
@@ -311,7 +310,7 @@ class Worker:
     async def _reap_step(self) -> float:
         if await self.reap():
             self._claims.wake()
-        return min(self._config.poll_ms, self._config.lease_ms) / 1000
+        return min(self._config.poll_ms, self.lease_ms) / 1000
 
     async def reap(self) -> int:
         freed = await self._store.reap(self._config.max_losses)

@@ -128,7 +128,7 @@ class RunRecord:
     """A pause was asked for and has not taken effect yet."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewRun:
     """A run to create. With ``owner`` it is born claimed, so that a local worker can begin at once."""
 
@@ -142,6 +142,10 @@ class NewRun:
     seed: int = 0
     owner: str | None = None
     lease_ms: int = 0
+
+
+FIRST_EPOCH = 1
+"""The epoch of a run that was born claimed, and of any run's first claim."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -94,12 +94,11 @@ class Agenda:
 
     def due_steps(self, now_ms: int) -> list[AskedStep]:
         """Take the steps that are to be called now."""
-        due: list[AskedStep] = []
-        later: list[AskedStep] = []
-        for asked in self.ready:
-            if not asked.closed:
-                (later if asked.not_before > now_ms else due).append(asked)
-        self.ready = later
+        due = [asked for asked in self.ready if asked.not_before <= now_ms and not asked.closed]
+        if len(due) == len(self.ready):
+            self.ready.clear()
+        else:
+            self.ready = [asked for asked in self.ready if asked.not_before > now_ms and not asked.closed]
         return due
 
     def _drop_closed(self) -> None:

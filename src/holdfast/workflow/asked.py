@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast.core.model import StepType
 from holdfast.kernel.attempt import StepTx
@@ -13,6 +13,8 @@ from holdfast.kernel.driver import Outcome
 from holdfast.store.protocol import Delivery, Fact, FactState, Log, Observed
 from holdfast.workflow.loop import WorkflowTimer
 from holdfast.workflow.steps import StepSpec
+
+T = TypeVar("T")
 
 
 class Asked:
@@ -123,22 +125,31 @@ class AskedTimer(Asked):
 
 @dataclass(slots=True)
 class News:
-    """What has become known or was done since the last rest."""
+    """What has become known or was done since the last rest. Each list is taken at the next, most of them empty."""
 
     facts: list[Fact] = field(default_factory=list)
     opened: list[Fact] = field(default_factory=list)
     logs: list[Log] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
     deliveries: list[Delivery] = field(default_factory=list)
-    outcomes: Sequence[Outcome] = ()
+    outcomes: list[Outcome] = field(default_factory=list)
     """Those with log lines or with more to write than their result."""
 
     def observed(self) -> Observed:
-        observed = Observed(facts=self.facts, deliveries=self.deliveries)
-        for outcome in self.outcomes:
+        observed = Observed(facts=taken(self.facts), deliveries=taken(self.deliveries))
+        for outcome in taken(self.outcomes):
             observed.logs = [*observed.logs, *outcome.logs]
             if outcome.failure is None and outcome.transactional:
                 observed.statements = outcome.statements
                 observed.starts = outcome.starts
                 observed.sends = outcome.sends
         return observed
+
+
+def taken(items: list[T]) -> Sequence[T]:
+    """What is in the list, which is empty afterwards."""
+    if not items:
+        return ()
+    found = items[:]
+    items.clear()
+    return found

@@ -232,4 +232,4 @@ class Logger:
         if attempt is None:
             raise InvalidLogError("ctx.log belongs to a run: call it in workflow code or inside one of its steps")
         line = Log(level, category, text, data, to_ms(self._now()), attempt.key, attempt.number)
-        attempt.logs.append(line)
+        attempt.log(line)

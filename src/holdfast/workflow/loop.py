@@ -193,6 +193,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                     _close_quietly(task.get_coro())
         finally:
             _leave(outer)
+        self._tasks.clear()  # or the two would keep each other until the next garbage collection
 
     def _enter(self) -> _Outer:
         """Be the running loop, also for async generators: their hooks would otherwise be those of the outer loop."""

@@ -45,7 +45,7 @@ from holdfast.store.protocol import (
     Snapshot,
 )
 from holdfast.workflow.agenda import Agenda
-from holdfast.workflow.asked import Asked, AskedStep, AskedTimer, AskedWait, News
+from holdfast.workflow.asked import Asked, AskedStep, AskedTimer, AskedWait, News, taken
 from holdfast.workflow.event import Event
 from holdfast.workflow.loop import Nobody, WorkflowLoop, WorkflowTimer
 from holdfast.workflow.past import Past
@@ -363,7 +363,7 @@ class Machine:
         if over or not isinstance(asked, AskedStep) or asked.failures + 1 != outcome.attempt:
             return  # cancelled meanwhile: a late result is discarded
         if outcome.logs or outcome.transactional:
-            self._news.outcomes = [*self._news.outcomes, outcome]
+            self._news.outcomes.append(outcome)
         if outcome.failure is None:
             self._settle_step(asked, outcome.at, outcome.started_at, outcome.value, outcome.attempt, live=outcome.live)
         else:
@@ -496,17 +496,17 @@ class Machine:
 
     def _rest(self, now_ms: int, started_at: int | None) -> Rest:
         halted = self._ended or self._diverged is not None or self._holding
-        calls = self._due_calls(now_ms) if self._agenda.ready and not halted else []
+        calls = self._due_calls(now_ms) if self._agenda.ready and not halted else ()
         end = self._end() if not self._holding else None
         wake_at, retrying = self._agenda.next_due()
-        news, self._news = self._news, News()
+        news = self._news
         if end is not None:
             news.cancelled += [a.key for a in self._asked.values() if isinstance(a, AskedStep) and a.running]
         return Rest(
             observed=news.observed(),
-            follows=Follows(self._opened(news.opened) if news.opened else (), news.logs),
+            follows=Follows(self._opened(taken(news.opened)), taken(news.logs)),
             calls=calls,
-            cancelled=news.cancelled,
+            cancelled=taken(news.cancelled),
             wake_at=wake_at,
             retrying=retrying,
             topics=self._agenda.topics,
@@ -514,8 +514,10 @@ class Machine:
             started_at=started_at,
         )
 
-    def _opened(self, facts: list[Fact]) -> list[Fact]:
+    def _opened(self, facts: Sequence[Fact]) -> Sequence[Fact]:
         """The waits that are still open: those that were over at once need no START fact."""
+        if not facts:
+            return ()
         opened = [f for f in facts if f.state != FactState.START or f.key in self._asked]
         self._past.starts.update({(f.key, f.n): f for f in opened if f.state == FactState.START})
         return opened

@@ -14,14 +14,24 @@ class Past:
     __slots__ = ("failures", "kinds", "logged", "mail", "results", "starts")
 
     def __init__(self, snapshot: Snapshot | None) -> None:
-        facts: Sequence[Fact] = snapshot.facts if snapshot is not None else ()
-        self.results = deque(sorted((f for f in facts if f.state == FactState.RESULT), key=_sequence))
+        self.results: deque[Fact] = deque()
         """Still to be delivered, in the order the code saw them."""
-        self.kinds = {f.key: f.kind for f in facts}
-        self.starts = {(f.key, f.n): f for f in facts if f.state == FactState.START}
-        self.failures = _last_failures(facts)
-        self.mail: Mapping[int, Mail] = snapshot.mail if snapshot is not None else {}
-        self.logged = snapshot.logged if snapshot is not None else 0
+        self.kinds: dict[str, str] = {}
+        self.starts: dict[tuple[str, int], Fact] = {}
+        self.failures: dict[str, Fact] = {}
+        self.mail: Mapping[int, Mail] = {}
+        self.logged = 0
+        if snapshot is not None:
+            self._remember(snapshot)
+
+    def _remember(self, snapshot: Snapshot) -> None:
+        facts = snapshot.facts
+        self.results.extend(sorted((f for f in facts if f.state == FactState.RESULT), key=_sequence))
+        self.kinds.update((f.key, f.kind) for f in facts)
+        self.starts.update(((f.key, f.n), f) for f in facts if f.state == FactState.START)
+        self.failures.update(_last_failures(facts))
+        self.mail = snapshot.mail
+        self.logged = snapshot.logged
 
 
 def _sequence(fact: Fact) -> int:

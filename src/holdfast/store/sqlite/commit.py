@@ -41,6 +41,7 @@ _APPLIED = Committed(Verdict.APPLIED)
 _LOST = Committed(Verdict.LOST)
 _PAUSING = Committed(Verdict.PAUSING)
 _PAUSED = Committed(Verdict.PAUSED)
+_PAUSE_ASKED = int(Signal.PAUSE)
 
 
 class _Hold(NamedTuple):
@@ -160,7 +161,7 @@ class _Batch:
         if hold is None:
             return _LOST
         self._observe(one)
-        if hold.signal & Signal.PAUSE:
+        if hold.signal & _PAUSE_ASKED:
             return self._pause(one, hold)
         return self._follow(one, hold)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import Created, NewRun, RunRecord
+from holdfast.store.protocol import FIRST_EPOCH, Created, NewRun, RunRecord
 from holdfast.store.sqlite.reads import find_current
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
@@ -32,7 +32,7 @@ def _run_row(run: int, new: NewRun, now: int) -> Row:
 
 
 def _task_row(run: int, new: NewRun, now: int) -> Row:
-    lease_until, epoch = (None, 0) if new.owner is None else (now + new.lease_ms, 1)
+    lease_until, epoch = (None, 0) if new.owner is None else (now + new.lease_ms, FIRST_EPOCH)
     kind = TaskKind.RUN
     return (
         run,
@@ -70,7 +70,7 @@ def _created(run: int, new: NewRun, now: int) -> Created:
         run_at=now + new.delay_ms,
         owner=new.owner,
     )
-    return Created(True, made, 0 if new.owner is None else 1)
+    return Created(True, made, 0 if new.owner is None else FIRST_EPOCH)
 
 
 def _existing(tx: Tx, new: NewRun) -> Created:
