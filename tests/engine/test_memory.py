@@ -1,0 +1,44 @@
+"""What a run leaves behind in memory: nothing, and no work for the garbage collector either."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+
+from holdfast import Context, Holdfast
+
+
+async def test_an_ended_run_leaves_no_circles_behind() -> None:
+    app = Holdfast("sqlite://")
+
+    @app.step
+    async def add_one(n: int) -> int:
+        return n + 1
+
+    @app.workflow
+    async def adding(_ctx: Context, steps: int) -> int:
+        n = 0
+        for _ in range(steps):
+            n = await add_one(n)
+        await asyncio.sleep(0.001)
+        return n
+
+    async def finish() -> None:
+        run = await app.start(adding, 5)
+        assert await run.result(timeout=5) == 5
+
+    async with app:
+        await finish()  # what is made once may be a circle
+        gc.collect()
+        gc.disable()
+        gc.set_debug(gc.DEBUG_SAVEALL)
+        try:
+            for _ in range(10):
+                await finish()
+            gc.collect()
+            left = [type(found).__qualname__ for found in gc.garbage]
+        finally:
+            gc.set_debug(0)
+            gc.garbage.clear()
+            gc.enable()
+    assert left == []
