@@ -30,10 +30,10 @@ class Reply:
 async def ask_model(conversation: list[str]) -> Reply:
     """Stands for a paid call that takes a while."""
     calls.append("model")
-    await asyncio.sleep(0.05)
     known = sum(line.startswith("tool") for line in conversation)
     if known == 2:
         third_turn.set()
+    await asyncio.sleep(0.05)
     return Reply("look up", f"fact {known + 1}") if known < 4 else Reply(None, f"answer from {known} facts")
 
 

@@ -49,6 +49,8 @@ class Committer:
             while self._queue:
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), _LARGEST_BATCH))]
                 await self._write_batch(batch)
+                if self._queue:
+                    await asyncio.sleep(0)  # the store may have answered at once: let those who are done go on
         finally:
             self._writer = None
 

@@ -36,7 +36,7 @@ Spawn = Callable[[Callable[[], None], str], object]
 """Starts a thread that runs the function, under that name."""
 
 _JOBS_PER_TRANSACTION = 512
-_CHECKPOINT_PAGES = 4_000
+_CHECKPOINT_PAGES = 2_000
 _RESTART_PAGES = 65_536
 _RESTART_PATIENCE_MS = 200
 _SLOW_SECONDS = 0.02
@@ -120,9 +120,12 @@ class Database:
         await self.submit(lambda _, __: self._disconnect(), None, Mode.LAST)
 
     def submit(
-        self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, anywhere: bool = False
+        self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, anywhere: bool = False, alone: bool = False
     ) -> asyncio.Future[R]:
-        """``anywhere``: it is short, and may run on the event loop's own thread."""
+        """``anywhere``: it is short, and may run on the event loop's own thread.
+
+        ``alone``: nothing else is expected in this turn of the loop that it should wait for.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         job = Job(work, argument, mode, future, anywhere)
@@ -130,7 +133,9 @@ class Database:
             self._queue.put(job)
             return future
         self._gathered.append(job)
-        if len(self._gathered) == 1:
+        if alone:
+            self._flush()
+        elif len(self._gathered) == 1:
             loop.call_soon(self._flush)
         return future
 
@@ -138,6 +143,8 @@ class Database:
 
     def _flush(self) -> None:
         """Run what was asked for in this turn of the loop, here or on the thread."""
+        if not self._gathered:
+            return
         jobs, self._gathered = self._gathered, []
         if self._can_run_here(jobs) and self._using.acquire(blocking=False):
             try:

@@ -124,7 +124,7 @@ class SqliteStore:
     async def commit(self, commits: Sequence[Commit]) -> List[Committed]:
         # Users' statements may take any time.
         short = len(commits) <= _FEW and not any(one.observed.statements for one in commits)
-        return await self._write(commit, commits, Mode.MERGED, anywhere=short)
+        return await self._write(commit, commits, Mode.MERGED, anywhere=short, alone=True)  # already gathered
 
     async def heartbeat(self, owner: str, lease_ms: int) -> List[Held]:
         return await self._write(leases.heartbeat, leases.Beat(owner, lease_ms))
@@ -176,9 +176,9 @@ class SqliteStore:
     # --- inside
 
     def _write(
-        self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, anywhere: bool = False
+        self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, anywhere: bool = False, alone: bool = False
     ) -> asyncio.Future[R]:
-        return self._in_use(self._writer).submit(work, argument, mode, anywhere=anywhere)
+        return self._in_use(self._writer).submit(work, argument, mode, anywhere=anywhere, alone=alone)
 
     def _read(self, work: Work[A, R], argument: A) -> asyncio.Future[R]:
         return self._in_use(self._reader).submit(work, argument)
