@@ -164,6 +164,7 @@ class Database:
             and self._connected
             and len(jobs) <= _JOBS_PER_TRANSACTION
             and all(job.anywhere for job in jobs)
+            and len({_is_bare(job) for job in jobs}) == 1
             and self._monotonic() >= self._slow_until
         )
 
@@ -173,7 +174,11 @@ class Database:
         connection = self.connection
         connection.set_busy_timeout(0)
         try:
-            self._transaction_on(connection, jobs)
+            if _is_bare(jobs[0]):
+                for job in jobs:
+                    job.result = job.work(self, job.argument)
+            else:
+                self._transaction_on(connection, jobs)
         except apsw.BusyError:
             return False
         except ENVIRONMENT as error:
@@ -222,7 +227,7 @@ class Database:
         return jobs, jobs[-1].mode is not Mode.LAST
 
     def _run(self, jobs: list[Job]) -> None:
-        for bare, part in groupby(jobs, lambda job: job.mode in {Mode.BARE, Mode.LAST}):
+        for bare, part in groupby(jobs, _is_bare):
             if bare:
                 for job in part:
                     self._run_bare(job)
@@ -326,6 +331,10 @@ class Database:
         finally:
             if too_long and self._connected:
                 self.connection.set_busy_timeout(BUSY_S * 1000)
+
+
+def _is_bare(job: Job) -> bool:
+    return job.mode is Mode.BARE or job.mode is Mode.LAST
 
 
 def _calls(jobs: list[Job]) -> Iterator[tuple[_Any, list[Job]]]:

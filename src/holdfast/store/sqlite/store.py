@@ -171,7 +171,7 @@ class SqliteStore:
 
     async def changed(self) -> int:
         # On the connection that writes, because there the number does not move with this store's own writes.
-        return await self._write(_data_version, None, Mode.BARE)
+        return await self._write(_data_version, None, Mode.BARE, anywhere=True, alone=True)
 
     # --- inside
 
