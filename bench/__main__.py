@@ -7,6 +7,7 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from bench import machine, scale
@@ -18,6 +19,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     names = [workload.key for workload in WORKLOADS]
     parser.add_argument("what", nargs="*", metavar="WORKLOAD", help=f"{', '.join(names)} (all) or scale")
+    parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own (without W6)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
     parser.add_argument("--quick", action="store_true", help="one small round, to see that all of it runs")
     parser.add_argument("--only", choices=CONTENDERS, action="append", help="measure only this contender; repeatable")
@@ -56,8 +58,21 @@ def measured(chosen: argparse.Namespace, where: Path) -> str:
         return scale.run(where, quick=chosen.quick, window=chosen.window, rounds=chosen.rounds)
     wanted = [workload for workload in WORKLOADS if not chosen.what or workload.key in chosen.what]
     plan = Plan(wanted, contenders(chosen), chosen.rounds, quick=chosen.quick, lease=chosen.lease)
-    results, notes = run(plan, where)
-    return "\n".join(["", comparison(results, wanted), "", *notes])
+    if not chosen.postgres:
+        results, notes = run(plan, where)
+        return "\n".join(["", comparison(results, wanted), "", *notes])
+    return on_postgres(plan, where)
+
+
+def on_postgres(plan: Plan, where: Path) -> str:
+    """All but W6, which is about leases and not about the database; Holdfast and DBOS as they come."""
+    from bench import postgres
+
+    wanted = [workload for workload in plan.workloads if workload.key != "W6"]
+    names = [name for name in plan.contenders if name in ("holdfast", "dbos_default")]
+    with postgres.serving(where) as server:
+        results, notes = run(replace(plan, workloads=wanted, contenders=names, server=server), where)
+    return "\n".join([f"PostgreSQL {server.version}", "", comparison(results, wanted), "", *notes])
 
 
 if __name__ == "__main__":

@@ -36,6 +36,14 @@ class Job:
     def from_json(cls, text: str) -> Job:
         return cls(**json.loads(text))
 
+    @property
+    def url(self) -> str:
+        return self.db if "://" in self.db else f"sqlite:///{self.db}"
+
+    @property
+    def on_postgres(self) -> bool:
+        return self.db.startswith("postgresql://")
+
     def count(self, name: str) -> int:
         return int(self.args[name])
 

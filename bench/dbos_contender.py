@@ -1,4 +1,4 @@
-"""DBOS on SQLite, through its public API, in two configurations.
+"""DBOS on SQLite, through its public API, in two configurations; on PostgreSQL only as in its quick start.
 
 `dbos_default` is what its quick start gives. `dbos` is tuned, by settings that DBOS documents or that SQLite
 keeps in the file, without giving up durability: a WAL journal (synchronous stays FULL, SQLite's default), one
@@ -97,9 +97,7 @@ class DbosContender:
 
 
 def _config(job: Job) -> DBOSConfig:
-    config = DBOSConfig(
-        name="bench", system_database_url=f"sqlite:///{job.db}", log_level="CRITICAL", enable_otlp=False
-    )
+    config = DBOSConfig(name="bench", system_database_url=job.url, log_level="CRITICAL", enable_otlp=False)
     if job.contender == "dbos":
         config["max_executor_threads"] = EXECUTOR_THREADS
     if job.contender == "dbos" and job.measure == "event":

@@ -1,4 +1,4 @@
-"""Holdfast on SQLite, through its public API, in its default configuration (WAL, synchronous=FULL).
+"""Holdfast on SQLite or PostgreSQL, through its public API, in its default configuration (always durable).
 
 Only W6 changes a setting, the lease, and says so in the report.
 """
@@ -26,7 +26,7 @@ class Workflows:
 
 
 def build(job: Job) -> tuple[Holdfast, Workflows]:
-    app = Holdfast(f"sqlite:///{job.db}", worker=WorkerConfig(lease=job.lease))
+    app = Holdfast(job.url, worker=WorkerConfig(lease=job.lease))
     return app, Workflows(steps=_steps(app), waiter=_waiter(app), naps=_naps(app, job))
 
 

@@ -9,11 +9,15 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bench.contract import Job, Measurement, database
 from bench.processes import MeasurementError, measure
 from bench.recovery import kill_and_recover
 from bench.report import Results, Workload, number
+
+if TYPE_CHECKING:
+    from bench.postgres import Server
 
 CONTENDERS = ("holdfast", "dbos", "dbos_default", "ceiling")
 
@@ -42,6 +46,8 @@ class Plan:
     rounds: int
     quick: bool = False
     lease: float = 5.0
+    server: Server | None = None
+    """On PostgreSQL; None: on SQLite files."""
 
     def args(self, workload: str, contender: str) -> dict[str, float]:
         full: dict[str, dict[str, float]] = {
@@ -49,10 +55,17 @@ class Plan:
             "W2a": {"steps": 200},
             "W2b": {"samples": 100},
             "W3": {"runs": 500},
-            "W4": {"samples": 10, "spread": 1.0} if contender == "dbos_default" else {"samples": 40, "spread": 0.02},
+            "W4": {"samples": 10, "spread": 1.0} if self._polls(contender) else {"samples": 40, "spread": 0.02},
             "W6": {"runs": 2000},
         }
         return {name: value / 5 if self.quick else value for name, value in full[workload].items()}
+
+    def _polls(self, contender: str) -> bool:
+        """DBOS as it comes looks for events once a second on SQLite; on PostgreSQL it is notified."""
+        return contender == "dbos_default" and self.server is None
+
+    def database(self, where: Path, name: str) -> str:
+        return database(where, name) if self.server is None else self.server.database(name)
 
     def rounds_of(self, workload: str) -> int:
         """W6 measures thousands of steps in one round, and its slowest contender takes a minute."""
@@ -89,7 +102,7 @@ def _measure(plan: Plan, workload: str, contender: str, where: Path, turn: int) 
     args = plan.args(workload, contender)
     if workload == "W6":
         return kill_and_recover(contender, where, int(args["runs"]), plan.lease)
-    db = database(where, f"{workload}-{contender}-{turn}")
+    db = plan.database(where, f"{workload}-{contender}-{turn}")
     name = "ceiling_throughput" if (workload, contender) == ("W1", "ceiling") else MEASURES[workload]
     return measure(Job(contender, name, db, args=args))
 

@@ -25,11 +25,13 @@ from holdfast.core.model import (
     Page,
     Status,
     StepRecord,
+    WorkerInfo,
     from_ms,
     optional_from_ms,
     to_ms,
 )
 from holdfast.core.names import check_instance_id
+from holdfast.core.show import shown
 from holdfast.errors import (
     ErrorInfo,
     InstanceExistsError,
@@ -37,6 +39,7 @@ from holdfast.errors import (
     InstanceTerminalError,
     InvalidCursorError,
     InvalidOptionError,
+    ParamsInvalidError,
     RunCancelledError,
     RunFailedError,
     RunTerminatedError,
@@ -64,6 +67,9 @@ from holdfast.store.protocol import (
 R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 
+_CURSOR_DIGITS = 18
+_LAST_POSITION = 10**_CURSOR_DIGITS - 1
+
 
 class LocalWorker(Protocol):
     """What a client wants of a worker in its own process: to begin a new run at once."""
@@ -84,6 +90,37 @@ class Start:
 
     id: str
     params: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryQuery:
+    """Which page of a run's history: each list has a cursor of its own."""
+
+    limit: int = 25
+    descending: bool = False
+    steps_cursor: str | None = None
+    events_cursor: str | None = None
+    include_logs: bool = False
+    logs_cursor: str | None = None
+    level: str | None = None
+    category: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Part(Generic[T]):
+    """A page of one list of a run. ``cursor`` points behind its last entry, also when no more are there yet."""
+
+    items: list[T]
+    cursor: str
+    more: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPage:
+    run_number: int
+    steps: Part[StepRecord]
+    events: Part[EventRecord]
+    logs: Part[LogLine] | None
 
 
 class Client:
@@ -120,13 +157,18 @@ class Client:
         priority: int = 0,
         start_delay: Duration | None = None,
         eager: bool = True,
+        connection: Any = None,
     ) -> Handle[Any]:
         _check_choice("on_conflict", on_conflict, ON_CONFLICT)
         _check_choice("on_reuse", on_reuse, ON_REUSE)
         if not isinstance(eager, bool):
             raise InvalidOptionError(f"eager must be True or False, not {eager!r}")
         new = self._requests.new_run(workflow, params, id=id, queue=queue, priority=priority, start_delay=start_delay)
-        created, expected = await self._create(new, eager=eager)
+        if connection is None:
+            created, expected = await self._create(new, eager=eager)
+        else:
+            # It is there when the caller commits, and who looks for work finds it then.
+            [created], expected = await self._store.create([new], connection=connection), None
         if not created.created:
             _check_existing(created.run, on_conflict, on_reuse)
         return Handle(self, self._registry.get(new.workflow), new.instance_id, expected)
@@ -177,7 +219,38 @@ class Client:
         self._hub.work()
         return [Handle(self, definition, c.run.instance_id) for c in created if c.created]
 
+    async def create(self, workflow: Any, params: Any = None, *, id: str | None = None) -> InstanceSummary:
+        """Start a run whose id must be new; the instance as it was made."""
+        created, expected = await self._create(self._requests.new_run(workflow, params, id=id), eager=True)
+        if expected is not None:
+            expected.end.cancel()  # nobody waits for its end here
+        if not created.created:
+            _check_existing(created.run, "fail", "reject")
+        return self._summary(created.run)
+
+    async def create_many(self, workflow: Any, starts: Sequence[Start]) -> list[InstanceSummary]:
+        """As ``start_many``, answering the instances that were made. What does not fit is named by its place."""
+        new = [self._numbered_run(workflow, place, start) for place, start in enumerate(starts)]
+        created = await self._store.create(new) if new else []
+        self._hub.work()
+        return [self._summary(c.run) for c in created if c.created]
+
+    def _numbered_run(self, workflow: Any, place: int, start: Start) -> NewRun:
+        try:
+            return self._requests.new_run(workflow, start.params, id=start.id)
+        except ParamsInvalidError as error:
+            issues = [issue | {"path": [place, *issue["path"]]} for issue in error.issues]
+            raise ParamsInvalidError(f"entry {place}: {error}", issues) from None
+
     # --- finding
+
+    def address(self, workflow: Any, id: str) -> tuple[str, str]:
+        """The names of a workflow that is registered and of an instance that may exist, without looking for it."""
+        return self._requests.definition(workflow).name, check_instance_id(id, self._limits)
+
+    async def check(self) -> None:
+        """Return if the store answers a read."""
+        await self._store.get([0])
 
     async def get(self, workflow: Any, id: str) -> Handle[Any]:
         definition = self._requests.definition(workflow)
@@ -255,6 +328,45 @@ class Client:
         payloads = {m.n: _event_value(m) for m in mail}
         return History(number, history.steps_of(number, facts, payloads), [_event(number, m) for m in mail])
 
+    async def history_page(self, workflow: str, id: str, run_number: int | None, query: HistoryQuery) -> HistoryPage:
+        """A page of one run's steps, events and, if asked for, logs. A run that never was has empty ones."""
+        positions = _Positions.of(query)
+        current = await self.find(workflow, id)
+        number = current.number if run_number is None else run_number
+        row = current if number == current.number else None
+        if number < current.number:
+            row = await self._store.find(workflow, id, number)
+        return HistoryPage(
+            number,
+            await self._steps_part(row, query, positions.steps),
+            await self._events_part(row, number, query, positions.events),
+            await self._logs_part(row, number, query, positions.logs) if query.include_logs else None,
+        )
+
+    async def _steps_part(self, row: RunRecord | None, query: HistoryQuery, after: int) -> Part[StepRecord]:
+        steps: list[StepRecord] = []
+        if row is not None:
+            snapshot = await self._store.load(row.run)
+            payloads = {n: _event_value(mail) for n, mail in snapshot.mail.items()}
+            steps = history.steps_of(row.number, snapshot.facts, payloads)
+        numbered = [*enumerate(steps, 1)]  # in the order they began: later ones come after
+        if query.descending:
+            return _part([one for one in reversed(numbered) if one[0] < after], "s", query.limit, after)
+        return _part([one for one in numbered if one[0] > after], "s", query.limit, after)
+
+    async def _events_part(
+        self, row: RunRecord | None, number: int, query: HistoryQuery, after: int
+    ) -> Part[EventRecord]:
+        mail = [] if row is None else await self._store.events(_page_query(row, query, after))
+        return _part([(m.n, _event(number, m)) for m in mail], "e", query.limit, after)
+
+    async def _logs_part(self, row: RunRecord | None, number: int, query: HistoryQuery, after: int) -> Part[LogLine]:
+        lines: Sequence[StoredLog] = []
+        if row is not None:
+            filters = replace(_page_query(row, query, after), level=query.level, category=query.category)
+            lines = await self._store.logs(filters)
+        return _part([(line.n, _log_line(number, line)) for line in lines], "l", query.limit, after)
+
     async def logs(
         self,
         row: RunRecord,
@@ -295,10 +407,17 @@ class Client:
         self._hub.work()
 
     async def send_event(
-        self, workflow: str, id: str, type: str, payload: Any = None, *, event_id: str | None = None
+        self,
+        workflow: str,
+        id: str,
+        type: str,
+        payload: Any = None,
+        *,
+        event_id: str | None = None,
+        connection: Any = None,
     ) -> InstanceStatus:
         new = self._requests.new_event(workflow, id, type, payload, id=event_id)
-        [sent] = await self._store.send([new])
+        [sent] = await self._store.send([new], connection=connection)
         return self.status_of(self._after_send(workflow, id, sent))
 
     def _after_send(self, workflow: str, id: str, sent: Sent) -> RunRecord:
@@ -345,6 +464,23 @@ class Client:
                 await asyncio.wait([waiting], timeout=0.1)
                 waiting.cancel()
 
+    # --- workers
+
+    async def workers(self) -> Sequence[WorkerInfo]:
+        return [
+            WorkerInfo(
+                id=row.card.id,
+                host=row.card.host,
+                pid=row.card.pid,
+                queues=row.card.queues,
+                concurrency=row.card.concurrency,
+                started_at=from_ms(row.started_at),
+                seen_at=from_ms(row.seen_at),
+                alive=row.alive,
+            )
+            for row in await self._store.workers()
+        ]
+
     # --- listing (last, because its name hides the type's)
 
     async def list(
@@ -358,7 +494,7 @@ class Client:
         if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self._limits.page_size:
             raise InvalidOptionError(f"limit must be between 1 and {self._limits.page_size}, not {limit!r}")
         name = None if workflow is None else self._requests.definition(workflow).name
-        query = ListQuery(name, _status(status), _before(cursor), limit + 1)
+        query = ListQuery(name, _status(status), _position(cursor, "i"), limit + 1)
         rows = await self._store.list(query)
         more = len(rows) > limit
         items = [self._summary(row) for row in rows[:limit]]
@@ -423,9 +559,14 @@ class Handle(Generic[R]):
         await self._client.restart(self.workflow, self.id)
         self._expected = None
 
-    async def send_event(self, type: str, payload: Any = None, *, id: str | None = None) -> None:
-        """Send an event; it waits for a ``wait_for_event`` of its type. The same ``id`` twice is delivered once."""
-        await self._client.send_event(self.workflow, self.id, type, payload, event_id=id)
+    async def send_event(
+        self, type: str, payload: Any = None, *, id: str | None = None, connection: Any = None
+    ) -> None:
+        """Send an event; it waits for a ``wait_for_event`` of its type. The same ``id`` twice is delivered once.
+
+        ``connection``: your own to the same database; the event is sent when its transaction commits.
+        """
+        await self._client.send_event(self.workflow, self.id, type, payload, event_id=id, connection=connection)
 
     async def history(self, run_number: int | None = None) -> History:
         return await self._client.history(self.workflow, self.id, run_number)
@@ -496,13 +637,41 @@ def _status(value: str | None) -> Status | None:
     return Status(_check_choice("status", value, [s.value for s in Status]))
 
 
-def _before(cursor: str | None) -> int | None:
+def _position(cursor: str | None, letter: str) -> int | None:
+    """What a cursor points at; ``letter`` says of which list it is."""
     if cursor is None:
         return None
-    number = cursor[1:] if isinstance(cursor, str) and cursor.startswith("i") else ""
-    if not (number.isascii() and number.isdigit() and len(number) < 19):
-        raise InvalidCursorError(f"{cursor!r} is not a cursor that a list returned")
+    number = cursor[1:] if isinstance(cursor, str) and cursor.startswith(letter) else ""
+    if not (number.isascii() and number.isdigit() and len(number) <= _CURSOR_DIGITS):
+        raise InvalidCursorError(f"{shown(cursor)} is not a cursor that this list returned")
     return int(number)
+
+
+@dataclass(frozen=True, slots=True)
+class _Positions:
+    """Behind which entry each list of a history goes on."""
+
+    steps: int
+    events: int
+    logs: int
+
+    @classmethod
+    def of(cls, query: HistoryQuery) -> _Positions:
+        first = _LAST_POSITION if query.descending else 0
+        given = (query.steps_cursor, "s"), (query.events_cursor, "e"), (query.logs_cursor, "l")
+        found = [_position(*one) for one in given]
+        return cls(*(first if one is None else one for one in found))
+
+
+def _page_query(row: RunRecord, query: HistoryQuery, after: int) -> PageQuery:
+    """One more than the page shows, to know whether there is one."""
+    return PageQuery(row.run, after=after, limit=query.limit + 1, descending=query.descending)
+
+
+def _part(entries: Sequence[tuple[int, T]], letter: str, limit: int, after: int) -> Part[T]:
+    page = entries[:limit]
+    last = page[-1][0] if page else after
+    return Part([item for _, item in page], f"{letter}{last}", len(entries) > limit)
 
 
 def _event_value(mail: Mail) -> dict[str, Any]:

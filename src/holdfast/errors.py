@@ -35,6 +35,8 @@
     │   ├── MaxStepsExceededError           MAX_STEPS_EXCEEDED
     │   ├── NonDeterministicError           NON_DETERMINISTIC
     │   ├── WorkflowStuckError              WORKFLOW_STUCK
+    │   ├── ChannelClosed                   CHANNEL_CLOSED
+    │   ├── VersionUnsupportedError         VERSION_UNSUPPORTED
     │   └── WaitForEventTimeoutError        WAIT_FOR_EVENT_TIMEOUT
     ├── WorkflowError                       base of users' own structured errors
     │   ├── NonRetryableError               NON_RETRYABLE
@@ -225,6 +227,16 @@ class WorkflowStuckError(WorkflowCodeError):
     """Workflow code span without ever waiting for anything outside itself."""
 
     code = "WORKFLOW_STUCK"
+
+
+class VersionUnsupportedError(WorkflowCodeError):
+    """The run goes by a version of the code that this code does not support any more, or not yet."""
+
+    code = "VERSION_UNSUPPORTED"
+
+
+class ChannelClosed(WorkflowCodeError):  # noqa: N818  (reads like what happened)
+    code = "CHANNEL_CLOSED"
 
 
 class WaitForEventTimeoutError(WorkflowCodeError, TimeoutError):

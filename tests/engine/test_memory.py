@@ -36,7 +36,8 @@ async def test_an_ended_run_leaves_no_circles_behind() -> None:
             for _ in range(10):
                 await finish()
             gc.collect()
-            left = [type(found).__qualname__ for found in gc.garbage]
+            # A circle of ours has something of ours in it; the rest may be what other tests left.
+            left = [type(found).__qualname__ for found in gc.garbage if type(found).__module__.startswith("holdfast")]
         finally:
             gc.set_debug(0)
             gc.garbage.clear()

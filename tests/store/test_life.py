@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, SchemaVersionError, StoreError
-from holdfast.store.protocol import ListQuery
+from holdfast.store.protocol import ListQuery, Migrated
 from store.world import FLOW, Database, FakeClock, World, result
 
 
@@ -79,12 +80,12 @@ async def test_changed_tells_that_another_store_wrote(database: Database, clock:
     one, two = database(), database()
     await one.open()
     await two.open()
-    before = await one.changed()
-    assert await one.changed() == before
+    before = await one.changed(None)
+    assert await one.changed(before) == before
 
     await World(two, clock).start("a")
 
-    assert await one.changed() != before
+    assert await one.changed(before) != before
     await one.close()
     await two.close()
 
@@ -100,9 +101,21 @@ async def test_a_current_schema_opens_without_migrating(database: Database) -> N
     first, second = database(), database()
     await first.open()
 
-    await second.open(migrate=False)
+    answer = await second.open(migrate=False)
 
+    assert answer.before == answer.after
     assert await second.list(ListQuery()) == []
+    await second.close()
+    await first.close()
+
+
+async def test_open_tells_what_became_of_the_schema(database: Database) -> None:
+    first, second = database(), database()
+
+    made, found, again = await first.open(), await second.open(), await second.open()
+
+    assert 0 == made.before < made.after
+    assert found == again == Migrated(made.after, made.after)
     await second.close()
     await first.close()
 
@@ -112,3 +125,9 @@ async def test_now_is_the_stores_clock(world: World) -> None:
     world.clock.advance(1_234)
 
     assert await world.now() == before + 1_234
+
+
+async def test_the_clock_is_the_one_that_now_tells(world: World) -> None:
+    world.clock.advance(1_234)
+
+    assert to_ms(world.store.clock.now()) == await world.now()

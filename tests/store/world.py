@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime, timedelta
+from itertools import count
 from typing import Any
 
 from holdfast.core.model import Status, TaskKind
@@ -56,11 +58,20 @@ Database = Callable[[], Store]
 
 
 class World:
-    """One open store and its clock."""
+    """One open store and its clock.
 
-    def __init__(self, store: Store, clock: FakeClock) -> None:
+    ``numbered``: its placeholders are $1, $2; else they are question marks.
+    """
+
+    def __init__(self, store: Store, clock: FakeClock, *, numbered: bool = False) -> None:
         self.store = store
         self.clock = clock
+        self._numbered = numbered
+
+    def sql(self, text: str) -> str:
+        """A statement that was written with question marks, in the store's own style."""
+        n = count(1)
+        return re.sub(r"\?", lambda _: f"${next(n)}", text) if self._numbered else text
 
     async def now(self) -> int:
         return await self.store.now()

@@ -52,6 +52,7 @@ class StepType(StrEnum):
     DO = "do"
     SLEEP = "sleep"
     WAIT = "waitForEvent"
+    VERSION = "version"
     TIMER = "timer"  # an anonymous wait, such as asyncio.sleep: replayed, but not shown as a step
 
 
@@ -179,6 +180,21 @@ class InstanceSummary:
     workflow_name: str
     details: InstanceStatus
     created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker that runs, or that died within the last day."""
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    concurrency: int
+    started_at: datetime
+    seen_at: datetime
+    """Its last heartbeat."""
+    alive: bool
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any
 
 from holdfast.errors import InputError
-from holdfast.store.protocol import Log, NewEvent, NewRun, Statement
+from holdfast.store.protocol import LiveTransaction, Log, NewEvent, NewRun, Statement
 
 
 @dataclass(slots=True)
@@ -39,7 +39,28 @@ NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 
 
-class StepTx:
+class _Outgoing:
+    """What a step's transaction sends and starts."""
+
+    def __init__(self, new_run: Callable[..., NewRun], new_event: Callable[..., NewEvent]) -> None:
+        self._new_run = new_run
+        self._new_event = new_event
+        self.starts: list[NewRun] = []
+        self.sends: list[NewEvent] = []
+
+    def send(self, pid: str, topic: str, payload: Any = None) -> None:
+        """Send an event to another run (``workflow/instance_id``) with the step."""
+        workflow, _, instance_id = pid.partition("/")
+        self.sends.append(self._new_event(workflow, instance_id, topic, payload))
+
+    def start(self, workflow: Any, params: Any = None, *, id: str | None = None) -> str:
+        """Start a run with the step and return its pid. An id that exists already is left as it is."""
+        run = self._new_run(workflow, params, id=id)
+        self.starts.append(run)
+        return f"{run.workflow}/{run.instance_id}"
+
+
+class StepTx(_Outgoing):
     """The transaction of a step: what is added here commits with the step's result, or not at all.
 
     Statements are buffered while the function runs and executed after it returned, in the order they were added;
@@ -55,28 +76,49 @@ class StepTx:
     """
 
     def __init__(self, new_run: Callable[..., NewRun], new_event: Callable[..., NewEvent]) -> None:
-        self._new_run = new_run
-        self._new_event = new_event
+        super().__init__(new_run, new_event)
         self.statements: list[Statement] = []
-        self.starts: list[NewRun] = []
-        self.sends: list[NewEvent] = []
 
     def execute(self, sql: str, *args: Any) -> None:
-        """Run a statement with the step, in the database's own placeholder style (``?`` in SQLite)."""
-        if not isinstance(sql, str) or not sql.strip():
-            raise InputError(f"tx.execute needs a SQL statement, not {sql!r}")
-        self.statements.append(Statement(sql, args))
+        """Run a statement with the step, in the database's own placeholder style (``?`` or ``$1``)."""
+        self.statements.append(Statement(_checked(sql), args))
 
-    def send(self, pid: str, topic: str, payload: Any = None) -> None:
-        """Send an event to another run (``workflow/instance_id``) with the step."""
-        workflow, _, instance_id = pid.partition("/")
-        self.sends.append(self._new_event(workflow, instance_id, topic, payload))
 
-    def start(self, workflow: Any, params: Any = None, *, id: str | None = None) -> str:
-        """Start a run with the step and return its pid. An id that exists already is left as it is."""
-        run = self._new_run(workflow, params, id=id)
-        self.starts.append(run)
-        return f"{run.workflow}/{run.instance_id}"
+class Transaction(_Outgoing):
+    """An open transaction for an async step that has to read before it writes.
+
+    The step's result is recorded in it as it commits, so both are there exactly once, also after a crash in the very
+    moment. It is rolled back when the attempt fails, times out or lost its lease. Keep it short: on SQLite all other
+    writers of the file wait for it, and so does whatever the step itself asks of the app.
+
+    Example::
+
+        @app.step
+        async def reserve(tx: Transaction, item: str) -> int:
+            [row] = await tx.fetch("SELECT left FROM stock WHERE item = ?", item)
+            await tx.execute("UPDATE stock SET left = left - 1 WHERE item = ?", item)
+            return row["left"] - 1
+    """
+
+    def __init__(
+        self, live: LiveTransaction, new_run: Callable[..., NewRun], new_event: Callable[..., NewEvent]
+    ) -> None:
+        super().__init__(new_run, new_event)
+        self._live = live
+
+    async def execute(self, sql: str, *args: Any) -> int:
+        """Run a statement now; how many rows it changed."""
+        return await self._live.execute(_checked(sql), args)
+
+    async def fetch(self, sql: str, *args: Any) -> Sequence[Mapping[str, Any]]:
+        """Run a query now; its rows, each by column name."""
+        return await self._live.fetch(_checked(sql), args)
+
+
+def _checked(sql: Any) -> str:
+    if not isinstance(sql, str) or not sql.strip():
+        raise InputError(f"a transaction needs a SQL statement, not {sql!r}")
+    return sql
 
 
 def context_values() -> Mapping[str, Any]:

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from holdfast.core.failure import Failure
-from holdfast.kernel.attempt import StepTx
+from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.store.protocol import (
     Fact,
     Finish,
     Follows,
+    LiveTransaction,
     Log,
     Mail,
     NewEvent,
@@ -51,11 +52,11 @@ class Call(Protocol):
     def timeout_ms(self) -> int | None: ...
 
     @property
-    def wants_tx(self) -> bool:
-        """The function has a parameter for the step's transaction."""
+    def wants_tx(self) -> type[StepTx] | type[Transaction] | None:
+        """Which kind of transaction the function has a parameter for."""
         ...
 
-    def arguments(self, tx: StepTx) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """The arguments with the transaction in its place."""
         ...
 
@@ -83,11 +84,12 @@ class Outcome:
     statements: Sequence[Statement] = ()
     starts: Sequence[NewRun] = ()
     sends: Sequence[NewEvent] = ()
+    transaction: LiveTransaction | None = None
 
     @property
     def transactional(self) -> bool:
         """It writes more than itself, which may be refused: such an outcome is committed alone."""
-        return bool(self.statements or self.starts or self.sends)
+        return bool(self.statements or self.starts or self.sends or self.transaction)
 
     def failed(self, failure: Failure) -> Outcome:
         """The same attempt with a failure in place of its result."""
@@ -116,7 +118,8 @@ class Rest:
     @property
     def transactional(self) -> bool:
         """It writes more than the run itself, which may be refused."""
-        return bool(self.observed.statements or self.observed.starts or self.observed.sends)
+        observed = self.observed
+        return bool(observed.statements or observed.starts or observed.sends or observed.transaction)
 
     @property
     def empty(self) -> bool:

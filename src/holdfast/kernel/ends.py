@@ -16,7 +16,7 @@ from holdfast.store.protocol import Finish, RunRecord, Store
 
 _log = logging.getLogger("holdfast")
 
-_LOOK_SECONDS = 0.02
+_PAUSE_SECONDS = 0.5
 _RUNS_AT_ONCE = 500
 
 
@@ -69,12 +69,12 @@ class Ends:
                     version = await self._look_once(version)
                 except StoreError as error:  # waiting outlasts a store that is away for a moment
                     _log.warning("cannot see what other processes did (%s): %s", error.code, error)
-                await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_PAUSE_SECONDS)
         finally:
             self._looking = None
 
     async def _look_once(self, before: int | None) -> int:
-        version = await self._store.changed()
+        version = await self._store.changed(before)
         if version != before:
             runs = list(self._hub.waited_for)
             for start in range(0, len(runs), _RUNS_AT_ONCE):

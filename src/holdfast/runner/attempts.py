@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,11 +17,14 @@ from typing import Any
 from holdfast.core import failure
 from holdfast.core.durations import describe
 from holdfast.core.failure import Failure
-from holdfast.kernel.attempt import NO_VALUES, Attempt, StepTx, current_attempt
+from holdfast.errors import StoreError
+from holdfast.kernel.attempt import NO_VALUES, Attempt, StepTx, Transaction, current_attempt
 from holdfast.kernel.driver import Call, Outcome
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Alarm, Spawn, Timers
-from holdfast.store.protocol import Fact, Log
+from holdfast.store.protocol import Fact, LiveTransaction, Log
+
+_log = logging.getLogger("holdfast")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +35,8 @@ class Ports:
     timers: Timers
     spawn: Spawn
     requests: Requests
+    begin: Callable[[], Awaitable[LiveTransaction]]
+    """Opens a transaction for a step."""
 
 
 class Running:
@@ -44,11 +50,18 @@ class Running:
         self._ports = ports
         self._report = report
         self._attempt = Attempt(call.key, call.attempt, instance, NO_VALUES)
-        self._tx: StepTx | None = None
+        self._tx: StepTx | Transaction | None = None
+        self._live: LiveTransaction | None = None
+        """Open, and not handed on yet."""
         self._over = False
         self._alarm: Alarm | None = None
         self._future = self._start()
         self._set_alarm()
+
+    @property
+    def in_transaction(self) -> bool:
+        """It has, or waits for, a transaction of its own, for which others may wait."""
+        return self._call.wants_tx is Transaction
 
     def cancel(self) -> None:
         """Nobody wants the outcome any more."""
@@ -68,9 +81,12 @@ class Running:
         call, spawn = self._call, self._ports.spawn
         context = contextvars.copy_context()
         context.run(current_attempt.set, self._attempt)
+        if call.wants_tx is Transaction:
+            return spawn.coroutine(self._run_in_transaction(), context)
         args, kwargs = call.args, call.kwargs
-        if call.wants_tx:
-            self._tx = StepTx(self._ports.requests.new_run, self._ports.requests.new_event)
+        if call.wants_tx is StepTx:
+            requests = self._ports.requests
+            self._tx = StepTx(requests.new_run, requests.new_event)
             args, kwargs = call.arguments(self._tx)
         if call.is_async:
             return spawn.coroutine(self._run(call.function, args, kwargs), context)
@@ -90,6 +106,28 @@ class Running:
         else:
             if not self._over:
                 self._settle(self._worked(value))
+
+    async def _run_in_transaction(self) -> None:
+        """Await a step inside an open transaction, which is then the turn's to commit."""
+        try:
+            self._live = await self._ports.begin()
+            requests = self._ports.requests
+            self._tx = tx = Transaction(self._live, requests.new_run, requests.new_event)
+            args, kwargs = self._call.arguments(tx)
+            await self._run(self._call.function, args, kwargs)
+        except Exception as error:  # the store's: there is no transaction to be had
+            if not self._over:
+                self._settle(self._failed(_failure(error)))
+        finally:
+            await self._undo()
+
+    async def _undo(self) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            try:
+                await live.rollback()
+            except StoreError as error:  # gone with its connection, then
+                _log.warning("could not roll back the transaction of step %s: %s", self.key, error)
 
     def _returned(self, future: asyncio.Future[Any]) -> None:
         """A step in a thread has come to its end."""
@@ -126,8 +164,12 @@ class Running:
             return self._failed(Failure.of(unfit))
         outcome = self._outcome()
         outcome.value, outcome.live = data, live
-        if self._tx is not None:
-            outcome.statements, outcome.starts, outcome.sends = self._tx.statements, self._tx.starts, self._tx.sends
+        tx = self._tx
+        if tx is not None:
+            outcome.starts, outcome.sends = tx.starts, tx.sends
+            if isinstance(tx, StepTx):
+                outcome.statements = tx.statements
+            outcome.transaction, self._live = self._live, None
         return outcome
 
     def _failed(self, error: Failure) -> Outcome:

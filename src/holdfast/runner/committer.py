@@ -1,21 +1,16 @@
 """Group commit: turns of many runs that are ready at the same time share one transaction.
 
-While one batch is being written the next one gathers, so a lone turn never waits and a thousand cost one fsync. A
-store that fails for a while is waited out here: the turn's facts are safe in memory, its lease decides how long.
+While one batch is being written the next one gathers, so a lone turn never waits and a thousand cost one fsync.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import deque
 
-from holdfast.errors import StoreError
 from holdfast.ports import Randomness
-from holdfast.runner.looper import backoff
+from holdfast.runner.patience import patiently
 from holdfast.store.protocol import Commit, Committed, Store
-
-_log = logging.getLogger("holdfast")
 
 # Batches that grow without bound get slower (and make everyone in them wait for the last).
 _LARGEST_BATCH = 256
@@ -56,7 +51,8 @@ class Committer:
 
     async def _write_batch(self, batch: list[tuple[Commit, asyncio.Future[Committed]]]) -> None:
         try:
-            results = await self._patiently([commit for commit, _ in batch])
+            commits = [commit for commit, _ in batch]
+            results = await patiently(lambda: self._store.commit(commits), "commit", self._random)
         except Exception as error:
             await self._write_singly(batch, error)
             return
@@ -71,20 +67,3 @@ class Committer:
             return
         for item in batch:
             await self._write_batch([item])
-
-    async def _patiently(self, commits: list[Commit]) -> list[Committed]:
-        failures = 0
-        while True:
-            try:
-                return await self._store.commit(commits)
-            except StoreError as error:
-                failures += 1
-                pause = backoff(failures, self._random)
-                _log.warning(
-                    "could not commit %d turns (%s), trying again in %.1f s: %s",
-                    len(commits),
-                    error.code,
-                    pause,
-                    error,
-                )
-                await asyncio.sleep(pause)

@@ -8,15 +8,9 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.errors import StoreError
 from holdfast.ports import Randomness
+from holdfast.runner.patience import backoff
 
 _log = logging.getLogger("holdfast")
-_LONGEST_BACKOFF = 5.0
-
-
-def backoff(failures: int, random: Randomness) -> float:
-    """Seconds to wait after so many failures in a row: doubling from 50 ms, spread so that many do not come at once."""
-    doubled: float = 0.05 * 2 ** min(failures - 1, 10)
-    return min(_LONGEST_BACKOFF, doubled) * (0.5 + random.random())
 
 
 class Looper:

@@ -9,17 +9,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 from holdfast.core import failure
 from holdfast.core.failure import Failure
 from holdfast.core.model import Status, TaskKind
+from holdfast.errors import StoreError
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.driver import Driver, Machine, Outcome, Rest
-from holdfast.ports import Alarm
+from holdfast.ports import Alarm, Randomness
 from holdfast.runner.attempts import Ports, Running
 from holdfast.runner.committer import Committer
+from holdfast.runner.patience import patiently
 from holdfast.store.protocol import (
     FIRST_EPOCH,
     SUSPECT_LOSSES,
@@ -40,6 +43,8 @@ from holdfast.store.protocol import (
 )
 
 _log = logging.getLogger("holdfast")
+
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
@@ -66,8 +71,11 @@ class Tools:
     store: Store
     committer: Committer
     ports: Ports
+    random: Randomness
     tell: Callable[[Committed], None]
     """Called with commits that started runs or sent events."""
+    later: Callable[[Coroutine[Any, Any, None]], None]
+    """Does something that nobody waits for."""
     budget: Budget = field(default_factory=Budget)
 
 
@@ -179,6 +187,8 @@ class Turn:
         rest = machine.advance(self._now(), self._next_outcomes(), mail, lost=self._took_losses)
         if rest.started_at is not None:
             self._started_at = rest.started_at
+        if rest.observed.transaction is None:
+            self._undo(self._last_outcomes)  # the code does not want it any more
         return rest
 
     def _next_outcomes(self) -> list[Outcome]:
@@ -198,6 +208,7 @@ class Turn:
         self._planned = self._plan(rest)
         if self._planned is None and not self._holding and self._can_wait(rest):
             return None
+        self._cancel(key for key in rest.cancelled if self._holds_transaction(key))  # the commit may wait for it
         if self._noting is not None:
             await asyncio.wait([self._noting])
         if self._buffer and rest.transactional:
@@ -215,13 +226,26 @@ class Turn:
             return True
         return False
 
-    async def _write(self, commit: Commit) -> Committed:
+    async def _write(self, commit: Commit) -> Committed | None:
         commit.started_at, self._started_at = self._started_at, None
         commit.seen = self._seen
         if self._buffer:
             commit = _merged(self._buffer, commit)
             self._buffer = []
+        if commit.observed.transaction is not None:
+            return await self._write_transaction(commit)
         return await self._tools.committer.commit(commit)
+
+    async def _write_transaction(self, commit: Commit) -> Committed | None:
+        """Not with the others: they may have to wait for this very transaction to end."""
+        try:
+            [committed] = await self._tools.store.commit([commit])
+        except StoreError as error:
+            # Nobody knows whether it is written. The store does: go on from what is there.
+            _log.warning("the transaction of a step of %s was cut off: %s", self.claim.run.instance_id, error)
+            self._forget_machine()
+            return None
+        return committed
 
     def _plan(self, rest: Rest) -> Finish | Park | Release | None:
         """What becomes of the task: ended, parked, released, or (None) kept because steps are or will be running."""
@@ -285,10 +309,7 @@ class Turn:
     # --- start
 
     def _start_calls(self, rest: Rest) -> None:
-        for key in rest.cancelled:
-            running = self._running.pop(key, None)
-            if running is not None:
-                running.cancel()
+        self._cancel(rest.cancelled)
         if self._holding or self.machine is None:
             return
         for call in rest.calls:
@@ -299,6 +320,16 @@ class Turn:
                 self._unstarted = True
                 continue
             self._running[call.key] = Running(call, self.claim.run.instance_id, self._tools.ports, self._report)
+
+    def _cancel(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            running = self._running.pop(key, None)
+            if running is not None:
+                running.cancel()
+
+    def _holds_transaction(self, key: str) -> bool:
+        running = self._running.get(key)
+        return running is not None and running.in_transaction
 
     def _has_outcome(self, key: str) -> bool:
         return any(o.key == key for o in self._outcomes)
@@ -314,7 +345,7 @@ class Turn:
         """Wait until a step ended, something is due, a message came, or somebody wants something."""
         if self.machine is None:
             self.machine = await self._load()
-            self._mail = await self._tools.store.undelivered(self.task.run)  # the new one has not seen any
+            self._mail = await self._undelivered()  # the new one has not seen any
             return
         while not self._news(rest.wake_at):
             self._set_alarm(rest.wake_at)
@@ -327,7 +358,7 @@ class Turn:
         if self._mail_waiting or (rest.topics and self._due(rest.wake_at)):
             # Before a deadline is called missed, look for events that came in time.
             self._mail_waiting = False
-            self._mail = await self._tools.store.undelivered(self.task.run)
+            self._mail = await self._undelivered()
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -387,10 +418,17 @@ class Turn:
         if run.started_at is None and self.task.epoch == FIRST_EPOCH and not self._loaded:
             snapshot = None
         else:
-            snapshot = await self._tools.store.load(run.run)
-            [run] = await self._tools.store.get([run.run])
+            store = self._tools.store
+            snapshot = await self._patiently(lambda: store.load(run.run))
+            [run] = await self._patiently(lambda: store.get([run.run]))
         self._loaded = True
         return self._driver.open(run, snapshot)
+
+    async def _undelivered(self) -> Sequence[Mail]:
+        return await self._patiently(lambda: self._tools.store.undelivered(self.task.run))
+
+    async def _patiently(self, read: Callable[[], Awaitable[R]]) -> R:
+        return await patiently(read, f"read run {self.claim.run.instance_id}", self._tools.random)
 
     def _machine(self) -> Machine:
         if self.machine is None:
@@ -415,8 +453,15 @@ class Turn:
         for running in self._running.values():
             running.cancel()
         self._running.clear()
+        self._undo(self._outcomes)
         if not self.resting:
             self._forget_machine()
+
+    def _undo(self, outcomes: Iterable[Outcome]) -> None:
+        """Give up the open transactions of outcomes that will not be written."""
+        for outcome in outcomes:
+            if outcome.transaction is not None:
+                self._tools.later(outcome.transaction.rollback())
 
     def _now(self) -> int:
         return self._tools.ports.now_ms()

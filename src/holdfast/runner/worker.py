@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+import os
+import platform
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import replace
+from typing import Any
 
 from holdfast.core.model import TaskKind
 from holdfast.errors import StoreError
@@ -37,14 +40,13 @@ from holdfast.store.protocol import (
     Signal,
     Store,
     TaskRef,
+    WorkerCard,
 )
 
 _log = logging.getLogger("holdfast")
 
 # The most that is claimed at once: a small bite keeps claims short and leaves work to other processes.
 _LARGEST_CLAIM = 200
-# How often to ask the database whether another process wrote to it: one cheap pragma.
-_WATCH_SECONDS = 0.025
 _NOTE_SECONDS = 0.5
 # How long a full worker waits for more room before it claims into what little there is.
 _ROOM_SECONDS = 0.02
@@ -63,6 +65,7 @@ class Worker:
         config: WorkerConfig,
     ) -> None:
         self.id = random.uuid4().hex
+        self.card = WorkerCard(self.id, platform.node(), os.getpid(), config.queues, config.concurrency)
         self.lease_ms = config.lease_ms
         self._store = store
         self._registry = registry
@@ -70,13 +73,15 @@ class Worker:
         self._ports = ports
         self._config = config
         self._cache = MachineCache(config.cache)
-        self._tools = Tools(store, Committer(store, random), ports, self._tell)
+        self._tools = Tools(store, Committer(store, random), ports, random, self._tell, self._later)
+        self._afterwards: set[asyncio.Task[None]] = set()
         self._turns: dict[int, Turn] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._reserved = 0
         self._next_due: int | None = None
         self._seen_version: int | None = None
         self._accepting = False
+        self._enrolled = False
         self._room = asyncio.Event()
         self._bite = min(_LARGEST_CLAIM, max(1, config.concurrency // 5))
         self._leave_hub: Callable[[], None] = lambda: None
@@ -120,11 +125,14 @@ class Worker:
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._afterwards, return_exceptions=True)
         try:
             held = await self._store.heartbeat(self.id, self.lease_ms)
             if held:
                 await self._store.release([TaskRef(h.run, h.unit, self.id, h.epoch) for h in held])
+            if self._enrolled:
+                await self._store.dismiss(self.id)
+                self._enrolled = False
         except StoreError as error:
             _log.warning("could not give the leases back, they will run out: %s", error)
 
@@ -205,6 +213,16 @@ class Worker:
             if sent.run is not None and sent.woken:
                 self._hub.signal(sent.run.run, Signal.MAIL)
 
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._afterwards.add(task)
+        task.add_done_callback(self._done_later)
+
+    def _done_later(self, task: asyncio.Task[None]) -> None:
+        self._afterwards.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            _log.warning("could not roll back the transaction of a step: %s", task.exception())
+
     async def _park(self, turn: Turn, error: Exception) -> None:
         """Something is wrong with the engine or the data: the run is set aside, and says why; the others go on."""
         run = turn.claim.run
@@ -280,9 +298,11 @@ class Worker:
             self._cache.drop(run)
 
     async def _heartbeat_step(self) -> float:
+        if self._accepting and not self._enrolled:
+            await self._store.enroll(self.card, self.lease_ms)
+            self._enrolled = True
         turns = dict(self._turns)
-        if turns:
-            self._take_held(turns, await self._store.heartbeat(self.id, self.lease_ms))
+        self._take_held(turns, await self._store.heartbeat(self.id, self.lease_ms))
         return self.lease_ms / 3000
 
     def _take_held(self, turns: dict[int, Turn], held: Sequence[Held]) -> None:
@@ -298,14 +318,14 @@ class Worker:
 
     async def _watch_step(self) -> float:
         """Another process wrote: there may be work, a signal for a run held here, or an end someone waits for."""
-        version = await self._store.changed()
+        version = await self._store.changed(self._seen_version)
         if version != self._seen_version:
             self._seen_version = version
             self._claims.wake()
             if self._turns:
                 for held in await self._store.signals(self.id):
                     self._signalled(held.run, held.signal)
-        return _WATCH_SECONDS
+        return 0
 
     async def _reap_step(self) -> float:
         if await self.reap():

@@ -26,6 +26,7 @@ from enum import IntEnum, IntFlag, StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.model import Status, TaskKind
+from holdfast.ports import Clock
 
 # --- facts
 
@@ -203,6 +204,29 @@ class Signal(IntFlag):
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerCard:
+    """Who a worker is."""
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    concurrency: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """A worker's row. One that left in order has none; one that died keeps it for a day."""
+
+    card: WorkerCard
+    started_at: int
+    seen_at: int
+    """Its last heartbeat."""
+    alive: bool
+    """Its lease has not run out."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClaimRequest:
     owner: str
     lease_ms: int
@@ -275,6 +299,23 @@ class Statement(NamedTuple):
     args: tuple[Any, ...]
 
 
+class LiveTransaction(Protocol):
+    """An open transaction for a step's own reads and writes, on a connection of its own.
+
+    It ends with the commit that carries it (``Observed.transaction``), applied or not, or by ``rollback``.
+    """
+
+    async def execute(self, sql: str, args: tuple[Any, ...]) -> int:
+        """Run a statement; how many rows it changed."""
+        ...
+
+    async def fetch(self, sql: str, args: tuple[Any, ...]) -> Sequence[Mapping[str, Any]]: ...
+
+    async def rollback(self) -> None:
+        """Undo everything and give the connection back. After the end: nothing."""
+        ...
+
+
 class Delivery(NamedTuple):
     """An event consumed by a wait."""
 
@@ -293,6 +334,8 @@ class Observed:
     statements: Sequence[Statement] = ()
     starts: Sequence[NewRun] = ()
     sends: Sequence[NewEvent] = ()
+    transaction: LiveTransaction | None = None
+    """The step's own transaction: all of this commit is written in it, and it is over afterwards."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,12 +452,19 @@ class PageQuery:
     category: str | None = None
 
 
+class Migrated(NamedTuple):
+    """The version of the schema before and after."""
+
+    before: int
+    after: int
+
+
 class Store(Protocol):
     """One database. All calls are safe to make concurrently; batches are one transaction."""
 
     # --- life
 
-    async def open(self, *, migrate: bool = True) -> None:
+    async def open(self, *, migrate: bool = True) -> Migrated:
         """Connect; bring the schema up to date, or with ``migrate=False`` only check it."""
         ...
 
@@ -422,16 +472,25 @@ class Store(Protocol):
 
     async def now(self) -> int: ...
 
+    @property
+    def clock(self) -> Clock:
+        """The store's time, without asking it each time."""
+        ...
+
     # --- what a client writes
 
-    async def create(self, runs: Sequence[NewRun]) -> list[Created]:
+    async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> list[Created]:
         """Make runs with number 0.
 
         An id that exists, also earlier in the same batch, gives ``created=False`` and its current run.
+        ``connection``: the caller's own, of the database's driver. It is written in the transaction open there, and
+        neither ends it nor needs one.
         """
         ...
 
-    async def send(self, events: Sequence[NewEvent]) -> list[Sent]: ...
+    async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> list[Sent]:
+        """Add events to the mailboxes of runs. ``connection``: as for ``create``."""
+        ...
 
     async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
         """Pause at once if nobody holds the task, else signal its holder.
@@ -486,6 +545,18 @@ class Store(Protocol):
         """Free tasks whose lease ran out, counting a loss; park (pause) a run at ``max_losses`` of them in a row."""
         ...
 
+    async def enroll(self, worker: WorkerCard, lease_ms: int) -> None:
+        """Write down that a worker is there; ``heartbeat`` renews it. Rows of workers dead for a day go."""
+        ...
+
+    async def dismiss(self, owner: str) -> None:
+        """A worker has left in order."""
+        ...
+
+    async def begin(self) -> LiveTransaction:
+        """Open a transaction for a step."""
+        ...
+
     async def release(self, tasks: Sequence[TaskRef]) -> int:
         """Give tasks back, due now, without a loss. Stale ones are passed over. Answers how many were given back."""
         ...
@@ -508,10 +579,15 @@ class Store(Protocol):
 
     async def logs(self, query: PageQuery) -> list[StoredLog]: ...
 
-    async def changed(self) -> int:
-        """A number that differs after another process wrote to the database.
+    async def workers(self) -> list[WorkerRecord]:
+        """All that are enrolled, the longest first."""
+        ...
 
-        Cheap enough to poll many times a second.
+    async def changed(self, since: int | None) -> int:
+        """Wait until another process wrote something that may concern this one; a number that stands for it.
+
+        ``since``: the last number that was answered; None answers at once. Answers after a moment in any case, then
+        perhaps with the same number. It may be wrong in one direction only: a new number although nothing happened.
         """
         ...
 

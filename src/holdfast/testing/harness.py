@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from holdfast.app import Holdfast, OpenApp
 from holdfast.client import Handle
 from holdfast.core.durations import Duration, to_ms
 from holdfast.core.model import Status, StepRecord, StepType, from_ms
 from holdfast.core.model import to_ms as time_ms
-from holdfast.ports import LocalSpawn, Runtime
+from holdfast.ports import Clock, LocalSpawn, Runtime
 from holdfast.runner.worker import Worker
-from holdfast.store.protocol import ClaimRequest, Commit, Committed
+from holdfast.store.protocol import ClaimRequest, Commit, Committed, Store
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.virtual import SeededRandomness, VirtualClock, VirtualTimers, later
 from holdfast.workflow.driver import Workflow
@@ -22,6 +22,7 @@ from holdfast.workflow.driver import Workflow
 R = TypeVar("R")
 
 Drive = Callable[["Harness", Handle[Any]], Awaitable[None]]
+MakeStore = Callable[[Clock], Store]
 
 # Steps of user code run for real. With nothing else to do, look again after this many seconds whether one ended.
 _LOOK_SECONDS = 0.001
@@ -32,18 +33,23 @@ class CrashMismatch(AssertionError):  # noqa: N818  (reads like the assertion it
     """A run that lost its worker ended differently from one that did not."""
 
 
-class _CountingStore(SqliteStore):
-    """SQLite that counts commits and can cut off the worker right after one of them: it never hears of its commit."""
+class _CountingStore:
+    """A store that counts commits and can cut off the worker right after one of them: it never hears of its commit."""
 
-    commits = 0
-    drop_after: int | None = None
-    dropped = False
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.commits = 0
+        self.drop_after: int | None = None
+        self.dropped = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
 
     async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
         done = []
         for one in commits:  # one by one: each is a place to crash
             if not self.dropped:
-                done.extend(await super().commit([one]))
+                done.extend(await self._store.commit([one]))
                 self.commits += 1
                 self.dropped = self.commits == self.drop_after
             if self.dropped:
@@ -54,23 +60,26 @@ class _CountingStore(SqliteStore):
 class Harness:
     """Runs an app's workflows in a test.
 
-    Nothing happens by itself: time moves and work is done when the test says so.
+    Nothing happens by itself: time moves and work is done when the test says so. ``store`` makes the empty store to
+    run on, with the harness's clock; by default SQLite in memory.
     """
 
-    def __init__(self, app: Holdfast, *, seed: int = 0) -> None:
+    def __init__(self, app: Holdfast, *, seed: int = 0, store: MakeStore | None = None) -> None:
         self._app = app
         self._seed = seed
         self._clock = VirtualClock()
         self._timers = VirtualTimers(self._clock)
         self._spawn = _WatchedSpawn()
-        self._store = _CountingStore(None, clock=self._clock)
+        self._make_store = store or _sqlite_in_memory
+        self._store = _CountingStore(self._make_store(self._clock))
         self._own: Holdfast = _copy_of(app, Runtime(self._clock, SeededRandomness(seed)))
         self._open: OpenApp | None = None
         self._worker: Worker | None = None
 
     async def __aenter__(self) -> Harness:
         await self._store.open()
-        self._open = OpenApp(self._own, self._store, self._timers, self._spawn)
+        self._spawn.ignore_present(asyncio.get_running_loop())
+        self._open = OpenApp(self._own, cast("Store", self._store), self._timers, self._spawn)
         self._own._open = self._open
         self._worker = self._new_worker()
         return self
@@ -173,7 +182,7 @@ class Harness:
 
     async def _next_due(self) -> int | None:
         """When something is due next: a run in the queue, or a timer of a run that is held."""
-        config = self._own._worker_config
+        config = self._own.worker_config
         request = ClaimRequest("harness", 1000, 0, config.queues, self._own.registry.runnable())
         queued = (await self._store.claim(request)).next_due
         return min((t for t in (queued, self._timers.next_at()) if t is not None), default=None)
@@ -186,7 +195,7 @@ class Harness:
     async def _run_with_crash(
         self, workflow: Workflow[Any] | str, params: Any, crash_after: int | None, drive: Drive | None
     ) -> tuple[tuple[str, Any, Any, Any], int]:
-        async with Harness(self._app, seed=self._seed) as h:
+        async with Harness(self._app, seed=self._seed, store=self._make_store) as h:
             run = await h.start(workflow, params, id="crash-everywhere")
             h._store.drop_after = crash_after
             await h._run_to_end(run, drive)
@@ -223,11 +232,11 @@ class Harness:
         self._store.dropped = False
         self._store.drop_after = None
         self._worker = self._new_worker()
-        await self.advance(self._own._worker_config.lease, run=False)
+        await self.advance(self._own.worker_config.lease, run=False)
 
     def _new_worker(self) -> Worker:
         """A worker whose loops do not run, but which hears of events, pauses and ends as in an open app."""
-        worker = self._opened().new_worker(self._own._worker_config)
+        worker = self._opened().new_worker(self._own.worker_config)
         worker._leave_hub = self._opened().hub.join(worker._work_at, worker._signalled)
         return worker
 
@@ -248,6 +257,11 @@ class _WatchedSpawn(LocalSpawn):
     def __init__(self) -> None:
         super().__init__()
         self._in_threads = 0
+        self._ignored: set[object] = set()
+
+    def ignore_present(self, loop: asyncio.AbstractEventLoop) -> None:
+        """What is there now (a store's connections) is not a step's."""
+        self._ignored = set(_timers_and_sockets(loop))
 
     def function(self, call: Any, context: Any) -> asyncio.Future[Any]:
         future = super().function(call, context)
@@ -260,13 +274,19 @@ class _WatchedSpawn(LocalSpawn):
 
     def active(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether anything real is under way: a thread, a timer of the real loop, a socket."""
-        if self._in_threads:
-            return True
-        scheduled = getattr(loop, "_scheduled", ())
-        if any(not handle.cancelled() for handle in scheduled):
-            return True
-        selector = getattr(loop, "_selector", None)
-        return selector is not None and len(selector.get_map() or ()) > 1
+        return self._in_threads > 0 or any(found not in self._ignored for found in _timers_and_sockets(loop))
+
+
+def _timers_and_sockets(loop: asyncio.AbstractEventLoop) -> Iterator[object]:
+    for handle in getattr(loop, "_scheduled", ()):
+        if not handle.cancelled():
+            yield handle
+    selector = getattr(loop, "_selector", None)
+    yield from (selector.get_map() or ()) if selector is not None else ()
+
+
+def _sqlite_in_memory(clock: Clock) -> Store:
+    return SqliteStore(None, clock=clock)
 
 
 def _outline(step: StepRecord) -> tuple[Any, ...]:
@@ -279,7 +299,7 @@ def _outline(step: StepRecord) -> tuple[Any, ...]:
 
 def _copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:
     """The same workflows on another runtime."""
-    copy = Holdfast("sqlite://", runtime=runtime, worker=app._worker_config, limits=app.limits)
+    copy = Holdfast("sqlite://", runtime=runtime, worker=app.worker_config, limits=app.limits)
     copy.registry = app.registry
     return copy
 

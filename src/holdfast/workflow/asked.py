@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast.core.model import StepType
-from holdfast.kernel.attempt import StepTx
+from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.driver import Outcome
 from holdfast.store.protocol import Delivery, Fact, FactState, Log, Observed
 from holdfast.workflow.loop import WorkflowTimer
@@ -63,14 +63,14 @@ class AskedStep(Asked):
         return self.spec.timeout_ms
 
     @property
-    def wants_tx(self) -> bool:
-        return self.spec.tx_parameter is not None
+    def wants_tx(self) -> type[StepTx] | type[Transaction] | None:
+        return self.spec.tx_kind
 
     @property
     def function(self) -> Any:
         return self.spec.function
 
-    def arguments(self, tx: StepTx) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         return self.spec.arguments(self.args, self.kwargs, tx)
 
     def record(self, value: Any) -> tuple[bytes, Any]:
@@ -143,6 +143,7 @@ class News:
                 observed.statements = outcome.statements
                 observed.starts = outcome.starts
                 observed.sends = outcome.sends
+                observed.transaction = outcome.transaction
         return observed
 
 

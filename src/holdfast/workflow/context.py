@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from random import Random
@@ -14,13 +14,16 @@ from holdfast.core.durations import Duration
 from holdfast.core.model import Level, from_ms, to_ms
 from holdfast.core.names import check_event_type, check_log_category, check_step_name
 from holdfast.core.retry import Retry
-from holdfast.errors import InvalidDurationError, InvalidLogError
+from holdfast.errors import InvalidDurationError, InvalidLogError, InvalidOptionError
 from holdfast.kernel.attempt import current_attempt
 from holdfast.store.protocol import Log
+from holdfast.workflow.channels import Channel
 from holdfast.workflow.event import Event
 from holdfast.workflow.loop import running_loop
 from holdfast.workflow.machine import Machine
+from holdfast.workflow.saga import Saga
 from holdfast.workflow.steps import spec_of
+from holdfast.workflow.timers import Timer, ticks
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -125,6 +128,26 @@ class Context:
         self._check_sleep(name, due - machine.now_ms)
         return machine.sleep(check_step_name(name, machine.limits), lambda: due)
 
+    def after(self, duration: Duration) -> Channel[datetime]:
+        """A channel that gets the time, once, after the duration. For ``select``."""
+        return self.timer(duration)
+
+    def timer(self, duration: Duration) -> Timer:
+        """As ``after``, and it can be stopped and set again."""
+        return Timer(self._timer_seconds(duration), self.now, self._timer_seconds)
+
+    def every(self, duration: Duration) -> AsyncIterator[datetime]:
+        """The time, every so often: ``async for now in ctx.every("1 hour")``. Ticks that were missed are one tick."""
+        seconds = self._timer_seconds(duration)
+        if seconds <= 0:
+            raise InvalidDurationError(f"every needs a duration longer than nothing, not {duration!r}")
+        return ticks(seconds, self.now)
+
+    def _timer_seconds(self, duration: Duration) -> float:
+        ms = durations.to_ms(duration, "timer")
+        self._check_sleep("timer", ms)
+        return ms / 1000
+
     def _check_sleep(self, name: str, ms: int) -> None:
         longest = durations.to_ms(self._machine.limits.sleep)
         if ms > longest:
@@ -163,6 +186,27 @@ class Context:
                 f"{durations.describe(longest)}, not {durations.describe(ms)}"
             )
         return machine.wait_for_event(check_step_name(name, machine.limits), type, ms, codec.decoder(payload))
+
+    # --- changes
+
+    def version(self, change_id: str, min_supported: int, max_supported: int) -> int:
+        """Which version of a change this run goes by.
+
+        A new run goes by ``max_supported``, and one whose history had passed this place before the call was written by
+        ``min_supported``. Either is recorded: it stays the same for the run, whatever the code says later.
+        """
+        if not isinstance(change_id, str) or not 0 < len(change_id) <= self._machine.limits.step_name - 10:
+            raise InvalidOptionError(f"a change needs an id of 1 or more characters, and not {change_id!r}")
+        for bound in (min_supported, max_supported):
+            if not isinstance(bound, int) or isinstance(bound, bool) or abs(bound) > 2**31:
+                raise InvalidOptionError(f"the versions of {change_id!r} are whole numbers, not {bound!r}")
+        if min_supported > max_supported:
+            raise InvalidOptionError(f"version {change_id!r}: {min_supported} is more than {max_supported}")
+        return self._machine.version(change_id, min_supported, max_supported)
+
+    def saga(self) -> Saga:
+        """Undo steps for when the rest fails: ``async with ctx.saga() as saga: saga.add(refund, payment)``."""
+        return Saga(self._machine)
 
     # --- information and chance
 

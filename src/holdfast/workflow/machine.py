@@ -28,6 +28,7 @@ from holdfast.errors import (
     MaxStepsExceededError,
     ParamsInvalidError,
     StepTypeMismatchError,
+    VersionUnsupportedError,
     WaitForEventTimeoutError,
     WorkflowStuckError,
 )
@@ -193,6 +194,24 @@ class Machine:
             await self._until(self._open_wait(key, StepType.WAIT, self.now_ms + timeout_ms, event_type))
             settled = self._settled[key]
         return self._event_of(settled, decode)
+
+    def version(self, change_id: str, least: int, most: int) -> int:
+        """The version of a change that this run goes by: the newest, unless its history passed the change before."""
+        key = f"{_ANONYMOUS}version {change_id}"
+        chosen = self._past.versions.get(key)
+        if chosen is None:
+            chosen = self._past.versions[key] = least if self._past.results else most
+            fact = Fact(
+                FactState.RESULT, key, 0, StepType.VERSION, self.now_ms, self.now_ms,
+                value=str(chosen).encode(), name=change_id,
+            )  # fmt: skip
+            self._news.opened.append(fact)
+        if not least <= chosen <= most:
+            raise VersionUnsupportedError(
+                f"this run goes by version {chosen} of {change_id!r}, and the code supports {least} to {most}; "
+                "run it with code that still has that version"
+            )
+        return chosen
 
     def log(self, level: Level, category: str, message: str, data: bytes | None) -> None:
         if self._ended:

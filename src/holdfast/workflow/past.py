@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 
+from holdfast.core.model import StepType
 from holdfast.store.protocol import Fact, FactState, Mail, Snapshot
 
 
 class Past:
     """Recorded facts by their use in a replay. Failures and waits that are added later are kept here too."""
 
-    __slots__ = ("failures", "kinds", "logged", "mail", "results", "starts")
+    __slots__ = ("failures", "kinds", "logged", "mail", "results", "starts", "versions")
 
     def __init__(self, snapshot: Snapshot | None) -> None:
         self.results: deque[Fact] = deque()
@@ -19,6 +20,7 @@ class Past:
         self.kinds: dict[str, str] = {}
         self.starts: dict[tuple[str, int], Fact] = {}
         self.failures: dict[str, Fact] = {}
+        self.versions: dict[str, int] = {}
         self.mail: Mapping[int, Mail] = {}
         self.logged = 0
         if snapshot is not None:
@@ -26,7 +28,8 @@ class Past:
 
     def _remember(self, snapshot: Snapshot) -> None:
         facts = snapshot.facts
-        self.results.extend(sorted((f for f in facts if f.state == FactState.RESULT), key=_sequence))
+        self.results.extend(sorted((f for f in facts if f.seq is not None), key=_sequence))
+        self.versions.update((f.key, int(f.value or b"0")) for f in facts if f.kind == StepType.VERSION)
         self.kinds.update((f.key, f.kind) for f in facts)
         self.starts.update(((f.key, f.n), f) for f in facts if f.state == FactState.START)
         self.failures.update(_last_failures(facts))

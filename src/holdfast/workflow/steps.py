@@ -16,7 +16,7 @@ from holdfast.core import codec
 from holdfast.core.durations import Duration, to_ms
 from holdfast.core.retry import Retry
 from holdfast.errors import InvalidOptionError, NotSerializableError, ParamsInvalidError
-from holdfast.kernel.attempt import StepTx
+from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.workflow.loop import running_loop
 
 P = ParamSpec("P")
@@ -34,8 +34,10 @@ class StepSpec:
     is_async: bool
     decode: Callable[[Any], Any]
     """From plain JSON to the annotated result."""
-    tx_parameter: str | None
-    tx_index: int
+    tx_kind: type[StepTx] | type[Transaction] | None = None
+    """The annotation of the parameter that gets the step's transaction."""
+    tx_parameter: str = ""
+    tx_index: int = 0
     retry: Retry = DEFAULT_RETRY
     timeout_ms: int | None = 600_000
     raises: tuple[type[BaseException], ...] = ()
@@ -66,10 +68,10 @@ class StepSpec:
             ) from None
 
     def arguments(
-        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tx: StepTx
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tx: StepTx | Transaction
     ) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
         """The arguments with the transaction put where the function wants it."""
-        if self.tx_parameter is None or self.tx_parameter in kwargs:
+        if self.tx_kind is None or self.tx_parameter in kwargs:
             return args, kwargs
         if len(args) >= self.tx_index:
             return (*args[: self.tx_index], tx, *args[self.tx_index :]), kwargs
@@ -95,14 +97,9 @@ def inspect_step(function: Callable[..., Any], local_names: Mapping[str, Any] | 
     if not callable(function):
         raise InvalidOptionError(f"a step needs a function, not {function!r}")
     hints = type_hints(function, local_names)
-    parameter, index = _tx_parameter(function, hints)
-    return StepSpec(
-        function=function,
-        is_async=_is_async(function),
-        decode=codec.decoder(hints.get("return", Any)),
-        tx_parameter=parameter,
-        tx_index=index,
-    )
+    spec = StepSpec(function, _is_async(function), codec.decoder(hints.get("return", Any)))
+    wanted = [name for name, hint in hints.items() if hint in (StepTx, Transaction) and name != "return"]
+    return _with_tx(spec, wanted, hints) if wanted else spec
 
 
 def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -137,17 +134,19 @@ def _is_async(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def _tx_parameter(function: Callable[..., Any], hints: Mapping[str, Any]) -> tuple[str | None, int]:
-    wanted = [name for name, hint in hints.items() if hint is StepTx and name != "return"]
-    if not wanted:
-        return None, 0
-    parameters = list(inspect.signature(function).parameters.values())
+def _with_tx(spec: StepSpec, wanted: list[str], hints: Mapping[str, Any]) -> StepSpec:
+    kind = hints[wanted[0]]
+    if len(wanted) > 1:
+        raise InvalidOptionError(f"a step has one transaction; {spec.function!r} asks for {', '.join(wanted)}")
+    if kind is Transaction and not spec.is_async:
+        raise InvalidOptionError(f"{spec.function!r} takes a Transaction, so it must be `async def`; or use StepTx")
+    parameters = list(inspect.signature(spec.function).parameters.values())
     index = next(i for i, p in enumerate(parameters) if p.name == wanted[0])
     positional = parameters[index].kind in (
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     )
-    return wanted[0], index if positional else sys.maxsize
+    return replace(spec, tx_kind=kind, tx_parameter=wanted[0], tx_index=index if positional else sys.maxsize)
 
 
 _specs: dict[Any, StepSpec] = {}

@@ -8,10 +8,13 @@ import apsw
 import pytest
 
 from holdfast.errors import SchemaVersionError
+from holdfast.store.protocol import NewRun, WorkerCard
 from holdfast.store.sqlite import SqliteStore, migrate
+from holdfast.store.sqlite.borrowed import Borrowed
+from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.sql import Migration, migrations
 from store.sqlite.inside import finish, process
-from store.world import FakeClock
+from store.world import FLOW, LEASE, FakeClock, World
 
 TWO = (
     Migration(1, "0001_one.sql", "CREATE TABLE one (a);"),
@@ -38,15 +41,34 @@ def test_migrating_twice_changes_nothing() -> None:
     assert migrate.version(connection) == migrations()[-1].version
 
 
-def test_a_database_migrated_step_by_step_is_like_a_new_one() -> None:
+@pytest.mark.parametrize("steps", [TWO, migrations()], ids=["two", "all"])
+def test_a_database_migrated_step_by_step_is_like_a_new_one(steps: tuple[Migration, ...]) -> None:
     old, new = apsw.Connection(":memory:"), apsw.Connection(":memory:")
-    for n in range(1, len(TWO) + 1):
-        migrate.migrate(old, "x", TWO[:n])
+    answers = [migrate.migrate(old, "x", steps[:n]) for n in range(1, len(steps) + 1)]
 
-    migrate.migrate(new, "x", TWO)
+    migrate.migrate(new, "x", steps)
 
     assert schema(old) == schema(new)
-    migrate.verify(old, "x", TWO)
+    assert answers == [(n, n + 1) for n in range(len(steps))]
+    assert migrate.verify(old, "x", steps) == (len(steps), len(steps))
+
+
+@pytest.mark.parametrize("version", range(1, len(migrations())))
+async def test_a_database_of_an_older_version_is_brought_up_to_date_with_what_is_in_it(
+    path: str, clock: FakeClock, version: int
+) -> None:
+    old = apsw.Connection(path)
+    migrate.migrate(old, path, migrations()[:version])
+    create(Borrowed(old, 1), [NewRun(FLOW, "a")])
+    old.close()
+
+    store = SqliteStore(path, clock=clock)
+    migrated = await store.open()
+
+    assert migrated == (version, migrations()[-1].version)
+    assert (await World(store, clock).take()).run.instance_id == "a"
+    await store.enroll(WorkerCard("w1", "here", 1, ("default",), 1), LEASE)
+    await store.close()
 
 
 def test_an_older_schema_is_refused_without_migrating() -> None:
@@ -68,7 +90,10 @@ def test_a_migration_that_fails_leaves_no_trace() -> None:
     assert "two" not in {row[1] for row in schema(connection)}
 
 
-async def test_eight_processes_that_start_at_once_make_one_schema(path: str, clock: FakeClock) -> None:
+@pytest.mark.parametrize("version", range(len(migrations())))
+async def test_eight_processes_that_start_at_once_make_one_schema(path: str, clock: FakeClock, version: int) -> None:
+    if version:
+        migrate.migrate(apsw.Connection(path), path, migrations()[:version])
     code = """
         async def main():
             store = SqliteStore(path, clock=FakeClock())

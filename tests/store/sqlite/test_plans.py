@@ -18,9 +18,9 @@ from holdfast.store.sqlite.sql import groups, statements
 from store.sqlite.inside import on_writer
 from store.world import FLOW, LEASE, World, result, turn, waiting
 
-# What a SCAN may run over: what the statement itself brings or builds, and SQLite's own few rows.
+# What a SCAN may run over: what the statement itself brings or builds, SQLite's own few rows, and workers.
 SMALL = {"asked", "q", "w", "l", "lane", "h", "holder", "k", "known", "b", "bucket", "json_each"}
-SMALL |= {"sqlite_schema", "sqlite_sequence"}
+SMALL |= {"sqlite_schema", "sqlite_sequence", "holdfast_worker"}
 ALL = [(group, name) for group in groups() for name in statements(group)]
 
 

@@ -101,11 +101,11 @@ async def test_threads_are_started_by_whom_the_store_was_given(path: str, clock:
 
 
 async def test_changed_does_not_move_with_the_stores_own_writes(world: World, store: SqliteStore) -> None:
-    before = await store.changed()
+    before = await store.changed(None)
 
     await world.start("a")
 
-    assert await store.changed() == before
+    assert await store.changed(before) == before
 
 
 async def test_the_log_file_stays_bounded(world: World, path: str) -> None:

@@ -2,7 +2,7 @@
 
 All jobs that are waiting run in one transaction; only when COMMIT has returned are they answered. If one of
 them fails, the transaction is rolled back and each runs again in one of its own, so that only the guilty one
-fails. What the jobs do is not known here.
+fails. What the jobs do is not known here. A guest has the connection for itself for a while; the queue waits for it.
 
 Where they run. Two hand-overs between threads cost as much as the fsync of a fast disk. So the jobs of one turn of
 the event loop run right there, in one transaction, when that is sure to be short: nothing else is under way, nobody
@@ -19,7 +19,7 @@ from enum import Enum
 from itertools import groupby
 from queue import Empty, SimpleQueue
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import apsw
 
@@ -50,8 +50,22 @@ class Mode(Enum):
     """Takes a list and answers a list: neighbours in the queue become one call."""
     BARE = 3
     """Outside of any transaction."""
-    LAST = 4
+    GUEST = 4
+    """As BARE, and then the connection belongs to the argument, a ``Guest``."""
+    LAST = 5
     """As BARE, and then the thread ends."""
+
+
+class Guest(Protocol):
+    """Who has the connection, and the thread, for itself."""
+
+    def stay(self) -> None:
+        """Returns when it needs them no more."""
+        ...
+
+    def leave(self) -> None:
+        """Be asked, by any thread and perhaps before it came, to come to an end."""
+        ...
 
 
 class Job:
@@ -103,20 +117,25 @@ class Database:
         self._using = Lock()
         """Held by whoever uses the connection."""
         self._queue: SimpleQueue[Job] = SimpleQueue()
+        self._guest: Guest | None = None
+        self._stopping = False
         self._wal_pages = 0
 
-    async def start(self, name: str, spawn: Spawn, check: Callable[[Connection], None]) -> None:
-        """Start the thread and connect. On failure the thread is gone again."""
+    async def start(self, name: str, spawn: Spawn, check: Callable[[Connection], R]) -> R:
+        """Start the thread, connect, and answer with what the check found. On failure the thread is gone again."""
         self._loop = asyncio.get_running_loop()
         spawn(self._serve, name)
         try:
-            await self.submit(lambda tx, _: check(tx.connection), None, Mode.BARE)
+            return await self.submit(lambda tx, _: check(tx.connection), None, Mode.BARE)
         except BaseException:
             await self.stop()
             raise
 
     async def stop(self) -> None:
-        """Close the connection, after everything that was asked for before."""
+        """Close the connection, after everything that was asked for before. Guests are sent away."""
+        self._stopping = True
+        if (guest := self._guest) is not None:
+            guest.leave()
         await self.submit(lambda _, __: self._disconnect(), None, Mode.LAST)
 
     def submit(
@@ -138,6 +157,40 @@ class Database:
         elif len(self._gathered) == 1:
             loop.call_soon(self._flush)
         return future
+
+    # --- for a guest, on the thread
+
+    @property
+    def in_transaction(self) -> bool:
+        return self._connected and self.connection.in_transaction
+
+    def begin(self) -> None:
+        self.connection.execute(self._begin)
+        try:
+            self._ensure()
+        except BaseException:
+            self.undo()
+            raise
+
+    def stamp(self) -> None:
+        """What every transaction does before it writes."""
+        self._ensure()
+        self.now = self._clock()
+
+    def undo(self) -> None:
+        try:
+            if self.in_transaction:
+                self.connection.execute("ROLLBACK")
+        except apsw.Error:
+            self._disconnect()  # which also undoes it
+
+    def fail(self, jobs: Iterable[Job], error: Exception) -> None:
+        for job in jobs:
+            job.error = translate(error, self._path, BUSY_S)  # one each: they are raised in different tasks
+        if isinstance(error, BROKEN):
+            self._disconnect()
+        elif isinstance(error, apsw.FullError):
+            self._wal_pages = _RESTART_PAGES  # a log that starts over needs no more room
 
     # --- on the event loop
 
@@ -182,7 +235,7 @@ class Database:
         except apsw.BusyError:
             return False
         except ENVIRONMENT as error:
-            self._fail(jobs, error)
+            self.fail(jobs, error)
         except Exception:
             return False
         finally:
@@ -213,6 +266,11 @@ class Database:
             jobs, more = self._take()
             with self._using:
                 self._run(jobs)
+                if (last := jobs[-1]).mode is Mode.GUEST:
+                    self._answer(jobs)
+                    jobs = []
+                    self._host(last)
+                del last
             self._answer(jobs)
             with self._using:
                 self._checkpoint()
@@ -222,9 +280,19 @@ class Database:
         """All jobs that wait, at least one and not too many; False when there will be no more."""
         jobs = [self._queue.get()]
         with suppress(Empty):
-            while len(jobs) < _JOBS_PER_TRANSACTION and jobs[-1].mode is not Mode.LAST:
+            while len(jobs) < _JOBS_PER_TRANSACTION and jobs[-1].mode not in _ENDS_A_BATCH:
                 jobs.append(self._queue.get_nowait())
         return jobs, jobs[-1].mode is not Mode.LAST
+
+    def _host(self, job: Job) -> None:
+        if job.error is not None:
+            return
+        guest: Guest = job.argument
+        self._guest = guest
+        if self._stopping:
+            guest.leave()
+        guest.stay()
+        self._guest = None
 
     def _run(self, jobs: list[Job]) -> None:
         for bare, part in groupby(jobs, _is_bare):
@@ -241,13 +309,13 @@ class Database:
                 self._reconnect()
             job.result = job.work(self, job.argument)
         except Exception as error:  # noqa: BLE001, RUF100  (it is the caller's to handle)
-            self._fail([job], error)
+            self.fail([job], error)
 
     def _run_together(self, jobs: list[Job]) -> None:
         try:
             self._transaction(jobs)
         except ENVIRONMENT as error:
-            self._fail(jobs, error)
+            self.fail(jobs, error)
         except Exception:
             for job in jobs:
                 self._run_alone(job)
@@ -259,7 +327,7 @@ class Database:
             except TransactionGone:
                 continue  # each time one more commit of this job is known to do that
             except Exception as error:  # noqa: BLE001, RUF100  (it is the caller's to handle)
-                self._fail([job], error)
+                self.fail([job], error)
             return
 
     def _transaction(self, jobs: list[Job]) -> None:
@@ -269,8 +337,7 @@ class Database:
     def _transaction_on(self, connection: Connection, jobs: list[Job]) -> None:
         connection.execute(self._begin)
         try:
-            self._ensure()
-            self.now = self._clock()
+            self.stamp()
             for work, part in _calls(jobs):
                 _call(self, work, part)
             connection.execute("COMMIT")
@@ -286,14 +353,6 @@ class Database:
             mine = jobs if len(loops) == 1 else [job for job in jobs if job.future.get_loop() is loop]
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._answered if loop is self._loop else _resolve, mine)
-
-    def _fail(self, jobs: Iterable[Job], error: Exception) -> None:
-        for job in jobs:
-            job.error = translate(error, self._path, BUSY_S)  # one each: they are raised in different tasks
-        if isinstance(error, BROKEN):
-            self._disconnect()
-        elif isinstance(error, apsw.FullError):
-            self._wal_pages = _RESTART_PAGES  # a log that starts over needs no more room
 
     def _reconnect(self) -> None:
         if self._connected:
@@ -333,8 +392,12 @@ class Database:
                 self.connection.set_busy_timeout(BUSY_S * 1000)
 
 
+_BARE = (Mode.BARE, Mode.GUEST, Mode.LAST)
+_ENDS_A_BATCH = (Mode.GUEST, Mode.LAST)
+
+
 def _is_bare(job: Job) -> bool:
-    return job.mode is Mode.BARE or job.mode is Mode.LAST
+    return job.mode in _BARE
 
 
 def _calls(jobs: list[Job]) -> Iterator[tuple[_Any, list[Job]]]:
@@ -362,6 +425,11 @@ def _call(tx: Database, work: _Any, jobs: list[Job]) -> None:
 
 def _nothing(_tx: Tx, _: None) -> None:
     """For the thread's sake, which looks after the WAL after each job."""
+
+
+def answer(job: Job) -> None:
+    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+        job.future.get_loop().call_soon_threadsafe(_resolve, [job])
 
 
 def _resolve(jobs: list[Job]) -> None:

@@ -26,7 +26,7 @@ _MEANING: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (
         apsw.BusyError,
         StoreBusyError,
-        "{path} stayed locked by others for {busy} s; nothing was written. Look for a long transaction on it",
+        "{path} stayed locked by others for {busy:g} s; nothing was written. Look for a long transaction on it",
     ),
     (
         apsw.ReadOnlyError,
@@ -83,7 +83,7 @@ def is_unique_violation(error: apsw.Error) -> bool:
     return isinstance(error, apsw.ConstraintError) and getattr(error, "extendedresult", None) in _UNIQUE
 
 
-def translate(error: Exception, path: str, busy_s: int) -> Exception:
+def translate(error: Exception, path: str, busy_s: float) -> Exception:
     """The store's own error for one of SQLite; anything else stays what it is."""
     if not isinstance(error, apsw.Error):
         return error
@@ -92,7 +92,7 @@ def translate(error: Exception, path: str, busy_s: int) -> Exception:
     return meaning
 
 
-def _meaning(error: apsw.Error, path: str, busy_s: int) -> HoldfastError:
+def _meaning(error: apsw.Error, path: str, busy_s: float) -> HoldfastError:
     for source, target, text in _MEANING:
         if isinstance(error, source):
             return target(f"{text.format(path=path, busy=busy_s)} (SQLite: {error})")

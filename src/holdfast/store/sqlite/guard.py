@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 import apsw
 
@@ -48,7 +49,8 @@ class Guard:
 
     def __init__(self) -> None:
         self._watching = False
-        self._refusal: str | None = None
+        self.refusal: str | None = None
+        """Why a statement was denied, of those that were watched last."""
 
     def __call__(self, action: int, first: str | None, second: str | None, *_: str | None) -> int:
         if not self._watching:
@@ -56,24 +58,31 @@ class Guard:
         refusal = _refusal(action, first, second)
         if refusal is None:
             return apsw.SQLITE_OK
-        self._refusal = refusal
+        self.refusal = refusal
         return apsw.SQLITE_DENY
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """What is prepared meanwhile is a user's."""
+        self._watching, self.refusal = True, None
+        try:
+            yield
+        finally:
+            self._watching = False
 
     def run(self, connection: Connection, statements: Iterable[Statement]) -> Committed | None:
         """Execute them; answers a REJECTED if one fails by its own fault."""
-        self._watching, self._refusal = True, None
         try:
-            for statement in statements:
-                # Not from the cache: the guard does not see a statement of the store's own that is there.
-                for _ in connection.execute(statement.sql, statement.args, can_cache=False):
-                    pass
+            with self.watching():
+                for statement in statements:
+                    # Not from the cache: the guard does not see a statement of the store's own that is there.
+                    for _ in connection.execute(statement.sql, statement.args, can_cache=False):
+                        pass
         except ENVIRONMENT:
             raise
         except _MISUSE as error:
             unique = isinstance(error, apsw.Error) and is_unique_violation(error)
-            return Committed(Verdict.REJECTED, unique=unique, message=self._refusal or str(error))
-        finally:
-            self._watching = False
+            return Committed(Verdict.REJECTED, unique=unique, message=self.refusal or str(error))
         return None
 
 

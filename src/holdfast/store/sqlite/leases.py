@@ -12,6 +12,7 @@ from holdfast.store.sqlite.claim import SUSPECT_BUCKET
 from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
+from holdfast.store.sqlite.workers import renew
 
 _SQL = statements("leases")
 
@@ -29,6 +30,7 @@ class _Expired(NamedTuple):
 
 
 def heartbeat(tx: Tx, beat: Beat) -> list[Held]:
+    renew(tx, beat.owner, beat.lease_ms)
     held = _held(tx, "held", beat.owner)
     if held:
         tx.connection.execute(_SQL["extend"], (beat.owner, tx.now + beat.lease_ms))

@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import SchemaVersionError
+from holdfast.store.protocol import Migrated
 from holdfast.store.sqlite.sql import Migration, migrations, statements
 from holdfast.store.sqlite.tx import Connection
 
 _SQL = statements("schema")
 
 
-def migrate(connection: Connection, path: str, steps: Sequence[Migration] | None = None) -> None:
+def migrate(connection: Connection, path: str, steps: Sequence[Migration] | None = None) -> Migrated:
     """Apply what is missing, each in a transaction of its own that first looks where things stand."""
     steps = migrations() if steps is None else steps
-    _refuse_newer(version(connection), steps[-1].version, path)
+    before, latest = version(connection), steps[-1].version
+    _refuse_newer(before, latest, path)
     for step in steps:
         if version(connection) < step.version:
             _apply(connection, step)
+    return Migrated(before, latest)
 
 
-def verify(connection: Connection, path: str, steps: Sequence[Migration] | None = None) -> None:
+def verify(connection: Connection, path: str, steps: Sequence[Migration] | None = None) -> Migrated:
     """Raise unless the schema is exactly this version's."""
     latest = (migrations() if steps is None else steps)[-1].version
     found = version(connection)
@@ -30,6 +33,7 @@ def verify(connection: Connection, path: str, steps: Sequence[Migration] | None 
             f"{path} has schema version {found}, this Holdfast needs {latest}. "
             "Run the migrations once (open with migrate=True) before starting workers"
         )
+    return Migrated(found, latest)
 
 
 def version(connection: Connection) -> int:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import apsw
 
 from holdfast.errors import StoreCorruptError, StoreReadOnlyError, StoreUnavailableError
+from holdfast.store.protocol import Migrated
 from holdfast.store.sqlite import migrate
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.tx import Connection
@@ -67,7 +68,7 @@ def check_library(version: str) -> None:
         )
 
 
-def check(connection: Connection, path: str, *, migrating: bool) -> None:
+def check(connection: Connection, path: str, *, migrating: bool) -> Migrated:
     """At open: the file is whole, can be written, and has the right schema."""
     if path != MEMORY and Path(path).stat().st_size < _CHECKED_UP_TO:
         found = connection.execute("PRAGMA quick_check(1)").get
@@ -78,7 +79,7 @@ def check(connection: Connection, path: str, *, migrating: bool) -> None:
             )
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("ROLLBACK")
-    (migrate.migrate if migrating else migrate.verify)(connection, path)
+    return (migrate.migrate if migrating else migrate.verify)(connection, path)
 
 
 def identity(path: str) -> FileIdentity | None:

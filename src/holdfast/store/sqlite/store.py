@@ -6,12 +6,12 @@ import asyncio
 import builtins
 import os
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import apsw
 
 from holdfast.core.model import to_ms
-from holdfast.errors import AppClosedError, StoreUnavailableError
+from holdfast.errors import AppClosedError, StateError, StoreUnavailableError
 from holdfast.ports import Clock, start_thread
 from holdfast.store.protocol import (
     ClaimRequest,
@@ -23,7 +23,9 @@ from holdfast.store.protocol import (
     Freed,
     Held,
     ListQuery,
+    LiveTransaction,
     Mail,
+    Migrated,
     NewEvent,
     NewRun,
     PageQuery,
@@ -32,13 +34,16 @@ from holdfast.store.protocol import (
     Snapshot,
     StoredLog,
     TaskRef,
+    WorkerCard,
+    WorkerRecord,
 )
-from holdfast.store.sqlite import control, leases, opening, reads
+from holdfast.store.sqlite import borrowed, control, leases, opening, reads, workers
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
 from holdfast.store.sqlite.connection import Database, Mode, Spawn
 from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.guard import Guard
+from holdfast.store.sqlite.live import Live
 from holdfast.store.sqlite.send import send
 from holdfast.store.sqlite.tx import Connection, Tx, Work
 
@@ -46,6 +51,8 @@ A = TypeVar("A")
 R = TypeVar("R")
 List = builtins.list  # inside the class the name is a method of the protocol
 
+
+_WATCH_SECONDS = 0.025
 
 _FEW = 256
 """Entries of one call that are few enough to be written on the event loop's own thread."""
@@ -64,15 +71,16 @@ class SqliteStore:
         self._writer: Database | None = None
         self._reader: Database | None = None
         self._file: opening.FileIdentity | None = None
+        self._migrated = Migrated(0, 0)
         self._process = 0
 
     # --- life
 
-    async def open(self, *, migrate: bool = True) -> None:
+    async def open(self, *, migrate: bool = True) -> Migrated:
         if self._writer is not None:
-            return
+            return self._migrated._replace(before=self._migrated.after)
         writer = self._make_writer(create=migrate)
-        await writer.start("holdfast-writer", self._spawn, lambda found: self._check(found, migrate))
+        migrated = await writer.start("holdfast-writer", self._spawn, lambda found: self._check(found, migrate))
         reader = writer
         if self._path != opening.MEMORY:
             reader = self._make_reader()
@@ -82,7 +90,8 @@ class SqliteStore:
                 await writer.stop()
                 raise
         self._process = os.getpid()
-        self._writer, self._reader = writer, reader
+        self._writer, self._reader, self._migrated = writer, reader, migrated
+        return migrated
 
     async def close(self) -> None:
         writer, reader = self._writer, self._reader
@@ -96,12 +105,20 @@ class SqliteStore:
     async def now(self) -> int:
         return self._now()
 
+    @property
+    def clock(self) -> Clock:
+        return self._clock
+
     # --- what a client writes
 
-    async def create(self, runs: Sequence[NewRun]) -> List[Created]:
+    async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> List[Created]:
+        if connection is not None:
+            return self._write_on(connection, create, runs)
         return await self._write(create, runs, Mode.MERGED, anywhere=len(runs) <= _FEW)
 
-    async def send(self, events: Sequence[NewEvent]) -> List[Sent]:
+    async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> List[Sent]:
+        if connection is not None:
+            return self._write_on(connection, send, events)
         return await self._write(send, events, Mode.MERGED, anywhere=len(events) <= _FEW)
 
     async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
@@ -122,6 +139,8 @@ class SqliteStore:
         return await self._write(claim, request, anywhere=True)
 
     async def commit(self, commits: Sequence[Commit]) -> List[Committed]:
+        if any(one.observed.transaction is not None for one in commits):
+            return await self._commit_live(commits)
         # Users' statements may take any time.
         short = len(commits) <= _FEW and not any(one.observed.statements for one in commits)
         return await self._write(commit, commits, Mode.MERGED, anywhere=short, alone=True)  # already gathered
@@ -139,6 +158,22 @@ class SqliteStore:
         if not await self._read(leases.expired, None):
             return []
         return await self._write(leases.reap, max_losses)
+
+    async def enroll(self, worker: WorkerCard, lease_ms: int) -> None:
+        await self._write(workers.enroll, workers.Enrolment(worker, lease_ms))
+
+    async def dismiss(self, owner: str) -> None:
+        await self._write(workers.dismiss, owner)
+
+    async def begin(self) -> LiveTransaction:
+        writer = self._in_use(self._writer)
+        live = Live(writer)
+        try:
+            await writer.submit(_open, live, Mode.GUEST)
+        except asyncio.CancelledError:
+            live.leave()  # it may be open already, or will be
+            raise
+        return live
 
     async def release(self, tasks: Sequence[TaskRef]) -> int:
         return await self._write(leases.release, tasks)
@@ -169,7 +204,12 @@ class SqliteStore:
     async def logs(self, query: PageQuery) -> List[StoredLog]:
         return await self._read(reads.logs, query)
 
-    async def changed(self) -> int:
+    async def workers(self) -> List[WorkerRecord]:
+        return await self._read(workers.workers, None)
+
+    async def changed(self, since: int | None) -> int:
+        if since is not None:
+            await asyncio.sleep(_WATCH_SECONDS)  # one cheap pragma, many times a second
         # On the connection that writes, because there the number does not move with this store's own writes.
         return await self._write(_data_version, None, Mode.BARE, anywhere=True, alone=True)
 
@@ -179,6 +219,26 @@ class SqliteStore:
         self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, anywhere: bool = False, alone: bool = False
     ) -> asyncio.Future[R]:
         return self._in_use(self._writer).submit(work, argument, mode, anywhere=anywhere, alone=alone)
+
+    async def _commit_live(self, commits: Sequence[Commit]) -> List[Committed]:
+        """Those with a transaction first: nobody else can write before it is over."""
+        answers = {id(one): await self._live(one).commit(one) for one in commits if one.observed.transaction}
+        others = [one for one in commits if id(one) not in answers]
+        if others:
+            answers |= zip(map(id, others), await self.commit(others), strict=True)
+        return [answers[id(one)] for one in commits]
+
+    def _live(self, one: Commit) -> Live:
+        live = one.observed.transaction
+        if not isinstance(live, Live) or live.database is not self._in_use(self._writer):
+            raise StateError(f"the transaction of run {one.task.run} is not one that this store, as it is open, began")
+        return live
+
+    def _write_on(self, connection: Any, work: Work[A, R], argument: A) -> R:
+        self._in_use(self._writer)
+        self._same_file()
+        theirs = borrowed.check(connection, self._path, self._file)
+        return borrowed.write(theirs, self._path, self._now(), work, argument)
 
     def _read(self, work: Work[A, R], argument: A) -> asyncio.Future[R]:
         return self._in_use(self._reader).submit(work, argument)
@@ -231,9 +291,10 @@ class SqliteStore:
             ensure=lambda: None,
         )
 
-    def _check(self, connection: Connection, migrate: bool) -> None:
-        opening.check(connection, self._path, migrating=migrate)
+    def _check(self, connection: Connection, migrate: bool) -> Migrated:
+        migrated = opening.check(connection, self._path, migrating=migrate)
         self._file = opening.identity(self._path)
+        return migrated
 
     def _same_file(self) -> None:
         # SQLite goes on writing to a file that was deleted or replaced: what it acknowledges then is lost.
@@ -241,6 +302,10 @@ class SqliteStore:
             raise StoreUnavailableError(
                 f"{self._path} was deleted or replaced while it was in use. Stop, put the right file back, start again"
             )
+
+
+def _open(_: Tx, live: Live) -> None:
+    live.open()
 
 
 def _data_version(tx: Tx, _: None) -> int:

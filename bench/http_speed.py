@@ -1,0 +1,203 @@
+"""How fast the HTTP API is: ``python -m bench.http_speed [creates] [reads] [pages]``.
+
+A server process (one uvicorn, its worker, a SQLite file on disk) and, in this process, clients on raw keep-alive
+connections: an HTTP library would measure itself.
+
+creates   POST of new instances of a one-step workflow, which the server's worker also runs meanwhile
+reads     GET of one instance, one at a time, while the server is kept busy with runs of five steps
+pages     page 1 and page 1,000 of a list of 200,000 instances
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+from holdfast import Context, Holdfast, Start
+
+BASE = "/api/workflows"
+CONNECTIONS = 32
+CREATES = 5_000
+READS = 2_000
+LOAD = 1_000
+INSTANCES = 200_000
+PAGES = 1_000
+ROUNDS = 30
+NO_WORKER = -1
+
+
+def build(url: str) -> Holdfast:
+    app = Holdfast(url)
+
+    @app.step
+    async def add_one(value: int) -> int:
+        return value + 1
+
+    @app.workflow
+    async def one_step(_ctx: Context, value: int) -> int:
+        return await add_one(value)
+
+    @app.workflow
+    async def five_steps(_ctx: Context, value: int) -> int:
+        for _ in range(5):
+            value = await add_one(value)
+        return value
+
+    return app
+
+
+# --- the server process
+
+
+async def serve(url: str, load: int) -> None:
+    import uvicorn
+
+    app = build(url)
+    config = uvicorn.Config(app.asgi(), host="127.0.0.1", port=0, log_level="warning", access_log=False)
+    server = uvicorn.Server(config)
+    async with app if load >= 0 else app.connect():
+        busy = asyncio.create_task(keep_busy(app, load)) if load > 0 else None
+        serving = asyncio.create_task(server.serve())
+        while not server.started:
+            await asyncio.sleep(0.01)
+        print(server.servers[0].sockets[0].getsockname()[1], flush=True)
+        await serving
+        if busy is not None:
+            busy.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await busy
+
+
+async def keep_busy(app: Holdfast, load: int) -> None:
+    """``load`` runs of five steps in flight, all the time."""
+
+    async def again() -> None:
+        while True:
+            run = await app.start("five_steps", 0)
+            await run.result()
+
+    await asyncio.gather(*(again() for _ in range(load)))
+
+
+@contextlib.contextmanager
+def server(url: str, load: int = 0) -> Any:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bench.http_speed", "--serve", url, str(load)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.wait(60)
+
+
+# --- clients
+
+
+class Connection:
+    """One keep-alive connection, one request at a time."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def request(self, method: str, path: str, body: Any = None) -> Any:
+        data = b"" if body is None else json.dumps(body).encode()
+        head = f"{method} {BASE}{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
+        self._writer.write(head.encode() + data)
+        answer = await self._reader.readuntil(b"\r\n\r\n")
+        length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        content = await self._reader.readexactly(length)
+        assert answer.startswith(b"HTTP/1.1 200"), (answer, content)
+        return json.loads(content)
+
+
+@contextlib.asynccontextmanager
+async def connection(port: int) -> AsyncIterator[Connection]:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        yield Connection(reader, writer)
+    finally:
+        writer.close()
+
+
+async def creates(directory: Path) -> None:
+    with server(f"sqlite:///{directory}/creates.db") as port:
+
+        async def some(count: int) -> None:
+            async with connection(port) as mine:
+                for _ in range(count):
+                    await mine.request("POST", "/one_step/instances", {"params": 1})
+
+        await some(100)
+        began = time.perf_counter()
+        await asyncio.gather(*(some(CREATES // CONNECTIONS) for _ in range(CONNECTIONS)))
+        rate = CREATES // CONNECTIONS * CONNECTIONS / (time.perf_counter() - began)
+    print(f"creates: {rate:,.0f}/s over {CONNECTIONS} connections")
+
+
+async def reads(directory: Path) -> None:
+    for load in (0, 20, 100, LOAD):
+        with server(f"sqlite:///{directory}/reads{load}.db", load) as port:
+            async with connection(port) as mine:
+                made = await mine.request("POST", "/five_steps/instances", {"params": 1})
+                await asyncio.sleep(2)
+                took = []
+                for _ in range(READS):
+                    began = time.perf_counter()
+                    await mine.request("GET", f"/five_steps/instances/{made['id']}")
+                    took.append((time.perf_counter() - began) * 1000)
+                    await asyncio.sleep(0.001)
+        cuts = statistics.quantiles(took, n=100)
+        print(
+            f"reads with {load:5} runs in flight: median {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, most {max(took):.2f}"
+        )
+
+
+async def pages(directory: Path) -> None:
+    url = f"sqlite:///{directory}/pages.db"
+    app = build(url)
+    async with app.connect():
+        for first in range(0, INSTANCES, 1000):
+            await app.start_many("one_step", [Start(f"i{n}", 1) for n in range(first, first + 1000)])
+    with server(url, NO_WORKER) as port:
+        async with connection(port) as mine:
+            path, cursors = "/one_step/instances?pageSize=100", [""]
+            for _ in range(PAGES - 1):
+                page = await mine.request("GET", path + cursors[-1])
+                cursors.append(f"&cursor={page['nextCursor']}")
+            times = {}
+            for name, cursor in (("1", cursors[0]), ("1,000", cursors[-1])):
+                took = []
+                for _ in range(ROUNDS):
+                    began = time.perf_counter()
+                    page = await mine.request("GET", path + cursor)
+                    took.append((time.perf_counter() - began) * 1000)
+                    assert len(page["instances"]) == 100
+                times[name] = statistics.median(took)
+    print(f"pages of 100 in {INSTANCES:,}: " + ", ".join(f"page {name} {ms:.2f} ms" for name, ms in times.items()))
+
+
+async def main(chosen: list[str]) -> None:
+    with tempfile.TemporaryDirectory(dir=".") as directory:
+        for measure in (creates, reads, pages):
+            if not chosen or measure.__name__ in chosen:
+                await measure(Path(directory).resolve())
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--serve"]:
+        asyncio.run(serve(sys.argv[2], int(sys.argv[3])))
+    else:
+        asyncio.run(main(sys.argv[1:]))

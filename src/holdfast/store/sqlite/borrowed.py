@@ -1,0 +1,93 @@
+"""Writes on a connection that is the caller's: in their transaction and on their thread. To commit is theirs, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import apsw
+
+from holdfast.errors import InvalidOptionError
+from holdfast.store.protocol import Committed
+from holdfast.store.sqlite.errors import translate
+from holdfast.store.sqlite.guard import Guard
+from holdfast.store.sqlite.opening import MEMORY, FileIdentity, identity
+from holdfast.store.sqlite.tx import Work
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """A ``Tx`` on somebody else's connection."""
+
+    connection: apsw.Connection
+    now: int
+    guard: Guard = field(default_factory=Guard)
+    refused: dict[int, Committed] = field(default_factory=dict)
+
+
+def check(connection: Any, path: str, file: FileIdentity | None) -> apsw.Connection:
+    """It must be of this store's file, or what it writes would never be found."""
+    if path == MEMORY:
+        raise InvalidOptionError("connection= needs a database file, and this store is in memory: nobody else has it")
+    if not isinstance(connection, apsw.Connection):
+        raise InvalidOptionError(f"connection= must be an apsw.Connection to {path}, not {type(connection).__name__}")
+    try:
+        found = connection.filename
+    except apsw.ConnectionClosedError as error:
+        raise InvalidOptionError(
+            f"connection= must be an open apsw.Connection to {path}; this one is closed"
+        ) from error
+    if identity(found) != file:
+        raise InvalidOptionError(f"connection= must be an apsw.Connection to {path}, not to {found or MEMORY}")
+    return connection
+
+
+def write(connection: apsw.Connection, path: str, now: int, work: Work[A, R], argument: A) -> R:
+    """All of it or nothing, in the transaction that is open there, or else in one of its own."""
+    try:
+        with _plain_rows(connection), _savepoint(connection) if connection.in_transaction else _transaction(connection):
+            return work(Borrowed(connection, now), argument)
+    except apsw.Error as error:
+        raise translate(error, path, connection.pragma("busy_timeout") / 1000) from error
+
+
+@contextmanager
+def _savepoint(connection: apsw.Connection) -> Iterator[None]:
+    connection.execute("SAVEPOINT holdfast_call")
+    try:
+        yield
+    except BaseException:
+        if connection.in_transaction:  # a full disk, say, ends theirs
+            connection.execute("ROLLBACK TO holdfast_call")
+            connection.execute("RELEASE holdfast_call")
+        raise
+    connection.execute("RELEASE holdfast_call")
+
+
+@contextmanager
+def _transaction(connection: apsw.Connection) -> Iterator[None]:
+    # A savepoint alone would read first and write then, which fails at once if somebody wrote in between.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+@contextmanager
+def _plain_rows(connection: apsw.Connection) -> Iterator[None]:
+    """Without what the caller has had done to cursors and rows."""
+    trace, factory = connection.row_trace, connection.cursor_factory
+    connection.row_trace, connection.cursor_factory = None, apsw.Cursor
+    try:
+        yield
+    finally:
+        connection.row_trace, connection.cursor_factory = trace, factory

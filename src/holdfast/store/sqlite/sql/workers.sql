@@ -1,0 +1,18 @@
+-- name: enroll
+INSERT INTO holdfast_worker (id, host, pid, queues, concurrency, started_at, seen_at, lease_until)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7)
+ON CONFLICT (id) DO UPDATE
+   SET host = excluded.host, pid = excluded.pid, queues = excluded.queues, concurrency = excluded.concurrency,
+       seen_at = excluded.seen_at, lease_until = excluded.lease_until;
+
+-- name: renew
+UPDATE holdfast_worker SET seen_at = ?2, lease_until = ?3 WHERE id = ?1;
+
+-- name: dismiss
+DELETE FROM holdfast_worker WHERE id = ?1;
+
+-- name: forget
+DELETE FROM holdfast_worker WHERE lease_until < ?1;
+
+-- name: all
+SELECT id, host, pid, queues, concurrency, started_at, seen_at, lease_until > ?1 FROM holdfast_worker ORDER BY n;

@@ -1,0 +1,221 @@
+"""Channels between tasks of one run, and ``select`` over several of them.
+
+Nothing here knows of the engine: on the workflow's own loop the order of everything is the same on each replay, and
+so is what comes out of a channel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from holdfast.errors import ChannelClosed, InvalidOptionError
+
+T = TypeVar("T")
+
+
+class Selected(NamedTuple):
+    """What ``select`` chose. ``channel`` is None for the default; ``ok`` is False when the channel was closed."""
+
+    channel: Channel[Any] | None
+    value: Any
+    ok: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Sending(Generic[T]):
+    """A case of ``select``: send this value."""
+
+    channel: Channel[T]
+    value: T
+
+
+class _Waiter:
+    """One case of somebody who waits. All cases of one ``select`` share the future: the first to come wins."""
+
+    __slots__ = ("case", "channel", "future")
+
+    def __init__(self, case: Case, future: asyncio.Future[_Won]) -> None:
+        self.case = case
+        self.channel = case if isinstance(case, Channel) else case.channel
+        self.future = future
+
+    @property
+    def value(self) -> Any:
+        return self.case.value if isinstance(self.case, Sending) else None
+
+    def win(self, value: Any, ok: bool) -> None:
+        self.future.set_result(_Won(self, value, ok))
+
+
+class _Won(NamedTuple):
+    waiter: _Waiter
+    value: Any
+    ok: bool
+
+
+class Channel(Generic[T]):
+    """A queue between tasks. Without capacity a send waits for its receiver: they meet.
+
+    Example::
+
+        work: Channel[int] = Channel(capacity=10)
+        await work.send(1)
+        work.close()
+        async for item in work: ...
+    """
+
+    def __init__(self, capacity: int = 0) -> None:
+        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 0:
+            raise InvalidOptionError(f"a channel's capacity is a whole number from 0 on, not {capacity!r}")
+        self._capacity: float = capacity
+        self._buffer: deque[T] = deque()
+        self._receivers: dict[_Waiter, None] = {}  # in order, and each can be taken out
+        self._senders: dict[_Waiter, None] = {}
+        self._closed = False
+
+    async def send(self, value: T) -> None:
+        """Hand a value over; waits while there is no room.
+
+        Raises ``ChannelClosed`` if the channel is closed, or gets closed meanwhile.
+        """
+        chosen = await select(self.sending(value))
+        if not chosen.ok:
+            raise ChannelClosed("the channel is closed; nothing can be sent any more")
+
+    async def receive(self) -> T:
+        """The next value; waits for one. Raises ``ChannelClosed`` when the channel is closed and empty."""
+        chosen = await select(self)
+        if not chosen.ok:
+            raise ChannelClosed("the channel is closed, and all that was sent has been received")
+        value: T = chosen.value
+        return value
+
+    def sending(self, value: T) -> Sending[T]:
+        """A case for ``select`` that sends."""
+        return Sending(self, value)
+
+    def close(self) -> None:
+        """No more is sent: what is there can still be received. To close twice is to close once."""
+        if self._closed:
+            return
+        self._closed = True
+        for waiters in (self._receivers, self._senders):
+            while (waiter := _next(waiters)) is not None:
+                waiter.win(None, ok=False)
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def __len__(self) -> int:
+        """How many values wait to be received."""
+        return len(self._buffer)
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        while (chosen := await select(self)).ok:
+            yield chosen.value
+
+    # --- for select
+
+    def _try_receive(self) -> Selected | None:
+        if self._buffer:
+            value = self._buffer.popleft()
+            self._refill()
+            return Selected(self, value, ok=True)
+        sender = _next(self._senders)
+        if sender is not None:
+            sender.win(None, ok=True)
+            return Selected(self, sender.value, ok=True)
+        return Selected(self, None, ok=False) if self._closed else None
+
+    def _try_send(self, value: T) -> Selected | None:
+        if self._closed:
+            return Selected(self, None, ok=False)
+        receiver = _next(self._receivers)
+        if receiver is not None:
+            receiver.win(value, ok=True)
+        elif len(self._buffer) < self._capacity:
+            self._buffer.append(value)
+        else:
+            return None
+        return Selected(self, None, ok=True)
+
+    def _refill(self) -> None:
+        """Somebody who waits to send gets the place that has become free."""
+        while len(self._buffer) < self._capacity and (sender := _next(self._senders)) is not None:
+            self._buffer.append(sender.value)
+            sender.win(None, ok=True)
+
+    def _give_back(self, value: T) -> None:
+        """A value that was handed to somebody who is gone: the next one gets it."""
+        receiver = _next(self._receivers)
+        if receiver is not None:
+            receiver.win(value, ok=True)
+        else:
+            self._buffer.appendleft(value)
+
+
+Case = Channel[Any] | Sending[Any]
+
+
+async def select(*cases: Case, default: bool = False) -> Selected:
+    """Wait until one of the channels can receive, or one of the sends can be done, and do just that one.
+
+    Of several that are ready the first listed wins; a closed channel is always ready, with ``ok=False``. With
+    ``default=True`` it does not wait: ``channel`` is None when nothing was ready. What did not win leaves no trace.
+    """
+    for case in cases:
+        if not isinstance(case, Channel | Sending):
+            raise InvalidOptionError(f"select takes channels and channel.sending(value), not {case!r}")
+    for case in cases:
+        ready = case._try_receive() if isinstance(case, Channel) else case.channel._try_send(case.value)  # noqa: SLF001
+        if ready is not None:
+            return ready
+    if default:
+        return Selected(None, None, ok=False)
+    if not cases:
+        raise InvalidOptionError("select needs at least one channel, or default=True")
+    return await _first_to_come(cases)
+
+
+async def _first_to_come(cases: tuple[Case, ...]) -> Selected:
+    future: asyncio.Future[_Won] = asyncio.get_running_loop().create_future()
+    waiters = [_enlist(case, future) for case in cases]
+    try:
+        won = await future
+    except asyncio.CancelledError:
+        if future.done() and not future.cancelled():
+            _undo(future.result())
+        raise
+    finally:
+        for waiter in waiters:
+            waiter.channel._receivers.pop(waiter, None)  # noqa: SLF001
+            waiter.channel._senders.pop(waiter, None)  # noqa: SLF001
+    return Selected(won.waiter.channel, won.value, won.ok)
+
+
+def _enlist(case: Case, future: asyncio.Future[_Won]) -> _Waiter:
+    waiter = _Waiter(case, future)
+    waiters = case._receivers if isinstance(case, Channel) else case.channel._senders  # noqa: SLF001
+    waiters[waiter] = None
+    return waiter
+
+
+def _undo(won: _Won) -> None:
+    """It won and was cancelled before it could go on. A value it was given is not lost; one it sent is received."""
+    if won.ok and isinstance(won.waiter.case, Channel):
+        won.waiter.channel._give_back(won.value)  # noqa: SLF001
+
+
+def _next(waiters: dict[_Waiter, None]) -> _Waiter | None:
+    """Take out the one that has waited the longest and has not won or gone already."""
+    while waiters:
+        waiter = next(iter(waiters))
+        del waiters[waiter]
+        if not waiter.future.done():
+            return waiter
+    return None

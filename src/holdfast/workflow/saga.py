@@ -1,0 +1,54 @@
+"""Compensation: steps that undo what was done, if the rest does not come about."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from functools import partial
+from types import TracebackType
+from typing import Any, Protocol
+
+from holdfast.errors import InvalidOptionError
+from holdfast.workflow.steps import Step, StepSpec, spec_of
+
+
+class CallsSteps(Protocol):
+    def call(
+        self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Coroutine[Any, Any, Any]: ...
+
+
+class Saga:
+    """Collects undo steps. When the block fails or is cancelled they run, the last one added first.
+
+    Each is a step like any other: durable, retried, in the history. One that fails does not stop the others; it is
+    a note on the error that the block raised, which is raised again at the end.
+    """
+
+    def __init__(self, machine: CallsSteps) -> None:
+        self._machine = machine
+        self._undos: list[tuple[str, Callable[[], Coroutine[Any, Any, Any]]]] = []
+
+    def add(self, undo: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+        """From now on, to undo includes this step, with these arguments."""
+        if not callable(undo):
+            raise InvalidOptionError(f"a saga undoes by calling a step or a function, not {undo!r}")
+        name = undo.name if isinstance(undo, Step) else getattr(undo, "__name__", "undo")
+        self._undos.append((name, partial(self._machine.call, name, spec_of(undo), args, kwargs)))
+
+    async def __aenter__(self) -> Saga:
+        return self
+
+    async def __aexit__(
+        self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, Exception | asyncio.CancelledError):  # not when the run is dropped from memory
+            await self._undo_all(error)
+
+    async def _undo_all(self, error: BaseException) -> None:
+        while self._undos:
+            name, undo = self._undos.pop()
+            try:
+                await undo()
+            except Exception as failed:
+                error.add_note(f"to undo by {name!r} failed: {type(failed).__name__}: {failed}")

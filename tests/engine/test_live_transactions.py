@@ -1,0 +1,246 @@
+"""Steps with an open transaction: what they wrote and their result are both there, once, or neither is."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast import Context, Holdfast, InvalidOptionError, Retry, RunFailedError, StepTx, Transaction, WorkerConfig
+from holdfast.testing import Harness
+
+from .driving import finish, until_status
+
+NO_RETRY = Retry(limit=0)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A database with a table of the user's own."""
+    path = tmp_path / "work.db"
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE stock (item TEXT PRIMARY KEY, left INTEGER CHECK (left >= 0))")
+    connection.execute("INSERT INTO stock VALUES ('apple', 3)")
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def shop(file: Path) -> Holdfast:
+    return Holdfast(f"sqlite:///{file}", worker=WorkerConfig(poll="20 ms"))
+
+
+def left(file: Path) -> int:
+    connection = apsw.Connection(str(file))
+    try:
+        return int(connection.execute("SELECT left FROM stock").get)
+    finally:
+        connection.close()
+
+
+def reserving(app: Holdfast, **options: Any) -> Any:
+    @app.step(retry=NO_RETRY)
+    async def reserve(tx: Transaction, count: int) -> int:
+        [row] = await tx.fetch("SELECT left FROM stock WHERE item = ?", "apple")
+        changed = await tx.execute("UPDATE stock SET left = left - ? WHERE item = ?", count, "apple")
+        assert changed == 1
+        if count == 2:
+            raise ValueError("two is not sold")
+        return int(row["left"]) - count
+
+    @app.workflow(**options)
+    async def order(_ctx: Context, count: int) -> int:
+        return await reserve(count)
+
+    return order
+
+
+async def test_a_step_reads_and_writes_in_its_transaction(shop: Holdfast, file: Path) -> None:
+    order = reserving(shop)
+    async with shop:
+        assert await (await shop.start(order, 1)).result(timeout=5) == 2
+    assert left(file) == 2
+
+
+@pytest.mark.parametrize("persist", ["step", "task"])
+async def test_with_either_way_to_persist(shop: Holdfast, file: Path, persist: str) -> None:
+    order = reserving(shop, persist=persist)
+    async with shop:
+        assert await (await shop.start(order, 1)).result(timeout=5) == 2
+    assert left(file) == 2
+
+
+async def test_an_attempt_that_fails_leaves_nothing(shop: Holdfast, file: Path) -> None:
+    order = reserving(shop)
+    async with shop:
+        with pytest.raises(RunFailedError, match="two is not sold"):
+            await (await shop.start(order, 2)).result(timeout=5)
+        assert await (await shop.start(order, 1)).result(timeout=5) == 2
+    assert left(file) == 2
+
+
+async def test_a_result_that_cannot_be_stored_leaves_nothing(shop: Holdfast, file: Path) -> None:
+    @shop.step(retry=NO_RETRY)
+    async def sell(tx: Transaction) -> Any:
+        await tx.execute("UPDATE stock SET left = 0")
+        return {1, 2}
+
+    @shop.workflow
+    async def order(_ctx: Context) -> Any:
+        return await sell()
+
+    async with shop:
+        with pytest.raises(RunFailedError):
+            await (await shop.start(order)).result(timeout=5)
+    assert left(file) == 3
+
+
+async def test_a_broken_constraint_fails_the_attempt_and_leaves_nothing(shop: Holdfast, file: Path) -> None:
+    order = reserving(shop)
+    async with shop:
+        with pytest.raises(RunFailedError, match="CHECK"):
+            await (await shop.start(order, 5)).result(timeout=5)
+    assert left(file) == 3
+
+
+async def test_an_attempt_that_takes_too_long_leaves_nothing_and_holds_up_nobody(shop: Holdfast, file: Path) -> None:
+    entered = asyncio.Event()
+
+    @shop.step(retry=NO_RETRY, timeout="50 ms")
+    async def hang(tx: Transaction) -> None:
+        await tx.execute("UPDATE stock SET left = 0")
+        entered.set()
+        await asyncio.sleep(60)
+
+    @shop.workflow
+    async def hanging(_ctx: Context) -> None:
+        await hang()
+
+    order = reserving(shop)
+    async with shop:
+        slow = await shop.start(hanging)
+        await entered.wait()
+        quick = await shop.start(order, 1)
+        with pytest.raises(RunFailedError, match="50 ms"):
+            await slow.result(timeout=5)
+        assert await quick.result(timeout=5) == 2
+
+
+async def test_many_at_once_are_done_one_after_the_other(shop: Holdfast, file: Path) -> None:
+    order = reserving(shop)
+    async with shop:
+        runs = [await shop.start(order, 1) for _ in range(3)]
+        assert sorted([await run.result(timeout=10) for run in runs]) == [0, 1, 2]
+    assert left(file) == 0
+
+
+async def test_what_it_sends_and_starts_goes_with_it(shop: Holdfast, file: Path) -> None:
+    @shop.workflow
+    async def other(ctx: Context) -> Any:
+        return (await ctx.wait_for_event("news", type="news")).payload
+
+    @shop.step(retry=NO_RETRY)
+    async def tell(tx: Transaction, fail: bool) -> str:
+        pid = tx.start(other, id="failed" if fail else "told")
+        tx.send(pid, "news", "hello")
+        await tx.execute("UPDATE stock SET left = left - 1")
+        if fail:
+            raise ValueError("no")
+        return pid
+
+    @shop.workflow
+    async def telling(_ctx: Context, fail: bool) -> str:
+        return await tell(fail)
+
+    async with shop:
+        assert await (await shop.start(telling, False)).result(timeout=5) == "other/told"
+        with pytest.raises(RunFailedError):
+            await (await shop.start(telling, True)).result(timeout=5)
+        assert await (await shop.get(other, "told")).result(timeout=5) == "hello"
+        assert [item.id for item in (await shop.list(other)).items] == ["told"]
+    assert left(file) == 2
+
+
+async def test_a_pause_keeps_the_step_in_flight(shop: Holdfast, file: Path) -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        await tx.fetch("SELECT 1")
+        entered.set()
+        await go_on.wait()
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.workflow
+    async def order(ctx: Context) -> int:
+        first = await sell()
+        await ctx.do("then", lambda: None)
+        return first
+
+    async with shop:
+        run = await shop.start(order)
+        await entered.wait()
+        pausing = asyncio.ensure_future(run.pause())  # waits for the lock that the step holds
+        go_on.set()
+        await pausing
+        await until_status(run, "paused", "complete")
+        await run.resume()
+        assert await run.result(timeout=5) == 1
+    assert left(file) == 2
+
+
+async def test_a_step_that_the_code_gives_up_leaves_nothing_and_holds_up_nobody(shop: Holdfast, file: Path) -> None:
+    entered, go_on = asyncio.Event(), asyncio.Event()
+
+    @shop.step
+    async def sell(tx: Transaction) -> None:
+        entered.set()
+        await go_on.wait()
+        await tx.execute("UPDATE stock SET left = 0")
+
+    @shop.workflow
+    async def order(_ctx: Context) -> None:
+        await asyncio.wait_for(sell(), 0.05)
+
+    async with shop:
+        run = await shop.start(order)
+        await entered.wait()
+        with pytest.raises(RunFailedError, match="TimeoutError"):
+            await run.result(timeout=5)
+        go_on.set()
+    assert left(file) == 3
+
+
+def test_a_plain_function_cannot_have_one(shop: Holdfast) -> None:
+    with pytest.raises(InvalidOptionError, match="async def"):
+
+        @shop.step
+        def sell(tx: Transaction) -> None: ...
+
+
+def test_a_step_has_one_transaction(shop: Holdfast) -> None:
+    with pytest.raises(InvalidOptionError, match="one transaction"):
+
+        @shop.step
+        async def sell(one: Transaction, two: StepTx) -> None: ...
+
+
+async def test_in_the_harness(h: Harness, app: Holdfast) -> None:
+    @app.step
+    async def make(tx: Transaction) -> int:
+        await tx.execute("CREATE TABLE own (n INTEGER)")
+        return await tx.execute("INSERT INTO own VALUES (1), (2)")
+
+    @app.step
+    async def count(tx: Transaction) -> int:
+        [row] = await tx.fetch("SELECT count(*) AS n FROM own")
+        return int(row["n"])
+
+    @app.workflow
+    async def own(_ctx: Context) -> list[int]:
+        return [await make(), await count()]
+
+    assert await finish(h, own) == [2, 2]

@@ -1,0 +1,244 @@
+"""Runs and events on the caller's own connection: they come and go with the caller's transaction."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.errors import AppClosedError, InvalidOptionError, StoreBusyError, StoreUnavailableError
+from holdfast.store.protocol import NewEvent, NewRun
+from holdfast.store.sqlite import SqliteStore
+from store.world import FLOW, FakeClock, World
+
+
+@pytest.fixture
+def mine(store: SqliteStore, path: str) -> Iterator[apsw.Connection]:
+    """The caller's connection, to a file that has a table of theirs."""
+    connection = apsw.Connection(path)
+    connection.execute("CREATE TABLE orders (n INTEGER PRIMARY KEY)")
+    yield connection
+    connection.close()
+
+
+def orders(connection: apsw.Connection) -> int:
+    return int(connection.execute("SELECT count(*) FROM orders").get)
+
+
+async def test_what_is_committed_can_be_seen_and_claimed(
+    world: World, store: SqliteStore, mine: apsw.Connection
+) -> None:
+    mine.execute("BEGIN; INSERT INTO orders VALUES (1)")
+    [created] = await store.create([NewRun(FLOW, "a", b"7")], connection=mine)
+    assert created.created
+    assert mine.in_transaction
+    assert await world.ids() == []
+
+    mine.execute("COMMIT")
+
+    claim = await world.take()
+    assert (claim.run.run, claim.run.instance_id, claim.run.params) == (created.run.run, "a", b"7")
+    assert orders(mine) == 1
+
+
+async def test_what_is_rolled_back_never_was(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
+    run = await world.wait("waits", "go")
+    mine.execute("BEGIN; INSERT INTO orders VALUES (1)")
+    await store.create([NewRun(FLOW, "a")], connection=mine)
+    [sent] = await store.send([NewEvent(FLOW, "waits", "go")], connection=mine)
+    assert sent.woken
+
+    mine.execute("ROLLBACK")
+
+    assert orders(mine) == 0
+    assert await world.ids() == ["waits"]
+    assert await store.undelivered(run.run) == []
+    assert await world.claimed_ids() == []
+    assert (await world.create("a")).created
+
+
+async def test_an_event_wakes_its_run_when_it_is_committed(
+    world: World, store: SqliteStore, mine: apsw.Connection
+) -> None:
+    await world.wait("a", "go")
+    mine.execute("BEGIN IMMEDIATE")
+    [sent] = await store.send([NewEvent(FLOW, "a", "go", b"1")], connection=mine)
+    assert (sent.accepted, sent.woken) == (True, True)
+
+    mine.execute("COMMIT")
+
+    assert [(mail.type, mail.payload) for mail in (await world.take()).mail] == [("go", b"1")]
+
+
+async def test_a_run_can_be_made_and_sent_to_in_one_transaction(
+    world: World, store: SqliteStore, mine: apsw.Connection
+) -> None:
+    with mine:
+        await store.create([NewRun(FLOW, "a"), NewRun(FLOW, "b"), NewRun(FLOW, "a")], connection=mine)
+        [again] = await store.create([NewRun(FLOW, "a")], connection=mine)
+        await store.send([NewEvent(FLOW, "b", "go")], connection=mine)
+
+    assert not again.created
+    assert await world.ids() == ["b", "a"]
+    assert [len(claim.mail) for claim in (await world.claim()).claims] == [0, 1]
+
+
+async def test_without_a_transaction_it_is_there_at_once(
+    world: World, store: SqliteStore, mine: apsw.Connection
+) -> None:
+    [created] = await store.create([NewRun(FLOW, "a")], connection=mine)
+
+    assert not mine.in_transaction
+    assert created.created
+    assert await world.ids() == ["a"]
+    assert (await world.start("b")).run > created.run.run
+
+
+@pytest.mark.parametrize("open_transaction", [False, True])
+async def test_a_call_that_fails_is_undone_and_nothing_else(
+    world: World, store: SqliteStore, mine: apsw.Connection, open_transaction: bool
+) -> None:
+    if open_transaction:
+        mine.execute("BEGIN; INSERT INTO orders VALUES (1)")
+    unfit: Any = object()
+
+    with pytest.raises(TypeError):
+        await store.create([NewRun(FLOW, "a"), NewRun(FLOW, "b", params=unfit)], connection=mine)
+
+    assert mine.in_transaction is open_transaction
+    if open_transaction:
+        mine.execute("COMMIT")
+        assert orders(mine) == 1
+    assert await world.ids() == []
+
+
+async def test_the_time_is_the_stores(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
+    [created] = await store.create([NewRun(FLOW, "a")], connection=mine)
+
+    assert created.run.created_at == (await world.find("a")).created_at == await world.now()
+
+
+async def test_rows_that_the_caller_shapes_do_not_disturb(
+    world: World, store: SqliteStore, mine: apsw.Connection
+) -> None:
+    class Odd(apsw.Cursor):
+        def fetchone(self) -> Any:
+            raise AssertionError
+
+    def shape(_: apsw.Cursor, row: Any) -> Any:
+        return {"row": row}
+
+    mine.row_trace, mine.cursor_factory = shape, Odd
+    await store.create([NewRun(FLOW, "a")], connection=mine)
+    await store.create([NewRun(FLOW, "a")], connection=mine)
+    await store.send([NewEvent(FLOW, "a", "go")], connection=mine)
+
+    assert (mine.row_trace, mine.cursor_factory) == (shape, Odd)
+    assert len((await world.take()).mail) == 1
+
+
+async def test_another_store_notices_the_callers_commit(store: SqliteStore, mine: apsw.Connection) -> None:
+    before = await store.changed(None)
+    mine.execute("BEGIN")
+    await store.create([NewRun(FLOW, "a")], connection=mine)
+    assert await store.changed(before) == before
+
+    mine.execute("COMMIT")
+
+    assert await store.changed(before) != before
+
+
+async def test_the_store_waits_for_the_caller(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
+    mine.execute("BEGIN IMMEDIATE")
+    waiting = asyncio.create_task(world.start("b"))
+    await world.ids()
+
+    await store.create([NewRun(FLOW, "a")], connection=mine)
+    mine.execute("COMMIT")
+    await waiting
+
+    assert await world.ids() == ["b", "a"]
+
+
+async def test_a_file_that_others_have_locked_is_an_error(store: SqliteStore, mine: apsw.Connection, path: str) -> None:
+    other = apsw.Connection(path)
+    other.execute("BEGIN IMMEDIATE")
+    mine.set_busy_timeout(20)
+
+    with pytest.raises(StoreBusyError, match=r"for 0\.02 s"):
+        await store.create([NewRun(FLOW, "a")], connection=mine)
+
+    other.execute("ROLLBACK")
+    assert not mine.in_transaction
+    await store.create([NewRun(FLOW, "a")], connection=mine)
+
+
+# --- whose connection it may be
+
+
+async def test_another_kind_of_connection_is_refused(store: SqliteStore, path: str) -> None:
+    other = sqlite3.connect(path)
+
+    for wrong in (other, "connection", 7):
+        with pytest.raises(InvalidOptionError, match=r"must be an apsw\.Connection to .*store\.db"):
+            await store.create([NewRun(FLOW, "a")], connection=wrong)
+        with pytest.raises(InvalidOptionError, match="apsw"):
+            await store.send([NewEvent(FLOW, "a", "go")], connection=wrong)
+
+    other.close()
+
+
+async def test_a_connection_to_another_database_is_refused(world: World, store: SqliteStore, tmp_path: Path) -> None:
+    other = str(tmp_path / "other.db")
+    attached = apsw.Connection(other)
+    attached.execute("ATTACH ? AS store", (str(tmp_path / "store.db"),))
+
+    for wrong in (apsw.Connection(other), apsw.Connection(":memory:"), apsw.Connection(""), attached):
+        with pytest.raises(InvalidOptionError, match=r"must be an apsw\.Connection to .*store\.db"):
+            await store.create([NewRun(FLOW, "a")], connection=wrong)
+
+    assert await world.ids() == []
+
+
+async def test_a_closed_connection_is_refused(store: SqliteStore, mine: apsw.Connection) -> None:
+    mine.close()
+
+    with pytest.raises(InvalidOptionError, match="closed"):
+        await store.create([NewRun(FLOW, "a")], connection=mine)
+
+
+async def test_the_same_file_by_another_name_is_accepted(world: World, store: SqliteStore, tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to(tmp_path / "store.db")
+
+    await store.create([NewRun(FLOW, "a")], connection=apsw.Connection(str(tmp_path / "link.db")))
+
+    assert await world.ids() == ["a"]
+
+
+async def test_a_store_in_memory_has_no_other_connections(clock: FakeClock) -> None:
+    store = SqliteStore(None, clock=clock)
+    await store.open()
+
+    with pytest.raises(InvalidOptionError, match="in memory"):
+        await store.create([NewRun(FLOW, "a")], connection=apsw.Connection(":memory:"))
+
+    await store.close()
+
+
+async def test_a_deleted_file_is_noticed(store: SqliteStore, mine: apsw.Connection, path: str) -> None:
+    Path(path).rename(path + ".old")
+
+    with pytest.raises(StoreUnavailableError, match="deleted or replaced"):
+        await store.create([NewRun(FLOW, "a")], connection=mine)
+
+
+async def test_a_closed_store_says_so(store: SqliteStore, mine: apsw.Connection) -> None:
+    await store.close()
+
+    with pytest.raises(AppClosedError):
+        await store.create([NewRun(FLOW, "a")], connection=mine)

@@ -1,0 +1,475 @@
+"""A step's transaction on SQLite: it has the writer for itself, and nobody is held up by it for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.errors import (
+    InputError,
+    StateError,
+    StoreBusyError,
+    StoreError,
+    StoreUnavailableError,
+    UniqueConstraintError,
+)
+from holdfast.store.protocol import LiveTransaction, NewRun, Statement, Verdict
+from holdfast.store.sqlite import SqliteStore, live
+from holdfast.store.sqlite.sql import statements
+from store.sqlite.inside import finish, on_writer, process
+from store.sqlite.test_errors import FailingCommit
+from store.world import FLOW, LEASE, FakeClock, World, result, turn
+
+ENDLESS = "WITH RECURSIVE n (i) AS (SELECT started() UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+@pytest.fixture
+async def table(store: SqliteStore) -> None:
+    await on_writer(store, lambda found: found.execute("CREATE TABLE mine (a UNIQUE)"))
+
+
+pytestmark = pytest.mark.usefixtures("table")
+
+
+async def _begin(store: SqliteStore, *values: int) -> LiveTransaction:
+    live = await store.begin()
+    for value in values:
+        await live.execute("INSERT INTO mine VALUES (?)", (value,))
+    return live
+
+
+def _stored(path: str) -> list[int]:
+    connection = apsw.Connection(path)
+    try:
+        return [a for (a,) in connection.execute("SELECT a FROM mine ORDER BY a")]
+    finally:
+        connection.close()
+
+
+async def _endless(store: SqliteStore, live: LiveTransaction) -> asyncio.Task[object]:
+    """A statement that is under way, and would be for ever."""
+    loop, started = asyncio.get_running_loop(), asyncio.Event()
+
+    def tell(*_: object) -> int:
+        loop.call_soon_threadsafe(started.set)
+        return 1
+
+    assert store._writer is not None
+    store._writer.connection.create_scalar_function("started", tell)
+    task: asyncio.Task[object] = asyncio.create_task(live.fetch(ENDLESS, ()))
+    await started.wait()
+    return task
+
+
+# --- what it may not do
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM holdfast_fact",
+        "UPDATE holdfast_worker SET id = 'x'",
+        "DROP TABLE holdfast_task",
+        "CREATE TABLE holdfast_extra (a)",
+        "CREATE TEMP TRIGGER sly AFTER INSERT ON holdfast_fact BEGIN SELECT 1; END",
+        "SELECT 1; DELETE FROM holdfast_fact",
+        "COMMIT",
+        "ROLLBACK",
+        "BEGIN",
+        "SAVEPOINT x",
+        "RELEASE holdfast_statements",
+        "ATTACH ':memory:' AS other",
+        "PRAGMA synchronous = OFF",
+        "PRAGMA table_info(mine)",
+    ],
+)
+async def test_a_statement_on_what_is_not_its_own_is_refused(
+    world: World, store: SqliteStore, path: str, sql: str
+) -> None:
+    task = await world.begin("a")
+    await world.commit(task, facts=[result("s")])
+    live = await _begin(store, 1)
+
+    with pytest.raises(InputError, match="may not"):
+        await live.execute(sql, ())
+    with pytest.raises(InputError, match="may not"):
+        await live.fetch(sql, ())
+
+    assert (await world.commit(task, facts=[result("t")], transaction=live)).verdict is Verdict.APPLIED
+    assert await world.keys(task.run) == ["s", "t"]
+    assert _stored(path) == [1]
+
+
+async def test_the_stores_own_statements_are_refused_also_when_they_are_cached(
+    world: World, store: SqliteStore
+) -> None:
+    task = await world.begin("a")
+    await world.commit(task, facts=[result("s")])
+    live = await store.begin()
+
+    for sql in (statements("commit")["fact"], "COMMIT", "BEGIN IMMEDIATE"):
+        with pytest.raises(InputError, match="may not"):
+            await live.execute(sql, (None,) * sql.count("?"))
+
+    await live.rollback()
+
+
+async def test_the_store_itself_is_not_watched_afterwards(world: World, store: SqliteStore) -> None:
+    live = await _begin(store, 1)
+    with pytest.raises(UniqueConstraintError):
+        await live.execute("INSERT INTO mine VALUES (1)", ())
+    await live.rollback()
+
+    await on_writer(store, lambda found: found.execute("UPDATE holdfast_run SET note = 'x' WHERE id = 0"))
+
+
+async def test_the_engines_tables_may_be_read(world: World, store: SqliteStore) -> None:
+    await world.start("a")
+    live = await store.begin()
+
+    assert await live.fetch("SELECT instance_id FROM holdfast_run", ()) == [{"instance_id": "a"}]
+
+    await live.rollback()
+
+
+# --- its statements
+
+
+async def test_rows_of_several_statements_have_their_own_columns(store: SqliteStore) -> None:
+    live = await store.begin()
+
+    assert await live.fetch("SELECT 1 AS x; SELECT 2 AS y, 3 AS z", ()) == [{"x": 1}, {"y": 2, "z": 3}]
+    assert await live.execute("INSERT INTO mine VALUES (1), (2); SELECT a FROM mine", ()) == 2
+    assert await live.execute("SELECT a FROM mine", ()) == 0
+
+    await live.rollback()
+
+
+@pytest.mark.parametrize("args", [(), (1, 2), (object(),), (2**70,)])
+async def test_arguments_that_do_not_fit_leave_the_transaction_usable(
+    world: World, store: SqliteStore, path: str, args: tuple[object, ...]
+) -> None:
+    task = await world.begin("a")
+    live = await _begin(store, 1)
+
+    with pytest.raises((StoreError, TypeError, ValueError, OverflowError)):
+        await live.execute("INSERT INTO mine VALUES (?)", args)
+
+    await live.execute("INSERT INTO mine VALUES (?)", (2,))
+    await world.commit(task, transaction=live)
+    assert _stored(path) == [1, 2]
+
+
+async def test_a_statement_that_failed_can_be_followed_by_another(world: World, store: SqliteStore, path: str) -> None:
+    task = await world.begin("a")
+    live = await _begin(store, 1)
+    with pytest.raises(UniqueConstraintError):
+        await live.execute("INSERT INTO mine VALUES (2), (1)", ())
+
+    await live.execute("INSERT INTO mine VALUES (3)", ())
+
+    assert (await world.commit(task, transaction=live)).verdict is Verdict.APPLIED
+    assert _stored(path) == [1, 3]
+
+
+async def test_a_statement_that_rolls_everything_back_ends_it(world: World, store: SqliteStore, path: str) -> None:
+    task = await world.begin("a")
+    live = await _begin(store, 1)
+    with pytest.raises(UniqueConstraintError):
+        await live.execute("INSERT OR ROLLBACK INTO mine VALUES (1)", ())
+
+    with pytest.raises(StateError, match="rolled back"):
+        await live.execute("INSERT INTO mine VALUES (2)", ())
+    answer = await world.commit(task, facts=[result("s")], transaction=live)
+
+    assert (answer.verdict, answer.unique) == (Verdict.REJECTED, True)
+    assert _stored(path) == []
+    assert await world.keys(task.run) == []
+
+
+async def test_a_statement_of_the_commit_that_rolls_everything_back_rejects_it(
+    world: World, store: SqliteStore, path: str
+) -> None:
+    task, other = await world.begin("a"), await world.begin("b")
+    live = await _begin(store, 1)
+    rollback = Statement("INSERT OR ROLLBACK INTO mine VALUES (1)", ())
+
+    answers = await store.commit(
+        [turn(task, facts=[result("s")], transaction=live, statements=[rollback]), turn(other, facts=[result("s")])]
+    )
+
+    assert [one.verdict for one in answers] == [Verdict.REJECTED, Verdict.APPLIED]
+    assert answers[0].unique
+    assert _stored(path) == []
+    assert await world.keys(task.run) == []
+
+
+# --- who waits for it
+
+
+async def test_reads_go_on_and_do_not_see_it(world: World, store: SqliteStore, path: str) -> None:
+    task = await world.begin("a")
+    live = await _begin(store, 1)
+
+    assert await world.keys(task.run) == []
+    assert _stored(path) == []
+
+    await live.rollback()
+
+
+async def test_those_who_wait_are_served_in_their_order(world: World, store: SqliteStore) -> None:
+    order: list[str] = []
+
+    async def begin(name: str) -> None:
+        live = await store.begin()
+        order.append(name)
+        await live.rollback()
+
+    async def create(name: str) -> None:
+        await store.create([NewRun(FLOW, name)])
+        order.append(name)
+
+    first = await store.begin()
+    waiting = []
+    for n in range(6):
+        waiting.append(asyncio.create_task(begin(f"{n}") if n % 2 else create(f"{n}")))
+        await asyncio.sleep(0.001)
+    assert order == []
+    await first.rollback()
+    await asyncio.gather(*waiting)
+
+    assert order == ["0", "1", "2", "3", "4", "5"]
+
+
+async def test_two_stores_on_one_file_wait_for_each_other(
+    world: World, store: SqliteStore, path: str, clock: FakeClock
+) -> None:
+    second = SqliteStore(path, clock=clock)
+    await second.open()
+    a, b = await world.begin("a"), await world.begin("b")
+    one = await _begin(store, 1)
+
+    waiting = asyncio.create_task(_begin(second, 2))
+    beating = asyncio.create_task(second.heartbeat("w1", LEASE))
+    assert await second.find(FLOW, "a")  # the loop and reads go on meanwhile
+    assert not waiting.done()
+    await world.commit(a, facts=[result("s")], transaction=one)
+    answer = await World(second, clock).commit(b, facts=[result("s")], transaction=await waiting)
+
+    assert answer.verdict is Verdict.APPLIED
+    assert len(await beating) == 2
+    assert _stored(path) == [1, 2]
+    await second.close()
+
+
+async def test_a_file_that_stays_locked_is_an_error_and_then_usable_again(store: SqliteStore, path: str) -> None:
+    await on_writer(store, lambda found: found.set_busy_timeout(20))
+    other = apsw.Connection(path)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreBusyError):
+        await store.begin()
+
+    other.execute("ROLLBACK")
+    await (await _begin(store, 1)).rollback()
+
+
+async def test_one_that_says_nothing_is_given_up_for_the_others(
+    world: World, store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "_SILENCE_S", 0.05)
+    task = await world.begin("a")
+    silent = await _begin(store, 1)
+
+    assert (await world.create("b")).created
+
+    with pytest.raises(StateError, match="said nothing"):
+        await silent.execute("INSERT INTO mine VALUES (2)", ())
+    answer = await world.commit(task, facts=[result("s")], transaction=silent)
+    assert answer.verdict is Verdict.REJECTED
+    assert "said nothing" in answer.message
+    assert _stored(path) == []
+
+
+async def test_a_rollback_stops_a_statement_that_takes_for_ever(world: World, store: SqliteStore) -> None:
+    live = await _begin(store, 1)
+    endless = await _endless(store, live)
+
+    await live.rollback()
+
+    with pytest.raises(StoreError, match="interrupted"):
+        await endless
+    assert (await world.create("a")).created
+
+
+async def test_so_does_the_end_of_the_store(world: World, store: SqliteStore, path: str) -> None:
+    live = await _begin(store, 1)
+    endless = await _endless(store, live)
+
+    await store.close()
+
+    with pytest.raises(StoreError, match="interrupted"):
+        await endless
+    assert _stored(path) == []
+
+
+async def test_those_who_still_wait_for_one_when_the_store_closes_write_nothing(store: SqliteStore, path: str) -> None:
+    first = await _begin(store, 1)
+    waiting = [asyncio.create_task(_begin(store, n)) for n in (2, 3)]
+    await asyncio.sleep(0)
+
+    await store.close()
+
+    assert {type(one) for one in await asyncio.gather(*waiting, return_exceptions=True)} == {StateError}
+    await first.rollback()
+    assert _stored(path) == []
+
+
+async def test_a_commit_asked_for_before_the_store_closes_is_done(world: World, store: SqliteStore, path: str) -> None:
+    task = await world.begin("a")
+    live = await _begin(store, 1)
+    asked = asyncio.create_task(world.commit(task, transaction=live))
+    await asyncio.sleep(0)
+
+    await store.close()
+
+    assert (await asked).verdict is Verdict.APPLIED
+    assert _stored(path) == [1]
+
+
+async def test_changed_does_not_move_with_it(world: World, store: SqliteStore) -> None:
+    task = await world.begin("a")
+    before = await store.changed(None)
+
+    await world.commit(task, transaction=await _begin(store, 1))
+
+    assert await store.changed(before) == before
+
+
+# --- what can go wrong
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+async def test_a_deleted_or_replaced_file_is_noticed(
+    world: World, store: SqliteStore, path: str, replaced: bool
+) -> None:
+    task = await world.begin("a")
+    live = await _begin(store, 1)
+    Path(path).rename(path + ".old")
+    if replaced:
+        Path(path).touch()
+
+    with pytest.raises(StoreUnavailableError, match="deleted or replaced"):
+        await world.commit(task, facts=[result("s")], transaction=live)
+    with pytest.raises(StoreUnavailableError, match="deleted or replaced"):
+        await store.begin()
+
+    Path(path + ".old").rename(path)
+    assert _stored(path) == []
+
+
+async def test_after_a_failed_fsync_the_handle_is_not_used_again(world: World, store: SqliteStore, path: str) -> None:
+    task = await world.begin("a")
+    live = await _begin(store, 1)
+    writer = store._writer
+    assert writer is not None
+    failing = FailingCommit(writer.connection, apsw.IOError)
+    writer.connection = failing  # type: ignore[assignment]
+
+    with pytest.raises(StoreUnavailableError):
+        await world.commit(task, facts=[result("s")], transaction=live)
+
+    assert failing.closed
+    assert (await world.commit(task, facts=[result("s")], transaction=live)).verdict is Verdict.REJECTED
+    live = await _begin(store, 2)
+    assert (await world.commit(task, facts=[result("s")], transaction=live)).verdict is Verdict.APPLIED
+    assert _stored(path) == [2]
+
+
+async def test_a_handle_that_breaks_under_a_statement_takes_the_transaction_with_it(
+    world: World, store: SqliteStore, path: str
+) -> None:
+    task = await world.begin("a")
+    live = await _begin(store, 1)
+
+    def fail(*_: object) -> None:
+        raise apsw.IOError("disk")
+
+    writer = store._writer
+    assert writer is not None
+    writer.connection.create_scalar_function("broken", fail)
+    with pytest.raises(StoreUnavailableError):
+        await live.fetch("SELECT broken()", ())
+
+    with pytest.raises(StateError, match="rolled back"):
+        await live.execute("INSERT INTO mine VALUES (2)", ())
+    assert (await world.commit(task, facts=[result("s")], transaction=live)).verdict is Verdict.REJECTED
+    assert (await world.commit(task, facts=[result("s")])).verdict is Verdict.APPLIED
+    assert _stored(path) == []
+
+
+async def test_a_commit_that_fails_leaves_neither(world: World, store: SqliteStore, path: str) -> None:
+    task = await world.begin("a")
+    await world.commit(task, facts=[result("s")])
+    live = await _begin(store, 1)
+
+    with pytest.raises(StateError, match="already stored"):
+        await world.commit(task, facts=[result("t"), result("s")], transaction=live)
+
+    assert _stored(path) == []
+    assert await world.keys(task.run) == ["s"]
+
+
+async def test_a_process_that_is_killed_leaves_nothing(world: World, path: str) -> None:
+    started = process(
+        """
+        async def main():
+            store = SqliteStore(path, clock=FakeClock())
+            await store.open()
+            live = await store.begin()
+            await live.execute("INSERT INTO mine VALUES (1)", ())
+            print("open", flush=True)
+            await asyncio.sleep(60)
+
+        asyncio.run(main())
+        """,
+        path,
+    )
+    assert started.stdout is not None
+    assert started.stdout.readline() == "open\n"
+    waiting = asyncio.create_task(world.start("a"))
+    await world.ids()
+    assert not waiting.done()
+
+    started.kill()
+
+    assert (await waiting).instance_id == "a"
+    assert _stored(path) == []
+    started.communicate()
+
+
+async def test_processes_take_turns(store: SqliteStore, path: str) -> None:
+    code = """
+        async def main():
+            store = SqliteStore(path, clock=FakeClock())
+            await store.open()
+            world = World(store, FakeClock())
+            for n in range(20):
+                task = await world.begin(f"{sys.argv[2]}-{n}")
+                live = await store.begin()
+                [row] = await live.fetch("SELECT count(*) AS n FROM mine", ())
+                await live.execute("INSERT INTO mine VALUES (?)", (row["n"],))
+                answer = await world.commit(task, facts=[result("s")], transaction=live)
+                assert answer.verdict is Verdict.APPLIED, answer
+            await store.close()
+
+        asyncio.run(main())
+    """
+
+    for one in [process(code, path, f"p{n}") for n in range(3)]:
+        finish(one)
+
+    assert _stored(path) == list(range(60))
