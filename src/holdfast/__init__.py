@@ -12,10 +12,12 @@ from holdfast.core.model import (
     LogLine,
     Page,
     StepRecord,
+    WorkerInfo,
 )
 from holdfast.core.retry import Retry
 from holdfast.errors import (
     AppClosedError,
+    ChannelClosed,
     DefinitionError,
     DuplicateStepError,
     ErrorInfo,
@@ -58,6 +60,7 @@ from holdfast.errors import (
     StoreReadOnlyError,
     StoreUnavailableError,
     UniqueConstraintError,
+    VersionUnsupportedError,
     WaitForEventTimeoutError,
     WorkflowAlreadyRegisteredError,
     WorkflowCodeError,
@@ -65,9 +68,11 @@ from holdfast.errors import (
     WorkflowNotFoundError,
     WorkflowStuckError,
 )
-from holdfast.kernel.attempt import StepTx, context_values
+from holdfast.http.auth import Authorize, AuthRequest, BearerTokens, Denied
+from holdfast.kernel.attempt import StepTx, Transaction, context_values
 from holdfast.ports import Clock, Randomness, Runtime
 from holdfast.runner.config import WorkerConfig
+from holdfast.workflow.channels import Channel, Selected, select
 from holdfast.workflow.context import Context, RunInfo
 from holdfast.workflow.driver import Workflow
 from holdfast.workflow.event import Event
@@ -77,9 +82,15 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AppClosedError",
+    "AuthRequest",
+    "Authorize",
+    "BearerTokens",
+    "Channel",
+    "ChannelClosed",
     "Clock",
     "Context",
     "DefinitionError",
+    "Denied",
     "DuplicateStepError",
     "ErrorInfo",
     "Event",
@@ -124,6 +135,7 @@ __all__ = [
     "RunTerminatedError",
     "Runtime",
     "SchemaVersionError",
+    "Selected",
     "Start",
     "StateError",
     "Step",
@@ -139,9 +151,12 @@ __all__ = [
     "StoreFullError",
     "StoreReadOnlyError",
     "StoreUnavailableError",
+    "Transaction",
     "UniqueConstraintError",
+    "VersionUnsupportedError",
     "WaitForEventTimeoutError",
     "WorkerConfig",
+    "WorkerInfo",
     "Workflow",
     "WorkflowAlreadyRegisteredError",
     "WorkflowCodeError",
@@ -149,4 +164,5 @@ __all__ = [
     "WorkflowNotFoundError",
     "WorkflowStuckError",
     "context_values",
+    "select",
 ]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
 from holdfast.client import Client, Handle, Start
 from holdfast.core import codec
 from holdfast.core.durations import Duration, to_ms
 from holdfast.core.limits import Limits
-from holdfast.core.model import InstanceSummary, Page
+from holdfast.core.model import InstanceSummary, Page, WorkerInfo
 from holdfast.core.names import check_step_name, check_workflow_name
 from holdfast.core.retry import Retry
 from holdfast.errors import AppClosedError, InvalidOptionError, InvalidUrlError
-from holdfast.kernel.attempt import StepTx
+from holdfast.http.auth import Authorize
+from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import Requests
@@ -24,16 +26,21 @@ from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers, milli
 from holdfast.runner.attempts import Ports
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.worker import Worker
-from holdfast.store.protocol import Store
+from holdfast.store.protocol import Migrated, Store
 from holdfast.workflow.context import Context
 from holdfast.workflow.driver import Workflow, define
 from holdfast.workflow.steps import Step, check_raises, check_retry, inspect_step
+
+if TYPE_CHECKING:
+    from fastapi import FastAPI
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
 DEFAULT_URL = "sqlite:///holdfast.db"
+DEFAULT_SCHEMA = "holdfast"
+_POSTGRES = ("postgresql://", "postgres://")
 
 
 class Holdfast:
@@ -59,16 +66,21 @@ class Holdfast:
         self,
         url: str | None = None,
         *,
+        schema: str | None = None,
         runtime: Runtime | None = None,
         worker: WorkerConfig | None = None,
         limits: Limits | None = None,
+        authorize: Authorize | None = None,
     ) -> None:
         self.url = url if url is not None else os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
-        check_url(self.url)
+        check_url(self.url, schema)
+        self.schema = schema
         self.runtime = runtime or Runtime()
         self.limits = limits or Limits()
+        self.authorize = authorize or Authorize()
         self.registry = Registry()
-        self._worker_config = worker or WorkerConfig()
+        self.worker_config = worker or WorkerConfig()
+        """Of the worker that the next ``async with`` or ``tick`` runs."""
         self._open: OpenApp | None = None
 
     def __repr__(self) -> str:
@@ -121,6 +133,9 @@ class Holdfast:
 
     @overload
     def step(self, fn: Callable[Concatenate[StepTx, P], Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+
+    @overload
+    def step(self, fn: Callable[Concatenate[Transaction, P], Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
 
     @overload
     def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
@@ -195,11 +210,11 @@ class Holdfast:
     async def _enter(self, *, with_worker: bool) -> None:
         if self._open is not None:
             raise AppClosedError(f"{self!r} is open already; one `async with` at a time")
-        store = make_store(self.url, self.runtime)
+        store = make_store(self.url, self.schema, self.runtime)
         await store.open()
-        self._open = OpenApp(self, store, LoopTimers(self.runtime.time), LocalSpawn())
+        self._open = OpenApp(self, store, LoopTimers(store.clock), LocalSpawn())
         if with_worker:
-            self._open.start_worker(self._worker_config)
+            self._open.start_worker(self.worker_config)
 
     async def _leave(self) -> None:
         opened, self._open = self._open, None
@@ -224,7 +239,10 @@ class Holdfast:
     async def start(
         self, workflow: Workflow[Any] | str, params: Any = None, *, id: str | None = None, **options: Any
     ) -> Handle[Any]:
-        """Start a run; returns once it is durable. An ``id`` that exists gives a handle to what is there."""
+        """Start a run; returns once it is durable. An ``id`` that exists gives a handle to what is there.
+
+        With ``connection=``, your own to the same database, it is durable when your transaction commits.
+        """
         return await self._opened().client.start(workflow, params, id=id, **options)
 
     async def start_many(self, workflow: Workflow[R] | str, starts: Iterable[Start]) -> list[Handle[R]]:
@@ -245,13 +263,44 @@ class Holdfast:
         """Instances, newest first, a page at a time."""
         return await self._opened().client.list(workflow, status=status, cursor=cursor, limit=limit)
 
+    async def workers(self) -> builtins.list[WorkerInfo]:
+        """The workers of this database, the longest running first; those that died too, for a day."""
+        return [*await self._opened().client.workers()]
+
     async def tick(self, *, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """One runner pass: run what is due now until it rests. For programs that bring their own schedule."""
         for name, value in (("max_instances", max_instances), ("max_steps", max_steps)):
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
                 raise InvalidOptionError(f"{name} must be a whole number, not {value!r}")
-        worker = self._opened().new_worker(self._worker_config)
+        worker = self._opened().new_worker(self.worker_config)
         return await worker.run_pass(max_instances, max_steps)
+
+    # --- serving
+
+    def asgi(self, *, api: str = "/api/workflows", tick: bool = False, hosts: Iterable[str] = ()) -> FastAPI:
+        """The HTTP API as an ASGI application, to be served as it is or mounted in another one.
+
+        Served as it is, it opens this app (with a worker) by its own lifespan. ``api`` is the path it answers under,
+        ``tick`` enables ``POST _runner/tick``, ``hosts`` are names besides localhost under which a server on a loopback
+        address is reached, by way of a proxy.
+        """
+        from holdfast.http.api import make_api  # noqa: PLC0415  (FastAPI is for those who serve)
+        from holdfast.http.routes import Backend  # noqa: PLC0415
+
+        backend = Backend(self.registry, self.limits, lambda: self._opened().client, self.tick if tick else None)
+        return make_api(backend, base=api, authorize=self.authorize, hosts=hosts, lifespan=self.lifespan)
+
+    @asynccontextmanager
+    async def lifespan(self, _asgi: Any = None) -> AsyncIterator[None]:
+        """Open for as long as a server runs: ``FastAPI(lifespan=app.lifespan)``, or inside your own lifespan.
+
+        An app that is open already stays as it is.
+        """
+        if self._open is not None:
+            yield
+            return
+        async with self:
+            yield
 
 
 class OpenApp:
@@ -263,8 +312,8 @@ class OpenApp:
         self._app = app
         self._spawn = spawn
         requests = Requests(app.registry, app.limits, app.runtime)
-        self.client = Client(store, app.registry, self.hub, requests, app.limits, app.runtime.time)
-        self.ports = Ports(milliseconds(app.runtime.time), timers, spawn, requests)
+        self.client = Client(store, app.registry, self.hub, requests, app.limits, store.clock)
+        self.ports = Ports(milliseconds(store.clock), timers, spawn, requests, store.begin)
         self.worker: Worker | None = None
 
     def new_worker(self, config: WorkerConfig) -> Worker:
@@ -292,6 +341,9 @@ class StepDecorator:
     def __call__(self, fn: Callable[Concatenate[StepTx, P], Awaitable[R]], /) -> Step[P, R]: ...
 
     @overload
+    def __call__(self, fn: Callable[Concatenate[Transaction, P], Awaitable[R]], /) -> Step[P, R]: ...
+
+    @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Step[P, R]: ...
 
     @overload
@@ -300,19 +352,44 @@ class StepDecorator:
     def __call__(self, fn: Callable[..., Any], /) -> Any: ...
 
 
-def make_store(url: str, runtime: Runtime) -> Store:
+async def migrate(url: str, *, schema: str | None = None) -> Migrated:
+    """Bring a database's schema up to date, and do nothing else."""
+    return await _opened_once(url, schema, migrate=True)
+
+
+async def verify(url: str, *, schema: str | None = None) -> Migrated:
+    """Raise ``SchemaVersionError`` unless a database's schema is up to date."""
+    return await _opened_once(url, schema, migrate=False)
+
+
+async def _opened_once(url: str, schema: str | None, *, migrate: bool) -> Migrated:
+    check_url(url, schema)
+    store = make_store(url, schema, Runtime())
+    try:
+        return await store.open(migrate=migrate)
+    finally:
+        await store.close()
+
+
+def make_store(url: str, schema: str | None, runtime: Runtime) -> Store:
     """The store a URL names. Drivers are imported here, so that one pays only for the database one uses."""
+    if url.startswith(_POSTGRES):
+        from holdfast.store.postgres import PostgresStore  # noqa: PLC0415  (see above)
+
+        return PostgresStore(url, schema=schema or DEFAULT_SCHEMA, random=runtime.random)
     from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415  (see above)
 
     return SqliteStore(_sqlite_path(url), clock=runtime.time)
 
 
-def check_url(url: str) -> None:
-    if not isinstance(url, str) or not (url in ("sqlite://", "sqlite:///:memory:") or url.startswith("sqlite:///")):
+def check_url(url: str, schema: str | None = None) -> None:
+    if not isinstance(url, str) or not (url == "sqlite://" or url.startswith(("sqlite:///", *_POSTGRES))):
         raise InvalidUrlError(
-            f"{shown_url(url)!r} is not a database URL; use sqlite:///relative.db, sqlite:////absolute/path.db "
-            "or sqlite:// (in memory)"
+            f"{shown_url(url)!r} is not a database URL; use sqlite:///relative.db, sqlite:////absolute/path.db, "
+            "sqlite:// (in memory) or postgresql://user@host/database"
         )
+    if schema is not None and not (url.startswith(_POSTGRES) and isinstance(schema, str) and schema):
+        raise InvalidOptionError(f"schema={schema!r}: a schema has a name, and only PostgreSQL has schemas")
 
 
 def shown_url(url: Any) -> str:

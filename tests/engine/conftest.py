@@ -1,29 +1,56 @@
-"""An app, and a harness that runs it in virtual time."""
+"""An app on each kind of database, and a harness that runs it in virtual time.
+
+What is tested here is the engine, so every test that takes ``app``, ``make_app`` or ``h`` runs on both.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 
 from holdfast import Holdfast
 from holdfast.testing import Harness
+from postgres_harness import CleanSchemas, HarnessStores
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """A run that never ends shall not hold up the others for long."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
-            item.add_marker(pytest.mark.timeout(20))
+            item.add_marker(pytest.mark.timeout(30))
+
+
+class MakeApp(Protocol):
+    """Makes apps on the test's own database."""
+
+    def __call__(self, **options: Any) -> Holdfast: ...
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def database(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture
+def make_app(database: str, tmp_path: Path) -> Iterator[MakeApp]:
+    if database == "sqlite":
+        yield lambda **options: Holdfast(f"sqlite:///{tmp_path}/app.db", **options)
+        return
+    with CleanSchemas.one() as (url, schema):
+        yield lambda **options: Holdfast(url, schema=schema, **options)
 
 
 @pytest.fixture
 def app() -> Holdfast:
+    """For the harness, which brings a database of its own."""
     return Holdfast("sqlite://")
 
 
 @pytest.fixture
-async def h(app: Holdfast) -> AsyncIterator[Harness]:
-    async with Harness(app, seed=7) as harness:
+async def h(app: Holdfast, database: str) -> AsyncIterator[Harness]:
+    stores = HarnessStores() if database == "postgres" else None
+    async with Harness(app, seed=7, store=stores) as harness:
         yield harness

@@ -17,12 +17,13 @@ from holdfast import (
 )
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import until_status
 from .test_pause import Gate
 
 
-async def test_terminate_is_final_at_once_even_with_a_step_in_flight() -> None:
-    app, gate, after = Holdfast("sqlite://"), Gate(), list[str]()
+async def test_terminate_is_final_at_once_even_with_a_step_in_flight(make_app: MakeApp) -> None:
+    app, gate, after = make_app(), Gate(), list[str]()
 
     @app.workflow
     async def flow(ctx: Context) -> Any:
@@ -43,8 +44,8 @@ async def test_terminate_is_final_at_once_even_with_a_step_in_flight() -> None:
     assert after == []
 
 
-async def test_a_step_in_flight_is_told_when_its_run_is_terminated() -> None:
-    app, cancelled = Holdfast("sqlite://"), asyncio.Event()
+async def test_a_step_in_flight_is_told_when_its_run_is_terminated(make_app: MakeApp) -> None:
+    app, cancelled = make_app(), asyncio.Event()
     began = asyncio.Event()
 
     async def slow() -> None:
@@ -166,8 +167,8 @@ async def test_buffered_events_of_the_old_run_do_not_reach_the_new_one(app: Hold
     assert await run.result(timeout=5) == "for the new one"
 
 
-async def test_late_writes_of_the_old_run_do_not_reach_the_new_one() -> None:
-    app, gates = Holdfast("sqlite://"), [Gate(), Gate()]
+async def test_late_writes_of_the_old_run_do_not_reach_the_new_one(make_app: MakeApp) -> None:
+    app, gates = make_app(), [Gate(), Gate()]
 
     @app.workflow
     async def flow(ctx: Context) -> Any:
@@ -218,8 +219,8 @@ async def test_a_run_in_any_state_can_be_restarted(app: Holdfast, h: Harness, st
     assert await run.result(timeout=5) == "second time"
 
 
-async def test_who_waits_for_a_result_gets_that_of_the_restarted_run() -> None:
-    app = Holdfast("sqlite://")
+async def test_who_waits_for_a_result_gets_that_of_the_restarted_run(make_app: MakeApp) -> None:
+    app = make_app()
 
     @app.workflow
     async def flow(ctx: Context) -> str:

@@ -21,6 +21,7 @@ from holdfast import (
 )
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import finish
 
 
@@ -308,12 +309,12 @@ async def test_the_same_wait_again_returns_the_same_event(app: Holdfast, h: Harn
     assert await run.result() == ["one", "one"]
 
 
-async def test_an_event_wakes_a_waiting_run_of_a_real_app_without_polling() -> None:
+async def test_an_event_wakes_a_waiting_run_of_a_real_app_without_polling(make_app: MakeApp) -> None:
     from holdfast import WorkerConfig
 
     from .driving import until_status
 
-    app = Holdfast("sqlite://", worker=WorkerConfig(poll="60 seconds"))
+    app = make_app(worker=WorkerConfig(poll="60 seconds"))
 
     @app.workflow
     async def flow(ctx: Context) -> Any:

@@ -11,6 +11,7 @@ import pytest
 from holdfast import Context, Holdfast, InvalidLogError, InvalidOptionError, Retry, RunFailedError
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import finish, until
 
 
@@ -198,8 +199,8 @@ async def test_logs_belong_to_their_run_after_a_restart(app: Holdfast, h: Harnes
     assert (line.message, line.run_number, line.is_replay) == ("run 1", 1, False)
 
 
-async def test_following_misses_nothing_and_ends_with_the_run() -> None:
-    app = Holdfast("sqlite://")
+async def test_following_misses_nothing_and_ends_with_the_run(make_app: MakeApp) -> None:
+    app = make_app()
 
     @app.workflow
     async def flow(ctx: Context) -> None:
@@ -236,8 +237,8 @@ async def test_following_a_run_that_is_over_gives_all_its_lines(app: Holdfast, h
     assert [line.message async for line in run.follow_logs()] == ["0", "1", "2"]
 
 
-async def test_lines_of_a_long_step_are_visible_while_it_runs() -> None:
-    app = Holdfast("sqlite://")
+async def test_lines_of_a_long_step_are_visible_while_it_runs(make_app: MakeApp) -> None:
+    app = make_app()
     release = threading.Event()
 
     @app.workflow

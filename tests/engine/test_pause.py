@@ -10,6 +10,7 @@ import pytest
 from holdfast import Context, Handle, Holdfast, InstanceTerminalError
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import until_status
 
 
@@ -62,8 +63,8 @@ async def test_a_waiting_run_pauses_at_once_and_pausing_again_changes_nothing(ap
     assert await _status(run) == "paused"
 
 
-async def test_the_step_in_flight_is_kept_and_the_next_does_not_start() -> None:
-    app, gate, later = Holdfast("sqlite://"), Gate(), list[str]()
+async def test_the_step_in_flight_is_kept_and_the_next_does_not_start(make_app: MakeApp) -> None:
+    app, gate, later = make_app(), Gate(), list[str]()
 
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
@@ -88,8 +89,8 @@ async def test_the_step_in_flight_is_kept_and_the_next_does_not_start() -> None:
         assert await run.result(timeout=5) == ["through", "code after the step", "next step"]
 
 
-async def test_a_pause_holds_when_the_step_was_the_last_thing_before_the_return() -> None:
-    app, gate = Holdfast("sqlite://"), Gate()
+async def test_a_pause_holds_when_the_step_was_the_last_thing_before_the_return(make_app: MakeApp) -> None:
+    app, gate = make_app(), Gate()
 
     @app.workflow
     async def flow(ctx: Context) -> Any:
@@ -105,8 +106,8 @@ async def test_a_pause_holds_when_the_step_was_the_last_thing_before_the_return(
         assert await run.result(timeout=5) == "through"
 
 
-async def test_all_steps_in_flight_are_kept() -> None:
-    app, gates = Holdfast("sqlite://"), [Gate(), Gate()]
+async def test_all_steps_in_flight_are_kept(make_app: MakeApp) -> None:
+    app, gates = make_app(), [Gate(), Gate()]
     calls: list[str] = []
 
     @app.workflow
@@ -131,8 +132,8 @@ async def test_all_steps_in_flight_are_kept() -> None:
         assert await run.result(timeout=5) == ["through", "through"]
 
 
-async def test_a_resume_withdraws_a_pause_that_has_not_taken_effect() -> None:
-    app, gate = Holdfast("sqlite://"), Gate()
+async def test_a_resume_withdraws_a_pause_that_has_not_taken_effect(make_app: MakeApp) -> None:
+    app, gate = make_app(), Gate()
 
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -267,8 +268,8 @@ async def test_a_paused_run_survives_its_worker(app: Holdfast, h: Harness) -> No
     assert await _status(run) == "paused"
 
 
-async def test_persisting_by_task_pauses_without_losing_what_was_buffered() -> None:
-    app, gate, calls = Holdfast("sqlite://"), Gate(), list[int]()
+async def test_persisting_by_task_pauses_without_losing_what_was_buffered(make_app: MakeApp) -> None:
+    app, gate, calls = make_app(), Gate(), list[int]()
 
     @app.workflow(persist="task")
     async def flow(ctx: Context) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from holdfast import Context, Holdfast, Retry, RunFailedError, StepMaxAttemptsExceeded, StepTimeoutError
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import finish, lose_worker
 
 
@@ -285,8 +286,8 @@ async def test_the_default_timeout_is_ten_minutes(app: Holdfast, h: Harness) -> 
     assert "10 min" in status.error.message
 
 
-async def test_a_real_timeout_ends_a_real_step() -> None:
-    app = Holdfast("sqlite://")
+async def test_a_real_timeout_ends_a_real_step(make_app: MakeApp) -> None:
+    app = make_app()
 
     @app.step(timeout="20 ms", retry=Retry(limit=0))
     async def hangs() -> None:

@@ -12,6 +12,7 @@ import pytest
 from holdfast import Context, Holdfast, RunFailedError
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import finish
 
 
@@ -159,8 +160,8 @@ async def test_anonymous_sleeps_are_durable_but_no_steps(app: Holdfast, h: Harne
     assert (await run.history()).steps == []
 
 
-async def test_sleepers_wake_on_time_in_a_real_app() -> None:
-    app = Holdfast("sqlite://")
+async def test_sleepers_wake_on_time_in_a_real_app(make_app: MakeApp) -> None:
+    app = make_app()
     flow = _napping(app, nap="30 ms")
     async with app:
         runs = [await app.start(flow) for _ in range(20)]

@@ -12,6 +12,7 @@ import pytest
 from holdfast import Context, Holdfast, Limits, RunFailedError
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import finish, step_keys, until_status
 
 
@@ -191,8 +192,8 @@ async def test_sync_steps_run_in_threads_and_do_not_block_others(app: Holdfast, 
     assert await finish(h, flow) == [1, 2, 3, "quick"]
 
 
-async def test_a_blocking_sync_step_leaves_the_loop_free() -> None:
-    app = Holdfast("sqlite://")
+async def test_a_blocking_sync_step_leaves_the_loop_free(make_app: MakeApp) -> None:
+    app = make_app()
     release = threading.Event()
 
     @app.step
@@ -220,8 +221,8 @@ async def test_a_blocking_sync_step_leaves_the_loop_free() -> None:
 
 
 @pytest.mark.parametrize("kind", ["async step", "sync step", "workflow"])
-async def test_an_exit_is_that_runs_failure_and_nobody_elses(kind: str) -> None:
-    app = Holdfast("sqlite://")
+async def test_an_exit_is_that_runs_failure_and_nobody_elses(make_app: MakeApp, kind: str) -> None:
+    app = make_app()
 
     async def leave() -> None:
         sys.exit(3)
@@ -336,8 +337,8 @@ async def test_a_step_call_that_is_not_awaited_is_a_system_warning(app: Holdfast
     assert calls == []
 
 
-async def test_the_step_limit_ends_a_run_and_sleeps_do_not_count() -> None:
-    app = Holdfast("sqlite://", limits=Limits(steps=3))
+async def test_the_step_limit_ends_a_run_and_sleeps_do_not_count(make_app: MakeApp) -> None:
+    app = make_app(limits=Limits(steps=3))
 
     @app.workflow
     async def flow(ctx: Context, steps: int) -> int:

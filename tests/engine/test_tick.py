@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +10,8 @@ import pytest
 from holdfast import Context, Holdfast, Retry
 from holdfast.errors import InvalidOptionError
 from holdfast.testing import Harness
+
+from .conftest import MakeApp
 
 
 def _noting(app: Holdfast, order: list[str]) -> Any:
@@ -117,8 +118,8 @@ async def test_steps_left_out_of_a_tick_are_left_for_the_next(app: Holdfast, h: 
     assert await run.result(timeout=5) == [0, 1, 2, 3]
 
 
-async def test_concurrent_ticks_run_each_run_once(tmp_path: Path) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/app.db")
+async def test_concurrent_ticks_run_each_run_once(make_app: MakeApp) -> None:
+    app = make_app()
     calls: list[int] = []
 
     @app.workflow

@@ -24,6 +24,7 @@ from holdfast import (
 )
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import finish
 
 WILD_TEXT = "NUL \x00, lone \ud800 surrogates \udfff, ünïcode 🦀, quotes \"'\\ and \n newlines"
@@ -235,8 +236,8 @@ async def test_an_output_that_cannot_be_stored_fails_the_run(app: Holdfast, h: H
     assert "'flow'" in caught.value.error.message
 
 
-async def test_what_is_too_large_is_refused_at_once_by_name() -> None:
-    app = Holdfast("sqlite://", limits=Limits(params=100, result=100, event_payload=100))
+async def test_what_is_too_large_is_refused_at_once_by_name(make_app: MakeApp) -> None:
+    app = make_app(limits=Limits(params=100, result=100, event_payload=100))
     calls: list[int] = []
 
     def make(size: int) -> str:

@@ -12,6 +12,7 @@ import pytest
 from holdfast import Context, Holdfast, Retry, RunFailedError, WorkerConfig
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import lose_worker, until, until_status
 from .test_pause import Gate
 
@@ -92,8 +93,8 @@ async def test_waiting_for_what_never_comes(app: Holdfast, h: Harness) -> None:
     assert "nothing outside will bring about" in (await run.describe()).why
 
 
-async def test_running_a_step() -> None:
-    app, gate = Holdfast("sqlite://"), Gate()
+async def test_running_a_step(make_app: MakeApp) -> None:
+    app, gate = make_app(), Gate()
 
     @app.workflow
     async def flow(ctx: Context) -> None:
@@ -142,8 +143,8 @@ async def test_put_off(app: Holdfast, h: Harness) -> None:
     assert (await run.status()).status == "complete"
 
 
-async def test_parked_after_too_many_lost_workers() -> None:
-    app = Holdfast("sqlite://", worker=WorkerConfig(max_losses=2))
+async def test_parked_after_too_many_lost_workers(make_app: MakeApp) -> None:
+    app = make_app(worker=WorkerConfig(max_losses=2))
 
     @app.workflow
     async def flow(ctx: Context) -> None:
@@ -264,8 +265,8 @@ async def test_waiting_for_a_result_may_take_too_long_without_harm(app: Holdfast
     assert await run.result(timeout=5) == "done"
 
 
-async def test_many_may_wait_for_one_result() -> None:
-    app, gate = Holdfast("sqlite://"), Gate()
+async def test_many_may_wait_for_one_result(make_app: MakeApp) -> None:
+    app, gate = make_app(), Gate()
 
     @app.workflow
     async def flow(ctx: Context) -> Any:

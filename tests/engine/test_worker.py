@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +11,7 @@ import pytest
 from holdfast import Context, Holdfast, Retry, WorkerConfig
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import finish, lose_worker, until, until_status
 from .test_pause import Gate
 
@@ -48,8 +48,8 @@ def _everything(app: Holdfast) -> Any:
 
 
 @pytest.mark.parametrize("config", HOSTILE, ids=lambda c: f"concurrency={c.concurrency},cache={c.cache}")
-async def test_hostile_settings_give_the_same_results(tmp_path: Path, config: WorkerConfig) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/app.db", worker=config)
+async def test_hostile_settings_give_the_same_results(make_app: MakeApp, config: WorkerConfig) -> None:
+    app = make_app(worker=config)
     everything = _everything(app)
     async with app:
         runs = [await app.start(everything, n) for n in range(5)]
@@ -59,8 +59,8 @@ async def test_hostile_settings_give_the_same_results(tmp_path: Path, config: Wo
     assert found == [[n, f"{n}a", f"{n}b", None, f"event {n}"] for n in range(5)]
 
 
-async def test_a_run_starts_at_once_without_a_poll() -> None:
-    app = Holdfast("sqlite://", worker=WorkerConfig(poll="60 seconds"))
+async def test_a_run_starts_at_once_without_a_poll(make_app: MakeApp) -> None:
+    app = make_app(worker=WorkerConfig(poll="60 seconds"))
 
     @app.workflow
     async def flow(ctx: Context) -> str:
@@ -80,8 +80,8 @@ def _start(id: str) -> Any:
     return Start(id)
 
 
-async def test_no_more_runs_are_held_than_the_settings_allow() -> None:
-    app, gates = Holdfast("sqlite://", worker=WorkerConfig(concurrency=3)), [Gate() for _ in range(10)]
+async def test_no_more_runs_are_held_than_the_settings_allow(make_app: MakeApp) -> None:
+    app, gates = make_app(worker=WorkerConfig(concurrency=3)), [Gate() for _ in range(10)]
     at_once, most = [0], [0]
 
     @app.workflow
@@ -103,8 +103,8 @@ async def test_no_more_runs_are_held_than_the_settings_allow() -> None:
         assert most[0] == 3
 
 
-async def test_a_worker_that_leaves_waits_for_steps_and_gives_leases_back(tmp_path: Path) -> None:
-    app, gate, calls = Holdfast(f"sqlite:///{tmp_path}/app.db"), Gate(), list[str]()
+async def test_a_worker_that_leaves_waits_for_steps_and_gives_leases_back(make_app: MakeApp) -> None:
+    app, gate, calls = make_app(), Gate(), list[str]()
 
     @app.workflow
     async def flow(ctx: Context) -> str:
@@ -127,8 +127,8 @@ async def test_a_worker_that_leaves_waits_for_steps_and_gives_leases_back(tmp_pa
         assert (gate_step.step_key, gate_step.attempts) == ("gate", 1)
 
 
-async def test_leaving_is_bounded_and_what_was_cut_off_runs_again(tmp_path: Path) -> None:
-    app = Holdfast(f"sqlite:///{tmp_path}/app.db", worker=WorkerConfig(drain="20 ms"))
+async def test_leaving_is_bounded_and_what_was_cut_off_runs_again(make_app: MakeApp) -> None:
+    app = make_app(worker=WorkerConfig(drain="20 ms"))
     calls: list[int] = []
     began = asyncio.Event()
 
@@ -151,8 +151,8 @@ async def test_leaving_is_bounded_and_what_was_cut_off_runs_again(tmp_path: Path
         assert await run.result(timeout=5) == "second", "a lease given back costs no attempt and no waiting"
 
 
-async def test_a_run_that_kills_its_workers_is_parked_and_blocks_nobody() -> None:
-    app = Holdfast("sqlite://", worker=WorkerConfig(max_losses=3))
+async def test_a_run_that_kills_its_workers_is_parked_and_blocks_nobody(make_app: MakeApp) -> None:
+    app = make_app(worker=WorkerConfig(max_losses=3))
 
     @app.workflow
     async def poison(ctx: Context) -> None: ...
@@ -206,8 +206,8 @@ async def test_a_run_on_which_the_engine_itself_fails_is_parked(
 
 
 @pytest.mark.parametrize("cache", [0, 1])
-async def test_runs_pushed_out_of_the_cache_come_back_by_replay(cache: int) -> None:
-    app = Holdfast("sqlite://", worker=WorkerConfig(cache=cache))
+async def test_runs_pushed_out_of_the_cache_come_back_by_replay(make_app: MakeApp, cache: int) -> None:
+    app = make_app(worker=WorkerConfig(cache=cache))
     starts: list[int] = []
 
     @app.workflow
@@ -240,8 +240,8 @@ async def test_a_machine_in_the_cache_is_of_no_use_once_another_worker_moved_the
     assert await run.result(timeout=5) == ["here", "elsewhere", "here again"]
 
 
-async def test_cleanup_of_a_run_that_is_dropped_from_memory_cannot_run_steps() -> None:
-    app = Holdfast("sqlite://", worker=WorkerConfig(cache=0))
+async def test_cleanup_of_a_run_that_is_dropped_from_memory_cannot_run_steps(make_app: MakeApp) -> None:
+    app = make_app(worker=WorkerConfig(cache=0))
     effects: list[str] = []
 
     @app.step
@@ -268,8 +268,8 @@ async def test_cleanup_of_a_run_that_is_dropped_from_memory_cannot_run_steps() -
         assert effects == ["cleanup"]
 
 
-async def test_a_worker_leaves_other_queues_alone() -> None:
-    app = Holdfast("sqlite://", worker=WorkerConfig(queues=("slow",)))
+async def test_a_worker_leaves_other_queues_alone(make_app: MakeApp) -> None:
+    app = make_app(worker=WorkerConfig(queues=("slow",)))
 
     @app.workflow
     async def flow(ctx: Context) -> str:
@@ -283,8 +283,8 @@ async def test_a_worker_leaves_other_queues_alone() -> None:
         assert "queue 'default'" in (await other.describe()).why
 
 
-async def test_leases_are_renewed_during_long_steps() -> None:
-    app, release = Holdfast("sqlite://", worker=WorkerConfig(lease="60 ms", poll="5 ms")), threading.Event()
+async def test_leases_are_renewed_during_long_steps(make_app: MakeApp) -> None:
+    app, release = make_app(worker=WorkerConfig(lease="60 ms", poll="5 ms")), threading.Event()
     calls: list[int] = []
 
     @app.workflow
@@ -312,8 +312,8 @@ async def test_leases_are_renewed_during_long_steps() -> None:
     assert calls == [1]
 
 
-async def test_a_busy_run_does_not_starve_another() -> None:
-    app = Holdfast("sqlite://")
+async def test_a_busy_run_does_not_starve_another(make_app: MakeApp) -> None:
+    app = make_app()
 
     @app.workflow
     async def busy(ctx: Context) -> int:

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.ports import SystemRandomness
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import Store
 from holdfast.store.sqlite import SqliteStore
+from postgres_server import database_of
 from store.world import Database, FakeClock, World
 
 
@@ -20,11 +23,18 @@ def _sqlite_memory(folder: Path, clock: FakeClock) -> Store:
     return SqliteStore(None, clock=clock)
 
 
+def _postgres(folder: Path, clock: FakeClock) -> Store:
+    return PostgresStore(database_of(folder), clock=clock, random=SystemRandomness())
+
+
 STORES: dict[str, Callable[[Path, FakeClock], Store]] = {
     "sqlite": _sqlite_file,
     "sqlite-memory": _sqlite_memory,
+    "postgres": _postgres,
 }
-SHARED = ["sqlite"]
+NUMBERED = ["postgres"]
+"""Those whose placeholders are $1, $2."""
+SHARED = ["sqlite", "postgres"]
 """Those that two stores, in one process or two, can have open at the same time."""
 
 
@@ -38,7 +48,7 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
     """An open store on an empty database."""
     store = STORES[request.param](tmp_path, clock)
     await store.open()
-    yield World(store, clock)
+    yield World(store, clock, numbered=request.param in NUMBERED)
     await store.close()
 
 

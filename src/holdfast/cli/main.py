@@ -1,23 +1,31 @@
 """The ``holdfast`` command: reads arguments, hands over, and turns errors into one line and an exit code.
 
-Exit codes: 0 as promised, 1 it failed, 2 wrong usage, 130 interrupted.
+Exit codes: 0 as promised, 1 it failed, 2 wrong usage, 130 interrupted, 143 ended by a second SIGTERM.
 """
 
 from __future__ import annotations
 
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from holdfast.cli.instances import instances
+from holdfast.cli.serve import dev, serve
+from holdfast.cli.workflows import workflows
+
 cli = typer.Typer(
     name="holdfast",
-    add_completion=False,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+cli.command()(dev)
+cli.command()(serve)
+cli.add_typer(workflows, name="workflows")
+cli.add_typer(instances, name="instances")
 
 
 def _show_version(wanted: bool) -> None:
@@ -39,9 +47,11 @@ def holdfast(
 
     \b
     Examples:
-      holdfast demo                 watch an order survive the death of its worker
-      holdfast demo --file my.db    the same, on a file of your choice
-      holdfast demo --help          what a command does, with examples
+      holdfast demo                        watch an order survive the death of its worker
+      holdfast demo --file my.db           the same, on a file of your choice
+      holdfast worker shop:app             run the workflows of the app in shop.py
+      holdfast migrate sqlite:///shop.db   bring a database up to date
+      holdfast worker --help               what a command does, with examples
     """
     del version  # handled by its callback
     if context.invoked_subcommand is None:
@@ -79,17 +89,114 @@ def demo(
         raise typer.Exit(1)
 
 
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+@cli.command()
+def worker(
+    target: Annotated[
+        str, typer.Argument(metavar="MODULE:APP", help="Where the app is, as for an import: shop:app, jobs.main:app.")
+    ],
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, help="Worker processes; more than one are supervised.")
+    ] = 1,
+    concurrency: Annotated[
+        int | None,
+        typer.Option("--concurrency", metavar="M", min=1, help="Runs held at the same time, by each process."),
+    ] = None,
+    queue: Annotated[
+        list[str] | None,
+        typer.Option("--queue", metavar="Q", help="Take runs of this queue only. Repeat it for several."),
+    ] = None,
+    drain: Annotated[
+        str | None,
+        typer.Option("--drain", metavar="DURATION", help="How long steps in flight get to end: 45, '90 s', '5 min'."),
+    ] = None,
+    app_dir: Annotated[
+        Path, typer.Option("--app-dir", metavar="PATH", help="Look for the module here first.", show_default=True)
+    ] = Path(),
+    log_level: Annotated[
+        LogLevel | None,
+        typer.Option("--log-level", help="Default: info, unless the module sets up logging.", case_sensitive=False),
+    ] = None,
+    lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
+) -> None:
+    """Run the workflows of an app, until SIGTERM or SIGINT.
+
+    The first signal drains: no more steps start, those in flight get time to end, and all runs are given back, so that
+    other workers go on with them at once. A second signal ends it on the spot. What the options do not say is as in
+    the app's WorkerConfig.
+
+    With several processes, one that dies is replaced, after a growing pause if it dies again and again. If the
+    supervising process is killed, its workers drain and end.
+
+    \b
+    Examples:
+      holdfast worker shop:app                           one process, in the directory of shop.py
+      holdfast worker shop:app --processes 4             four of them
+      holdfast worker shop:app --queue mail --queue bulk runs of these queues only
+      holdfast worker jobs.main:app --app-dir /srv/shop  from anywhere
+      holdfast worker shop:app --drain '2 min'           for steps that take their time
+
+    Exit code 0 after a drain, 1 if the app cannot be run, 2 if there is none.
+    """
+    from holdfast.cli.worker import WorkerOptions, work  # noqa: PLC0415  (the engine)
+
+    options = WorkerOptions(target, app_dir, concurrency, tuple(queue or ()), drain, log_level)
+    if processes == 1:
+        work(options, lifeline)
+        return
+    from holdfast.cli.supervisor import supervise  # noqa: PLC0415
+
+    raise typer.Exit(supervise(options, processes))
+
+
+@cli.command()
+def migrate(
+    url: Annotated[
+        str, typer.Argument(metavar="URL", envvar="HOLDFAST_DATABASE_URL", help="The database, as the app names it.")
+    ],
+    schema: Annotated[
+        str | None, typer.Option("--schema", metavar="NAME", help="The PostgreSQL schema with Holdfast's tables.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="Change nothing; fail if a migration is due.")] = False,
+) -> None:
+    """Bring the tables in a database up to date, before workers with new code start.
+
+    Safe while others work, and when several do it at once. Keep a password out of the list of processes: give the URL
+    in the environment.
+
+    \b
+    Examples:
+      holdfast migrate sqlite:///shop.db               a file in this directory, made if there is none
+      holdfast migrate postgresql://app@db1/shop       a server
+      HOLDFAST_DATABASE_URL=... holdfast migrate       from the environment
+      holdfast migrate --check sqlite:///shop.db       is there something to do?
+
+    Exit code 0 if the database is up to date now, 1 if it is not.
+    """
+    from holdfast.cli.migration import bring_up_to_date  # noqa: PLC0415  (the engine)
+
+    typer.echo(bring_up_to_date(url, schema, check=check))
+
+
 def main() -> None:
     """The console script."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="replace")  # a terminal that cannot show a sign shows "?"
+    from holdfast.cli.errors import WrongUsageError  # noqa: PLC0415
     from holdfast.errors import HoldfastError  # noqa: PLC0415
 
     try:
         cli()
     except HoldfastError as error:
-        sys.exit(f"holdfast: {error}")
+        sys.stderr.write(f"holdfast: {' '.join(str(error).split())}\n")
+        sys.exit(2 if isinstance(error, WrongUsageError) else 1)
     except KeyboardInterrupt:
         sys.stderr.write("holdfast: interrupted\n")
         sys.exit(130)

@@ -266,11 +266,8 @@ class Database:
             jobs, more = self._take()
             with self._using:
                 self._run(jobs)
-                if (last := jobs[-1]).mode is Mode.GUEST:
-                    self._answer(jobs)
-                    jobs = []
-                    self._host(last)
-                del last
+                if jobs[-1].mode is Mode.GUEST:
+                    jobs = self._host(jobs)
             self._answer(jobs)
             with self._using:
                 self._checkpoint()
@@ -284,15 +281,18 @@ class Database:
                 jobs.append(self._queue.get_nowait())
         return jobs, jobs[-1].mode is not Mode.LAST
 
-    def _host(self, job: Job) -> None:
-        if job.error is not None:
-            return
-        guest: Guest = job.argument
+    def _host(self, jobs: list[Job]) -> list[Job]:
+        """Answer them, and let the last one stay. What is still to be answered: nothing."""
+        error, guest = jobs[-1].error, jobs[-1].argument
         self._guest = guest
         if self._stopping:
-            guest.leave()
-        guest.stay()
+            guest.leave()  # before it knows that it is here
+        self._answer(jobs)
+        jobs = []
+        if error is None:
+            guest.stay()
         self._guest = None
+        return jobs
 
     def _run(self, jobs: list[Job]) -> None:
         for bare, part in groupby(jobs, _is_bare):

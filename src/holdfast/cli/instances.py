@@ -1,0 +1,348 @@
+"""``holdfast instances``: look at runs and steer them. Speaks HTTP only; how things look is in ``views``."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.options import InstanceId, WorkflowName, read_json, remote_command
+from holdfast.cli.remote import Remote
+
+instances = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+class Status(StrEnum):
+    ACTIVE = "active"
+    WAITING = "waiting"
+    PAUSED = "paused"
+    COMPLETE = "complete"
+    ERRORED = "errored"
+    TERMINATED = "terminated"
+    CANCELLED = "cancelled"
+
+
+class Level(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARN = "warn"
+    ERROR = "error"
+
+
+class Order(StrEnum):
+    ASC = "asc"
+    DESC = "desc"
+
+
+PageSize = Annotated[
+    int | None,
+    typer.Option("--page-size", metavar="N", min=1, max=100, help="Show one page of so many (1 to 100)."),
+]
+RunNumber = Annotated[
+    int | None, typer.Option("--run", metavar="N", min=0, help="This run; restarts count up from 0. Default: the last.")
+]
+LogLevel = Annotated[Level | None, typer.Option("--log-level", help="Only log lines of exactly this level.")]
+LogCategory = Annotated[
+    str | None, typer.Option("--log-category", metavar="C", help="Only log lines of this category.")
+]
+Ordering = Annotated[Order, typer.Option("--order", help="Oldest first (asc) or newest first (desc).")]
+LogsCursor = Annotated[
+    str | None, typer.Option("--logs-cursor", metavar="CURSOR", help="Go on with the log lines behind this cursor.")
+]
+
+
+@instances.callback()
+def about() -> None:
+    """Look at instances of workflows, and steer them.
+
+    \b
+    Examples, with $HOLDFAST_BASE_URL set:
+      holdfast instances list -w fulfil --status errored     what went wrong?
+      holdfast instances get -w fulfil -i order-1            what is it doing, and why?
+      holdfast instances history -w fulfil -i order-1        what happened so far?
+      holdfast instances logs -w fulfil -i order-1 --follow  what is happening now?
+    """
+
+
+# --- looking
+
+
+@instances.command(name="list")
+@remote_command
+def list_instances(
+    remote: Remote,
+    workflow: WorkflowName,
+    status: Annotated[Status | None, typer.Option("--status", help="Only those with this status.")] = None,
+    page_size: PageSize = None,
+    cursor: Annotated[
+        str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on behind this cursor, which a page ends with.")
+    ] = None,
+) -> None:
+    """List the instances of a workflow, newest first, 25 to a page.
+
+    \b
+    Examples:
+      holdfast instances list -w fulfil
+      holdfast instances list -w fulfil --status errored --page-size 100
+      holdfast instances list -w fulfil --cursor i1234
+    """
+    from holdfast.cli import views  # noqa: PLC0415  (rich)
+
+    query = {"status": status, "pageSize": page_size, "cursor": cursor}
+    views.show_list(remote.get(workflow, "instances", expect="instances", query=query), workflow, status)
+
+
+@instances.command()
+@remote_command
+def get(
+    remote: Remote,
+    workflow: WorkflowName,
+    id: InstanceId,
+    full: Annotated[bool, typer.Option("--full", help="Show the input and the output too.")] = False,
+) -> None:
+    """Show what an instance is doing, and why.
+
+    Its status, its current step and its times; with --full also what went in and what came out.
+
+    \b
+    Examples:
+      holdfast instances get -w fulfil -i order-1
+      holdfast instances get -w fulfil -i order-1 --full
+    """
+    from holdfast.cli import views  # noqa: PLC0415  (rich)
+
+    views.show_instance(remote.get(workflow, "instances", id, expect="details"), workflow, full=full)
+
+
+@instances.command()
+@remote_command
+def history(
+    remote: Remote,
+    workflow: WorkflowName,
+    id: InstanceId,
+    run: RunNumber = None,
+    include_logs: Annotated[bool, typer.Option("--include-logs", help="Tell the log lines too.")] = False,
+    log_level: LogLevel = None,
+    log_category: LogCategory = None,
+    order: Ordering = Order.ASC,
+    page_size: PageSize = None,
+    steps_cursor: Annotated[
+        str | None, typer.Option("--steps-cursor", metavar="CURSOR", help="Go on with the steps behind this cursor.")
+    ] = None,
+    events_cursor: Annotated[
+        str | None, typer.Option("--events-cursor", metavar="CURSOR", help="Go on with the events behind this cursor.")
+    ] = None,
+    logs_cursor: LogsCursor = None,
+) -> None:
+    """Tell what happened in a run.
+
+    Steps, attempts, retries, waits, events and errors, in the order of time. All of it, or one page if you give
+    --page-size or a cursor.
+
+    \b
+    Examples:
+      holdfast instances history -w fulfil -i order-1
+      holdfast instances history -w fulfil -i order-1 --include-logs --log-level error
+      holdfast instances history -w fulfil -i order-1 --run 0      before the first restart
+      holdfast instances history -w fulfil -i order-1 --order desc | head
+    """
+    from holdfast.cli import past, views  # noqa: PLC0415  (rich)
+
+    instance = remote.get(workflow, "instances", id, expect="meta")
+    filters = {"logLevel": log_level, "logCategory": log_category} if include_logs else {}
+    wanted = past.Wanted(
+        path=(workflow, "instances", id),
+        query={"runNumber": run, "order": order, "includeLogs": "true" if include_logs else None, **filters},
+        page_size=page_size,
+        cursors={"steps": steps_cursor, "events": events_cursor, "logs": logs_cursor},
+    )
+    views.show_history(past.read(remote, wanted), instance, newest_first=order is Order.DESC)
+
+
+@instances.command()
+@remote_command
+def logs(
+    remote: Remote,
+    workflow: WorkflowName,
+    id: InstanceId,
+    run: RunNumber = None,
+    follow: Annotated[
+        bool,
+        typer.Option(
+            "--follow",
+            "-f",
+            help="Go on as lines are written, until the run has ended. A server that goes away is waited for.",
+        ),
+    ] = False,
+    log_level: LogLevel = None,
+    log_category: LogCategory = None,
+    order: Ordering = Order.ASC,
+    page_size: PageSize = None,
+    logs_cursor: LogsCursor = None,
+) -> None:
+    """Show what a run has logged.
+
+    All of it, or one page if you give --page-size or a cursor. Times are UTC. Lines that a replay wrote again are left
+    out.
+
+    \b
+    Examples:
+      holdfast instances logs -w fulfil -i order-1
+      holdfast instances logs -w fulfil -i order-1 --follow
+      holdfast instances logs -w fulfil -i order-1 --log-level error
+      holdfast instances logs -w fulfil -i order-1 --log-category system    what the engine says
+    """
+    from holdfast.cli import past, views  # noqa: PLC0415  (rich)
+
+    path = (workflow, "instances", id)
+    filters: dict[str, object] = {"logLevel": log_level, "logCategory": log_category}
+    if not follow:
+        query = {"runNumber": run, "order": order, "includeLogs": "true", **filters}
+        wanted = past.Wanted(path, query, page_size, {"logs": logs_cursor})
+        views.show_logs(past.read(remote, wanted, lists=("logs",)))
+        return
+    if order is Order.DESC or page_size is not None:
+        raise typer.BadParameter("lines are followed as they come; leave out --order and --page-size")
+    from holdfast.cli.follow import Follower  # noqa: PLC0415
+
+    views.show_followed(Follower(remote, path, filters, logs_cursor), run)
+
+
+# --- steering
+
+
+@instances.command()
+@remote_command
+def create(
+    remote: Remote,
+    workflow: WorkflowName,
+    id: Annotated[
+        str | None,
+        typer.Option("--id", "-i", metavar="ID", help="The id of the new instance. Default: the server makes one."),
+    ] = None,
+    params: Annotated[
+        str | None, typer.Option("--params", metavar="JSON", parser=read_json, help="The input of the workflow.")
+    ] = None,
+) -> None:
+    """Start a new instance of a workflow.
+
+    With an id it is safe to repeat: an id is used only once. Without one, it is repeated only if the server certainly
+    did not get it.
+
+    \b
+    Examples:
+      holdfast instances create -w fulfil -i order-1 --params '{"id": "order-1", "total": 125}'
+      holdfast instances create -w greet --params '"ann"'
+    """
+    from holdfast.cli import views  # noqa: PLC0415  (rich)
+
+    body = _json_object(id=None if id is None else json.dumps(id), params=params)
+    answer = remote.post(workflow, "instances", expect="id", body=body, repeatable=id is not None)
+    views.show_created(answer, workflow)
+
+
+@instances.command()
+@remote_command
+def pause(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
+    """Pause an instance: it stops before its next step. Events are kept, and timers go on counting.
+
+    \b
+    Examples:
+      holdfast instances pause -w fulfil -i order-1
+      holdfast instances get -w fulfil -i order-1       see when it has taken effect
+    """
+    _manage(remote, workflow, id, "pause", "is asked to pause")
+
+
+@instances.command()
+@remote_command
+def resume(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
+    """Let a paused instance go on. One that is not paused stays as it is.
+
+    \b
+    Examples:
+      holdfast instances resume -w fulfil -i order-1
+    """
+    _manage(remote, workflow, id, "resume", "may go on")
+
+
+@instances.command()
+@remote_command
+def restart(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
+    """Begin an instance again from the start.
+
+    With the input it had. The old run stays readable: see `history --run`.
+
+    \b
+    Examples:
+      holdfast instances restart -w fulfil -i order-1
+      holdfast instances history -w fulfil -i order-1 --run 0      the run before the first restart
+    """
+    _manage(remote, workflow, id, "restart", "begins again", repeatable=False)
+
+
+@instances.command()
+@remote_command
+def terminate(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
+    """End an instance now. Its code gets no chance to clean up; nothing in flight can undo it.
+
+    \b
+    Examples:
+      holdfast instances terminate -w fulfil -i order-1
+    """
+    _manage(remote, workflow, id, "terminate", "is terminated")
+
+
+@instances.command()
+@remote_command
+def cancel(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
+    """Ask an instance to end. Its code may clean up first.
+
+    \b
+    Examples:
+      holdfast instances cancel -w fulfil -i order-1
+    """
+    _manage(remote, workflow, id, "cancel", "is asked to end")
+
+
+@instances.command(name="send-event")
+@remote_command
+def send_event(
+    remote: Remote,
+    workflow: WorkflowName,
+    id: InstanceId,
+    type: Annotated[str, typer.Option("--type", "-t", metavar="TYPE", help="The type that the workflow waits for.")],
+    payload: Annotated[
+        str | None, typer.Option("--payload", metavar="JSON", parser=read_json, help="What the event says.")
+    ] = None,
+) -> None:
+    """Send an event to an instance. It is kept until the workflow waits for its type.
+
+    Safe to repeat by itself: the event carries an id, and the same id is delivered once. Running the command again
+    sends another event.
+
+    \b
+    Examples:
+      holdfast instances send-event -w fulfil -i order-1 -t approval --payload '{"by": "ann"}'
+      holdfast instances send-event -w fulfil -i order-1 -t go
+    """
+    from holdfast.cli import views  # noqa: PLC0415  (rich)
+
+    body = _json_object(type=json.dumps(type), payload=payload, id=json.dumps(str(uuid.uuid4())))
+    answer = remote.post(workflow, "instances", id, "events", expect="accepted", body=body, repeatable=True)
+    views.show_sent(answer, workflow, id, type)
+
+
+def _manage(remote: Remote, workflow: str, id: str, action: str, outcome: str, *, repeatable: bool = True) -> None:
+    from holdfast.cli import views  # noqa: PLC0415  (rich)
+
+    remote.post(workflow, "instances", id, action, expect="ok", repeatable=repeatable)
+    views.show_managed(workflow, id, outcome)
+
+
+def _json_object(**fields: str | None) -> str:
+    """An object of fields that are JSON already; those without a value are left out."""
+    return "{" + ", ".join(f'"{name}": {text}' for name, text in fields.items() if text is not None) + "}"

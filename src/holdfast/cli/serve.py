@@ -1,0 +1,103 @@
+"""The commands ``holdfast serve`` and ``holdfast dev``: their arguments. What they do is in ``server`` and ``dev``."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from holdfast.cli.options import read_seconds
+
+
+class LogLevel(StrEnum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+Target = Annotated[
+    str, typer.Argument(metavar="MODULE:APP", help="Where the app is, as for an import: shop:app, jobs.main:app.")
+]
+Host = Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")]
+Port = Annotated[
+    int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+]
+Insecure = Annotated[
+    bool, typer.Option("--insecure", help="Let others than this machine in, even if the app has no authorize hooks.")
+]
+AppDir = Annotated[Path, typer.Option("--app-dir", metavar="PATH", help="Look for the module here first.")]
+Level = Annotated[
+    LogLevel | None,
+    typer.Option("--log-level", help="Default: info, unless the module sets up logging.", case_sensitive=False),
+]
+_DRAIN = "How long steps in flight get to end: 45, '90 s', '5 min'."
+_DEV_DRAIN = 2.0
+
+
+def serve(
+    target: Target,
+    worker: Annotated[bool, typer.Option("--worker", help="Run the workflows too, in this process.")] = False,
+    host: Host = "127.0.0.1",
+    port: Port = 8787,
+    insecure: Insecure = False,
+    drain: Annotated[
+        float | None, typer.Option("--drain", metavar="DURATION", parser=read_seconds, help=_DRAIN)
+    ] = None,
+    app_dir: AppDir = Path(),
+    log_level: Level = None,
+    lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
+    hints: Annotated[bool, typer.Option("--hints", hidden=True)] = False,
+) -> None:
+    """Serve the HTTP API of an app, until SIGTERM or SIGINT.
+
+    Prints the base URL, which the management commands take. Without --worker, runs are started and steered here, and
+    run by workers elsewhere. The first signal lets requests, and steps in flight, end; a second one ends it at once.
+
+    \b
+    Examples:
+      holdfast serve shop:app                      the API alone, on 127.0.0.1:8787
+      holdfast serve shop:app --worker             with a worker in the same process
+      holdfast serve shop:app --host 0.0.0.0       for others; the app needs authorize hooks
+      holdfast serve jobs.main:app --app-dir /srv/shop --port 9000
+
+    Exit code 0 after a signal, 1 if it cannot serve, 2 if there is no such app.
+    """
+    from holdfast.cli.server import ServeOptions, run_server  # noqa: PLC0415  (the engine)
+
+    options = ServeOptions(
+        target, app_dir, host, port, worker=worker, insecure=insecure, drain=drain, log_level=log_level, hints=hints
+    )
+    run_server(options, lifeline)
+
+
+def dev(
+    target: Target,
+    host: Host = "127.0.0.1",
+    port: Port = 8787,
+    insecure: Insecure = False,
+    app_dir: AppDir = Path(),
+    log_level: Level = None,
+) -> None:
+    """Run a worker and the API; restart on changes.
+
+    For development: starts anew when a .py file below --app-dir changes, and runs go on where they were. Code that
+    does not load any more is reported, and tried again with the next change.
+
+    \b
+    Examples:
+      holdfast dev shop:app                 on 127.0.0.1:8787; prints what to try next
+      holdfast dev shop:app --port 9000
+      holdfast dev jobs.main:app --app-dir src
+
+    Exit code 0 after a signal; 1 or 2 if the app cannot be run to begin with.
+    """
+    from holdfast.cli.dev import develop  # noqa: PLC0415  (the engine)
+    from holdfast.cli.server import ServeOptions  # noqa: PLC0415
+
+    options = ServeOptions(
+        target, app_dir, host, port, worker=True, insecure=insecure, drain=_DEV_DRAIN, log_level=log_level
+    )
+    raise typer.Exit(develop(options))

@@ -1,0 +1,145 @@
+"""A run's history as a story: what happened, in the order in which it happened.
+
+The server lists steps, events and logs, each with the times of its beginning and end; here they become one list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from rich.text import Text
+
+from holdfast.cli.safe import one_line
+from holdfast.cli.shown import brief, error_text, log_line, when
+from holdfast.cli.wire import Fields
+
+_LATER = datetime.max.replace(tzinfo=UTC)
+_FIRST, _LAST = -1, 1_000_000
+_MILLISECOND = timedelta(milliseconds=1)
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One line of the story. ``place`` puts those of the same millisecond in order; no time: it is still to come."""
+
+    at: datetime | None
+    place: tuple[int, int]
+    text: Text
+
+    @property
+    def order(self) -> tuple[datetime, tuple[int, int]]:
+        return self.at or _LATER, self.place
+
+
+def told(steps: list[Fields], events: list[Fields], logs: list[Fields], run: Fields | None) -> list[Moment]:
+    """All moments, first to last. ``run``: the description of the instance, if this is its current run."""
+    moments = [*_of_events(events), *_of_logs(logs, steps)]
+    for number, step in enumerate(steps):
+        moments += _of_step(number, step)
+    if run is not None:
+        moments += _of_run(run)
+    return sorted(moments, key=lambda moment: moment.order)
+
+
+def _of_run(run: Fields) -> Iterator[Moment]:
+    meta, details = run.fields("meta"), run.fields("details")
+    if meta.time("startedAt") is not None:
+        yield Moment(meta.time("startedAt"), (_FIRST - 1, 0), Text("the run began"))
+    if meta.time("completedAt") is not None:
+        status, error = one_line(details.text("status")), error_text(details.fields("error"))
+        good = status == "complete"
+        text = f"the run ended: {status}" + (f": {error}" if error else "")
+        yield Moment(meta.time("completedAt"), (_LAST + 1, 0), Text(text, "bold green" if good else "bold red"))
+
+
+def _of_events(events: Iterable[Fields]) -> Iterator[Moment]:
+    for event in events:
+        text = f"event {one_line(event.text('type'))} came" + _value(event.any("payload"))
+        taker = event.text("consumedByStepKey")
+        if taker:
+            text += f" (taken by {one_line(taker)})"
+        elif event.time("deliveredAt") is None:
+            text += " (not taken yet)"
+        yield Moment(event.time("createdAt"), (_FIRST, 0), Text(text, "magenta"))
+
+
+def _of_logs(logs: Iterable[Fields], steps: list[Fields]) -> Iterator[Moment]:
+    numbers = {step.text("stepKey"): number for number, step in enumerate(steps)}
+    for log in logs:
+        text = Text("log ", "dim").append_text(log_line(log, time=False))
+        yield Moment(log.time("createdAt"), (numbers.get(log.text("stepKey"), _LAST), 1), text)
+
+
+def _of_step(number: int, step: Fields) -> Iterator[Moment]:
+    if step.text("status") == "pending" and not step.number("attempts"):
+        yield Moment(None, (number, 0), Text(f"{_name(step)} is still to come", "dim"))
+        return
+    yield Moment(step.time("createdAt"), (number, 0), Text(_beginning(step)))
+    end = _end(step)
+    if end is not None:
+        yield Moment(step.time("updatedAt"), (number, 2), end)
+
+
+def _name(step: Fields) -> str:
+    return one_line(step.text("stepKey") or step.text("name"))
+
+
+def _beginning(step: Fields) -> str:
+    name, kind = _name(step), step.text("type")
+    if kind == "sleep":
+        return f"{name}: sleeps{_until(step)}"
+    if kind == "waitForEvent":
+        return f"{name}: waits for an event of type {one_line(step.text('waitEventType'))}{_until(step)}"
+    return f"{name} began" if kind == "do" else f"{name} ({one_line(kind)}) began"
+
+
+def _until(step: Fields) -> str:
+    at = step.time("wakeAt")
+    return f" until {when(at)}" if at is not None else ""
+
+
+def _end(step: Fields) -> Text | None:
+    status = step.text("status")
+    if status == "completed":
+        return Text(_completion(step), "green")
+    if status == "errored":
+        return Text(f"{_name(step)} failed{_attempt(step)}: {error_text(step.fields('error'))}", "red")
+    if step.time("nextRetryAt") is not None:
+        retry = f"; tries again at {when(step.time('nextRetryAt'))}"
+        return Text(f"{_name(step)} failed{_attempt(step)}: {error_text(step.fields('error'))}{retry}", "yellow")
+    if (step.number("attempts") or 0) > 1:
+        return Text(f"{_name(step)} runs again{_attempt(step)}", "cyan")
+    return None
+
+
+def _completion(step: Fields) -> str:
+    if step.text("type") == "sleep":
+        return f"{_name(step)}: slept"
+    if step.text("type") == "waitForEvent":
+        return f"{_name(step)}: got its event"
+    return f"{_name(step)} completed{_attempt(step)}{_duration(step)}{_value(step.any('result'))}"
+
+
+def _attempt(step: Fields) -> str:
+    """Which attempt it was, unless it was the first and only one."""
+    attempts, most = step.number("attempts"), step.number("maxAttempts")
+    if step.text("type") in ("sleep", "waitForEvent") or not attempts:
+        return ""
+    if attempts == 1 and step.text("status") == "completed":
+        return ""
+    return f" on attempt {attempts}" + (f" of {most}" if most is not None else "")
+
+
+def _duration(step: Fields) -> str:
+    from holdfast.core.durations import describe  # noqa: PLC0415
+
+    began, ended = step.time("createdAt"), step.time("updatedAt")
+    if began is None or ended is None or ended < began:
+        return ""
+    return f" after {describe((ended - began) // _MILLISECOND)}"
+
+
+def _value(value: object) -> str:
+    return "" if value is None else f": {brief(value)}"

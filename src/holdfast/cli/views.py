@@ -1,0 +1,167 @@
+"""What the commands about instances print, given what the server answered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.text import Text
+
+from holdfast.cli.follow import TERMINAL, Follower
+from holdfast.cli.past import Past
+from holdfast.cli.remote import say
+from holdfast.cli.safe import one_line
+from holdfast.cli.shown import (
+    coloured,
+    command,
+    console,
+    error_text,
+    line,
+    log_line,
+    pairs,
+    show_table,
+    table,
+    when,
+    when_utc,
+    whole,
+)
+from holdfast.cli.story import told
+from holdfast.cli.wire import Fields, first_time
+
+
+def show_list(answer: Fields, workflow: str, status: str | None) -> None:
+    out, found = console(), answer.list("instances")
+    if not found:
+        out.print(line(f"No {status or ''} instances of {workflow}."))
+        return
+    rows, columns = [_row(item) for item in found], ["ID", "STATUS", "CREATED (UTC)", "ERROR"]
+    if not any(error for *_, error in rows):
+        rows, columns = [row[:-1] for row in rows], columns[:-1]
+    show_table(out, table(columns, rows))
+    if answer.true("hasNextPage"):
+        filters = [] if status is None else ["--status", status]
+        cursor = answer.text("nextCursor") or answer.text("cursor")
+        out.print("\nThere are more:")
+        out.print(command("holdfast", "instances", "list", "-w", workflow, *filters, "--cursor", cursor))
+
+
+def _row(item: Fields) -> list[Text]:
+    details = item.fields("details")
+    error = error_text(details.fields("error"))
+    created = when(item.time("createdAt"))
+    return [line(item.text("id")), coloured(details.text("status")), line(created), line(error, "red")]
+
+
+def show_instance(instance: Fields, workflow: str, *, full: bool) -> None:
+    out, meta, details = console(), instance.fields("meta"), instance.fields("details")
+    name = meta.text("workflowName") or workflow
+    out.print(line(f"{name}/{instance.text('id')}", "bold"))
+    show_table(out, pairs(_about(meta, details)))
+    if full:
+        out.print("\nInput:", whole(meta.any("params")), sep="\n")
+        out.print("\nOutput:", whole(details.any("output")) if "output" in details else Text("none yet"), sep="\n")
+
+
+def _about(meta: Fields, details: Fields) -> Iterator[tuple[str, Text]]:
+    status, error = details.text("status"), error_text(details.fields("error"))
+    yield "status", coloured(status)
+    for name, text in (("why", meta.text("why")), ("error", error)):
+        if text and text != status:
+            yield name, line(text)
+    if "currentStep" in meta:
+        yield "step", _step(meta.fields("currentStep"))
+    yield "run", line(str(meta.number("runNumber") or 0))
+    for field, name in (("kind", "kind"), ("workflowVersion", "version"), ("nativeStatus", "native status")):
+        if meta.any(field) not in (None, "workflow"):
+            yield name, line(str(meta.any(field)))
+    for field in ("createdAt", "startedAt", "updatedAt", "completedAt"):
+        if meta.time(field) is not None:
+            yield field.removesuffix("At"), line(when_utc(meta.time(field)))
+
+
+def _step(step: Fields) -> Text:
+    """The current step on one line: what it is, how far, and what it waits for."""
+    text = line(step.text("stepKey")).append(f" ({one_line(step.text('type'))}), ")
+    text.append_text(coloured(step.text("status")))
+    if step.text("type") == "do":
+        most = step.number("maxAttempts")
+        text.append(f", attempt {step.number('attempts')}" + (f" of {most}" if most is not None else ""))
+    for field, words in (("wakeAt", "until"), ("nextRetryAt", "tries again at")):
+        if step.time(field) is not None and step.text("status") in ("pending", "waiting"):
+            text.append(f", {words} {when_utc(step.time(field))}")
+    error = error_text(step.fields("error"))
+    return text.append(f"; {error}") if error else text
+
+
+def show_history(past: Past, instance: Fields, *, newest_first: bool) -> None:
+    out, meta, details = console(), instance.fields("meta"), instance.fields("details")
+    current = past.run_number == meta.number("runNumber")
+    out.print(_title(past, instance, current))
+    # A page tells what happened next, not how the run began and ended.
+    run = instance if current and past.whole else None
+    steps, events, logs = past.items["steps"], past.items["events"], first_time(past.items["logs"])
+    if newest_first:
+        steps = steps[::-1]
+    moments = told(steps, events, logs, run)
+    for moment in reversed(moments) if newest_first else moments:
+        out.print(Text(f"{when(moment.at):<23}  ").append_text(moment.text), soft_wrap=True)
+    if not moments:
+        out.print("Nothing has happened in this run.")
+    _show_cursors(out, past)
+    if current and details.text("status") not in TERMINAL:
+        out.print(Text("\nNow: ", "bold").append_text(line(meta.text("why"))), soft_wrap=True)
+
+
+def _title(past: Past, instance: Fields, current: bool) -> Text:
+    meta, details = instance.fields("meta"), instance.fields("details")
+    name = f"{one_line(meta.text('workflowName'))}/{one_line(instance.text('id'))}"
+    title = Text(f"{name}, run {past.run_number}", "bold")
+    if current:
+        title.append(": ").append_text(coloured(details.text("status")))
+    else:
+        title.append(f" (the current run is {meta.number('runNumber')})")
+    return title.append("; times are UTC", "dim")
+
+
+def _show_cursors(out: Console, past: Past) -> None:
+    if past.cursors:
+        words = [word for name, cursor in past.cursors.items() for word in (f"--{name}-cursor", cursor)]
+        out.print("\nThere is more; go on with:")
+        out.print(command(*words))
+
+
+def show_logs(past: Past) -> None:
+    out, logs = console(), first_time(past.items["logs"])
+    for log in logs:
+        out.print(log_line(log), soft_wrap=True)
+    if not logs:
+        say("No log lines.")
+    _show_cursors(out, past)
+
+
+def show_followed(follower: Follower, run: int | None) -> None:
+    """Each line at once, also into a pipe."""
+    out, before = console(), None
+    for log in follower.lines(run):
+        number = log.number("runNumber")
+        if before is not None and number != before:
+            say(f"run {number}:")
+        before = number
+        out.print(log_line(log), soft_wrap=True)
+        out.file.flush()
+
+
+def show_created(answer: Fields, workflow: str) -> None:
+    out, new, status = console(), answer.text("id"), answer.fields("details").text("status")
+    out.print(line(f"{workflow}/{new} is created:").append(" ").append_text(coloured(status)))
+    out.print(command("holdfast", "instances", "get", "-w", workflow, "-i", new))
+
+
+def show_sent(answer: Fields, workflow: str, id: str, type: str) -> None:
+    status = answer.fields("status").text("status")
+    text = f"event {type} is sent to {workflow}/{id}, which was"
+    console().print(line(text).append(" ").append_text(coloured(status)))
+
+
+def show_managed(workflow: str, id: str, outcome: str) -> None:
+    console().print(line(f"{workflow}/{id} {outcome}."))

@@ -1,0 +1,56 @@
+"""Reads what a server sent. A field that is missing, or of another type than the contract says, reads as nothing.
+
+So a newer server, an older one or a wrong one cannot make a command break; it can only leave something unsaid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+
+class Fields:
+    """One JSON object of an answer."""
+
+    def __init__(self, value: object) -> None:
+        self._fields: Mapping[str, Any] = value if isinstance(value, dict) else {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._fields
+
+    def __bool__(self) -> bool:
+        return bool(self._fields)
+
+    def any(self, name: str) -> Any:
+        return self._fields.get(name)
+
+    def text(self, name: str) -> str:
+        value = self._fields.get(name)
+        return value if isinstance(value, str) else ""
+
+    def number(self, name: str) -> int | None:
+        value = self._fields.get(name)
+        return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+    def true(self, name: str) -> bool:
+        return self._fields.get(name) is True
+
+    def time(self, name: str) -> datetime | None:
+        try:
+            at = datetime.fromisoformat(self.text(name))
+        except ValueError:
+            return None
+        return at.astimezone(UTC) if at.tzinfo is not None else at.replace(tzinfo=UTC)
+
+    def fields(self, name: str) -> Fields:
+        return Fields(self._fields.get(name))
+
+    def list(self, name: str) -> list[Fields]:
+        value = self._fields.get(name)
+        return [Fields(item) for item in value] if isinstance(value, list) else []
+
+
+def first_time(logs: list[Fields]) -> list[Fields]:
+    """Without the lines that a replay wrote again: they say nothing new."""
+    return [log for log in logs if not log.true("isReplay")]

@@ -1,0 +1,40 @@
+"""``holdfast workflows``: which workflows a server has. Speaks HTTP only."""
+
+from __future__ import annotations
+
+import typer
+
+from holdfast.cli.options import remote_command
+from holdfast.cli.remote import Remote
+
+workflows = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+@workflows.callback()
+def about() -> None:
+    """See which workflows a server has.
+
+    \b
+    Examples:
+      holdfast workflows list -b http://127.0.0.1:8787/api/workflows
+      HOLDFAST_BASE_URL=https://shop.example/api/workflows holdfast workflows list
+    """
+
+
+@workflows.command(name="list")
+@remote_command
+def list_workflows(remote: Remote) -> None:
+    """Show the names of the workflows, in the order in which they were registered.
+
+    \b
+    Examples:
+      holdfast workflows list -b http://127.0.0.1:8787/api/workflows
+      holdfast workflows list -H 'Authorization: Bearer ...'    with $HOLDFAST_BASE_URL set
+    """
+    from holdfast.cli.shown import console, line, show_table, table  # noqa: PLC0415  (rich)
+
+    names = [item.text("name") for item in remote.get(expect="workflows").list("workflows")]
+    if names:
+        show_table(console(), table(["WORKFLOW"], [[line(name)] for name in names]))
+    else:
+        console().print("The server has no workflows.")

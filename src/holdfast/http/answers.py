@@ -1,0 +1,147 @@
+"""Answers as bytes, and errors as answers: which error has which status, and what of it may be shown."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fastapi.exceptions import RequestValidationError
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.errors import (
+    AppClosedError,
+    HoldfastError,
+    InputError,
+    InstanceExistsError,
+    InstanceNotFoundError,
+    InstanceTerminalError,
+    ParamsInvalidError,
+    PayloadTooLargeError,
+    StoreError,
+    WorkflowNotFoundError,
+)
+from holdfast.http import wire
+
+_log = logging.getLogger("holdfast.http")
+
+VALIDATION_ERROR = "VALIDATION_ERROR"
+NOT_FOUND = "NOT_FOUND"
+METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
+UNAUTHORIZED = "UNAUTHORIZED"
+FORBIDDEN = "FORBIDDEN"
+REQUEST_TIMEOUT = "REQUEST_TIMEOUT"
+UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE"
+RUNNER_TICK_DISABLED = "RUNNER_TICK_DISABLED"
+NOT_IMPLEMENTED = "NOT_IMPLEMENTED"
+INTERNAL_ERROR = "INTERNAL_ERROR"
+
+# The first that fits. What is not here is a fault of ours.
+_STATUS: Sequence[tuple[type[HoldfastError], int]] = (
+    (WorkflowNotFoundError, 404),
+    (InstanceNotFoundError, 404),
+    (InstanceExistsError, 409),
+    (InstanceTerminalError, 409),
+    (PayloadTooLargeError, 413),
+    (InputError, 400),
+    (AppClosedError, 503),
+    (StoreError, 503),
+)
+
+_LONGEST_MESSAGE = 1000
+_CLOSE = {"connection": "close"}
+_encoder = json.JSONEncoder(ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+
+
+class Problem(Exception):  # noqa: N818  (an answer, not a fault)
+    """An error answer that no error of the engine stands for."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        message: str,
+        *,
+        issues: Sequence[wire.Issue] | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.issues = issues
+        self.headers = headers
+
+    def answer(self) -> Response:
+        body: wire.Error = {"message": _short(self.message), "code": self.code}
+        if self.issues is not None:
+            body["issues"] = list(self.issues)
+        return reply(body, self.status, self.headers)
+
+
+def reply(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """JSON in ASCII: any text survives it, lone surrogates too."""
+    return Response(_encoder.encode(body), status, headers, media_type="application/json")
+
+
+def invalid(message: str, issues: Sequence[wire.Issue]) -> Problem:
+    return Problem(400, VALIDATION_ERROR, message, issues=issues)
+
+
+def too_large(limit: int) -> Problem:
+    """The rest of the body is not wanted, so the connection cannot be used again."""
+    return Problem(
+        413,
+        PayloadTooLargeError.code,
+        f"the body has more than {limit} bytes, which is the most allowed",
+        headers=_CLOSE,
+    )
+
+
+def too_slow(seconds: float) -> Problem:
+    return Problem(408, REQUEST_TIMEOUT, f"the body did not arrive within {seconds:g} seconds", headers=_CLOSE)
+
+
+def issues_of(errors: Iterable[Mapping[str, Any]]) -> list[wire.Issue]:
+    """Pydantic's errors without the values: they may be secret, and they may be large."""
+    return [{"path": [*one["loc"]], "message": one["msg"], "type": one["type"]} for one in errors]
+
+
+def problem_of(error: Exception) -> Problem:
+    """How an error looks from outside; what is not the caller's doing is logged and not shown."""
+    if isinstance(error, Problem):
+        return error
+    if isinstance(error, RequestValidationError):
+        issues = issues_of(error.errors())
+        return invalid(sentence(issues), issues)
+    status = next((status for cls, status in _STATUS if isinstance(error, cls)), 500)
+    if status < 500 and isinstance(error, HoldfastError):
+        params = issues_of_params(error) if isinstance(error, ParamsInvalidError) else None
+        return Problem(status, error.code, error.message, issues=params)
+    if status == 503 and isinstance(error, HoldfastError):
+        _log.error("a request failed because of the store (%s): %s", error.code, error)
+        return Problem(503, error.code, "the server cannot reach its database now; try again later")
+    _log.error("a request failed", exc_info=error)
+    return Problem(500, INTERNAL_ERROR, "the server made a mistake; its log says more")
+
+
+def issues_of_params(error: ParamsInvalidError) -> list[wire.Issue]:
+    return [{"path": [*one["path"]], "message": one["message"], "type": one["type"]} for one in error.issues]
+
+
+def sentence(issues: Sequence[wire.Issue]) -> str:
+    """The first issue in words."""
+    first, more = issues[0], len(issues) - 1
+    place = ".".join(map(str, first["path"]))
+    return f"{place}: {first['message']}" + (f" (and {more} more)" if more else "")
+
+
+async def answer_error(_request: Request, error: Exception) -> Response:
+    """FastAPI's form of an exception handler."""
+    return problem_of(error).answer()
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= _LONGEST_MESSAGE else message[: _LONGEST_MESSAGE - 1] + "…"

@@ -1,0 +1,234 @@
+"""The OpenAPI document: FastAPI's, made exact, with the input of every registered workflow.
+
+FastAPI knows the routes, queries and answers. What it cannot know is added here: that bodies are read strictly, what
+the limits are, and that ``/order/instances`` takes an order.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from fastapi.openapi.utils import get_openapi
+from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import core_schema
+from starlette.routing import BaseRoute
+
+from holdfast.errors import ParamsInvalidError
+from holdfast.http import wire
+from holdfast.http.auth import Authorize, BearerTokens
+from holdfast.http.routes import Backend, Spec
+from holdfast.kernel.definition import Definition
+
+Schema: TypeAlias = dict[str, Any]
+
+VERSION = "1"
+_REFS = "#/components/schemas/{model}"
+_ANYTHING: Schema = {}
+_EVERYWHERE = (401, 403, 500, 503)
+_MEANINGS = {
+    400: "Something in the request is not valid; nothing was changed.",
+    401: "Nobody is recognized by this request.",
+    403: "This caller may not do this.",
+    404: "There is no such workflow or instance.",
+    408: "The body came too slowly.",
+    409: "The instance is in a state that forbids this, or its id is taken.",
+    413: "The body, or a value in it, is too large.",
+    415: "The body is not JSON.",
+    500: "The server made a mistake.",
+    503: "The server is not ready, or cannot reach its database.",
+}
+
+
+def described(spec: Spec, *, shown: bool) -> dict[str, Any]:
+    """What FastAPI is told of a route."""
+    extra: Schema = {}
+    if spec.body is not None:
+        schema = spec.body.json_schema(ref_template=_REFS)
+        schema.pop("$defs", None)
+        extra["requestBody"] = {
+            "required": spec.body_needed,
+            "content": {"application/json": {"schema": schema}},
+        }
+    return {
+        "methods": [spec.method],
+        "name": spec.name,
+        "operation_id": spec.name,
+        "response_model": spec.result,
+        "responses": {
+            status: {"model": wire.Error, "description": _MEANINGS[status]}
+            for status in sorted({*spec.errors, *(_EVERYWHERE if spec.scope is not None else (500,))})
+        },
+        "openapi_extra": extra,
+        "include_in_schema": spec.documented and shown,
+    }
+
+
+class Document:
+    """Made when it is asked for, because workflows may be registered at any time; kept until one more is."""
+
+    def __init__(self, routes: Sequence[BaseRoute], backend: Backend, base: str, authorize: Authorize) -> None:
+        self._routes = routes
+        self._backend = backend
+        self._base = base
+        self._authorize = authorize
+        self._made: tuple[tuple[str, ...], Schema] | None = None
+
+    def of(self, root_path: str) -> Schema:
+        """The document as it is true under ``root_path``, where this application is mounted."""
+        names = tuple(definition.name for definition in self._backend.registry)
+        if self._made is None or self._made[0] != names:
+            self._made = names, self._make()
+        return self._made[1] | {"servers": [{"url": root_path or "/"}]}
+
+    def _make(self) -> Schema:
+        document: Schema = get_openapi(
+            title="Holdfast", version=VERSION, description="Durable workflows.", routes=self._routes
+        )
+        components: Schema = document["components"]["schemas"]
+        for unused in ("HTTPValidationError", "ValidationError"):
+            components.pop(unused, None)
+        for path in document["paths"].values():
+            for operation in path.values():
+                operation["responses"].pop("422", None)
+                self._put_limits(operation)
+        self._put_workflows(document["paths"], components)
+        if isinstance(self._authorize, BearerTokens):
+            document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
+            document["security"] = [{"bearer": []}]
+            document["paths"][f"{self._base}/_health/live"]["get"]["security"] = []
+        return document
+
+    def _put_limits(self, operation: Schema) -> None:
+        limits = self._backend.limits
+        names = [definition.name for definition in self._backend.registry]
+        more: Mapping[str, Schema] = {
+            "workflow": {"enum": names} if names else {},
+            "instance_id": _id_schema(limits.instance_id),
+            "pageSize": {"maximum": limits.page_size},
+        }
+        for parameter in operation.get("parameters", ()):
+            parameter["schema"] |= more.get(parameter["name"], {})
+        if operation["operationId"] == "sendEvent":
+            event = operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
+            event["type"] |= {
+                "minLength": 1,
+                "maxLength": limits.event_type,
+                "pattern": "^[a-zA-Z0-9_][a-zA-Z0-9_.-]*$",
+            }
+
+    def _put_workflows(self, paths: dict[str, Schema], components: Schema) -> None:
+        """In place of one path for all workflows, one for each: they take different inputs."""
+        generic = {path: paths.pop(path) for path in [*paths] if path in self._of_all_workflows()}
+        for definition in self._backend.registry:
+            entry = self._entry(definition, components)
+            for path, operations in generic.items():
+                concrete = path.replace("{workflow}", definition.name)
+                paths[concrete] = {
+                    method: self._for_workflow(operation, definition.name, entry)
+                    for method, operation in operations.items()
+                }
+
+    def _of_all_workflows(self) -> tuple[str, ...]:
+        return f"{self._base}/{{workflow}}/instances", f"{self._base}/{{workflow}}/instances/batch"
+
+    def _for_workflow(self, operation: Schema, name: str, entry: Schema) -> Schema:
+        mine = copy.deepcopy(operation)
+        mine["operationId"] = f"{mine['operationId']}-{name}"
+        mine["parameters"] = [one for one in mine["parameters"] if one["name"] != "workflow"]
+        body = mine.get("requestBody", {}).get("content", {}).get("application/json")
+        if body is not None and "instances" in body["schema"]["properties"]:
+            required = [*dict.fromkeys(["id", *entry.get("required", ())])]
+            body["schema"]["properties"]["instances"] = {
+                "type": "array",
+                "maxItems": self._backend.limits.batch,
+                "items": entry | {"required": required},
+            }
+        elif body is not None:
+            body["schema"] = entry
+            mine["responses"]["200"]["links"] = _links(name)
+        return mine
+
+    def _entry(self, definition: Definition, components: Schema) -> Schema:
+        """What starts one instance of a workflow."""
+        properties = {"id": {"type": "string"} | _id_schema(self._backend.limits.instance_id)}
+        params = input_schema(definition, components)
+        if params is not None:
+            properties["params"] = params
+        schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        return schema if _accepts(definition, None) else schema | {"required": ["params"]}
+
+
+_ON_INSTANCES = (
+    "getInstance", "getHistory", "sendEvent", "pauseInstance", "resumeInstance", "terminateInstance", "restartInstance",
+)  # fmt: skip
+
+
+def _links(workflow: str) -> Schema:
+    """What can be done with the instance that was made: for people, and for tools that go on from there."""
+    parameters = {"workflow": workflow, "instance_id": "$response.body#/id"}
+    return {operation: {"operationId": operation, "parameters": parameters} for operation in _ON_INSTANCES}
+
+
+def _id_schema(longest: int) -> Schema:
+    return {"minLength": 1, "maxLength": longest, "pattern": "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$"}
+
+
+# --- the input of a workflow
+
+
+class _Inputs(GenerateJsonSchema):
+    """Pydantic's schemas, where this package's JSON is the same; bytes are base64 here."""
+
+    def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
+        del schema
+        return {"type": "string", "contentEncoding": "base64"}
+
+
+def input_schema(definition: Definition, components: Schema) -> Schema | None:
+    """The JSON schema of a workflow's input, its parts put among ``components``; None if it takes none."""
+    if _takes_nothing(definition):
+        return None
+    annotation = _annotation(definition.decode_params)
+    try:
+        schema = TypeAdapter(annotation).json_schema(
+            ref_template=_REFS.replace("{model}", definition.name + ".{model}"), schema_generator=_Inputs
+        )
+    except PydanticInvalidForJsonSchema:
+        return _ANYTHING
+    components.update((f"{definition.name}.{name}", part) for name, part in schema.pop("$defs", {}).items())
+    return schema if not _accepts(definition, None) else _or_null(schema)
+
+
+def _or_null(schema: Schema) -> Schema:
+    return schema if not schema or schema == {"type": "null"} else {"anyOf": [schema, {"type": "null"}]}
+
+
+def _accepts(definition: Definition, value: Any) -> bool:
+    try:
+        definition.decode_params(value)
+    except ParamsInvalidError:
+        return False
+    return True
+
+
+def _takes_nothing(definition: Definition) -> bool:
+    try:
+        definition.decode_params(0)
+    except ParamsInvalidError as error:
+        return [issue["type"] for issue in error.issues] == ["no_params"]
+    return False
+
+
+def _annotation(decode: Callable[[Any], Any]) -> Any:
+    """The annotation behind a decoder, which a definition does not keep; anything, where it cannot be found."""
+    found = getattr(getattr(decode, "__self__", None), "annotation", None)
+    if found is not None:
+        return found
+    around = inspect.getclosurevars(decode).nonlocals if inspect.isfunction(decode) else {}
+    if "annotation" in around:
+        return around["annotation"]
+    return _annotation(around["decode"]) if callable(around.get("decode")) else Any

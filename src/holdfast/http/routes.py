@@ -1,0 +1,273 @@
+"""The routes: each calls the client and shapes the answer. Nothing else is decided here."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Protocol
+
+from fastapi import Path, Query
+from pydantic import TypeAdapter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.client import Client, HistoryQuery, Start
+from holdfast.core.limits import Limits
+from holdfast.http import answers, bodies, wire
+from holdfast.http.answers import reply
+from holdfast.http.auth import Scope
+from holdfast.kernel.definition import Registry
+
+_SEARCH = "search."
+
+_NEW_INSTANCE = TypeAdapter(wire.NewInstance)
+_NEW_BATCH = TypeAdapter(wire.NewBatch)
+_NEW_EVENT = TypeAdapter(wire.NewEvent)
+_TICK = TypeAdapter(wire.TickRequest)
+
+Name = Annotated[str, Path(description="The name of a registered workflow.")]
+Id = Annotated[str, Path(description="The id of an instance.")]
+RunNumber = Annotated[wire.WholeNumber, Path(description="The number of a run, counted from 0.")]
+Handler = Callable[..., Awaitable[Response]]
+
+
+class Tick(Protocol):
+    async def __call__(self, *, max_instances: int | None = None, max_steps: int | None = None) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What the routes need of an app."""
+
+    registry: Registry
+    limits: Limits
+    client: Callable[[], Client]
+    """Raises ``AppClosedError`` while the app is not open."""
+    tick: Tick | None
+    """None: ticks over HTTP are not enabled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """One route: where it is, what it does, what the document says of it."""
+
+    method: str
+    path: str
+    name: str
+    scope: Scope | None
+    """None: open to all, whatever the hooks say."""
+    handler: Handler
+    result: Any
+    errors: tuple[int, ...] = ()
+    body: TypeAdapter[Any] | None = None
+    body_needed: bool = True
+    documented: bool = True
+
+
+class Routes:
+    """The handlers, over one backend."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self._limits = backend.limits
+
+    def table(self) -> Sequence[Spec]:
+        read, create, manage = Scope.READ, Scope.CREATE, Scope.MANAGE
+        instances, one = "/{workflow}/instances", "/{workflow}/instances/{instance_id}"
+        return [
+            Spec("GET", "", "listWorkflows", read, self.list_workflows, wire.Workflows),
+            Spec("GET", instances, "listInstances", read, self.list_instances, wire.InstanceList, (400, 404)),
+            Spec(
+                "POST", instances, "createInstance", create, self.create, wire.Instance,
+                (400, 404, 408, 409, 413, 415), _NEW_INSTANCE,
+            ),
+            Spec(
+                "POST", f"{instances}/batch", "createInstances", create, self.create_batch, wire.Batch,
+                (400, 404, 408, 413, 415), _NEW_BATCH,
+            ),
+            Spec("GET", one, "getInstance", read, self.get_instance, wire.DescribedInstance, (400, 404)),
+            Spec("POST", f"{one}/pause", "pauseInstance", manage, self.pause, wire.Done, (400, 404, 409)),
+            Spec("POST", f"{one}/resume", "resumeInstance", manage, self.resume, wire.Done, (400, 404)),
+            Spec("POST", f"{one}/terminate", "terminateInstance", manage, self.terminate, wire.Done, (400, 404, 409)),
+            Spec("POST", f"{one}/restart", "restartInstance", manage, self.restart, wire.Done, (400, 404)),
+            Spec("POST", f"{one}/cancel", "cancelInstance", manage, self.cancel, wire.Done, documented=False),
+            Spec(
+                "POST", f"{one}/events", "sendEvent", Scope.SEND_EVENT, self.send_event, wire.SentEvent,
+                (400, 404, 408, 409, 413, 415), _NEW_EVENT,
+            ),
+            Spec("GET", f"{one}/history", "getHistory", read, self.history, wire.History, (400, 404)),
+            Spec("GET", f"{one}/history/{{run}}", "getRunHistory", read, self.run_history, wire.History, (400, 404)),
+            Spec(
+                "POST", "/_runner/tick", "tick", Scope.TICK, self.tick, wire.Ticked,
+                (400, 403, 408, 413, 415), _TICK, body_needed=False,
+            ),
+            Spec("GET", "/_health", "getHealth", read, self.health, wire.Health),
+            Spec("GET", "/_health/live", "getLiveness", None, self.liveness, wire.Health),
+        ]  # fmt: skip
+
+    # --- reading
+
+    async def list_workflows(self) -> Response:
+        """The registered workflows, in the order of their registration."""
+        return reply(wire.workflows([definition.name for definition in self._backend.registry]))
+
+    async def list_instances(
+        self, request: Request, workflow: Name, query: Annotated[wire.ListParams, Query()]
+    ) -> Response:
+        """Instances of a workflow, the newest first."""
+        _check_query(request)
+        page = await self._client().list(
+            workflow, status=query.status, cursor=query.cursor, limit=self._page_size(query.pageSize)
+        )
+        return reply(wire.instance_list(page))
+
+    async def get_instance(self, workflow: Name, instance_id: Id) -> Response:
+        """One instance: its status, its input, and in one sentence what it is waiting for."""
+        client = self._client()
+        return reply(wire.described_instance(await client.describe(*client.address(workflow, instance_id))))
+
+    async def history(
+        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.HistoryParams, Query()]
+    ) -> Response:
+        """Steps, events and logs of the current run, or of the one that ``runNumber`` names."""
+        return await self._history(request, workflow, instance_id, query.runNumber, query)
+
+    async def run_history(
+        self,
+        request: Request,
+        workflow: Name,
+        instance_id: Id,
+        run: RunNumber,
+        query: Annotated[wire.RunParams, Query()],
+    ) -> Response:
+        """Steps, events and logs of one run."""
+        return await self._history(request, workflow, instance_id, run, query)
+
+    async def _history(
+        self, request: Request, workflow: str, instance_id: str, run: int | None, query: wire.RunParams
+    ) -> Response:
+        _check_query(request)
+        client = self._client()
+        wanted = HistoryQuery(
+            limit=self._page_size(query.pageSize),
+            descending=query.order == "desc",
+            steps_cursor=query.stepsCursor,
+            events_cursor=query.eventsCursor,
+            include_logs=query.includeLogs,
+            logs_cursor=query.logsCursor,
+            level=query.logLevel,
+            category=query.logCategory,
+        )
+        page = await client.history_page(*client.address(workflow, instance_id), run, wanted)
+        return reply(wire.history(page))
+
+    # --- starting
+
+    async def create(self, request: Request, workflow: Name) -> Response:
+        """Start an instance. An id that exists is refused, whatever became of it."""
+        self._backend.registry.get(workflow)
+        body = await bodies.read(request, _NEW_INSTANCE, self._limits.body)
+        made = await self._client().create(workflow, body.get("params"), id=body.get("id"))
+        return reply(wire.instance(made))
+
+    async def create_batch(self, request: Request, workflow: Name) -> Response:
+        """Start many instances, or none if one is wrong. Ids that exist, and repeats, are left out of the answer."""
+        self._backend.registry.get(workflow)
+        body = await bodies.read(request, _NEW_BATCH, self._limits.body)
+        _check_at_most(["instances"], len(body["instances"]), self._limits.batch)
+        starts = [Start(entry["id"], entry.get("params")) for entry in body["instances"]]
+        return reply(wire.batch(await self._client().create_many(workflow, starts)))
+
+    # --- steering
+
+    async def pause(self, workflow: Name, instance_id: Id) -> Response:
+        """Stop before more workflow code runs; events are kept, timers go on counting."""
+        client = self._client()
+        return await _done(client.pause(*client.address(workflow, instance_id)))
+
+    async def resume(self, workflow: Name, instance_id: Id) -> Response:
+        """Go on, or withdraw a pause that has not taken effect; of a run that is not paused: nothing."""
+        client = self._client()
+        return await _done(client.resume(*client.address(workflow, instance_id)))
+
+    async def terminate(self, workflow: Name, instance_id: Id) -> Response:
+        """End it now, for good."""
+        client = self._client()
+        return await _done(client.terminate(*client.address(workflow, instance_id)))
+
+    async def restart(self, workflow: Name, instance_id: Id) -> Response:
+        """Begin again from the start under the next run number."""
+        client = self._client()
+        return await _done(client.restart(*client.address(workflow, instance_id)))
+
+    async def cancel(self, workflow: Name, instance_id: Id) -> Response:
+        """Part of the contract that the engine cannot do yet; it says so."""
+        client = self._client()
+        await client.find(*client.address(workflow, instance_id))
+        raise answers.Problem(501, answers.NOT_IMPLEMENTED, "runs cannot be cancelled yet; terminate ends one")
+
+    async def send_event(self, request: Request, workflow: Name, instance_id: Id) -> Response:
+        """Send an event to an instance that has not ended; answers its status at that time."""
+        client = self._client()
+        address = client.address(workflow, instance_id)
+        body = await bodies.read(request, _NEW_EVENT, self._limits.body)
+        status = await client.send_event(*address, body["type"], body.get("payload"), event_id=body.get("id"))
+        sent: wire.SentEvent = {"status": wire.details(status), "accepted": True}
+        return reply(sent)
+
+    # --- operating
+
+    async def tick(self, request: Request) -> Response:
+        """One runner pass: run what is due now until it rests."""
+        if self._backend.tick is None:
+            raise answers.Problem(403, answers.RUNNER_TICK_DISABLED, "ticks over HTTP are not enabled on this server")
+        body = await bodies.read(request, _TICK, self._limits.body, needed=False)
+        processed = await self._backend.tick(max_instances=body.get("maxInstances"), max_steps=body.get("maxSteps"))
+        ticked: wire.Ticked = {"processed": processed}
+        return reply(ticked)
+
+    async def health(self) -> Response:
+        """Whether this server can serve: it answers 503 while the app is closed or the store does not answer."""
+        await self._client().check()
+        return await self.liveness()
+
+    async def liveness(self) -> Response:
+        """Whether this process answers at all. Needs no authorization and touches nothing."""
+        alive: wire.Health = {"status": "ok"}
+        return reply(alive)
+
+    # --- inside
+
+    def _client(self) -> Client:
+        return self._backend.client()
+
+    def _page_size(self, wanted: int) -> int:
+        _check_at_most(["query", "pageSize"], wanted, self._limits.page_size)
+        return wanted
+
+
+async def _done(doing: Awaitable[None]) -> Response:
+    await doing
+    done: wire.Done = {"ok": True}
+    return reply(done)
+
+
+def _check_at_most(path: list[str | int], count: int, most: int) -> None:
+    if count > most:
+        issue: wire.Issue = {"path": path, "message": f"at most {most} are allowed", "type": "too_many"}
+        raise answers.invalid(answers.sentence([issue]), [issue])
+
+
+def _check_query(request: Request) -> None:
+    """Of two values for one name nobody can say which was meant; and search has to wait for the engine."""
+    names = Counter(name for name, _ in request.query_params.multi_items())
+    if any(name.startswith(_SEARCH) for name in names):
+        raise answers.Problem(501, answers.NOT_IMPLEMENTED, "instances cannot be searched by attributes yet")
+    issues: list[wire.Issue] = [
+        {"path": ["query", name], "message": "is given more than once", "type": "repeated"}
+        for name, count in names.items()
+        if count > 1
+    ]
+    if issues:
+        raise answers.invalid(answers.sentence(issues), issues)

@@ -1,0 +1,410 @@
+"""The words of the contract: every body that comes in or goes out, field by field, in camelCase.
+
+Nullable fields are present as ``null``; fields marked ``NotRequired`` are absent when empty. The types are what the
+OpenAPI document shows, and the functions that fill them are checked against them.
+"""
+
+# ruff: noqa: N815  (the contract is in camelCase)
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Any, Literal, NotRequired
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+
+from holdfast.client import HistoryPage
+from holdfast.core.model import (
+    EventRecord,
+    InstanceDescription,
+    InstanceStatus,
+    InstanceSummary,
+    Level,
+    LogLine,
+    Page,
+    Status,
+    StepRecord,
+    StepStatus,
+    StepType,
+)
+from holdfast.errors import ErrorInfo
+
+Date = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+Count = Annotated[int, Field(ge=0)]
+
+_STRICT = ConfigDict(extra="forbid", strict=True)
+
+
+# --- what comes in
+
+
+class NewInstance(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    id: NotRequired[str]
+    params: NotRequired[Any]
+
+
+class BatchEntry(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    id: str
+    params: NotRequired[Any]
+
+
+class NewBatch(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    instances: list[BatchEntry]
+
+
+class NewEvent(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    type: str
+    payload: NotRequired[Any]
+    id: NotRequired[Annotated[str, Field(min_length=1, max_length=200)]]
+
+
+def _whole_number(value: object) -> object:
+    """Digits only: ``int`` alone would take signs, spaces, underscores and fractions too."""
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 100 else value
+
+
+def _flag(value: object) -> object:
+    return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+
+
+def _optional(**rules: Any) -> Any:
+    """A field that may be missing, and is ``None`` then; ``null`` is no value for it."""
+    return Field(default=None, **rules)
+
+
+def _cursor(letter: str) -> Any:
+    """The form is documented, not enforced: a wrong one is INVALID_CURSOR, and the client says so."""
+    return _optional(json_schema_extra={"pattern": f"^{letter}[0-9]{{1,18}}$"})
+
+
+WholeNumber = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_whole_number)]
+PageSize = Annotated[int, Field(strict=True, ge=1), BeforeValidator(_whole_number)]
+Flag = Annotated[bool, Field(strict=True), BeforeValidator(_flag)]
+
+
+class ListParams(BaseModel):
+    """The query of a list; fields without a value are ``None``."""
+
+    status: Status = _optional()
+    pageSize: PageSize = 25
+    cursor: str = _cursor("i")
+
+
+class RunParams(BaseModel):
+    """The query of one run's history."""
+
+    pageSize: PageSize = 25
+    order: Literal["asc", "desc"] = "asc"
+    stepsCursor: str = _cursor("s")
+    eventsCursor: str = _cursor("e")
+    includeLogs: Flag = False
+    logsCursor: str = _cursor("l")
+    logLevel: Level = _optional()
+    logCategory: str = _optional(min_length=1, max_length=64, pattern="^[^\\x00]+$")
+
+
+class HistoryParams(RunParams):
+    """The query of the current run's history, or of another one's."""
+
+    runNumber: WholeNumber = _optional()
+
+
+class TickRequest(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    maxInstances: NotRequired[Annotated[int, Field(ge=0, le=1_000_000)]]
+    maxSteps: NotRequired[Annotated[int, Field(ge=0, le=1_000_000)]]
+
+
+# --- what goes out
+
+
+class Failure(TypedDict):
+    name: str
+    message: str
+
+
+class Details(TypedDict):
+    status: Status
+    error: NotRequired[Failure]
+    output: NotRequired[Any]
+
+
+class WorkflowName(TypedDict):
+    name: str
+
+
+class Workflows(TypedDict):
+    workflows: list[WorkflowName]
+
+
+class Instance(TypedDict):
+    id: str
+    details: Details
+
+
+class ListedInstance(Instance):
+    createdAt: Date
+
+
+class InstanceList(TypedDict):
+    instances: list[ListedInstance]
+    cursor: NotRequired[str]
+    nextCursor: NotRequired[str]
+    hasNextPage: bool
+
+
+class Batch(TypedDict):
+    instances: list[Instance]
+
+
+class CurrentStep(TypedDict):
+    stepKey: str
+    name: str
+    type: str
+    status: StepStatus
+    attempts: Count
+    maxAttempts: int | None
+    timeoutMs: int | None
+    nextRetryAt: Date | None
+    wakeAt: Date | None
+    waitEventType: str | None
+    error: NotRequired[Failure]
+
+
+class Step(CurrentStep):
+    id: str
+    runNumber: Count
+    result: Any
+    createdAt: Date
+    updatedAt: Date
+
+
+class Meta(TypedDict):
+    workflowName: str
+    kind: str
+    runNumber: Count
+    params: Any
+    createdAt: Date
+    updatedAt: Date
+    startedAt: Date | None
+    completedAt: Date | None
+    currentStep: NotRequired[CurrentStep]
+    why: str
+
+
+class DescribedInstance(Instance):
+    meta: Meta
+
+
+class Done(TypedDict):
+    ok: Literal[True]
+
+
+class SentEvent(TypedDict):
+    status: Details
+    accepted: Literal[True]
+
+
+class Event(TypedDict):
+    id: str
+    runNumber: Count
+    type: str
+    payload: Any
+    createdAt: Date
+    deliveredAt: Date | None
+    consumedByStepKey: str | None
+
+
+class Log(TypedDict):
+    id: str
+    runNumber: Count
+    stepKey: str | None
+    attempt: int | None
+    level: Level
+    category: str
+    message: str
+    data: Any
+    isReplay: bool
+    createdAt: Date
+
+
+class History(TypedDict):
+    runNumber: Count
+    steps: list[Step]
+    events: list[Event]
+    stepsCursor: NotRequired[str]
+    stepsHasNextPage: bool
+    eventsCursor: NotRequired[str]
+    eventsHasNextPage: bool
+    logs: NotRequired[list[Log]]
+    logsCursor: NotRequired[str]
+    logsHasNextPage: NotRequired[bool]
+
+
+class Ticked(TypedDict):
+    processed: Count
+
+
+class Health(TypedDict):
+    status: Literal["ok"]
+
+
+class Issue(TypedDict):
+    path: list[str | int]
+    message: str
+    type: str
+
+
+class Error(TypedDict):
+    message: str
+    code: str
+    issues: NotRequired[list[Issue]]
+
+
+# --- from records to bodies
+
+
+def workflows(names: list[str]) -> Workflows:
+    return {"workflows": [{"name": name} for name in names]}
+
+
+def details(status: InstanceStatus) -> Details:
+    shown: Details = {"status": Status(status.status)}
+    if status.error is not None:
+        shown["error"] = failure(status.error)
+    if status.output is not None:
+        shown["output"] = status.output
+    return shown
+
+
+def failure(error: ErrorInfo) -> Failure:
+    return {"name": error.name, "message": error.message}
+
+
+def instance(summary: InstanceSummary) -> Instance:
+    return {"id": summary.id, "details": details(summary.details)}
+
+
+def batch(summaries: list[InstanceSummary]) -> Batch:
+    return {"instances": [instance(one) for one in summaries]}
+
+
+def instance_list(page: Page[InstanceSummary]) -> InstanceList:
+    shown: InstanceList = {
+        "instances": [{**instance(one), "createdAt": date(one.created_at)} for one in page.items],
+        "hasNextPage": page.cursor is not None,
+    }
+    if page.cursor is not None:
+        shown["cursor"] = shown["nextCursor"] = page.cursor
+    return shown
+
+
+def described_instance(found: InstanceDescription) -> DescribedInstance:
+    meta: Meta = {
+        "workflowName": found.workflow_name,
+        "kind": found.kind,
+        "runNumber": found.run_number,
+        "params": found.params,
+        "createdAt": date(found.created_at),
+        "updatedAt": date(found.updated_at),
+        "startedAt": optional_date(found.started_at),
+        "completedAt": optional_date(found.completed_at),
+        "why": found.why,
+    }
+    if found.current_step is not None:
+        meta["currentStep"] = current_step(found.current_step)
+    status = InstanceStatus(found.status, found.error, found.output)
+    return {"id": found.id, "details": details(status), "meta": meta}
+
+
+def current_step(record: StepRecord) -> CurrentStep:
+    shown: CurrentStep = {
+        "stepKey": record.step_key,
+        "name": record.name,
+        "type": record.type,
+        "status": StepStatus(record.status),
+        "attempts": record.attempts,
+        "maxAttempts": _max_attempts(record),
+        "timeoutMs": record.timeout_ms,
+        "nextRetryAt": optional_date(record.next_retry_at),
+        "wakeAt": optional_date(record.wake_at),
+        "waitEventType": record.wait_event_type,
+    }
+    if record.error is not None:
+        shown["error"] = failure(record.error)
+    return shown
+
+
+def _max_attempts(record: StepRecord) -> int | None:
+    """A sleep or a wait happens once; a step that may be retried for ever has no number."""
+    return 1 if record.max_attempts is None and record.type != StepType.DO else record.max_attempts
+
+
+def step(record: StepRecord) -> Step:
+    return {
+        "id": record.id,
+        "runNumber": record.run_number,
+        **current_step(record),
+        "result": record.result,
+        "createdAt": date(record.created_at),
+        "updatedAt": date(record.updated_at),
+    }
+
+
+def event(record: EventRecord) -> Event:
+    return {
+        "id": record.id,
+        "runNumber": record.run_number,
+        "type": record.type,
+        "payload": record.payload,
+        "createdAt": date(record.created_at),
+        "deliveredAt": optional_date(record.delivered_at),
+        "consumedByStepKey": record.consumed_by_step_key,
+    }
+
+
+def log(line: LogLine) -> Log:
+    return {
+        "id": line.id,
+        "runNumber": line.run_number,
+        "stepKey": line.step_key,
+        "attempt": line.attempt,
+        "level": Level(line.level),
+        "category": line.category,
+        "message": line.message,
+        "data": line.data,
+        "isReplay": line.is_replay,
+        "createdAt": date(line.created_at),
+    }
+
+
+def history(page: HistoryPage) -> History:
+    shown: History = {
+        "runNumber": page.run_number,
+        "steps": [step(one) for one in page.steps.items],
+        "stepsHasNextPage": page.steps.more,
+        "events": [event(one) for one in page.events.items],
+        "eventsHasNextPage": page.events.more,
+    }
+    if page.steps.more:
+        shown["stepsCursor"] = page.steps.cursor
+    if page.events.more:
+        shown["eventsCursor"] = page.events.cursor
+    if page.logs is not None:
+        shown["logs"] = [log(one) for one in page.logs.items]
+        shown["logsCursor"] = page.logs.cursor  # also on the last page, so that following works
+        shown["logsHasNextPage"] = page.logs.more
+    return shown
+
+
+def date(when: datetime) -> str:
+    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def optional_date(when: datetime | None) -> str | None:
+    return None if when is None else date(when)

@@ -1,0 +1,314 @@
+"""Connections to the server, and what is done when one breaks.
+
+A pool for what clients and workers ask; one connection is kept apart for heartbeats, so that they never wait behind
+anything. A call that met a deadlock is made again; one whose connection broke is made again as soon as the server is
+back, within the bound of its patience. Whether the first try was done nobody knows then: that it is not done twice is
+up to the intents, which leave marks by which they know their own traces.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar, cast
+
+import asyncpg
+
+from holdfast.errors import AppClosedError, StoreUnavailableError
+from holdfast.ports import Clock, Randomness
+from holdfast.store.postgres.errors import DRIVER, Fault, fault, translate
+from holdfast.store.postgres.settings import Settings
+from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.tx import Connection, Tx, Work
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+_DEADLOCKS = 20
+_FIRST_PAUSE_S = 0.005
+_LONGEST_PAUSE_S = 0.5
+_ANSWER_S = 60.0
+"""After so long without an answer to a statement of the store's own, the connection counts as broken."""
+_CLEAN_S = 5.0
+_KEPT_FREE = 2
+"""Connections of the pool that steps' transactions leave to others."""
+
+
+class _Undecided(Exception):  # noqa: N818  (a signal inside this module)
+    """The transaction whose connection broke is still under way."""
+
+
+_FAILED: tuple[type[Exception], ...] = (_Undecided, *DRIVER)
+
+
+@dataclass(slots=True)
+class Attempt(Generic[R]):
+    """A transaction that was about to be committed: its number, and what to answer if it was."""
+
+    xid: str | None = None
+    answer: R | None = None
+
+
+class Database:
+    def __init__(
+        self,
+        settings: Settings,
+        schema: str,
+        by: str,
+        now: Callable[[], int | None],
+        local: Clock,
+        random: Randomness,
+    ) -> None:
+        self.where = settings.where
+        self._settings = settings
+        self._schema = schema
+        self._by = by
+        self._now = now
+        self._local = local
+        self._random = random
+        self._pool: Any = None
+        self._reserved: Connection | None = None
+        self._reserving = asyncio.Lock()
+        self._steps = asyncio.Semaphore(settings.pool_size - _KEPT_FREE)
+        self._lent: set[Connection] = set()
+        """To steps, for their transactions."""
+
+    # --- life
+
+    async def open(self) -> None:
+        self._pool = asyncpg.create_pool(
+            max_size=self._settings.pool_size,
+            min_size=0,
+            max_inactive_connection_lifetime=300,
+            reset=_leave_as_it_is,
+            **self._options(),
+        )
+        await self._pool
+
+    async def close(self) -> None:
+        while self._lent:
+            self._lent.pop().terminate()
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            await _close(reserved)
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            try:
+                async with asyncio.timeout(self._settings.patience):
+                    await pool.close()
+            except DRIVER:
+                pool.terminate()
+
+    async def connect(self) -> Any:
+        """A connection of one's own."""
+        return await asyncpg.connect(**self._options())
+
+    def tx(self, connection: Connection) -> Tx:
+        return Tx(connection, self._schema, self._now(), self._by)
+
+    # --- calls
+
+    async def call(self, work: Work[A, R], argument: A) -> R:
+        """Do it on a connection of the pool."""
+
+        async def once() -> R:
+            async with self._borrowed() as connection:
+                return await self._do(connection, work, argument)
+
+        return await self._patiently(once)
+
+    async def call_reserved(self, work: Work[A, R], argument: A) -> R:
+        """Do it on the connection that is kept apart."""
+
+        async def once() -> R:
+            async with self._reserving, self._kept() as connection:
+                return await self._do(connection, work, argument)
+
+        return await self._patiently(once)
+
+    async def transact(self, work: Work[A, R], argument: A, keep: Callable[[R], bool], attempt: Attempt[R]) -> R:
+        """Do it in a transaction of its own, and commit if its answer says so.
+
+        ``attempt`` is what is known of earlier tries; it is the caller's to give it again if this one is cut off.
+        """
+
+        async def once() -> R:
+            async with self._borrowed() as connection:
+                if attempt.xid is not None and await self._was_committed(connection, attempt.xid):
+                    return cast("R", attempt.answer)
+                attempt.xid = None
+                await connection.execute("BEGIN")
+                answer = await work(self.tx(connection), argument)
+                if not keep(answer):
+                    await connection.execute("ROLLBACK")
+                    return answer
+                attempt.answer = answer
+                attempt.xid = await self.xid(connection)
+                await connection.execute("COMMIT")
+                return answer
+
+        return await self._patiently(once)
+
+    async def begin(self) -> Connection:
+        """A connection in a transaction, to be given back with ``give_back``."""
+        await self._steps.acquire()
+        try:
+            connection = await self._patiently(self._begin_once)
+        except BaseException:
+            self._steps.release()
+            raise
+        self._lent.add(connection)
+        return connection
+
+    async def give_back(self, connection: Connection) -> None:
+        """The connection of ``begin``, in whatever state."""
+        if connection not in self._lent:
+            return  # the store was closed, and it with it
+        self._lent.remove(connection)
+        self._steps.release()
+        await self._put_back(connection, unsure=True)
+
+    async def was_committed(self, xid: str) -> bool:
+        """What became of a transaction whose connection broke."""
+
+        async def once() -> bool:
+            async with self._borrowed() as connection:
+                return await self._was_committed(connection, xid)
+
+        return await self._patiently(once)
+
+    async def xid(self, connection: Connection) -> str:
+        found: str = await connection.fetchval(statements("commit", self._schema)["xid"])
+        return found
+
+    # --- inside
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "dsn": self._settings.dsn,
+            "timeout": max(self._settings.patience, 1.0),
+            "command_timeout": _ANSWER_S,
+            "statement_cache_size": self._settings.statement_cache_size,
+            "server_settings": {"application_name": "holdfast"},
+        }
+
+    async def _do(self, connection: Connection, work: Work[A, R], argument: A) -> R:
+        if self._settings.statement_cache_size:
+            return await work(self.tx(connection), argument)
+        # Behind a transaction pooler, what belongs together must be in one transaction, or it may go to two servers.
+        await connection.execute("BEGIN")
+        answer = await work(self.tx(connection), argument)
+        await connection.execute("COMMIT")
+        return answer
+
+    async def _begin_once(self) -> Connection:
+        connection = await self._take()
+        try:
+            await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+        except BaseException:
+            await self._put_back(connection, unsure=True)
+            raise
+        return connection
+
+    async def _was_committed(self, connection: Connection, xid: str) -> bool:
+        status = await connection.fetchval(statements("commit", self._schema)["outcome"], xid)
+        if status == "in progress":
+            raise _Undecided
+        return bool(status == "committed")
+
+    @asynccontextmanager
+    async def _borrowed(self) -> AsyncIterator[Connection]:
+        connection = await self._take()
+        try:
+            yield connection
+        except BaseException as error:
+            broken = _is_broken(error, connection)
+            await self._put_back(connection, unsure=True)
+            if broken:
+                raise ConnectionResetError("the connection is closed") from error
+            raise
+        await self._put_back(connection)
+
+    async def _take(self) -> Connection:
+        if self._pool is None:
+            raise AppClosedError(f"the store on {self.where} was closed")
+        connection: Connection = await self._pool.acquire()
+        return connection
+
+    async def _put_back(self, connection: Connection, *, unsure: bool = False) -> None:
+        """``unsure``: what it was used for failed or was given up, and nobody knows how far it got."""
+        if unsure:  # also if whoever gave up does so a second time
+            await asyncio.shield(asyncio.ensure_future(self._clean(connection)))
+        elif self._pool is not None:
+            await self._pool.release(connection)
+
+    async def _clean(self, connection: Connection) -> None:
+        try:
+            if not connection.is_closed():
+                async with asyncio.timeout(_CLEAN_S):
+                    await connection.execute("ROLLBACK")
+                    await connection.execute("RESET ALL")
+        except DRIVER:
+            connection.terminate()
+        if self._pool is not None:
+            await self._pool.release(connection)
+
+    @asynccontextmanager
+    async def _kept(self) -> AsyncIterator[Connection]:
+        if self._reserved is None or self._reserved.is_closed():
+            self._reserved = await self.connect()
+        try:
+            yield self._reserved
+        except BaseException as error:
+            connection, self._reserved = self._reserved, None
+            broken = _is_broken(error, connection)
+            connection.terminate()
+            if broken:
+                raise ConnectionResetError("the connection is closed") from error
+            raise
+
+    async def _patiently(self, once: Callable[[], Awaitable[R]]) -> R:
+        until = self._local.monotonic() + self._settings.patience
+        failures = 0
+        while True:
+            try:
+                return await once()
+            except _FAILED as error:
+                failures += 1
+                kind = Fault.AWAY if isinstance(error, _Undecided) else fault(error, None)
+                if self._pool is None or kind is Fault.OTHER:
+                    raise self._translated(error) from error
+                if kind is Fault.TRANSIENT and failures > _DEADLOCKS:
+                    raise self._translated(error) from error
+                if kind is Fault.AWAY and self._local.monotonic() >= until:
+                    raise self._translated(error) from error
+            await asyncio.sleep(self._pause(failures))
+
+    def _pause(self, failures: int) -> float:
+        doubled: float = _FIRST_PAUSE_S * 2 ** min(failures - 1, 10)
+        return min(_LONGEST_PAUSE_S, doubled) * (0.5 + self._random.random())
+
+    def _translated(self, error: BaseException) -> Exception:
+        if isinstance(error, _Undecided):
+            return StoreUnavailableError(
+                f"a transaction in {self.where} whose connection broke is still under way there. Try again"
+            )
+        return translate(error, self.where)
+
+
+async def _leave_as_it_is(_: Any) -> None:
+    """Instead of the pool's reset, which costs a round trip: whoever gives a connection back has it clean."""
+
+
+def _is_broken(error: BaseException, connection: Connection) -> bool:
+    """Of one that was closed before it could be used, the driver says that it was used wrongly."""
+    return isinstance(error, asyncpg.InterfaceError) and connection.is_closed()
+
+
+async def _close(connection: Any) -> None:
+    try:
+        await connection.close(timeout=5)
+    except DRIVER:
+        connection.terminate()

@@ -1,0 +1,124 @@
+"""What PostgreSQL's errors mean here. Told apart by class and SQLSTATE, never by their text."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import asyncpg
+
+from holdfast.errors import (
+    HoldfastError,
+    SchemaVersionError,
+    StateError,
+    StoreBusyError,
+    StoreError,
+    StoreFullError,
+    StoreReadOnlyError,
+    StoreUnavailableError,
+)
+from holdfast.store.postgres.tx import Connection
+
+DRIVER: tuple[type[Exception], ...] = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+"""All that the driver raises when something is wrong. A TimeoutError is an OSError."""
+
+UNIQUE = "23505"
+NOT_CONSUMABLE = "HF001"
+"""The store's own: a delivery of an event that is not there or was consumed before."""
+
+_MEANING: dict[str, tuple[type[HoldfastError], str]] = {
+    "08": (StoreUnavailableError, "the connection to {where} broke. Check the network and the server"),
+    "22": (StateError, "{where} cannot hold this; nothing of this call was done"),
+    "23": (StateError, "{where} cannot hold this; nothing of this call was done"),
+    "23505": (StateError, "already stored, and written once only; nothing of this call was done"),
+    "25006": (
+        StoreReadOnlyError,
+        "{where} cannot be written: it is a standby, or set to read only. Name the primary server",
+    ),
+    "25P03": (StoreUnavailableError, "{where} ended a transaction that said nothing for too long. Try again"),
+    "28": (StoreUnavailableError, "{where} refused the login. Check the user and the password in the URL"),
+    "3D000": (StoreUnavailableError, "{where} does not exist. Check the database's name in the URL, or create it"),
+    "3F000": (SchemaVersionError, "the store's schema is gone from {where}. Restore it, or run `holdfast migrate`"),
+    "40": (StoreBusyError, "others changed the same rows in {where} again and again; nothing was written. Try again"),
+    "42501": (
+        StoreUnavailableError,
+        "this user lacks a right in {where}. Grant it, or run `holdfast migrate` as the owner of the schema",
+    ),
+    "42883": (SchemaVersionError, "{where} lacks a part of the store's schema. Run `holdfast migrate`"),
+    "42P01": (SchemaVersionError, "{where} lacks a part of the store's schema. Run `holdfast migrate`"),
+    "53": (StoreUnavailableError, "{where} is short of resources. Look at its log"),
+    "53100": (StoreFullError, "{where} has no room left; nothing was written. Free disk space, then try again"),
+    "53300": (
+        StoreUnavailableError,
+        "{where} has no connection left for this user. Raise the limit, or use a smaller pool (?pool_size=)",
+    ),
+    "55P03": (
+        StoreBusyError,
+        "others held locks in {where} for longer than lock_timeout; nothing was written. Look for a long transaction",
+    ),
+    "57014": (
+        StoreBusyError,
+        "{where} cancelled a statement after statement_timeout; nothing was written. Raise it, or see what is slow",
+    ),
+    "57P": (StoreUnavailableError, "{where} shuts down or starts up. Try again"),
+    "58": (StoreUnavailableError, "{where} failed to read or write its files. Look at its log and its disk"),
+    "HF001": (StateError, "an event cannot be consumed: it is not there, or was before"),
+}
+
+_TRANSIENT = ("40001", "40P01")
+_AWAY = ("08", "57P01", "57P02", "57P03", "57P05", "53300")
+_ENVIRONMENT = ("08", "25006", "25P03", "40", "53", "57P", "58", "XX")
+
+
+class Fault(Enum):
+    TRANSIENT = 1
+    """Rolled back for the sake of others: the same again may work."""
+    AWAY = 2
+    """The server, or the connection to it, is gone; whether the last statement was done is not known."""
+    OTHER = 3
+    """It would end the same way again."""
+
+
+def fault(error: BaseException, connection: Connection | None) -> Fault:
+    state = sqlstate(error)
+    if state in _TRANSIENT:
+        return Fault.TRANSIENT
+    if state.startswith(_AWAY) or isinstance(error, OSError):
+        return Fault.AWAY
+    if isinstance(error, asyncpg.InterfaceError) and connection is not None and connection.is_closed():
+        return Fault.AWAY
+    return Fault.OTHER
+
+
+def sqlstate(error: BaseException) -> str:
+    return str(getattr(error, "sqlstate", None) or "")
+
+
+def is_unique_violation(error: BaseException) -> bool:
+    return sqlstate(error) == UNIQUE
+
+
+def is_environment(error: BaseException, connection: Connection) -> bool:
+    """Not the fault of the statement: it would fail in any other transaction as well."""
+    return fault(error, connection) is not Fault.OTHER or sqlstate(error).startswith(_ENVIRONMENT)
+
+
+def translate(error: BaseException, where: str) -> HoldfastError:
+    """The store's own error for one of the driver."""
+    meaning = _meaning(error, where)
+    meaning.__cause__ = error
+    return meaning
+
+
+def _meaning(error: BaseException, where: str) -> HoldfastError:
+    state = sqlstate(error)
+    for length in (5, 3, 2):
+        if len(state) >= length and state[:length] in _MEANING:
+            target, text = _MEANING[state[:length]]
+            return target(f"{text.format(where=where)} (PostgreSQL {state}: {error})")
+    if isinstance(error, TimeoutError):
+        return StoreUnavailableError(f"{where} did not answer in time. Check the network and the server")
+    if isinstance(error, OSError):
+        return StoreUnavailableError(f"{where} cannot be reached ({error}). Check the URL, the network and the server")
+    if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
+        return StateError(f"{where} cannot hold this; nothing of this call was done ({error})")
+    return StoreError(f"{where} refused a statement; nothing of this call was done (PostgreSQL {state}: {error})")

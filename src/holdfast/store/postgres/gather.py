@@ -1,0 +1,83 @@
+"""Calls that come at the same time become one: one round trip, one transaction, one notification.
+
+It matters more than it seems: PostgreSQL lets only one transaction that notifies commit at a time, in the whole server.
+Nobody waits for company: a call goes out at once while there is a writer free, and the calls that come meanwhile
+go together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, NamedTuple, TypeVar
+
+from holdfast.errors import StoreError
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+_WRITERS = 4
+"""One may have to wait for a lock, and must not hold up the others."""
+_MOST = 500
+
+
+class _Asked(NamedTuple, Generic[A, R]):
+    items: Sequence[A]
+    answer: asyncio.Future[list[R]]
+
+
+class Gathered(Generic[A, R]):
+    """A function from a list to a list, whose calls are merged."""
+
+    def __init__(self, write: Callable[[list[A]], Awaitable[list[R]]]) -> None:
+        self._write = write
+        self._queue: deque[_Asked[A, R]] = deque()
+        self._writers: set[asyncio.Task[None]] = set()
+
+    async def __call__(self, items: Sequence[A]) -> list[R]:
+        answer: asyncio.Future[list[R]] = asyncio.get_running_loop().create_future()
+        self._queue.append(_Asked(items, answer))
+        if len(self._writers) < _WRITERS:
+            writer = asyncio.get_running_loop().create_task(self._serve())
+            self._writers.add(writer)
+            writer.add_done_callback(self._writers.discard)
+        return await answer
+
+    async def drain(self) -> None:
+        """Wait for what was asked for."""
+        while self._writers:
+            await asyncio.wait(list(self._writers))
+
+    async def _serve(self) -> None:
+        while self._queue:
+            await self._answer(self._next())
+
+    def _next(self) -> list[_Asked[A, R]]:
+        taken = [self._queue.popleft()]
+        size = len(taken[0].items)
+        while self._queue and size + len(self._queue[0].items) <= _MOST:
+            size += len(self._queue[0].items)
+            taken.append(self._queue.popleft())
+        return taken
+
+    async def _answer(self, asked: list[_Asked[A, R]]) -> None:
+        try:
+            answers = iter(await self._write([item for one in asked for item in one.items]))
+        except Exception as error:
+            if len(asked) == 1 or isinstance(error, StoreError):
+                _fail(asked, error)
+            else:  # each alone, so that only the guilty one fails
+                for one in asked:
+                    await self._answer([one])
+            return
+        for one in asked:
+            found = [next(answers) for _ in one.items]
+            if not one.answer.done():
+                one.answer.set_result(found)
+
+
+def _fail(asked: list[_Asked[A, R]], error: Exception) -> None:
+    for one in asked:
+        if not one.answer.done():
+            one.answer.set_exception(error)

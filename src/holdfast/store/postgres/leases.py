@@ -1,0 +1,51 @@
+"""Who holds what: heartbeats, signals to holders, and what happens to tasks that are given back or lost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from holdfast.store.postgres.rows import columns
+from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.tx import Tx
+from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Held, Signal, TaskRef
+
+_TASK_WIDTH = 4
+
+
+class Beat(NamedTuple):
+    owner: str
+    lease_ms: int
+
+
+class Beaten(NamedTuple):
+    now: int
+    """The database's time, to set clocks by."""
+    held: list[Held]
+
+
+async def heartbeat(tx: Tx, beat: Beat) -> Beaten:
+    rows = await tx.connection.fetch(statements("leases", tx.schema)["heartbeat"], tx.now, beat.owner, beat.lease_ms)
+    *held, last = [tuple(row.values()) for row in rows]
+    return Beaten(last[0], [Held(run, unit, epoch, Signal(signal)) for _, run, unit, epoch, signal in held])
+
+
+async def signals(tx: Tx, owner: str) -> list[Held]:
+    """Asked often and almost always empty: look first."""
+    sql = statements("leases", tx.schema)
+    if not await tx.connection.fetchval(sql["has_signals"], owner):
+        return []
+    rows = await tx.connection.fetch(sql["signals"], owner)
+    return [Held(run, unit, epoch, Signal(signal)) for run, unit, epoch, signal in (row.values() for row in rows)]
+
+
+async def reap(tx: Tx, max_losses: int) -> list[Freed]:
+    sql = statements("leases", tx.schema)["reap"]
+    rows = await tx.connection.fetch(sql, tx.now, tx.by, max_losses, SUSPECT_LOSSES)
+    return [Freed(*row.values()) for row in rows]
+
+
+async def release(tx: Tx, tasks: Sequence[TaskRef]) -> int:
+    sql = statements("leases", tx.schema)["release"]
+    count: int = await tx.connection.fetchval(sql, tx.now, tx.by, *columns(list(tasks), _TASK_WIDTH))
+    return count

@@ -1,0 +1,299 @@
+"""The PostgreSQL store: owns its life from open to close, and hands each intent to a connection.
+
+The URL is one of PostgreSQL's own (``postgresql://user:password@host:5432/database?sslmode=require``). Three of its
+parameters are the store's: ``pool_size`` (8), ``connect_timeout`` (how many seconds a call waits for a server that is
+away, 10) and ``statement_cache_size``. Set the last one to 0 behind a pooler that hands out connections by the
+transaction, such as PgBouncer: no statement stays prepared then, and what other processes write is noticed by looking,
+twice a second, for such a pooler does not pass notifications on.
+
+Time is the database's: leases, due times and all that is stored come from its clock, however wrong a worker's may be.
+"""
+
+from __future__ import annotations
+
+import builtins
+import os
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+from holdfast.core.model import to_ms
+from holdfast.errors import AppClosedError, StoreUnavailableError
+from holdfast.ports import Clock, Randomness, SystemClock
+from holdfast.store.postgres import control, leases, migrate, reads, workers
+from holdfast.store.postgres.borrowed import driver_connection
+from holdfast.store.postgres.claim import Claiming, claim
+from holdfast.store.postgres.clock import DatabaseClock
+from holdfast.store.postgres.commit import Commits
+from holdfast.store.postgres.create import Making, create
+from holdfast.store.postgres.database import Attempt, Database
+from holdfast.store.postgres.errors import DRIVER, translate
+from holdfast.store.postgres.gather import Gathered
+from holdfast.store.postgres.guard import Guard
+from holdfast.store.postgres.listener import Listener
+from holdfast.store.postgres.live import Live
+from holdfast.store.postgres.send import Sending, send
+from holdfast.store.postgres.settings import parse
+from holdfast.store.postgres.sql import channel, check_schema, statements
+from holdfast.store.postgres.tokens import token
+from holdfast.store.postgres.tx import Tx, Work
+from holdfast.store.protocol import (
+    ClaimRequest,
+    ClaimResult,
+    Commit,
+    Committed,
+    Created,
+    Fact,
+    Freed,
+    Held,
+    ListQuery,
+    LiveTransaction,
+    Mail,
+    Migrated,
+    NewEvent,
+    NewRun,
+    PageQuery,
+    RunRecord,
+    Sent,
+    Snapshot,
+    StoredLog,
+    TaskRef,
+    WorkerCard,
+    WorkerRecord,
+)
+
+A = TypeVar("A")
+R = TypeVar("R")
+List = builtins.list  # inside the class the name is a method of the protocol
+
+_DOUBTFUL_S = 300.0
+"""How long a claim whose answer got lost is asked for: by then it has been done or never will be."""
+
+
+class PostgresStore:
+    """One schema of one database. A store belongs to the process and the event loop that opened it.
+
+    ``clock`` replaces the database's clock, for tests.
+    """
+
+    def __init__(self, url: str, *, schema: str = "holdfast", clock: Clock | None = None, random: Randomness) -> None:
+        self._settings = parse(url)
+        self._schema = check_schema(schema)
+        self._given_clock = clock
+        self._local = SystemClock()
+        self._random = random
+        self._clock = DatabaseClock(self._local)
+        self._database: Database | None = None
+        self._commits: Commits
+        self._guard: Guard
+        self._listener: Listener
+        self._creates = Gathered[Making, Created](self._create)
+        self._sends = Gathered[Sending, Sent](self._send)
+        self._doubtful: dict[int, tuple[str, float]] = {}
+        """Claims whose answers got lost, with their owners, and how long to ask for them."""
+        self._process = 0
+
+    # --- life
+
+    async def open(self, *, migrate: bool = True) -> Migrated:
+        if self._database is not None:
+            return await self._call(_verify, None)
+        by = self._random.uuid4().hex
+        database = Database(self._settings, self._schema, by, self._now, self._local, self._random)
+        try:
+            await database.open()
+            migrated = await database.call(_migrate if migrate else _verify, None)
+            self._guard = Guard(await database.call(_relations, None))
+            await self._set_clock(database)
+            self._listener = Listener(database.connect, channel(self._schema), by, self._random)
+            await self._listener.start()
+        except BaseException:
+            await database.close()
+            raise
+        self._commits = Commits(database, self._guard, self._random)
+        self._process = os.getpid()
+        self._database = database
+        return migrated
+
+    async def close(self) -> None:
+        if self._database is None:
+            return
+        if self._process == os.getpid():
+            await self._creates.drain()
+            await self._sends.drain()
+        database, self._database = self._database, None
+        if database is None or self._process != os.getpid():
+            return
+        await self._listener.stop()
+        await database.close()
+
+    async def now(self) -> int:
+        return await self._call(reads.now, None) if self._given_clock is None else to_ms(self._given_clock.now())
+
+    @property
+    def clock(self) -> Clock:
+        return self._clock if self._given_clock is None else self._given_clock
+
+    # --- what a client writes
+
+    async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> List[Created]:
+        making = [Making(new, token(self._random)) for new in runs]
+        if connection is None:
+            self._in_use()
+            return await self._creates(making)
+        return await self._write_there(connection, create, making)
+
+    async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> List[Sent]:
+        sending = [Sending(event, token(self._random)) for event in events]
+        if connection is None:
+            self._in_use()
+            return await self._sends(sending)
+        return await self._write_there(connection, send, sending)
+
+    async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
+        return await self._control(control.pause, control.Target(workflow, instance_id))
+
+    async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
+        return await self._control(control.resume, control.Target(workflow, instance_id))
+
+    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> RunRecord | None:
+        return await self._control(control.terminate, control.Target(workflow, instance_id, reason))
+
+    async def restart(self, workflow: str, instance_id: str) -> RunRecord | None:
+        target = control.Target(workflow, instance_id, token=token(self._random))
+        return await self._control(control.restart, target)
+
+    # --- what a worker writes
+
+    async def claim(self, request: ClaimRequest) -> ClaimResult:
+        claiming = Claiming(request, token(self._random), self._take_doubts(request.owner))
+        try:
+            return await self._call(claim, claiming)
+        except BaseException:  # what it took, if it did, is the next one's to answer
+            until = self._local.monotonic() + _DOUBTFUL_S
+            self._doubtful |= dict.fromkeys((*claiming.doubtful, claiming.token), (request.owner, until))
+            raise
+
+    async def commit(self, commits: Sequence[Commit]) -> List[Committed]:
+        self._in_use()
+        return await self._commits.apply(commits)
+
+    async def heartbeat(self, owner: str, lease_ms: int) -> List[Held]:
+        database = self._in_use()
+        asked = self._local.monotonic()
+        now, held = await database.call_reserved(leases.heartbeat, leases.Beat(owner, lease_ms))
+        self._clock.set(now, asked, self._local.monotonic())
+        return held
+
+    async def signals(self, owner: str) -> List[Held]:
+        return await self._call(leases.signals, owner)
+
+    async def reap(self, max_losses: int) -> List[Freed]:
+        return await self._call(leases.reap, max_losses)
+
+    async def release(self, tasks: Sequence[TaskRef]) -> int:
+        return await self._call(leases.release, tasks)
+
+    async def enroll(self, worker: WorkerCard, lease_ms: int) -> None:
+        await self._in_use().call_reserved(workers.enroll, workers.Enrolment(worker, lease_ms))
+
+    async def dismiss(self, owner: str) -> None:
+        await self._in_use().call_reserved(workers.dismiss, owner)
+
+    async def begin(self) -> LiveTransaction:
+        database = self._in_use()
+        return await Live.begin(database, self._guard)
+
+    # --- reads
+
+    async def load(self, run: int) -> Snapshot:
+        return await self._call(reads.load, run)
+
+    async def undelivered(self, run: int) -> List[Mail]:
+        return await self._call(reads.undelivered, run)
+
+    async def find(self, workflow: str, instance_id: str, number: int | None = None) -> RunRecord | None:
+        return await self._call(reads.find, reads.Which(workflow, instance_id, number))
+
+    async def get(self, runs: Sequence[int]) -> List[RunRecord]:
+        return await self._call(reads.get, runs)
+
+    async def list(self, query: ListQuery) -> List[RunRecord]:
+        return await self._call(reads.list_runs, query)
+
+    async def facts(self, run: int) -> List[Fact]:
+        return await self._call(reads.facts, run)
+
+    async def events(self, query: PageQuery) -> List[Mail]:
+        return await self._call(reads.events, query)
+
+    async def logs(self, query: PageQuery) -> List[StoredLog]:
+        return await self._call(reads.logs, query)
+
+    async def workers(self) -> List[WorkerRecord]:
+        return await self._call(workers.workers, None)
+
+    async def changed(self, since: int | None) -> int:
+        self._in_use()
+        return await self._listener.changed(since)
+
+    # --- inside
+
+    async def _create(self, making: List[Making]) -> List[Created]:
+        return await self._call(create, making)
+
+    async def _send(self, sending: List[Sending]) -> List[Sent]:
+        return await self._call(send, sending)
+
+    async def _call(self, work: Work[A, R], argument: A) -> R:
+        return await self._in_use().call(work, argument)
+
+    async def _write_there(self, connection: Any, work: Work[A, R], argument: A) -> R:
+        """On the caller's own connection."""
+        database = self._in_use()
+        try:
+            return await work(database.tx(await driver_connection(connection)), argument)
+        except DRIVER as error:
+            raise translate(error, database.where) from error
+
+    async def _control(self, work: Work[control.Target, RunRecord | None], target: control.Target) -> RunRecord | None:
+        return await self._in_use().transact(work, target, lambda _: True, Attempt())
+
+    def _in_use(self) -> Database:
+        if self._database is None:
+            raise AppClosedError(
+                f"the store on {self._settings.where} is not open. Open it first, and use it before it is closed"
+            )
+        if self._process != os.getpid():
+            raise StoreUnavailableError(
+                f"the store on {self._settings.where} was opened before this process was forked. "
+                "Open one in each process"
+            )
+        return self._database
+
+    def _now(self) -> int | None:
+        return None if self._given_clock is None else to_ms(self._given_clock.now())
+
+    async def _set_clock(self, database: Database) -> None:
+        asked = self._local.monotonic()
+        self._clock.set(await database.call(reads.now, None), asked, self._local.monotonic())
+
+    def _take_doubts(self, owner: str) -> List[int]:
+        now = self._local.monotonic()
+        self._doubtful = {number: doubt for number, doubt in self._doubtful.items() if doubt[1] > now}
+        taken = [number for number, (of, _) in self._doubtful.items() if of == owner]
+        for number in taken:
+            del self._doubtful[number]
+        return taken
+
+
+async def _migrate(tx: Tx, _: None) -> Migrated:
+    return await migrate.migrate(tx)
+
+
+async def _verify(tx: Tx, _: None) -> Migrated:
+    return await migrate.verify(tx)
+
+
+async def _relations(tx: Tx, _: None) -> List[int]:
+    found: List[int] = await tx.connection.fetchval(statements("schema", tx.schema)["relations"], tx.schema)
+    return found

@@ -1,0 +1,76 @@
+"""The plan of a storm: which fault, when, to whom. A seed and the size make the plan, nothing else does."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    KILL = "worker killed"
+    STALL = "worker stopped past its lease"
+    CUT_BEFORE = "connection cut before a commit"
+    CUT_AFTER = "connection cut after a commit"
+    CUT_ALL = "all connections of a worker cut"
+    BLACK_HOLE = "nothing gets through to a worker"
+    SLOW = "slow connections"
+    FAST = "server restarted, fast"
+    IMMEDIATE = "server restarted, immediate"
+    CRASH = "postmaster killed"
+
+
+# How often each is drawn. A server that restarts hits everybody, so it does so less often.
+_WEIGHTS = {
+    Kind.CUT_BEFORE: 22,
+    Kind.CUT_AFTER: 30,
+    Kind.CUT_ALL: 6,
+    Kind.KILL: 14,
+    Kind.STALL: 8,
+    Kind.BLACK_HOLE: 4,
+    Kind.SLOW: 4,
+    Kind.FAST: 5,
+    Kind.IMMEDIATE: 5,
+    Kind.CRASH: 2,
+}
+# What every storm has, however short.
+_ALWAYS = (Kind.CUT_BEFORE, Kind.CUT_AFTER, Kind.KILL, Kind.STALL, Kind.FAST, Kind.IMMEDIATE)
+SERVER = frozenset({Kind.FAST, Kind.IMMEDIATE, Kind.CRASH})
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    at: float
+    """Seconds after the beginning."""
+    kind: Kind
+    victim: int
+    """The worker, or (the number after the last of them) the client; nobody in particular for the server."""
+    nth: int
+    """For a cut: the how many-th commit from then."""
+    seconds: float
+    """For what takes time: how long."""
+
+
+def make_plan(seed: int, *, count: int, seconds: float, workers: int, lease: float) -> list[Fault]:
+    """``count`` faults, spread over so many seconds."""
+    rng = random.Random(seed)
+    drawn = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=max(0, count - len(_ALWAYS)))
+    kinds = [*_ALWAYS[:count], *drawn]
+    rng.shuffle(kinds)
+    times = sorted(rng.uniform(0, seconds) for _ in kinds)
+    return [_fault(rng, at, kind, workers, lease) for at, kind in zip(times, kinds, strict=True)]
+
+
+def _fault(rng: random.Random, at: float, kind: Kind, workers: int, lease: float) -> Fault:
+    cuttable = kind in (Kind.CUT_BEFORE, Kind.CUT_AFTER, Kind.CUT_ALL)
+    victim = rng.randrange(workers + 1 if cuttable else workers)
+    longer = lease * rng.uniform(1.2, 1.6)
+    seconds = {Kind.STALL: longer, Kind.BLACK_HOLE: longer, Kind.SLOW: 1.0}.get(kind, rng.uniform(0, 0.5))
+    return Fault(round(at, 3), kind, victim, rng.randint(1, 20), round(seconds, 3))
+
+
+def summary(faults: Sequence[Fault]) -> dict[str, int]:
+    counts = Counter(fault.kind.value for fault in faults)
+    return {kind.value: counts[kind.value] for kind in Kind if counts[kind.value]}

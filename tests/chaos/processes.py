@@ -1,0 +1,79 @@
+"""Worker processes: forked from a server that has everything imported, so that one is there in milliseconds.
+
+They die with the process that asked for them, also when that is killed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import multiprocessing
+import os
+import signal
+import sys
+from collections.abc import Callable
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from .waiting import until
+
+_PRELOADED = ["asyncpg", "chaos.program", "holdfast.app"]
+_PR_SET_PDEATHSIG = 1
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(_PRELOADED)
+
+
+class Child:
+    """One process, and what it said."""
+
+    def __init__(self, log: Path, target: Callable[..., None], **spec: Any) -> None:
+        self.log = log
+        self._process: BaseProcess = _context.Process(target=_run, args=(str(log), target, spec), daemon=True)
+        self._process.start()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid is not None
+        return self._process.pid
+
+    @property
+    def code(self) -> int | None:
+        """Its exit code, negative for a signal; None while it lives."""
+        return self._process.exitcode
+
+    @property
+    def alive(self) -> bool:
+        return self.code is None
+
+    @property
+    def stopped(self) -> bool:
+        """It got SIGSTOP and stands still."""
+        try:
+            return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+        except FileNotFoundError:
+            return False
+
+    def send(self, number: int) -> None:
+        if self.alive:
+            os.kill(self.pid, number)
+
+    async def end(self, number: int = signal.SIGTERM, seconds: float = 20) -> int:
+        """Send it a signal it must die of; its exit code."""
+        self.send(number)
+        await until(lambda: not self.alive, lambda: f"it does not stop: {self.said()[-3000:]}", seconds)
+        assert self.code is not None
+        return self.code
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace") if self.log.exists() else ""
+
+
+def _run(log: str, target: Callable[..., None], spec: dict[str, Any]) -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    os.dup2(fd, 1)
+    os.dup2(fd, 2)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
+    target(**spec)

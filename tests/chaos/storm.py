@@ -1,0 +1,281 @@
+"""The storm: workers and a client do their work while a plan of faults is carried out, and a checker looks on."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from crash.program import send_events
+from crash.workload import Planned, Side
+from holdfast import Holdfast, StoreError
+
+from .checker import Checker
+from .faults import SERVER, Fault, Kind, make_plan, summary
+from .processes import Child
+from .program import work
+from .proxy import Cut, Proxy
+from .server import Server, Stop
+from .waiting import until
+from .workload import TABLES, make_app, plan
+
+R = TypeVar("R")
+
+LEASE = 2.0
+WORKER = {"lease": LEASE, "poll": 0.5, "drain": 5, "max_losses": 1_000_000}
+_STOPS = {Kind.FAST: Stop.FAST, Kind.IMMEDIATE: Stop.IMMEDIATE, Kind.CRASH: Stop.KILL}
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    copies: int
+    """Of the workload, 10 runs each."""
+    seconds: float
+    """How long faults are injected and runs started; then everything must end."""
+    faults: int = 0
+    workers: int = 4
+    clock_off: float = 3600
+    """By how many seconds the clock of the first worker is wrong."""
+    calm: float = 60
+    """How long that may take."""
+
+
+SHORT = Size(copies=24, faults=24, seconds=16)
+LONG = Size(copies=200, faults=240, seconds=240, calm=120)
+
+
+def storm(server: Server, folder: Path, size: Size, seed: int, say: Callable[[str], None] = print) -> Storm:
+    """The storm that a seed makes."""
+    faults = make_plan(seed, count=size.faults, seconds=size.seconds, workers=size.workers, lease=LEASE)
+    return Storm(server, folder, size, faults, seed=seed, say=say)
+
+
+class Slot:
+    """A place for a worker: its proxy, and the process that is there now."""
+
+    def __init__(self, storm: Storm, number: int, proxy: Proxy) -> None:
+        self.number = number
+        self.proxy = proxy
+        self.lock = asyncio.Lock()
+        self.children: list[Child] = []
+        self._storm = storm
+
+    @property
+    def worker(self) -> Child:
+        return self.children[-1]
+
+    def start(self) -> None:
+        log = self._storm.folder / f"worker-{self.number}-{len(self.children)}.log"
+        url = self._storm.server.url(self._storm.database, sockets=self.proxy.sockets)
+        clock_off = self._storm.size.clock_off if self.number == 0 else 0
+        self.children.append(Child(log, work, url=url, side=str(self._storm.side), clock_off=clock_off, **WORKER))
+
+
+class Storm:
+    def __init__(
+        self,
+        server: Server,
+        folder: Path,
+        size: Size,
+        faults: Sequence[Fault],
+        *,
+        seed: int = 0,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.server = server
+        self.folder = folder
+        self.side = folder / "side.jsonl"
+        self.database = ""
+        self.injected: Counter[str] = Counter()
+        self._seed = seed
+        self.size = size
+        self._say = say
+        self._plan = plan(size.copies)
+        self._faults = faults
+        self._slots: list[Slot] = []
+        self._cuts: list[tuple[Kind, Cut]] = []
+        self._server_lock = asyncio.Lock()
+        self._checker: Checker
+        self._client: Proxy
+
+    # --- the whole
+
+    async def run(self) -> None:
+        """Everything, from an empty database to the last check."""
+        self._say(f"seed {self._seed}: {len(self._plan)} runs, {self.size.workers} workers, {self.size.seconds:.0f} s")
+        self._say(f"planned: {summary(self._faults)}")
+        began = time.monotonic()
+        async with AsyncExitStack() as stack:
+            await self._prepare(stack)
+            try:
+                await self._rage()
+                calm = time.monotonic()
+                await until(self._checker.complete, "not all runs are complete", self.size.calm)
+                ended = time.monotonic()
+                await self._stop_workers()
+                await self._checker.at_the_end()
+            except Exception as error:
+                error.add_note(await self._story())
+                raise
+        commits = sum(slot.proxy.commits for slot in self._slots) + self._client.commits
+        self._say(f"injected {self.injected.total()}: {dict(self.injected)}")
+        self._say(f"all {len(self._plan)} runs complete and right, {ended - calm:.1f} s after the last fault")
+        self._say(f"{self._checker.snapshots} snapshots, {commits} commits on the wire, {ended - began:.0f} s in all")
+
+    async def _prepare(self, stack: AsyncExitStack) -> None:
+        self.database = await self.server.new_database()
+        proxies = self.server.folder / f"proxies-{self.database}"
+        for number in range(self.size.workers):
+            self._slots.append(Slot(self, number, await self._open_proxy(proxies / f"{number}", stack)))
+        self._client = await self._open_proxy(proxies / "client", stack)
+        async with make_app(self.server.url(self.database), self.side).connect():
+            pass  # makes the schema
+        self._checker = Checker(self.server, self.database, self.side, self._plan)
+        stack.push_async_callback(self._checker.close)
+        await self._checker.prepare(TABLES)
+        stack.callback(self._kill_all)
+        for slot in self._slots:
+            slot.start()
+
+    async def _open_proxy(self, folder: Path, stack: AsyncExitStack) -> Proxy:
+        proxy = Proxy(folder, self.server.sockets)
+        await proxy.open()
+        stack.push_async_callback(proxy.close)
+        return proxy
+
+    async def _rage(self) -> None:
+        looking = asyncio.create_task(self._look_on())
+        app = make_app(self.server.url(self.database, sockets=self._client.sockets), self.side)
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._feed(app))
+                group.create_task(self._inject_all())
+                group.create_task(self._fail_with(looking))
+        finally:
+            looking.cancel()
+            await asyncio.gather(looking, return_exceptions=True)
+
+    async def _fail_with(self, looking: asyncio.Task[None]) -> None:
+        """What the one who looks on finds ends the storm at once."""
+        await asyncio.wait([looking], timeout=self.size.seconds)
+        if looking.done():
+            looking.result()
+
+    async def _look_on(self) -> None:
+        while True:
+            await self._checker.snapshot()
+            await asyncio.sleep(1)
+
+    async def _stop_workers(self) -> None:
+        codes = [await slot.worker.end() for slot in self._slots]
+        assert codes == [0] * len(codes), f"exit codes {codes}"
+
+    def _kill_all(self) -> None:
+        for slot in self._slots:
+            for child in slot.children:
+                child.send(signal.SIGKILL)
+
+    async def _story(self) -> str:
+        """What is known when something went wrong."""
+        known = f"seed {self._seed}, injected {dict(self.injected)}\n{await self._checker.story()}"
+        return "\n".join([known, *(f"worker {slot.number}: {slot.worker.said()[-2000:]}" for slot in self._slots)])
+
+    def said(self) -> str:
+        """By all workers, also those that died."""
+        return "".join(child.said() for slot in self._slots for child in slot.children)
+
+    # --- the client
+
+    async def _feed(self, app: Holdfast) -> None:
+        """Start the runs one after the other over the whole time, and send their events."""
+        mine = [planned for planned in self._plan if planned.started_by is None]
+        rng = random.Random(self._seed)
+        pause = self.size.seconds / len(mine)
+        async with connected(app), asyncio.TaskGroup() as group:
+            for planned in mine:
+                group.create_task(self._one(app, planned, rng.uniform(0, 0.5)))
+                await asyncio.sleep(pause)
+
+    async def _one(self, app: Holdfast, planned: Planned, wait: float) -> None:
+        side = Side(self.side)
+        run = await insist(lambda: app.start(planned.workflow, planned.n, id=planned.id))
+        side.write({"acknowledged": "start", "id": planned.id})
+        await asyncio.sleep(wait)
+        await insist(lambda: send_events(run, planned, side))
+        if planned.n % 5 == 0:
+            result = await insist(lambda: run.result(timeout=self.size.calm + self.size.seconds))
+            assert result == planned.expected, f"{planned.id} came to {result}"
+
+    # --- the faults
+
+    async def _inject_all(self) -> None:
+        began = time.monotonic()
+        async with asyncio.TaskGroup() as group:
+            for fault in self._faults:
+                await asyncio.sleep(max(0, began + fault.at - time.monotonic()))
+                group.create_task(self._inject(fault))
+        for kind, cut in self._cuts:
+            self.injected[kind.value] += cut.fired is not None
+
+    async def _inject(self, fault: Fault) -> None:
+        if fault.kind in SERVER:
+            async with self._server_lock:
+                await self.server.restart(_STOPS[fault.kind], fault.seconds)
+            self.injected[fault.kind.value] += 1
+        elif fault.kind in (Kind.CUT_BEFORE, Kind.CUT_AFTER):
+            when = "before" if fault.kind is Kind.CUT_BEFORE else "after"
+            self._cuts.append((fault.kind, self._proxy_of(fault).cut(when, nth=fault.nth)))
+        elif fault.kind is Kind.CUT_ALL:
+            self._proxy_of(fault).cut_all()
+            self.injected[fault.kind.value] += 1
+        else:
+            await self._hurt(self._slots[fault.victim], fault)
+            self.injected[fault.kind.value] += 1
+
+    def _proxy_of(self, fault: Fault) -> Proxy:
+        return self._slots[fault.victim].proxy if fault.victim < len(self._slots) else self._client
+
+    async def _hurt(self, slot: Slot, fault: Fault) -> None:
+        """What takes its time happens to one worker after the other, and to each one thing at a time."""
+        async with slot.lock:
+            if fault.kind is Kind.KILL:
+                self._checker.losses += 1
+                await slot.worker.end(signal.SIGKILL)
+                slot.start()
+            elif fault.kind is Kind.STALL:
+                self._checker.losses += 1
+                slot.worker.send(signal.SIGSTOP)
+                await asyncio.sleep(fault.seconds)
+                slot.worker.send(signal.SIGCONT)
+            elif fault.kind is Kind.BLACK_HOLE:
+                self._checker.losses += 1
+                async with slot.proxy.black_hole():
+                    await asyncio.sleep(fault.seconds)
+            else:
+                with slot.proxy.slow(0.05):
+                    await asyncio.sleep(fault.seconds)
+
+
+async def insist(call: Callable[[], Awaitable[R]], seconds: float = 120) -> R:
+    """What a client does whose call failed: the same again, with the same ids."""
+    async with asyncio.timeout(seconds):
+        while True:
+            try:
+                return await call()
+            except StoreError:
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def connected(app: Holdfast) -> AsyncIterator[None]:
+    """``app.connect()``, tried again while the server is away."""
+    async with AsyncExitStack() as stack:
+        await insist(lambda: stack.enter_async_context(app.connect()))
+        yield

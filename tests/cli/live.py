@@ -1,0 +1,146 @@
+"""A real server: ``holdfast serve --worker`` on an app in a directory, and the commands that speak to it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from .running import HOLDFAST, clean_environment, holdfast
+
+APP = '''
+import asyncio
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast import Context, Holdfast, NonRetryableError, Retry, WorkerConfig
+
+HERE = Path(__file__).parent
+app = Holdfast(f"sqlite:///{HERE / 'shop.db'}", worker=WorkerConfig(poll="100 ms", drain="5 seconds"))
+charged = []
+
+
+@dataclass
+class Order:
+    id: str
+    total: int
+
+
+@app.step(retry=Retry(limit=2, delay="50 ms", backoff="constant"))
+async def charge(order: Order) -> str:
+    charged.append(order.id)
+    if charged.count(order.id) == 1:
+        raise ConnectionError("the bank did not answer")
+    return f"payment-{order.id}"
+
+
+@app.workflow
+async def fulfil(ctx: Context, order: Order) -> dict:
+    ctx.log.info("order received", {"total": order.total})
+    payment = await charge(order)
+    await ctx.sleep("cool off", "20 ms")
+    approval = await ctx.wait_for_event("approval", type="approval", timeout="24 hours")
+    return {"payment": payment, "by": approval.payload["by"]}
+
+
+@app.workflow
+async def greet(ctx: Context, name: str) -> str:
+    return f"hello {name}"
+
+
+@app.workflow
+async def refuses(ctx: Context) -> None:
+    ctx.log.error("cannot [bold]go[/bold]\\nwith \\x1b[31mred", category="mood")
+    raise NonRetryableError("the card is stolen", name="CardStolen")
+
+
+@app.workflow
+async def hopeless(ctx: Context) -> None:
+    await ctx.do("call", dial, retry=Retry(limit=5, delay="1 hour"))
+
+
+def dial() -> None:
+    raise ConnectionError("nobody is there")
+
+
+@app.workflow
+async def talks(ctx: Context, lines: int) -> None:
+    """Says so many lines, one after each event."""
+    for number in range(lines):
+        ctx.log.info(f"line {number}")
+        await ctx.wait_for_event(f"go {number}", type="go")
+    ctx.log.info("the last line")
+
+
+@app.workflow
+async def chatters(ctx: Context, lines: int) -> None:
+    for number in range(lines):
+        ctx.log.info(f"line {number}")
+'''
+
+
+class Live:
+    """The directory and the server in it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.base = ""
+        self._port = 0
+        self._server: subprocess.Popen[str] | None = None
+        (folder / "shop.py").write_text(APP)
+
+    def start(self) -> None:
+        """On a port that stays the same when it is started again."""
+        with (self.folder / "serve.log").open("a") as log:
+            self._server = subprocess.Popen(
+                [str(HOLDFAST), "serve", "shop:app", "--worker", "--port", str(self._port)],
+                cwd=self.folder,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=clean_environment(),
+            )
+        assert self._server.stdout is not None
+        first = self._server.stdout.readline()
+        assert first.startswith("API "), (first, (self.folder / "serve.log").read_text())
+        self.base = first.split()[1]
+        self._port = int(re.findall(r":(\d+)/", self.base)[0])
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        assert self._server is not None
+        assert self._server.stdout is not None
+        if self._server.poll() is None:
+            self._server.send_signal(number)
+        code = self._server.wait(30)
+        self._server.stdout.close()
+        return code
+
+    def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return holdfast(*arguments, HOLDFAST_BASE_URL=self.base, **env)
+
+    def ok(self, *arguments: str) -> str:
+        """The output of a command about instances that has to work."""
+        done = self.run("instances", *arguments)
+        assert (done.returncode, done.stderr) == (0, ""), done
+        return done.stdout
+
+    def create(self, workflow: str, id: str, params: str = "null") -> None:
+        self.ok("create", "-w", workflow, "-i", id, "--params", params)
+
+    def get(self, workflow: str, id: str) -> str:
+        return self.ok("get", "-w", workflow, "-i", id)
+
+    def until(self, workflow: str, id: str, text: str) -> str:
+        """What ``get`` shows once it shows ``text``."""
+        return wait_for(lambda: self.get(workflow, id), lambda shown: text in shown)
+
+
+def wait_for(read: Callable[[], str], good: Callable[[str], bool], seconds: float = 30) -> str:
+    end = time.monotonic() + seconds
+    while not good(seen := read()):
+        assert time.monotonic() < end, seen
+        time.sleep(0.02)
+    return seen

@@ -1,0 +1,309 @@
+"""Every management command, run as a process against a real server and its worker."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+from collections.abc import Iterator
+
+import pytest
+
+from .live import Live
+from .running import HOLDFAST, clean_environment, plain
+
+TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}"
+
+
+@pytest.fixture(scope="module")
+def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
+    live = Live(tmp_path_factory.mktemp("live"))
+    live.start()
+    yield live
+    assert live.stop() == 0
+
+
+def of(id: str, workflow: str = "fulfil") -> tuple[str, ...]:
+    return ("-w", workflow, "-i", id)
+
+
+def start_order(live: Live, id: str) -> None:
+    live.create("fulfil", id, f'{{"id": "{id}", "total": 125}}')
+
+
+def approve(live: Live, id: str) -> str:
+    return live.ok("send-event", *of(id), "-t", "approval", "--payload", '{"by": "ann"}')
+
+
+def untimed(text: str) -> list[str]:
+    """Its lines, with times replaced."""
+    text = re.sub(TIME, "TIME", text)
+    return re.sub(r"after ((\d+ )?\d+ m?s)+", "after A WHILE", text).splitlines()
+
+
+# --- looking
+
+
+def test_workflows_are_listed_in_their_order(live: Live) -> None:
+    done = live.run("workflows", "list")
+
+    assert done.stdout.split() == ["WORKFLOW", "fulfil", "greet", "refuses", "hopeless", "talks", "chatters"]
+
+
+def test_an_order_from_its_start_to_its_end(live: Live) -> None:
+    made = live.ok("create", *of("o-1"), "--params", '{"id": "o-1", "total": 125}')
+    assert made == "fulfil/o-1 is created: active\n  holdfast instances get -w fulfil -i o-1\n"
+
+    waits = live.until("fulfil", "o-1", "approval (waitForEvent)")
+    assert waits.startswith("fulfil/o-1\nstatus     waiting\nwhy        waiting for an event of type 'approval'")
+    assert re.search(rf"^step       approval \(waitForEvent\), waiting, until {TIME} UTC$", waits, re.MULTILINE)
+    for name in ("created", "started", "updated"):
+        assert re.search(rf"^{name} +{TIME} UTC$", waits, re.MULTILINE)
+    assert "125" not in waits
+
+    assert approve(live, "o-1") == "event approval is sent to fulfil/o-1, which was waiting\n"
+    live.until("fulfil", "o-1", "complete")
+    full = live.ok("get", *of("o-1"), "--full")
+    assert '\nInput:\n{\n  "id": "o-1",\n  "total": 125\n}\n' in full
+    assert '\nOutput:\n{\n  "payment": "payment-o-1",\n  "by": "ann"\n}\n' in full
+
+
+def test_a_history_reads_like_a_story(live: Live) -> None:
+    start_order(live, "story")
+    live.until("fulfil", "story", "approval (waitForEvent)")
+    approve(live, "story")
+    live.until("fulfil", "story", "complete")
+
+    told = untimed(live.ok("history", *of("story"), "--include-logs"))
+
+    assert told == [
+        "fulfil/story, run 0: complete; times are UTC",
+        "TIME  the run began",
+        'TIME  log info   workflow  order received  {"total": 125}',
+        "TIME  charge began",
+        'TIME  charge completed on attempt 2 of 3 after A WHILE: "payment-story"',
+        "TIME  cool off: sleeps until TIME",
+        "TIME  cool off: slept",
+        "TIME  approval: waits for an event of type approval until TIME",
+        'TIME  event approval came: {"by": "ann"} (taken by approval)',
+        "TIME  approval: got its event",
+        "TIME  the run ended: complete",
+    ]
+    assert untimed(live.ok("history", *of("story"), "--include-logs", "--order", "desc")) == told[:1] + told[:0:-1]
+    without = [line for line in told if "log info" not in line]
+    assert untimed(live.ok("history", *of("story"))) == without
+    assert untimed(live.ok("history", *of("story"), "--include-logs", "--log-level", "warn")) == without
+    assert untimed(live.ok("history", *of("story"), "--include-logs", "--log-category", "mood")) == without
+
+
+def test_a_history_can_be_read_page_by_page(live: Live) -> None:
+    start_order(live, "pages")
+    live.until("fulfil", "pages", "approval (waitForEvent)")
+
+    first = live.ok("history", *of("pages"), "--page-size", "2")
+    [cursor] = re.findall(r"--steps-cursor (\S+)", first)
+    second = live.ok("history", *of("pages"), "--page-size", "2", "--steps-cursor", cursor)
+
+    assert "charge began" in first
+    assert "approval: waits" not in first
+    assert "charge began" not in second
+    assert "the run began" not in first + second
+    assert "approval: waits" in second
+    assert "--steps-cursor" not in second
+
+
+def test_a_retry_that_is_due_later_is_told(live: Live) -> None:
+    live.create("hopeless", "h-1")
+
+    shown = live.until("hopeless", "h-1", "tries again at")
+    told = untimed(live.ok("history", *of("h-1", "hopeless")))
+
+    assert "waiting to retry step 'call' after failed attempt 1 of 6 (ConnectionError: nobody is there)" in shown
+    assert re.search(r"call \(do\), waiting, attempt 1 of 6, tries again at .* UTC; ConnectionError: nobody", shown)
+    assert "TIME  call failed on attempt 1 of 6: ConnectionError: nobody is there; tries again at TIME" in told
+    assert told[-1].startswith("Now: waiting to retry step 'call'")
+
+
+def test_errors_are_shown_wherever_one_looks(live: Live) -> None:
+    live.create("refuses", "r-1")
+
+    shown = live.until("refuses", "r-1", "errored")
+    listed = live.ok("list", "-w", "refuses")
+    told = live.ok("history", *of("r-1", "refuses"))
+
+    assert re.search(r"^error +CardStolen: the card is stolen$", shown, re.MULTILINE)
+    assert re.search(rf"^r-1 +errored +{TIME} +CardStolen: the card is stolen$", listed, re.MULTILINE)
+    assert "the run ended: errored: CardStolen: the card is stolen" in told
+
+
+def test_logs_are_filtered_and_cannot_fake_lines(live: Live) -> None:
+    live.create("refuses", "r-2")
+    live.until("refuses", "r-2", "errored")
+
+    lines = untimed(live.ok("logs", *of("r-2", "refuses"), "--log-category", "mood"))
+
+    assert lines == ["TIME  error  mood  cannot [bold]go[/bold]", "    with \\x1b[31mred"]
+    assert untimed(live.ok("logs", *of("r-2", "refuses"), "--log-level", "error"))[:2] == lines
+    assert live.ok("logs", *of("r-2", "refuses"), "--log-level", "debug") == ""
+
+
+def test_many_logs_are_all_shown_or_page_by_page(live: Live) -> None:
+    live.create("chatters", "c-1", "230")
+    live.until("chatters", "c-1", "complete")
+
+    everything = re.findall(r"line \d+", live.ok("logs", *of("c-1", "chatters")))
+    backwards = re.findall(r"line \d+", live.ok("logs", *of("c-1", "chatters"), "--order", "desc"))
+    page = live.ok("logs", *of("c-1", "chatters"), "--page-size", "100")
+    [cursor] = re.findall(r"--logs-cursor (\S+)", page)
+    rest = live.ok("logs", *of("c-1", "chatters"), "--page-size", "2", "--logs-cursor", cursor)
+    followed = re.findall(r"line \d+", live.ok("logs", *of("c-1", "chatters"), "--follow"))
+
+    assert everything == followed == backwards[::-1] == [f"line {n}" for n in range(230)]
+    assert re.findall(r"line \d+", rest) == ["line 100", "line 101"]
+
+
+def test_lists_are_filtered_and_paged(live: Live) -> None:
+    for number in range(3):
+        live.create("greet", f"g-{number}", '"ann"')
+        live.until("greet", f"g-{number}", "complete")
+
+    first = live.ok("list", "-w", "greet", "--page-size", "2", "--status", "complete")
+    [again] = re.findall(r"^  holdfast (.*)$", first, re.MULTILINE)
+    second = live.run(*again.split()).stdout
+
+    assert re.findall(r"^g-\d", first, re.MULTILINE) == ["g-2", "g-1"]
+    assert re.findall(r"^g-\d", second, re.MULTILINE) == ["g-0"]
+    assert live.ok("list", "-w", "greet", "--status", "paused") == "No paused instances of greet.\n"
+
+
+# --- steering
+
+
+def test_pause_and_resume(live: Live) -> None:
+    start_order(live, "p-1")
+    live.until("fulfil", "p-1", "approval (waitForEvent)")
+
+    assert live.ok("pause", *of("p-1")) == "fulfil/p-1 is asked to pause.\n"
+    assert "paused by a person" in live.until("fulfil", "p-1", "status     paused")
+    approve(live, "p-1")
+    assert "(not taken yet)" in live.ok("history", *of("p-1"))
+    assert live.ok("resume", *of("p-1")) == "fulfil/p-1 may go on.\n"
+    live.until("fulfil", "p-1", "complete")
+
+
+def test_terminate_and_restart(live: Live) -> None:
+    start_order(live, "t-1")
+    live.until("fulfil", "t-1", "approval (waitForEvent)")
+
+    assert live.ok("terminate", *of("t-1")) == "fulfil/t-1 is terminated.\n"
+    assert "status       terminated" in live.get("fulfil", "t-1")
+    refused = live.run("instances", "pause", *of("t-1"))
+    assert refused.returncode == 1
+    assert re.fullmatch(r"Request failed: 409 .* \(INSTANCE_TERMINAL\)\n", refused.stderr)
+
+    assert live.ok("restart", *of("t-1")) == "fulfil/t-1 begins again.\n"
+    shown = live.until("fulfil", "t-1", "approval (waitForEvent), waiting")
+    assert re.search(r"^run +1$", shown, re.MULTILINE)
+    assert live.ok("history", *of("t-1"), "--run", "0").startswith("fulfil/t-1, run 0 (the current run is 1)")
+    assert "Nothing has happened" in live.ok("history", *of("t-1"), "--run", "7")
+
+
+def test_cancel_does_what_the_server_can(live: Live) -> None:
+    start_order(live, "x-1")
+
+    done = live.run("instances", "cancel", *of("x-1"))
+
+    if done.returncode == 0:
+        assert done.stdout == "fulfil/x-1 is asked to end.\n"
+    else:
+        assert re.fullmatch(r"Request failed: 501 .* \(NOT_IMPLEMENTED\)\n", done.stderr)
+
+
+def test_an_instance_without_an_id_gets_one(live: Live) -> None:
+    [made] = re.findall(r"^greet/(\S+) is created", live.ok("create", "-w", "greet", "--params", '"ann"'))
+
+    live.until("greet", made, "complete")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        (["list", "-w", "nope"], "404 .*(WORKFLOW_NOT_FOUND)"),
+        (["list", "-w", "greet", "--cursor", "x"], "400 .*(INVALID_CURSOR)"),
+        (["get", "-w", "greet", "-i", "nope"], "404 .*(INSTANCE_NOT_FOUND)"),
+        (["get", "-w", "greet", "-i", "no/../pe"], "4.. .*"),
+        (["logs", "-w", "greet", "-i", "nope", "--follow"], "404 .*(INSTANCE_NOT_FOUND)"),
+        (["create", "-w", "greet", "--params", "5"], "400 .*(WORKFLOW_PARAMS_INVALID)"),
+        (["create", "-w", "greet", "--params", '{"a": 1, "a": 2}'], "400 .*"),
+        (["create", "-w", "greet", "-i", "-x"], "400 .*(INVALID_INSTANCE_ID)"),
+        (["send-event", "-w", "greet", "-i", "nope", "-t", "go"], "404 .*(INSTANCE_NOT_FOUND)"),
+    ],
+)
+def test_what_the_server_refuses(live: Live, arguments: list[str], error: str) -> None:
+    done = live.run("instances", *arguments)
+
+    assert (done.returncode, done.stdout) == (1, "")
+    pattern = error.replace("(", r"\(").replace(")", r"\)")
+    assert re.fullmatch(f"Request failed: {pattern}.*\n", done.stderr), done.stderr
+
+
+def test_an_id_is_used_only_once(live: Live) -> None:
+    live.create("greet", "once", '"ann"')
+
+    done = live.run("instances", "create", *of("once", "greet"), "--params", '"ann"')
+
+    assert re.fullmatch(r"Request failed: 409 .*\(INSTANCE_ID_ALREADY_EXISTS\)\n", done.stderr)
+
+
+# --- where it is shown
+
+
+def test_on_a_terminal_there_are_colours_and_nothing_is_lost(live: Live) -> None:
+    start_order(live, "o-" + "long" * 20)
+    terminal, its_side = pty.openpty()
+    command = [str(HOLDFAST), "instances", "list", "-w", "fulfil", "-b", live.base]
+    environment = clean_environment(TERM="xterm-256color", COLUMNS="60")
+
+    process = subprocess.Popen(command, stdout=its_side, env=environment)
+    os.close(its_side)
+    seen = ""
+    while part := read(terminal):
+        seen += part
+    os.close(terminal)
+
+    assert process.wait(30) == 0
+    assert "\x1b[" in seen
+    assert max(map(len, plain(seen).splitlines())) <= 60
+    assert "long" * 20 in re.sub(r"\s+|waiting|active|[\d:.-]{4,}", "", plain(seen))
+
+
+def read(terminal: int) -> str:
+    try:
+        return os.read(terminal, 65536).decode()
+    except OSError:  # the other side is closed
+        return ""
+
+
+def test_piped_it_is_plain_and_never_cut(live: Live) -> None:
+    done = live.run("instances", "list", "-w", "fulfil", COLUMNS="20")
+
+    assert "\x1b" not in done.stdout
+    assert not [line for line in done.stdout.splitlines() if line != line.rstrip()]
+
+
+def test_a_reader_that_goes_away_ends_it_quietly(live: Live) -> None:
+    live.create("chatters", "c-2", "500")
+    live.until("chatters", "c-2", "complete")
+    command = [str(HOLDFAST), "instances", "logs", *of("c-2", "chatters"), "-b", live.base]
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment()
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+
+    with process.stderr:
+        assert process.stderr.read() == ""
+    process.wait(30)

@@ -1,0 +1,125 @@
+"""Schemathesis against a real server: every check it has, over the document that the server itself gives out.
+
+    python tests/http/http_fuzz.py 20000     at least so many requests
+
+Inputs here are of types that convert nothing. Pydantic's lax ones take more than their schema says (``false`` for an
+``int``), in workflows as everywhere.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from pydantic import BaseModel, ConfigDict
+
+from holdfast import Context, Holdfast
+
+
+class Parcel(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    to: str
+    grams: int
+    fragile: bool = False
+    tags: list[str] = []
+    inside: list[Parcel] = []
+
+
+def make_target(url: str) -> Holdfast:
+    app = Holdfast(url)
+
+    @app.workflow
+    async def ship(ctx: Context, parcel: Parcel) -> Any:
+        ctx.log.info("shipping", {"to": parcel.to})
+        await ctx.do("weigh", str, parcel.grams)
+        return (await ctx.wait_for_event("arrived", type="arrived", timeout="1 hour")).payload
+
+    @app.workflow
+    async def echo(_ctx: Context, value: Any) -> Any:
+        return value
+
+    @app.workflow(name="no.input")
+    async def no_input(_ctx: Context) -> None:
+        return None
+
+    @app.workflow
+    async def label(_ctx: Context, text: str | None) -> str:
+        return text or ""
+
+    return app
+
+
+class Counting:
+    """An ASGI application that counts what reaches it."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        self.requests = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.requests += scope["type"] == "http"
+        await self._api(scope, receive, send)
+
+
+@contextmanager
+def served(api: Any) -> Iterator[str]:
+    """A real server in a thread, on a loopback port of its own; its address."""
+    server = uvicorn.Server(uvicorn.Config(api, host="127.0.0.1", port=0, log_level="critical"))
+    thread = threading.Thread(target=server.run)
+    thread.start()
+    try:
+        while not server.started:
+            if not thread.is_alive():
+                raise RuntimeError("the server did not start")
+            thread.join(0.01)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        server.should_exit = True
+        thread.join()
+
+
+def fuzz(*options: str) -> tuple[int, str, int]:
+    """Exit code and report of schemathesis, and how many requests it made."""
+    with tempfile.TemporaryDirectory() as directory:
+        counting = Counting(make_target(f"sqlite:///{Path(directory) / 'fuzz.db'}").asgi(tick=True))
+        with served(counting) as address:
+            done = subprocess.run(
+                [
+                    Path(sys.executable).with_name("schemathesis"),
+                    "run",
+                    f"{address}/api/workflows/openapi.json",
+                    "--checks=all",
+                    "--no-color",
+                    *options,
+                ],
+                cwd=directory,
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+        return done.returncode, done.stdout + done.stderr, counting.requests
+
+
+def main(wanted: int) -> int:
+    total, seed = 0, 1
+    while total < wanted:
+        code, report, requests = fuzz("--max-examples=100", f"--seed={seed}")
+        total, seed = total + requests, seed + 1
+        print(f"seed {seed - 1}: {requests} requests, {total} in all", flush=True)
+        if code:
+            print(report)
+            return code
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 20_000))

@@ -1,0 +1,112 @@
+"""The app that most tests of the HTTP API serve: small workflows, each made for one question."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict
+
+from holdfast import Context, Holdfast, NonRetryableError, Retry
+
+
+@dataclass
+class Order:
+    id: str
+    total: int
+
+
+class Strict(BaseModel):
+    """Takes nothing but what its schema says."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+    name: str
+    count: int = 0
+    tags: list[str] = []
+
+
+@dataclass
+class Gates:
+    """Doors inside steps, opened by tests; what went through is written down."""
+
+    entered: list[str] = field(default_factory=list)
+    doors: dict[str, asyncio.Event] = field(default_factory=dict)
+
+    def door(self, name: str) -> asyncio.Event:
+        return self.doors.setdefault(name, asyncio.Event())
+
+
+def make_shop(url: str = "sqlite://", **options: Any) -> tuple[Holdfast, Gates]:
+    app = Holdfast(url, **options)
+    gates = Gates()
+
+    @app.step
+    async def charge(order: Order) -> str:
+        return f"paid {order.total}"
+
+    @app.workflow
+    async def order(ctx: Context, order: Order) -> dict[str, Any]:
+        payment = await charge(order)
+        ctx.log.info("charged", {"payment": payment})
+        approval = await ctx.wait_for_event("approval", type="approval", timeout="24 hours")
+        return {"payment": payment, "approval": approval.payload}
+
+    @app.workflow
+    async def echo(_ctx: Context, value: Any) -> Any:
+        return value
+
+    @app.workflow
+    async def nothing(_ctx: Context) -> None:
+        return None
+
+    @app.workflow
+    async def strict(_ctx: Context, value: Strict) -> str:
+        return value.name
+
+    @app.workflow
+    async def failing(_ctx: Context, message: str = "no") -> None:
+        raise NonRetryableError(message, "CardDeclined")
+
+    @app.workflow
+    async def sleepy(ctx: Context) -> str:
+        await ctx.sleep("nap", "1 hour")
+        return "awake"
+
+    @app.workflow
+    async def waiter(ctx: Context) -> Any:
+        return (await ctx.wait_for_event("go", type="go", timeout="1 hour")).payload
+
+    async def behind_door(key: str) -> str:
+        gates.entered.append(key)
+        await gates.door(key).wait()
+        return f"through {key}"
+
+    @app.workflow
+    async def doors(ctx: Context, count: int = 2) -> list[str]:
+        return [
+            await ctx.do(f"door-{n}", behind_door, f"{ctx.info.instance_id}-{ctx.info.run_number}-{n}", timeout=60)
+            for n in range(count)
+        ]
+
+    attempts: dict[str, int] = {}
+
+    async def flaky(id: str) -> str:
+        attempts[id] = attempts.get(id, 0) + 1
+        raise ValueError(f"attempt {attempts[id]}")
+
+    @app.workflow
+    async def retrying(ctx: Context) -> str:
+        return await ctx.do("flaky", flaky, ctx.info.instance_id, retry=Retry(limit=3, delay="1 hour"))
+
+    @app.workflow
+    async def chatty(ctx: Context, lines: int) -> int:
+        for n in range(lines):
+            (ctx.log.info if n % 2 else ctx.log.warning)(f"line {n}", category="even" if n % 2 == 0 else "odd")
+        for n in range(lines):
+            await ctx.do(f"step {n}", str, n)
+        await ctx.wait_for_event("end", type="end", timeout="1 hour")
+        return lines
+
+    return app, gates

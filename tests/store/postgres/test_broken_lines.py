@@ -1,0 +1,336 @@
+"""A connection that breaks before the answer: what was asked for is done once, and the answer is that of the first time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import suppress
+
+import asyncpg
+import pytest
+
+from holdfast.core.model import Status
+from holdfast.errors import StoreUnavailableError
+from holdfast.ports import SystemRandomness
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.protocol import Finish, NewEvent, NewRun, PageQuery, Park, Statement, Verdict
+from postgres_server import Server
+from store.postgres.inside import Cut, Proxy
+from store.world import FLOW, LEASE, FakeClock, World, line, result, turn, waiting
+
+BOTH = pytest.mark.parametrize("how", list(Cut), ids=["before", "after"])
+
+
+@pytest.fixture
+async def world(url: str, proxy: Proxy, clock: FakeClock) -> AsyncIterator[World]:
+    """A store behind a line that can be cut."""
+    name = url.rpartition("/")[2] if "host=" not in url else url.split("/")[3].partition("?")[0]
+    store = PostgresStore(
+        f"postgresql://postgres@/{name}?host={proxy.folder}&connect_timeout=0.4", clock=clock, random=SystemRandomness()
+    )
+    await store.open()
+    yield World(store, clock, numbered=True)
+    proxy.back()
+    await store.close()
+
+
+@BOTH
+async def test_a_run_is_made_once_and_by_this_call(world: World, proxy: Proxy, how: Cut) -> None:
+    proxy.cut("precious", how)
+
+    made = await world.create("precious", owner="w1", lease_ms=LEASE)
+
+    assert proxy.cuts == 1
+    assert (made.created, made.epoch) == (True, 1)
+    assert await world.find("precious") == made.run
+    assert await world.ids() == ["precious"]
+
+
+async def test_a_run_that_another_made_is_not_this_calls(world: World, proxy: Proxy) -> None:
+    await world.start("precious")
+    proxy.cut("precious", Cut.AFTER)
+
+    assert not (await world.create("precious")).created
+
+
+@BOTH
+@pytest.mark.parametrize("dedup", [None, "k"])
+async def test_an_event_is_sent_once(world: World, proxy: Proxy, how: Cut, dedup: str | None) -> None:
+    run = await world.wait("a", "go")
+    proxy.cut("precious", how)
+
+    sent = await world.send("go", payload=b"precious", dedup=dedup)
+
+    assert proxy.cuts == 1
+    assert (sent.accepted, sent.duplicate, sent.woken) == (True, False, True)
+    assert len(await world.store.undelivered(run.run)) == 1
+    assert await world.claimed_ids() == ["a"]
+
+
+@BOTH
+@pytest.mark.parametrize("then", [None, Finish(Status.COMPLETE), waiting("go"), Park("why")], ids=str)
+async def test_a_commit_is_applied_once(world: World, proxy: Proxy, how: Cut, then: Finish | None) -> None:
+    task, other = await world.begin("a"), await world.begin("b")
+    proxy.cut("precious", how)
+
+    answers = await world.store.commit(
+        [turn(task, facts=[result("precious")], logs=[line("l")], then=then), turn(other, logs=[line("m")])]
+    )
+
+    assert proxy.cuts == 1
+    assert [one.verdict for one in answers] == [Verdict.APPLIED] * 2
+    assert await world.keys(task.run) == ["precious"]
+    assert len(await world.store.logs(PageQuery(task.run))) == 1
+    assert len(await world.store.logs(PageQuery(other.run))) == 1
+
+
+async def test_the_answer_is_that_of_the_first_time(world: World, proxy: Proxy) -> None:
+    task = await world.begin("a")
+    await world.send("go")
+    proxy.cut("precious", Cut.AFTER)
+
+    answer = await world.commit(task, logs=[line("precious")])
+
+    assert answer.signal  # and it was cleared by the first try
+    assert not (await world.commit(task)).signal
+
+
+async def test_the_fence_still_holds_for_what_is_tried_again(world: World, proxy: Proxy) -> None:
+    task = await world.begin("a")
+    proxy.cut("precious", Cut.BEFORE, stays_down=True)
+    late = turn(task, facts=[result("precious")])
+    with pytest.raises(StoreUnavailableError):
+        await world.store.commit([late])
+    proxy.back()
+    await world.store.release([task])
+
+    [answer] = await world.store.commit([late])
+
+    assert answer.verdict is Verdict.LOST
+    assert await world.keys(task.run) == []
+
+
+@BOTH
+async def test_a_commit_that_came_back_after_a_long_time_is_applied_once(world: World, proxy: Proxy, how: Cut) -> None:
+    task, other = await world.begin("a"), await world.begin("b")
+    commits = [
+        turn(other, logs=[line("first")], starts=[NewRun(FLOW, "child")]),
+        turn(task, logs=[line("precious")]),
+    ]
+    proxy.cut("precious", how, stays_down=True)
+    with pytest.raises(StoreUnavailableError):
+        await world.store.commit(commits)
+    proxy.back()
+
+    answers = await world.store.commit(commits)
+
+    assert [one.verdict for one in answers] == [Verdict.APPLIED] * 2
+    assert [one.created for one in answers[0].started] == [True]
+    assert len(await world.store.logs(PageQuery(task.run))) == 1
+    assert len(await world.store.logs(PageQuery(other.run))) == 1
+
+
+@BOTH
+async def test_a_commit_with_statements_is_applied_once(world: World, proxy: Proxy, how: Cut) -> None:
+    task = await world.begin("a")
+    await world.wait("b", "go")
+    await world.commit(task, statements=[Statement("CREATE TABLE mine (a INTEGER)", ())])
+    proxy.cut(b"COMMIT", how)
+
+    answer = await world.commit(
+        task,
+        statements=[Statement("INSERT INTO mine VALUES (1)", ())],
+        starts=[NewRun(FLOW, "child")],
+        sends=[NewEvent(FLOW, "b", "go")],
+        logs=[line("l")],
+    )
+
+    assert proxy.cuts == 1
+    assert answer.verdict is Verdict.APPLIED
+    assert [one.created for one in answer.started] == [True]
+    assert len(await world.store.logs(PageQuery(task.run))) == 1
+    live = await world.store.begin()
+    assert len(await live.fetch("SELECT a FROM mine", ())) == 1
+    await live.rollback()
+
+
+@pytest.mark.parametrize(("how", "verdict"), [(Cut.BEFORE, Verdict.REJECTED), (Cut.AFTER, Verdict.APPLIED)])
+@pytest.mark.parametrize("stays_down", [False, True])
+async def test_a_steps_transaction_is_there_whole_or_not_at_all(
+    world: World, proxy: Proxy, how: Cut, verdict: Verdict, stays_down: bool
+) -> None:
+    task = await world.begin("a")
+    await world.commit(task, statements=[Statement("CREATE TABLE mine (a INTEGER)", ())])
+    live = await world.store.begin()
+    await live.execute("INSERT INTO mine VALUES (1)", ())
+    commit = turn(task, facts=[result("s")], transaction=live)
+    proxy.cut(b"COMMIT", how, stays_down=stays_down)
+
+    if stays_down:
+        with pytest.raises(StoreUnavailableError):
+            await world.store.commit([commit])
+        proxy.back()
+    [answer] = await world.store.commit([commit])
+
+    assert answer.verdict is verdict
+    live = await world.store.begin()
+    rows = await live.fetch("SELECT a FROM mine", ())
+    await live.rollback()
+    done = verdict is Verdict.APPLIED
+    assert (len(rows), await world.keys(task.run)) == ((1, ["s"]) if done else (0, []))
+
+
+@BOTH
+async def test_claimed_tasks_do_not_get_lost(world: World, proxy: Proxy, how: Cut) -> None:
+    await world.store.create([NewRun(FLOW, f"r{n}") for n in range(3)])
+    await world.claim("precious", limit=0)  # so that the statement is there already
+    proxy.cut("precious", how)
+
+    claims = (await world.claim("precious")).claims
+
+    assert proxy.cuts == 1
+    assert [claim.run.instance_id for claim in claims] == ["r0", "r1", "r2"]
+    assert {claim.task.epoch for claim in claims} == {1}
+    for claim in claims:
+        assert (await world.commit(claim.task)).verdict is Verdict.APPLIED
+
+
+async def test_claimed_tasks_do_not_get_lost_with_a_claim_that_failed(world: World, proxy: Proxy) -> None:
+    await world.start("a")
+    await world.claim("precious", limit=0)
+    proxy.cut("precious", Cut.AFTER, stays_down=True)
+    with pytest.raises(StoreUnavailableError):
+        await world.claim("precious")
+    proxy.back()
+    assert (await world.find("a")).owner == "precious"
+
+    first, second = await world.claim("precious"), await world.claim("precious")
+
+    assert [claim.task.epoch for claim in first.claims] == [1]
+    assert list(second.claims) == []
+
+
+@BOTH
+async def test_terminate_answers_the_run_as_it_was_before(world: World, proxy: Proxy, how: Cut) -> None:
+    await world.start("a")
+    proxy.cut(b"COMMIT", how)
+
+    before = await world.store.terminate(FLOW, "a", "why")
+
+    assert proxy.cuts == 1
+    assert before is not None
+    assert before.status is Status.ACTIVE
+    assert (await world.find("a")).status is Status.TERMINATED
+
+
+@BOTH
+async def test_a_restart_makes_one_run(world: World, proxy: Proxy, how: Cut) -> None:
+    await world.start("a")
+    proxy.cut(b"COMMIT", how)
+
+    new = await world.store.restart(FLOW, "a")
+
+    assert new is not None
+    assert new.number == 1
+    assert await world.find("a") == new
+
+
+@BOTH
+async def test_a_heartbeat_is_made_again(world: World, proxy: Proxy, how: Cut) -> None:
+    task = await world.begin("a", "precious")
+    await world.store.heartbeat("precious", LEASE)
+    proxy.cut("precious", how)
+
+    assert [held.run for held in await world.store.heartbeat("precious", LEASE)] == [task.run]
+    assert proxy.cuts == 1
+
+
+async def test_connections_that_were_ended_meanwhile_are_replaced(
+    world: World, other: asyncpg.Connection, proxy: Proxy
+) -> None:
+    await asyncio.gather(*(world.create(f"r{n}") for n in range(20)))
+
+    ended = await other.fetch(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+        " WHERE application_name = 'holdfast' AND datname = current_database()"
+    )
+
+    assert len(ended) >= 2
+    assert (await world.create("after")).created
+    assert len(await world.ids(limit=50)) == 21
+
+
+async def test_a_statement_that_is_under_way_when_its_connection_is_ended(
+    world: World, other: asyncpg.Connection
+) -> None:
+    task = await world.begin("a")
+    await other.execute("BEGIN")
+    await other.execute("SELECT FROM holdfast.holdfast_task FOR UPDATE")
+    committing = asyncio.create_task(world.commit(task, facts=[result("s")]))
+    waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    while not (waiting := await other.fetch(waits)):
+        await asyncio.sleep(0.01)
+
+    await other.execute(f"SELECT pg_terminate_backend({waiting[0]['pid']})")
+    await other.execute("COMMIT")
+
+    assert (await committing).verdict is Verdict.APPLIED
+    assert await world.keys(task.run) == ["s"]
+
+
+async def test_calls_wait_for_a_server_that_starts_again(clock: FakeClock) -> None:
+    server = Server()
+    store = PostgresStore(server.url(), clock=clock, random=SystemRandomness())
+    try:
+        await store.open()
+        world = World(store, clock)
+        task = await world.begin("a")
+        await asyncio.to_thread(server.stop, "immediate")
+
+        made = asyncio.create_task(world.create("b"))
+        written = asyncio.create_task(world.commit(task, facts=[result("s")]))
+        await asyncio.sleep(0.1)
+        assert not made.done()
+        assert not written.done()
+        await asyncio.to_thread(server.start)
+
+        assert (await made).created
+        assert (await written).verdict is Verdict.APPLIED
+        assert await world.keys(task.run) == ["s"]
+    finally:
+        with suppress(Exception):
+            await store.close()
+        server.remove()
+
+
+async def test_a_server_that_stays_away_is_an_error_after_a_while(world: World, proxy: Proxy) -> None:
+    proxy.cut("precious", Cut.BEFORE, stays_down=True)
+
+    with pytest.raises(StoreUnavailableError, match="cannot be reached|broke"):
+        await world.create("precious")
+
+    proxy.back()
+    assert (await world.create("precious")).created
+
+
+async def test_deadlocks_are_tried_again(url: str, other: asyncpg.Connection, clock: FakeClock) -> None:
+    impatient = PostgresStore(f"{url}&deadlock_timeout=20ms", clock=clock, random=SystemRandomness())
+    await impatient.open()
+    world = World(impatient, clock)
+    a, b = await world.start("a"), await world.start("b")
+    await other.execute("SET deadlock_timeout = '1min'")
+    await other.execute("BEGIN")
+    lock = "SELECT FROM holdfast.holdfast_task WHERE run = $1 FOR UPDATE"
+    await other.fetch(lock, b.run)
+    sending = asyncio.create_task(impatient.send([NewEvent(FLOW, "a", "go"), NewEvent(FLOW, "b", "go")]))
+    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    while not await other.fetchval(waits):
+        await asyncio.sleep(0.01)
+
+    await other.fetch(lock, a.run)  # each waits for the other now, until the store's transaction is rolled back
+    assert not sending.done()
+    await other.execute("COMMIT")
+
+    assert [sent.accepted for sent in await sending] == [True, True]
+    assert len(await impatient.undelivered(a.run)) == 1
+    await impatient.close()
