@@ -47,6 +47,8 @@ class Server:
         lines = [f"{name} = '{value}'" for name, value in given.items()]
         with (self._data / "postgresql.conf").open("a") as file:
             file.write("\n".join([*lines, ""]))
+        # One user has to give a password; the others are believed.
+        (self._data / "pg_hba.conf").write_text("local all with_password scram-sha-256\nlocal all all trust\n")
         self.start()
 
     @property

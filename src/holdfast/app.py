@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import inspect
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
@@ -394,9 +395,9 @@ def check_url(url: str, schema: str | None = None) -> None:
 
 def shown_url(url: Any) -> str:
     """The URL without a password."""
-    text = str(url)
-    scheme, separator, rest = text.partition("://")
-    return f"{scheme}://…@{rest.rpartition('@')[2]}" if separator and "@" in rest else text
+    text = re.sub(r"(?i)(pass\w*=)[^&\s]*", r"\1…", str(url))
+    scheme, separator, rest = text.rpartition("://")
+    return f"{scheme}{separator}…@{rest.rpartition('@')[2]}" if "@" in rest else text
 
 
 def _sqlite_path(url: str) -> str | None:

@@ -68,6 +68,11 @@ SELECT count(*) FROM holdfast.holdfast_fact AS started JOIN holdfast.holdfast_fa
 _TIMES = """
 SELECT min(least(at, started_at)) AS first, max(greatest(at, started_at)) AS last FROM holdfast.holdfast_fact
 """
+_SESSIONS = """
+SELECT pid, usename, state, wait_event, pg_blocking_pids(pid) AS blocked_by, left(query, 80) AS query
+  FROM pg_stat_activity
+ WHERE datname = current_database() AND pid <> pg_backend_pid() AND (state <> 'idle' OR wait_event_type = 'Lock')
+"""
 _NOW = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
@@ -147,8 +152,13 @@ class Checker:
         return await self.open_runs() <= 0
 
     async def story(self) -> str:
-        rows = [dict(row) for row in await self.rows(_OPEN)]
-        return f"{await self.open_runs()} of {len(self._plan)} runs are open: {rows}\n{self.forbidden()}"
+        """What is known when something went wrong."""
+        open_runs = [dict(row) for row in await self.rows(_OPEN)]
+        busy = [dict(row) for row in await self.rows(_SESSIONS)]
+        return (
+            f"{await self.open_runs()} of {len(self._plan)} runs are open, such as {open_runs}\n"
+            f"the server is busy with {busy}\nforbidden: {self.forbidden()}"
+        )
 
     def forbidden(self) -> list[str]:
         """What the engine tried although it must never."""

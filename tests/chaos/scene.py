@@ -71,13 +71,18 @@ class Scene:
         """What will have been run at the end."""
         self.checker.expect(planned)
 
-    async def finished(self, seconds: float = 20) -> None:
-        """Everything comes to its end, and is right."""
+    async def complete(self, seconds: float = 30) -> None:
+        """Everything comes to its end."""
         try:
-            await until(self.checker.complete, "", seconds)
-        except AssertionError:
-            said = "\n".join(child.said()[-2000:] for child in self._children)
-            raise AssertionError(f"{await self.checker.story()}\n{said}") from None
+            await until(self.checker.complete, "not all runs are complete", seconds)
+        except AssertionError as error:
+            error.add_note(await self.checker.story())
+            error.add_note("\n".join(child.said()[-2000:] for child in self._children))
+            raise
+
+    async def finished(self) -> None:
+        """Everything comes to its end, and is right."""
+        await self.complete()
         await self.checker.at_the_end()
 
     def executions(self) -> Counter[tuple[str, str]]:

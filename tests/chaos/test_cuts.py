@@ -14,7 +14,6 @@ from holdfast import StoreUnavailableError
 from .proxy import Proxy, When
 from .scene import BY_WORKFLOW, Scene, family
 from .storm import connected, insist
-from .waiting import until
 from .workload import plan
 
 pytestmark = pytest.mark.parametrize("when", ["before", "after"])
@@ -127,7 +126,7 @@ async def test_the_statements_of_a_step_are_done_once(scene: Scene, proxy: Proxy
         run = await app.start("book", BOOK.n, id=BOOK.id)
         assert await run.result(timeout=10) == BOOK.expected
         assert cut.fired is not None
-        await until(scene.checker.complete, "the child is not done")
+        await scene.complete()
 
     await scene.finished()
     assert scene.executions()[BOOK.id, "pay"] == 1
@@ -160,7 +159,7 @@ async def test_a_commit_whose_outcome_is_unknown_for_long_is_done_once(scene: Sc
             proxy.let_in()
         for run, planned in runs:
             assert await insist(lambda run=run: run.result(timeout=20)) == planned.expected
-        await until(scene.checker.complete, "the child is not done")
+        await scene.complete()
 
     await scene.finished()
 
@@ -182,7 +181,7 @@ async def test_a_worker_whose_every_fourth_commit_is_cut_still_finishes(scene: S
                 for number, (topic, payload) in enumerate(p.events if p.started_by is None else ()):
                     run = handles[p.id]
                     await insist(lambda: run.send_event(topic, payload, id=f"{number}"))  # noqa: B023
-            await until(scene.checker.complete, "not all is done", 40)
+            await scene.complete(40)
 
     assert len(cuts) > 20
     await scene.finished()

@@ -51,7 +51,7 @@ async def test_a_call_waits_for_the_server_and_then_says_that_it_is_away(scene: 
             await run.send_event(topic, payload)
         async with scene.app(direct=True):
             assert await run.result(timeout=10) == EVENTS.expected
-            await until(scene.checker.complete, "not done")
+            await scene.complete()
 
     await scene.finished()
 

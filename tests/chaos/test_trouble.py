@@ -79,7 +79,7 @@ async def test_it_is_told_by_name_and_work_goes_on_afterwards(
         await change(server, off)
 
         await start_all(scene, app, copies=2)
-        await until(scene.checker.complete, "not all is done", 30)
+        await scene.complete(30)
     await scene.finished()
 
 
@@ -94,7 +94,7 @@ async def test_what_takes_too_long_is_told_by_name(scene: Scene, server: Server,
         await start_all(scene, app, copies=1)
         async with locked(scene, server):
             await until(lambda: scene.server.said().count("canceling statement due to") > 3, "nobody had to wait")
-        await until(scene.checker.complete, "not all is done", 30)
+        await scene.complete(30)
     await scene.finished()
 
 
@@ -115,7 +115,7 @@ async def test_fewer_connections_than_the_pool_may_have_are_enough(scene: Scene,
     await change(server, "CONNECTION LIMIT 5")
     async with scene.app(user=role, direct=True) as app:
         await start_all(scene, app, copies=2)
-        await until(scene.checker.complete, "not all is done", 40)
+        await scene.complete(40)
     await scene.finished()
 
 
@@ -124,6 +124,6 @@ async def test_a_slow_server_only_slows_down(scene: Scene) -> None:
     async with scene.app() as app:
         with scene.proxy.slow(0.1):
             await start_all(scene, app, copies=1)
-            await until(scene.checker.complete, "not all is done", 30)
+            await scene.complete(30)
     await scene.finished()
     assert "died or stalled" not in scene.server.said()

@@ -93,8 +93,8 @@ def test_what_is_no_database_is_refused_in_one_line(shop: Shop) -> None:
         f"postgres:app:{SECRET}@db/shop",
         f"app:{SECRET}@db/shop",
         f"mysql://db/shop?user=app&password={SECRET}",
-        f"postgresql://app:{SECRET}@127.0.0.1:1/shop?connect_timeout=2",
-        f"postgresql://127.0.0.1:1/shop?user=app&password={SECRET}",
+        f"postgresql://app:{SECRET}@127.0.0.1:1/shop?connect_timeout=1",
+        f"postgresql://127.0.0.1:1/shop?connect_timeout=1&user=app&password={SECRET}",
     ],
 )
 def test_no_password_is_shown(shop: Shop, url: str) -> None:

@@ -224,7 +224,7 @@ def test_a_port_that_is_taken(folder: Path, command: str) -> None:
 
     assert done.returncode == 1
     assert done.stderr.endswith(
-        f"holdfast: cannot listen on 127.0.0.1 port {port}: Address already in use; choose another --port\n"
+        f"holdfast: cannot listen on 127.0.0.1 port {port}: Address already in use; see --host and --port\n"
     )
 
 

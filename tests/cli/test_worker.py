@@ -425,7 +425,7 @@ def test_a_module_that_breaks_shows_its_own_traceback(shop: Shop, code: str, las
 
     done = shop.holdfast("worker", "bad:app")
 
-    assert done.returncode == 1
+    assert done.returncode == 2
     *trace, error, line = done.stderr.splitlines()
     assert error == last
     assert line == f"holdfast: the module 'bad' cannot be imported: {last.partition(':')[0]} (see above)"

@@ -143,14 +143,20 @@ def test_a_bad_url_is_refused_at_once(url: str) -> None:
         Holdfast(url)
 
 
-def test_the_url_comes_from_the_environment_and_hides_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_url_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "sqlite:///from-env.db")
     assert Holdfast().url == "sqlite:///from-env.db"
     monkeypatch.delenv("HOLDFAST_DATABASE_URL")
     assert Holdfast().url == "sqlite:///holdfast.db"
+
+
+@pytest.mark.parametrize("bad", ["mysql://ann:secret@host/db", "ann:secret@host/db", "mysql://host/db?password=secret"])
+def test_a_password_is_not_shown(bad: str) -> None:
     with pytest.raises(InvalidUrlError) as caught:
-        Holdfast("mysql://ann:secret@host/db")
+        Holdfast(bad)
     assert "secret" not in str(caught.value)
+    good = bad.replace("mysql", "postgresql") if "://" in bad else f"postgresql://{bad}"
+    assert "secret" not in repr(Holdfast(good))
 
 
 @pytest.mark.parametrize(

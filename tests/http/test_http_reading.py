@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 import pytest
-from conftest import Api, opened
+from http_api import Api, opened
 from http_shop import make_shop
 
 from holdfast import Limits
@@ -14,7 +14,8 @@ from holdfast.testing import Harness
 
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 STEP = {
-    "stepKey", "name", "type", "status", "attempts", "maxAttempts", "timeoutMs", "nextRetryAt", "wakeAt", "waitEventType",
+    "stepKey", "name", "type", "status", "attempts", "maxAttempts", "timeoutMs", "nextRetryAt", "wakeAt",
+    "waitEventType",
 }  # fmt: skip
 HISTORY_STEP = STEP | {"id", "runNumber", "result", "createdAt", "updatedAt"}
 EVENT = {"id", "runNumber", "type", "payload", "createdAt", "deliveredAt", "consumedByStepKey"}
@@ -163,9 +164,9 @@ async def test_an_instance_that_has_not_begun_has_no_step_and_no_start(virtual: 
 
 
 async def test_an_instance_that_ended_shows_its_output_unless_it_is_none(api: Api) -> None:
-    for id, value in {"zero": 0, "empty": "", "no": False, "list": []}.items():
-        await api.create("echo", value, id=id)
-        found = await api.until("echo", id, "complete")
+    for name, value in {"zero": 0, "empty": "", "no": False, "list": []}.items():
+        await api.create("echo", value, id=name)
+        found = await api.until("echo", name, "complete")
         assert found["details"] == {"status": "complete", "output": value}
         assert DATE.fullmatch(found["meta"]["completedAt"])
     await api.create("nothing", id="none")

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from conftest import Api
+from http_api import Api
 
 
 async def test_a_new_instance_is_answered_with_its_id_and_status(api: Api) -> None:
@@ -93,9 +93,9 @@ async def test_input_that_does_not_fit_starts_nothing(api: Api, workflow: str, b
 
 
 async def test_an_input_with_a_default_may_be_left_out(api: Api) -> None:
-    id = await api.create("failing")
+    made = await api.create("failing")
 
-    found = await api.until("failing", id, "errored")
+    found = await api.until("failing", made, "errored")
     assert found["meta"]["params"] is None
     assert found["details"] == {"status": "errored", "error": {"name": "CardDeclined", "message": "no"}}
 

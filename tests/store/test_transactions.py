@@ -345,12 +345,13 @@ async def test_many_at_once_are_all_applied(world: World, task: TaskRef) -> None
 
 async def test_others_go_on_or_wait_and_are_done_afterwards(world: World, task: TaskRef) -> None:
     other = await world.begin("b")
+    await world.start("d")
     live = await _begin(world, 1)
 
     beat = asyncio.create_task(world.store.heartbeat("w1", LEASE))
     written = asyncio.create_task(world.commit(other, facts=[result("s")]))
     made = asyncio.create_task(world.create("c"))
-    rest = asyncio.gather(world.send("go", "b"), world.claim("w2"), world.store.pause(FLOW, "b"))
+    rest = asyncio.gather(world.send("go", "b"), world.claim("w2"), world.store.pause(FLOW, "d"))
     looked = asyncio.create_task(world.store.changed(None))
     for _ in range(10):
         await asyncio.sleep(0)

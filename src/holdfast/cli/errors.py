@@ -11,7 +11,7 @@ class WrongUsageError(HoldfastError):
     code = "WRONG_USAGE"
 
 
-class CannotLoadError(HoldfastError):
+class CannotLoadError(WrongUsageError):
     """The user's module broke while it was imported."""
 
     code = "CANNOT_LOAD"

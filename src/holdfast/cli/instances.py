@@ -44,11 +44,16 @@ PageSize = Annotated[
 RunNumber = Annotated[
     int | None, typer.Option("--run", metavar="N", min=0, help="This run; restarts count up from 0. Default: the last.")
 ]
-LogLevel = Annotated[Level | None, typer.Option("--log-level", help="Only log lines of exactly this level.")]
+LogLevel = Annotated[
+    Level | None,
+    typer.Option(
+        "--log-level", metavar="LEVEL", help="debug, info, warn or error: only log lines of exactly this level."
+    ),
+]
 LogCategory = Annotated[
     str | None, typer.Option("--log-category", metavar="C", help="Only log lines of this category.")
 ]
-Ordering = Annotated[Order, typer.Option("--order", help="Oldest first (asc) or newest first (desc).")]
+Ordering = Annotated[Order, typer.Option("--order", metavar="ORDER", help="asc or desc: oldest or newest first.")]
 LogsCursor = Annotated[
     str | None, typer.Option("--logs-cursor", metavar="CURSOR", help="Go on with the log lines behind this cursor.")
 ]
@@ -75,7 +80,10 @@ def about() -> None:
 def list_instances(
     remote: Remote,
     workflow: WorkflowName,
-    status: Annotated[Status | None, typer.Option("--status", help="Only those with this status.")] = None,
+    status: Annotated[
+        Status | None,
+        typer.Option("--status", metavar="STATUS", help=f"Only those with this status: {', '.join(Status)}."),
+    ] = None,
     page_size: PageSize = None,
     cursor: Annotated[
         str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on behind this cursor, which a page ends with.")

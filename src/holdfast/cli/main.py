@@ -49,9 +49,22 @@ def holdfast(
     Examples:
       holdfast demo                        watch an order survive the death of its worker
       holdfast demo --file my.db           the same, on a file of your choice
+      holdfast dev shop:app                develop: worker, HTTP API, restart on changes
       holdfast worker shop:app             run the workflows of the app in shop.py
+      holdfast serve shop:app              serve its HTTP API
       holdfast migrate sqlite:///shop.db   bring a database up to date
+      holdfast instances list -w fulfil    what is running? (see: holdfast instances --help)
       holdfast worker --help               what a command does, with examples
+
+    \b
+    Exit codes:
+      0     done; for what runs until a signal: ended in order
+      1     it failed; standard error says why
+      2     wrong usage: options, broken JSON in an argument, no such app
+      130   interrupted by Ctrl-C
+      143   ended by a second SIGTERM
+
+    workflows and instances speak HTTP only, to the server that --base-url or $HOLDFAST_BASE_URL names.
     """
     del version  # handled by its callback
     if context.invoked_subcommand is None:

@@ -31,7 +31,11 @@ Insecure = Annotated[
 AppDir = Annotated[Path, typer.Option("--app-dir", metavar="PATH", help="Look for the module here first.")]
 Level = Annotated[
     LogLevel | None,
-    typer.Option("--log-level", help="Default: info, unless the module sets up logging.", case_sensitive=False),
+    typer.Option(
+        "--log-level",
+        metavar="LEVEL",
+        help="debug, info, warning or error. Default: info, unless the module sets up logging.",
+    ),
 ]
 _DRAIN = "How long steps in flight get to end: 45, '90 s', '5 min'."
 _DEV_DRAIN = 2.0

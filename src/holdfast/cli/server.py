@@ -103,8 +103,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        reason = error.strerror or str(error)
-        raise CannotServeError(f"cannot listen on {host} port {port}: {reason}; choose another --port") from None
+        reason = (error.strerror or str(error)).partition(" (while")[0]  # Python adds the address, which is named here
+        raise CannotServeError(f"cannot listen on {host} port {port}: {reason}; see --host and --port") from None
     with listener:
         yield listener
 
@@ -187,7 +187,8 @@ def _in_url(host: str) -> str:
 
 
 def _show_start(app: Holdfast, options: ServeOptions, port: int) -> None:
-    url, names = base_url(options.host, port), list(app.registry.runnable())
+    url, runnable = base_url(options.host, port), app.registry.runnable()
+    names = [definition.name for definition in app.registry if definition.name in runnable]
     print(f"API     {url}", flush=True)
     if options.worker:
         print(f"Worker  runs {', '.join(names) or 'nothing: the app has no workflows'}", flush=True)

@@ -18,7 +18,7 @@ import asyncpg
 
 from holdfast.errors import AppClosedError, StoreUnavailableError
 from holdfast.ports import Clock, Randomness
-from holdfast.store.postgres.errors import DRIVER, Fault, fault, translate
+from holdfast.store.postgres.errors import DRIVER, Fault, fault, is_gone, translate
 from holdfast.store.postgres.settings import Settings
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Connection, Tx, Work
@@ -89,7 +89,9 @@ class Database:
 
     async def close(self) -> None:
         while self._lent:
-            self._lent.pop().terminate()
+            lent = self._lent.pop()
+            if not is_gone(lent):
+                lent.terminate()
         reserved, self._reserved = self._reserved, None
         if reserved is not None:
             await _close(reserved)
@@ -246,12 +248,13 @@ class Database:
 
     async def _clean(self, connection: Connection) -> None:
         try:
-            if not connection.is_closed():
+            if not is_gone(connection):
                 async with asyncio.timeout(_CLEAN_S):
                     await connection.execute("ROLLBACK")
                     await connection.execute("RESET ALL")
         except DRIVER:
-            connection.terminate()
+            if not is_gone(connection):
+                connection.terminate()
         if self._pool is not None:
             await self._pool.release(connection)
 
@@ -304,7 +307,7 @@ async def _leave_as_it_is(_: Any) -> None:
 
 def _is_broken(error: BaseException, connection: Connection) -> bool:
     """Of one that was closed before it could be used, the driver says that it was used wrongly."""
-    return isinstance(error, asyncpg.InterfaceError) and connection.is_closed()
+    return isinstance(error, asyncpg.InterfaceError) and is_gone(connection)
 
 
 async def _close(connection: Any) -> None:

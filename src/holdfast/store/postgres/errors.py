@@ -84,9 +84,16 @@ def fault(error: BaseException, connection: Connection | None) -> Fault:
         return Fault.TRANSIENT
     if state.startswith(_AWAY) or isinstance(error, OSError):
         return Fault.AWAY
-    if isinstance(error, asyncpg.InterfaceError) and connection is not None and connection.is_closed():
+    if isinstance(error, asyncpg.InterfaceError) and connection is not None and is_gone(connection):
         return Fault.AWAY
     return Fault.OTHER
+
+
+def is_gone(connection: Connection) -> bool:
+    try:
+        return connection.is_closed()
+    except asyncpg.InterfaceError:  # the pool has seen it break and taken it back
+        return True
 
 
 def sqlstate(error: BaseException) -> str:

@@ -74,10 +74,11 @@ class Listener:
         while True:
             try:
                 await self._listen()
-                failures = 0
             except DRIVER as error:
-                failures += 1
                 _log.debug("cannot listen for changes, and guess instead: %s", error)
+            except Exception:  # a listener that silently ended would leave everyone waiting
+                _log.exception("cannot listen for changes, and guess instead")
+            failures = 0 if self._hears else failures + 1
             self._hears = False
             self._tried.set()
             await asyncio.sleep(min(_LONGEST_PAUSE_S, 0.05 * 2 ** min(failures, 10)) * (0.5 + self._random.random()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from holdfast.errors import SchemaVersionError
+from holdfast.store.postgres.errors import is_gone
 from holdfast.store.postgres.sql import Migration, migrations, statements
 from holdfast.store.postgres.tx import Tx
 from holdfast.store.protocol import Migrated
@@ -59,7 +60,7 @@ async def _apply(tx: Tx, steps: Sequence[Migration]) -> int:
                 await connection.fetch(sql["set_version"], step.version)
         await connection.execute("COMMIT")
     except BaseException:
-        if not connection.is_closed() and connection.is_in_transaction():
+        if not is_gone(connection) and connection.is_in_transaction():
             await connection.execute("ROLLBACK")
         raise
     return before

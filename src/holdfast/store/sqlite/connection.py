@@ -266,8 +266,11 @@ class Database:
             jobs, more = self._take()
             with self._using:
                 self._run(jobs)
-                if jobs[-1].mode is Mode.GUEST:
-                    jobs = self._host(jobs)
+                if (guest := self._welcome(jobs[-1])) is not None:
+                    self._answer(jobs)
+                    jobs = []
+                    guest.stay()
+                    self._guest = guest = None
             self._answer(jobs)
             with self._using:
                 self._checkpoint()
@@ -281,18 +284,15 @@ class Database:
                 jobs.append(self._queue.get_nowait())
         return jobs, jobs[-1].mode is not Mode.LAST
 
-    def _host(self, jobs: list[Job]) -> list[Job]:
-        """Answer them, and let the last one stay. What is still to be answered: nothing."""
-        error, guest = jobs[-1].error, jobs[-1].argument
+    def _welcome(self, job: Job) -> Guest | None:
+        """Who is to stay, if anybody. Sent away at once, before it knows that it is here, if this is closing time."""
+        if job.mode is not Mode.GUEST or job.error is not None:
+            return None
+        guest: Guest = job.argument
         self._guest = guest
         if self._stopping:
-            guest.leave()  # before it knows that it is here
-        self._answer(jobs)
-        jobs = []
-        if error is None:
-            guest.stay()
-        self._guest = None
-        return jobs
+            guest.leave()
+        return guest
 
     def _run(self, jobs: list[Job]) -> None:
         for bare, part in groupby(jobs, _is_bare):

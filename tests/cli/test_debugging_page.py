@@ -1,0 +1,151 @@
+"""``docs/debugging.md``: every command on it is run, in its order, against runs in the trouble it speaks of.
+
+What the page shows must be what the commands print; times and durations may differ.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+
+from .live import Live
+
+PAGE = Path(__file__).parents[2] / "docs" / "debugging.md"
+BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+APP = """
+import asyncio
+from pathlib import Path
+
+from holdfast import Context, Holdfast, NonRetryableError, Retry, WorkerConfig
+
+HERE = Path(__file__).parent
+app = Holdfast(f"sqlite:///{HERE / 'shop.db'}", worker=WorkerConfig(poll="100 ms", drain="1 second"))
+
+
+def charge(order: str) -> str:
+    return f"payment for {order}"
+
+
+def call_bank() -> None:
+    raise ConnectionError("bank.example does not answer")
+
+
+async def pack() -> None:
+    await asyncio.sleep(600)
+
+
+def decline() -> None:
+    raise NonRetryableError("the card was declined", name="CardDeclined")
+
+
+@app.workflow
+async def fulfil(ctx: Context, order: str) -> str:
+    ctx.log.info("order received", {"order": order})
+    payment = await ctx.do("charge", charge, order)
+    approval = await ctx.wait_for_event("approval", type="approval", timeout="24 hours")
+    return f"{payment}, approved by {approval.payload['by']}"
+
+
+@app.workflow
+async def pay(ctx: Context) -> None:
+    await ctx.do("call bank", call_bank, retry=Retry(limit=5, delay="10 minutes"))
+
+
+@app.workflow
+async def declined(ctx: Context) -> None:
+    await ctx.do("charge", decline)
+
+
+@app.workflow
+async def packing(ctx: Context) -> None:
+    await ctx.do("pack", pack)
+
+
+@app.workflow
+async def prices(ctx: Context) -> None:
+    await ctx.do("feed", charge, "prices")
+    await ctx.wait_for_event("go", type="go", timeout="24 hours")
+"""
+NEW_CODE = (
+    APP.replace('"download"', '"fetch"')
+    + """
+
+report = app.remote("report")
+"""
+)
+
+
+def scene(folder: Path) -> Live:
+    """Runs in all kinds of trouble, and a server to ask about them."""
+    live = Live(folder)
+    (folder / "shop.py").write_text(APP)
+    live.start()
+    for workflow, instance, params in (
+        ("fulfil", "order-1", '"order-1"'),
+        ("fulfil", "order-2", '"order-2"'),
+        ("pay", "order-1", "null"),
+        ("declined", "order-3", "null"),
+        ("prices", "monday", "null"),
+    ):
+        live.create(workflow, instance, params)
+    for workflow, instance, text in (
+        ("fulfil", "order-1", "approval (waitForEvent)"),
+        ("fulfil", "order-2", "approval (waitForEvent)"),
+        ("pay", "order-1", "tries again at"),
+        ("declined", "order-3", "errored"),
+        ("prices", "monday", "go (waitForEvent)"),
+    ):
+        live.until(workflow, instance, text)
+    live.ok("send-event", "-w", "fulfil", "-i", "order-1", "-t", "aproval", "--payload", '{"by": "ann"}')
+    live.ok("pause", "-w", "fulfil", "-i", "order-2")
+    live.until("fulfil", "order-2", "paused")
+    live.stop()
+
+    (folder / "shop.py").write_text(NEW_CODE)
+    live.start()
+    live.ok("send-event", "-w", "prices", "-i", "monday", "-t", "go")
+    live.until("prices", "monday", "paused")
+    live.create("packing", "order-4")
+    live.until("packing", "order-4", "pack (do)")
+    live.create("report", "monday")
+    return live
+
+
+def commands(text: str) -> list[tuple[str, str]]:
+    """Each command on the page, with what is shown below it."""
+    parts = [part for block in BLOCK.findall(text) for part in re.split(r"^\$ ", block, flags=re.MULTILINE) if part]
+    return [(command, shown.strip()) for command, _, shown in (part.partition("\n") for part in parts)]
+
+
+def masked(text: str) -> str:
+    text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})?", "TIME", text)
+    return re.sub(
+        r"(?<=\(in |after )((\d+) (days?|h|min|s|ms) ?)+(?=[):])|(?<=after )((\d+) (h|min|s|ms) ?)+", "A WHILE", text
+    )
+
+
+@pytest.mark.timeout(240)
+def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
+    live = scene(tmp_path)
+    try:
+        for command, shown in commands(PAGE.read_text()):
+            words = shlex.split(command)
+            assert words[0] == "holdfast"
+            done = live.run(*words[1:])
+            printed = (done.stdout + done.stderr).strip()
+            assert masked(printed) == masked(shown), f"{command}\n{printed}"
+            time.sleep(0.5 if words[2] == "resume" else 0)
+    finally:
+        live.stop()
+
+
+def test_the_page_speaks_of_every_common_failure() -> None:
+    text = PAGE.read_text()
+
+    for word in ("NON_DETERMINISTIC", "retry", "no workflow", "paused", "waiting for an event", "waiting for a worker"):
+        assert word in text

@@ -1,0 +1,131 @@
+"""The commands explain themselves, the page about them says the same, and those for management speak HTTP only."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import grimp
+import pytest
+import typer
+
+from holdfast.cli.main import cli
+from holdfast.cli.reference import reference
+
+from .running import holdfast
+from .scripted import Answer, Scripted
+
+ROOT = Path(__file__).parents[2]
+MANAGEMENT = (
+    "instances",
+    "workflows",
+    "options",
+    "remote",
+    "views",
+    "shown",
+    "story",
+    "past",
+    "follow",
+    "wire",
+    "safe",
+)
+
+
+def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield path, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands(inner, (*path, name))
+
+
+ALL = dict(commands(typer.main.get_command(cli)))
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_help_has_examples_of_that_command(path: tuple[str, ...]) -> None:
+    text = ALL[path].help
+
+    assert "\nExamples" in text
+    assert f"\n  {' '.join(['holdfast', *path])}" in text
+
+
+@pytest.mark.parametrize("path", ALL, ids=" ".join)
+def test_every_option_is_explained(path: tuple[str, ...]) -> None:
+    unexplained = [p.name for p in ALL[path].params if not getattr(p, "hidden", False) and not p.help]
+
+    assert unexplained == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["-h"], ["instances", "--help"], ["instances", "list", "--help"], ["serve", "-h"]]
+)
+def test_help_is_shown(arguments: list[str]) -> None:
+    done = holdfast(*arguments)
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "Examples" in done.stdout
+
+
+def test_exit_codes_are_in_the_help() -> None:
+    assert "Exit codes:" in holdfast("--help").stdout
+
+
+def test_completion_can_be_had() -> None:
+    environment = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast instances re", "COMP_CWORD": "2"}
+
+    done = holdfast("", **environment)
+
+    assert done.stdout.split() == ["resume", "restart"]
+
+
+def test_the_page_is_up_to_date() -> None:
+    page = ROOT / "docs" / "cli.md"
+
+    assert page.read_text() == reference(), "run: python -m holdfast.cli.reference > docs/cli.md"
+
+
+def test_the_script_prints_the_page() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.cli.reference"], capture_output=True, text=True, timeout=60, check=True
+    )
+
+    assert done.stdout == reference()
+
+
+# --- HTTP only
+
+
+def test_management_imports_no_engine_no_store_and_no_loader() -> None:
+    graph = grimp.build_graph("holdfast", cache_dir=None)
+    allowed = {f"holdfast.cli.{name}" for name in MANAGEMENT} | {
+        "holdfast.errors",
+        "holdfast.core.durations",
+        "holdfast.core.show",
+    }
+
+    for name in MANAGEMENT:
+        below = graph.find_upstream_modules(f"holdfast.cli.{name}")
+        assert below <= allowed, name
+
+
+def test_management_needs_neither_a_database_nor_an_app(tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text("raise SystemExit('user code was run')")
+    with Scripted().running() as server:
+        server.will_answer(Answer(200, {"workflows": []}))
+        done = holdfast(
+            "workflows", "list", "-b", server.base, cwd=tmp_path, HOLDFAST_DATABASE_URL="sqlite:////nowhere/at/all.db"
+        )
+
+    assert (done.returncode, done.stdout, done.stderr) == (0, "The server has no workflows.\n", "")
+    assert [path.name for path in tmp_path.iterdir()] == ["shop.py"]
+
+
+def test_help_loads_neither_http_nor_tables() -> None:
+    """Help and completion stay fast."""
+    code = "import sys, holdfast.cli.main; print(*sorted({'httpx', 'rich', 'uvicorn', 'fastapi'} & set(sys.modules)))"
+
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+
+    assert done.stdout.split() == []
