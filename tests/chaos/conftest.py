@@ -33,8 +33,10 @@ async def server(one_server: Server) -> Server:
 
 
 @pytest.fixture
-async def database(server: Server) -> str:
-    return await server.new_database()
+async def database(server: Server) -> AsyncIterator[str]:
+    name = await server.new_database()
+    yield name
+    await server.drop_database(name)
 
 
 @pytest.fixture

@@ -70,8 +70,13 @@ class Child:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 
+def die_with_parent(number: int) -> None:
+    """Let the kernel send this process a signal when the one that started it is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+
+
 def _run(log: str, target: Callable[..., None], spec: dict[str, Any]) -> None:
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent(signal.SIGKILL)
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(fd, 1)
     os.dup2(fd, 2)

@@ -131,6 +131,7 @@ class Storm:
 
     async def _prepare(self, stack: AsyncExitStack) -> None:
         self.database = await self.server.new_database()
+        stack.push_async_callback(self.server.drop_database, self.database)
         proxies = self.server.folder / f"proxies-{self.database}"
         for number in range(self.size.workers):
             self._slots.append(Slot(self, number, await self._open_proxy(proxies / f"{number}", stack)))
@@ -225,6 +226,7 @@ class Storm:
             self.injected[kind.value] += cut.fired is not None
 
     async def _inject(self, fault: Fault) -> None:
+        self._checker.losses += 1  # each may cost a run its worker, or let a lease run out
         if fault.kind in SERVER:
             async with self._server_lock:
                 await self.server.restart(_STOPS[fault.kind], fault.seconds)
@@ -246,16 +248,13 @@ class Storm:
         """What takes its time happens to one worker after the other, and to each one thing at a time."""
         async with slot.lock:
             if fault.kind is Kind.KILL:
-                self._checker.losses += 1
                 await slot.worker.end(signal.SIGKILL)
                 slot.start()
             elif fault.kind is Kind.STALL:
-                self._checker.losses += 1
                 slot.worker.send(signal.SIGSTOP)
                 await asyncio.sleep(fault.seconds)
                 slot.worker.send(signal.SIGCONT)
             elif fault.kind is Kind.BLACK_HOLE:
-                self._checker.losses += 1
                 async with slot.proxy.black_hole():
                     await asyncio.sleep(fault.seconds)
             else:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+
+import httpx
 
 from .running import HOLDFAST, clean_environment, holdfast
 
@@ -128,14 +131,26 @@ class Live:
         return done.stdout
 
     def create(self, workflow: str, id: str, params: str = "null") -> None:
-        self.ok("create", "-w", workflow, "-i", id, "--params", params)
+        body = {"id": id, "params": json.loads(params)}
+        httpx.post(f"{self.base}/{workflow}/instances", json=body, timeout=30).raise_for_status()
+
+    def send(self, workflow: str, id: str, type: str) -> None:
+        url = f"{self.base}/{workflow}/instances/{id}/events"
+        httpx.post(url, json={"type": type}, timeout=30).raise_for_status()
 
     def get(self, workflow: str, id: str) -> str:
         return self.ok("get", "-w", workflow, "-i", id)
 
-    def until(self, workflow: str, id: str, text: str) -> str:
-        """What ``get`` shows once it shows ``text``."""
-        return wait_for(lambda: self.get(workflow, id), lambda shown: text in shown)
+    def until(self, workflow: str, id: str, state: str) -> str:
+        """What ``get`` shows once the instance has this status, or is at this step."""
+        wait_for(lambda: " | ".join(self._states(workflow, id)), lambda states: state in states.split(" | "))
+        return self.get(workflow, id)
+
+    def _states(self, workflow: str, id: str) -> list[str]:
+        found = httpx.get(f"{self.base}/{workflow}/instances/{id}", timeout=30).raise_for_status().json()
+        step = found["meta"].get("currentStep", {})
+        at = [step["stepKey"]] if step.get("status") in ("pending", "waiting") else []
+        return [found["details"]["status"], *at]
 
 
 def wait_for(read: Callable[[], str], good: Callable[[str], bool], seconds: float = 30) -> str:

@@ -76,7 +76,7 @@ def closing() -> Iterator[list[Following]]:
 
 
 def go(live: Live, id: str) -> None:
-    live.ok("send-event", "-w", "talks", "-i", id, "-t", "go")
+    live.send("talks", id, "go")
 
 
 def test_lines_are_shown_as_they_come_and_it_ends_with_the_run(live: Live, closing: list[Following]) -> None:

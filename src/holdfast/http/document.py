@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 from fastapi.openapi.utils import get_openapi
 from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
-from pydantic_core import core_schema
+from pydantic_core import CoreSchema, core_schema
 from starlette.routing import BaseRoute
 
 from holdfast.errors import ParamsInvalidError
@@ -27,7 +27,6 @@ Schema: TypeAlias = dict[str, Any]
 
 VERSION = "1"
 _REFS = "#/components/schemas/{model}"
-_ANYTHING: Schema = {}
 _EVERYWHERE = (401, 403, 500, 503)
 _MEANINGS = {
     400: "Something in the request is not valid; nothing was changed.",
@@ -192,13 +191,11 @@ def input_schema(definition: Definition, components: Schema) -> Schema | None:
     """The JSON schema of a workflow's input, its parts put among ``components``; None if it takes none."""
     if _takes_nothing(definition):
         return None
-    annotation = _annotation(definition.decode_params)
+    generator = _Inputs(ref_template=_REFS.replace("{model}", definition.name + ".{model}"))
     try:
-        schema = TypeAdapter(annotation).json_schema(
-            ref_template=_REFS.replace("{model}", definition.name + ".{model}"), schema_generator=_Inputs
-        )
+        schema = generator.generate(_core_schema(definition.decode_params))
     except PydanticInvalidForJsonSchema:
-        return _ANYTHING
+        return {}  # a type of the user's own that has no JSON schema: anything may be tried
     components.update((f"{definition.name}.{name}", part) for name, part in schema.pop("$defs", {}).items())
     return schema if not _accepts(definition, None) else _or_null(schema)
 
@@ -223,12 +220,12 @@ def _takes_nothing(definition: Definition) -> bool:
     return False
 
 
-def _annotation(decode: Callable[[Any], Any]) -> Any:
-    """The annotation behind a decoder, which a definition does not keep; anything, where it cannot be found."""
-    found = getattr(getattr(decode, "__self__", None), "annotation", None)
+def _core_schema(decode: Callable[[Any], Any]) -> CoreSchema:
+    """Pydantic's schema behind a decoder, which a definition does not keep; of anything, where it is not found."""
+    found: CoreSchema | None = getattr(getattr(decode, "__self__", None), "schema", None)
     if found is not None:
         return found
     around = inspect.getclosurevars(decode).nonlocals if inspect.isfunction(decode) else {}
-    if "annotation" in around:
-        return around["annotation"]
-    return _annotation(around["decode"]) if callable(around.get("decode")) else Any
+    if callable(around.get("decode")):
+        return _core_schema(around["decode"])
+    return TypeAdapter(around.get("annotation", Any)).core_schema

@@ -45,7 +45,9 @@ async def shape(connection: asyncpg.Connection, schema: str) -> list[tuple[objec
         UNION ALL
         SELECT 'index', tablename, indexname, replace(indexdef, $1 || '.', ''), '' FROM pg_indexes WHERE schemaname = $1
         UNION ALL
-        SELECT 'function', proname, replace(replace(prosrc, '"' || $1 || '".', ''), 'holdfast_' || $1 || '''', ''''), proconfig::text, '' FROM pg_proc
+        SELECT 'function', proname,
+               replace(replace(prosrc, '"' || $1 || '".', ''), 'holdfast_' || $1 || '''', ''''), proconfig::text, ''
+          FROM pg_proc
          WHERE pronamespace = to_regnamespace($1)
          ORDER BY 1, 2, 3
         """,
@@ -175,19 +177,17 @@ async def _role(name: str) -> None:
 async def test_eight_processes_that_start_at_once_make_one_schema_although_one_is_killed(
     url: str, other: asyncpg.Connection
 ) -> None:
+    await other.execute("SELECT pg_advisory_lock(7)")
     slow = process(
         """
         from holdfast.store.postgres import migrate
         [first, *_] = migrations("holdfast")
-        migrate.migrations = lambda _: (first._replace(script=first.script + "SELECT pg_sleep(2);"),)
+        migrate.migrations = lambda _: (first._replace(script=first.script + "SELECT pg_advisory_lock(7);"),)
         asyncio.run(new_store().open())
         """,
         url,
     )
-    sleeping = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep' AND datname = current_database()"
-    while not await other.fetchval(sleeping):
-        assert slow.poll() is None, slow.communicate()
-        await asyncio.sleep(0.01)
+    await _wait_for_waiters(other, 1)
     code = """
         async def main():
             store = new_store()
@@ -203,11 +203,11 @@ async def test_eight_processes_that_start_at_once_make_one_schema_although_one_i
         assert one.stdin is not None
         one.stdin.write("\n")
         one.stdin.flush()
-    while not await other.fetchval("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"):
-        await asyncio.sleep(0.01)
+    await _wait_for_waiters(other, 3)
 
     os.kill(slow.pid, signal.SIGKILL)
     slow.communicate()
+    await other.execute("SELECT pg_advisory_unlock(7)")  # only now does its server see that it is gone
     for one in started:
         await asyncio.to_thread(finish, one)
 
@@ -216,3 +216,9 @@ async def test_eight_processes_that_start_at_once_make_one_schema_although_one_i
     await fresh.close()
     assert await shape(other, "holdfast") == await shape(other, "fresh")
     assert await other.fetchval("SELECT count(*) FROM holdfast.holdfast_run") == 7
+
+
+async def _wait_for_waiters(connection: asyncpg.Connection, n: int) -> None:
+    waiting = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+    while await connection.fetchval(waiting) < n:
+        await asyncio.sleep(0.01)

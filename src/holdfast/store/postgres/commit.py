@@ -136,7 +136,8 @@ class Commits:
             if not isinstance(live, Live) or live.database is not self._database:
                 raise StateError("a commit's transaction must be one that this store began")
             return [await live.commit(self._alone, one)]
-        return [await self._database.transact(self._alone, one, is_kept, pending.attempt)]
+        users = bool(one.observed.statements)
+        return [await self._database.transact(self._alone, one, is_kept, pending.attempt, users=users)]
 
     async def _alone(self, tx: Tx, one: Commit) -> Committed:
         """All of it, in the transaction open there. Only the last statement takes the lock of the fence."""

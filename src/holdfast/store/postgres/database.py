@@ -130,14 +130,17 @@ class Database:
 
         return await self._patiently(once)
 
-    async def transact(self, work: Work[A, R], argument: A, keep: Callable[[R], bool], attempt: Attempt[R]) -> R:
+    async def transact(
+        self, work: Work[A, R], argument: A, keep: Callable[[R], bool], attempt: Attempt[R], *, users: bool = False
+    ) -> R:
         """Do it in a transaction of its own, and commit if its answer says so.
 
         ``attempt`` is what is known of earlier tries; it is the caller's to give it again if this one is cut off.
+        ``users``: it has users' statements, which may leave settings behind.
         """
 
         async def once() -> R:
-            async with self._borrowed() as connection:
+            async with self._borrowed(users=users) as connection:
                 if attempt.xid is not None and await self._was_committed(connection, attempt.xid):
                     return cast("R", attempt.answer)
                 attempt.xid = None
@@ -221,7 +224,7 @@ class Database:
         return bool(status == "committed")
 
     @asynccontextmanager
-    async def _borrowed(self) -> AsyncIterator[Connection]:
+    async def _borrowed(self, *, users: bool = False) -> AsyncIterator[Connection]:
         connection = await self._take()
         try:
             yield connection
@@ -231,7 +234,7 @@ class Database:
             if broken:
                 raise ConnectionResetError("the connection is closed") from error
             raise
-        await self._put_back(connection)
+        await self._put_back(connection, unsure=users)
 
     async def _take(self) -> Connection:
         if self._pool is None:
@@ -240,7 +243,7 @@ class Database:
         return connection
 
     async def _put_back(self, connection: Connection, *, unsure: bool = False) -> None:
-        """``unsure``: what it was used for failed or was given up, and nobody knows how far it got."""
+        """``unsure``: users had it, or what it was used for failed or was given up, and nobody knows how far it got."""
         if unsure:  # also if whoever gave up does so a second time
             await asyncio.shield(asyncio.ensure_future(self._clean(connection)))
         elif self._pool is not None:

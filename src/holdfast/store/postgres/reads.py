@@ -41,11 +41,8 @@ async def get(tx: Tx, runs: Sequence[int]) -> list[RunRecord]:
 
 async def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
     before = _ENDLESS if query.before is None else query.before
-    name = "list" if query.workflow is not None else "list_all"
-    args: list[object] = [before, query.limit] if query.workflow is None else [query.workflow, before, query.limit]
-    if query.status is not None:
-        name, args = f"{name}_status", [*args, query.status]
-    rows = await tx.connection.fetch(statements("reads", tx.schema)[name], *args)
+    sql = statements("reads", tx.schema)["list"]
+    rows = await tx.connection.fetch(sql, query.workflow, query.status, before, query.limit)
     return [record(tuple(row.values())) for row in rows]
 
 

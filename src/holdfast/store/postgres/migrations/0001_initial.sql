@@ -147,7 +147,7 @@ SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.par
 -- Why functions and not statements: each is one round trip and one transaction, and each statement inside sees what
 -- was committed before *it* began. That is what lets a commit that waited for a lock see the event whose sender held
 -- it; the parts of one big statement would all look at the past. Their settings keep the planner off plans that are
--- right only while a table is small.
+-- right only while a table is small: everything is found by an index, row by row.
 --
 -- The order of locks, everywhere: tasks by their run, then runs. Whoever changes a run that has not ended locks its task.
 
@@ -184,12 +184,14 @@ CREATE FUNCTION {schema}.holdfast_create(
     p_now BIGINT, p_by TEXT, p_workflow TEXT[], p_instance_id TEXT[], p_kind TEXT[], p_params BYTEA[], p_queue TEXT[],
     p_priority BIGINT[], p_delay_ms BIGINT[], p_seed BIGINT[], p_owner TEXT[], p_lease_ms BIGINT[], p_token BIGINT[]
 ) RETURNS TABLE (ord BIGINT, run BIGINT, created_at BIGINT) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_ids BIGINT[];
-    v_made BIGINT;
+    v_made BIGINT[];
+    v_all BOOLEAN;
     v_free BIGINT;
 BEGIN
     SELECT array_agg(nextval('{schema}.holdfast_run_id')) INTO v_ids FROM generate_series(1, cardinality(p_workflow));
@@ -204,22 +206,25 @@ BEGIN
          ORDER BY a.workflow COLLATE "C", a.instance_id COLLATE "C", a.ord
         ON CONFLICT (workflow, instance_id, number) DO NOTHING
         RETURNING id
-    ), tasks AS (
+    )
+    SELECT array_agg(id) INTO v_made FROM made;
+    v_all := coalesce(cardinality(v_made), 0) = cardinality(p_workflow);
+    WITH tasks AS (
         INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner,
                                             lease_until, epoch, losses, lost, signal, topics)
-        SELECT m.id, 0, a.workflow, a.queue, 1, 3, a.priority, v_now + a.delay_ms, a.owner,
+        SELECT a.id, 0, a.workflow, a.queue, 1, 3, a.priority, v_now + a.delay_ms, a.owner,
                CASE WHEN a.owner IS NOT NULL THEN v_now + a.lease_ms END,
                CASE WHEN a.owner IS NULL THEN 0 ELSE 1 END, 0, false, 0, ''
           FROM unnest(v_ids, p_workflow, p_queue, p_priority, p_delay_ms, p_owner, p_lease_ms)
                AS a (id, workflow, queue, priority, delay_ms, owner, lease_ms)
-          JOIN made AS m ON m.id = a.id
+         WHERE v_all OR a.id = ANY (v_made)
         RETURNING owner
     )
-    SELECT count(*), count(*) FILTER (WHERE owner IS NULL) INTO v_made, v_free FROM tasks;
+    SELECT count(*) FILTER (WHERE owner IS NULL) INTO v_free FROM tasks;
     IF v_free > 0 THEN
         PERFORM pg_notify('{channel}', p_by);
     END IF;
-    IF v_made = cardinality(p_workflow) THEN
+    IF v_all THEN
         RETURN QUERY SELECT a.ord, a.id, v_now FROM unnest(v_ids) WITH ORDINALITY AS a (id, ord);
         RETURN;
     END IF;
@@ -235,7 +240,9 @@ CREATE FUNCTION {schema}.holdfast_send(
     p_now BIGINT, p_by TEXT, p_workflow TEXT[], p_instance_id TEXT[], p_type TEXT[], p_payload BYTEA[],
     p_sender BYTEA[], p_dedup BYTEA[], p_token BIGINT[]
 ) RETURNS TABLE (ord BIGINT, accepted BOOLEAN, duplicate BOOLEAN, woken BOOLEAN, r {schema}.holdfast_record)
-LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -308,7 +315,8 @@ CREATE FUNCTION {schema}.holdfast_claim(
                  mail_type TEXT[], mail_payload BYTEA[], mail_at BIGINT[], mail_sender BYTEA[],
                  r {schema}.holdfast_record)
 LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -429,32 +437,34 @@ CREATE FUNCTION {schema}.holdfast_commit(
     p_l_commit INTEGER[], p_l_needs INTEGER[], p_l_level TEXT[], p_l_category TEXT[], p_l_message BYTEA[],
     p_l_data BYTEA[], p_l_at BIGINT[], p_l_step_key BYTEA[], p_l_attempt BIGINT[], p_l_is_replay BOOLEAN[]
 ) RETURNS TABLE (verdicts INTEGER[], signals INTEGER[], due BOOLEAN[]) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
-    v_state INTEGER[];
-    v_signal INTEGER[];
-    v_losses INTEGER[];
+    v_state INTEGER[] := array_fill(0, ARRAY[cardinality(p_c_run)]);
+    v_signal INTEGER[] := v_state;
+    v_losses INTEGER[] := v_state;
     v_due BOOLEAN[] := array_fill(false, ARRAY[cardinality(p_c_run)]);
+    v_held RECORD;
     v_told BOOLEAN := false;
     v_count BIGINT;
     v_receipt {schema}.holdfast_receipt;
 BEGIN
     -- The fence: the task as it is now, locked, and only if run, unit, owner and epoch are those of the claim.
-    WITH held AS MATERIALIZED (
-        SELECT a.ord, t.signal, t.losses
-          FROM unnest(p_c_run, p_c_unit, p_c_owner, p_c_epoch) WITH ORDINALITY AS a (run, unit, owner, epoch, ord)
+    -- IS TRUE, because the index by owner would find all that the owner holds, for each of them.
+    FOR v_held IN
+        SELECT a.ord, a.in_flight, t.signal, t.losses
+          FROM unnest(p_c_run, p_c_unit, p_c_owner, p_c_epoch, p_c_in_flight)
+               WITH ORDINALITY AS a (run, unit, owner, epoch, in_flight, ord)
           JOIN {schema}.holdfast_task AS t
-            ON t.run = a.run AND t.unit = a.unit AND t.owner = a.owner AND t.epoch = a.epoch
+            ON t.run = a.run AND t.unit = a.unit AND (t.owner = a.owner) IS TRUE AND t.epoch = a.epoch
          ORDER BY a.run FOR NO KEY UPDATE OF t
-    )
-    SELECT array_agg(CASE WHEN h.ord IS NULL THEN 0 WHEN h.signal & 2 = 0 THEN 3
-                          WHEN a.in_flight = 0 THEN 2 ELSE 1 END ORDER BY a.ord),
-           array_agg(coalesce(h.signal, 0) ORDER BY a.ord), array_agg(coalesce(h.losses, 0) ORDER BY a.ord)
-      INTO v_state, v_signal, v_losses
-      FROM unnest(p_c_in_flight) WITH ORDINALITY AS a (in_flight, ord)
-      LEFT JOIN held AS h ON h.ord = a.ord;
+    LOOP
+        v_signal[v_held.ord] := v_held.signal;
+        v_losses[v_held.ord] := v_held.losses;
+        v_state[v_held.ord] := CASE WHEN v_held.signal & 2 = 0 THEN 3 WHEN v_held.in_flight = 0 THEN 2 ELSE 1 END;
+    END LOOP;
 
     -- Only now, with the locks: an earlier try of this very call may have been under way until a moment ago.
     SELECT * INTO v_receipt FROM {schema}.holdfast_receipt WHERE store = p_by AND line = p_line AND n >= p_n;
@@ -684,7 +694,8 @@ END $$;
 -- Mail signals are cleared by being read, but nobody waits for a lock here: a heartbeat must not be late.
 CREATE FUNCTION {schema}.holdfast_signals(p_owner TEXT, p_all BOOLEAN)
 RETURNS TABLE (run BIGINT, unit BIGINT, epoch BIGINT, signal INTEGER) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_mailed BIGINT[];
@@ -728,7 +739,8 @@ END $$;
 -- few and tasks many: one seek per owner, and then only what has run out.
 CREATE FUNCTION {schema}.holdfast_reap(p_now BIGINT, p_by TEXT, p_max_losses INTEGER, p_suspect INTEGER)
 RETURNS TABLE (run BIGINT, unit BIGINT, losses INTEGER, parked BOOLEAN) LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -770,7 +782,8 @@ END $$;
 CREATE FUNCTION {schema}.holdfast_release(
     p_now BIGINT, p_by TEXT, p_run BIGINT[], p_unit BIGINT[], p_owner TEXT[], p_epoch BIGINT[]
 ) RETURNS BIGINT LANGUAGE plpgsql
-SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -782,7 +795,7 @@ BEGIN
           FROM unnest(p_run, p_unit, p_owner, p_epoch) AS a (run, unit, owner, epoch) ORDER BY a.run
     LOOP
         PERFORM 1 FROM {schema}.holdfast_task AS t
-          WHERE t.run = v_one.run AND t.unit = v_one.unit AND t.owner = v_one.owner AND t.epoch = v_one.epoch
+          WHERE t.run = v_one.run AND t.unit = v_one.unit AND (t.owner = v_one.owner) IS TRUE AND t.epoch = v_one.epoch
             FOR NO KEY UPDATE;
         CONTINUE WHEN NOT FOUND;
         v_count := v_count + 1;
@@ -800,4 +813,49 @@ BEGIN
         PERFORM pg_notify('{channel}', p_by);
     END IF;
     RETURN v_count;
+END $$;
+
+-- Current runs, newest instance first, of one workflow or (NULL) of all: every workflow by one seek, a page of each by
+-- one range of an index, and the newest of those.
+CREATE FUNCTION {schema}.holdfast_list(p_workflow TEXT, p_status TEXT, p_before BIGINT, p_limit BIGINT)
+RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql STABLE
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_workflows TEXT[] := ARRAY[p_workflow];
+    v_runs BIGINT[];
+BEGIN
+    IF p_workflow IS NULL THEN
+        WITH RECURSIVE known (workflow) AS (
+            (SELECT workflow FROM {schema}.holdfast_run WHERE current ORDER BY workflow LIMIT 1)
+            UNION ALL
+            SELECT (SELECT r.workflow FROM {schema}.holdfast_run AS r WHERE r.current AND r.workflow > k.workflow
+                     ORDER BY r.workflow LIMIT 1)
+              FROM known AS k WHERE k.workflow IS NOT NULL
+        )
+        SELECT array_agg(workflow) INTO v_workflows FROM known WHERE workflow IS NOT NULL;
+    END IF;
+    IF p_status IS NULL THEN
+        SELECT array_agg(id) INTO v_runs
+          FROM (SELECT page.id
+                  FROM unnest(v_workflows) AS w (name)
+                 CROSS JOIN LATERAL (SELECT r.id, r.instance FROM {schema}.holdfast_run AS r
+                                      WHERE r.current AND r.workflow = w.name AND r.instance < p_before
+                                      ORDER BY r.instance DESC LIMIT p_limit) AS page
+                 ORDER BY page.instance DESC LIMIT p_limit) AS newest;
+    ELSE
+        -- Equal to the status, and older; written so that the index without the status is of no use for it.
+        SELECT array_agg(id) INTO v_runs
+          FROM (SELECT page.id
+                  FROM unnest(v_workflows) AS w (name)
+                 CROSS JOIN LATERAL (SELECT r.id, r.instance FROM {schema}.holdfast_run AS r
+                                      WHERE r.current AND r.workflow = w.name AND r.status >= p_status
+                                        AND (r.status, r.instance) < (p_status, p_before)
+                                      ORDER BY r.status DESC, r.instance DESC LIMIT p_limit) AS page
+                 ORDER BY page.instance DESC LIMIT p_limit) AS newest;
+    END IF;
+    RETURN QUERY
+        SELECT rec.* FROM unnest(v_runs) AS a (id) JOIN {schema}.holdfast_record AS rec ON rec.run = a.id
+         ORDER BY rec.instance DESC;
 END $$;

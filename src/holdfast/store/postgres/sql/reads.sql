@@ -14,41 +14,7 @@ SELECT * FROM {schema}.holdfast_record WHERE workflow = $1 AND instance_id = $2 
 SELECT * FROM {schema}.holdfast_record WHERE run = ANY ($1::bigint[]);
 
 -- name: list
-SELECT * FROM {schema}.holdfast_record WHERE current AND workflow = $1 AND instance < $2 ORDER BY instance DESC LIMIT $3;
-
--- name: list_status
-SELECT * FROM {schema}.holdfast_record
- WHERE current AND workflow = $1 AND instance < $2 AND status = $4 ORDER BY instance DESC LIMIT $3;
-
--- Every workflow by one seek, a page of each, and the newest of those.
--- name: list_all
-WITH RECURSIVE known (workflow) AS (
-    (SELECT workflow FROM {schema}.holdfast_run WHERE current ORDER BY workflow LIMIT 1)
-    UNION ALL
-    SELECT (SELECT workflow FROM {schema}.holdfast_run WHERE current AND workflow > k.workflow
-             ORDER BY workflow LIMIT 1)
-      FROM known AS k WHERE k.workflow IS NOT NULL
-)
-SELECT r.*
-  FROM known AS k
- CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_record
-                      WHERE current AND workflow = k.workflow AND instance < $1 ORDER BY instance DESC LIMIT $2) AS r
- ORDER BY r.instance DESC LIMIT $2;
-
--- name: list_all_status
-WITH RECURSIVE known (workflow) AS (
-    (SELECT workflow FROM {schema}.holdfast_run WHERE current ORDER BY workflow LIMIT 1)
-    UNION ALL
-    SELECT (SELECT workflow FROM {schema}.holdfast_run WHERE current AND workflow > k.workflow
-             ORDER BY workflow LIMIT 1)
-      FROM known AS k WHERE k.workflow IS NOT NULL
-)
-SELECT r.*
-  FROM known AS k
- CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_record
-                      WHERE current AND workflow = k.workflow AND instance < $1 AND status = $3
-                      ORDER BY instance DESC LIMIT $2) AS r
- ORDER BY r.instance DESC LIMIT $2;
+SELECT * FROM {schema}.holdfast_list($1, $2, $3, $4);
 
 -- name: facts
 SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,

@@ -1,0 +1,348 @@
+"""Who may do what: every route with every kind of caller, and that a denied request leaves no trace."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from http_api import Api, client_of
+from http_shop import make_shop
+
+from holdfast import Authorize, AuthRequest, BearerTokens, Denied, InvalidOptionError
+from holdfast.http.auth import Scope
+
+ROUTES = [
+    ("GET", "", "listWorkflows", "read"),
+    ("GET", "/", "listWorkflows", "read"),
+    ("GET", "/waiter/instances", "listInstances", "read"),
+    ("POST", "/waiter/instances", "createInstance", "create"),
+    ("POST", "/waiter/instances/batch", "createInstances", "create"),
+    ("GET", "/waiter/instances/w", "getInstance", "read"),
+    ("POST", "/waiter/instances/w/pause", "pauseInstance", "manage"),
+    ("POST", "/waiter/instances/w/resume", "resumeInstance", "manage"),
+    ("POST", "/waiter/instances/w/terminate", "terminateInstance", "manage"),
+    ("POST", "/waiter/instances/w/restart", "restartInstance", "manage"),
+    ("POST", "/waiter/instances/w/cancel", "cancelInstance", "manage"),
+    ("POST", "/waiter/instances/w/events", "sendEvent", "send_event"),
+    ("GET", "/waiter/instances/w/history", "getHistory", "read"),
+    ("GET", "/waiter/instances/w/history/0", "getRunHistory", "read"),
+    ("POST", "/_runner/tick", "tick", "tick"),
+    ("GET", "/_health", "getHealth", "read"),
+    ("GET", "/openapi.json", "getOpenapi", "read"),
+]
+UNKNOWN = [
+    ("GET", "/none"),
+    ("DELETE", "/waiter/instances/w"),
+    ("GET", "/waiter/instances/w/health"),
+    ("GET", "/waiter/instances/_health/live"),
+    ("GET", "/waiter/instances/w/..;/_health/live"),
+    ("GET", "/waiter/instances/w%2f_health%2flive"),
+    ("POST", "/waiter/instances/w/ready"),
+    ("GET", "/_health/live/"),
+    ("GET", "/_health/live%0A"),
+]
+TOKENS = {scope.value: f"token-with-scope-{scope.value}-0123456789" for scope in Scope}
+
+
+def ids(case: Any) -> str:
+    return f"{case[0]} {case[1]}" if isinstance(case, tuple) else str(case)
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def serve(tmp_path: Path, authorize: Authorize | None) -> AsyncIterator[tuple[Api, Path]]:
+    """A file with one paused instance, and the API over it, with nobody working on it."""
+    path = tmp_path / "shop.db"
+    app, _ = make_shop(f"sqlite:///{path}", authorize=authorize)
+    async with app.connect():
+        run = await app.start("waiter", id="w")
+        await run.pause()
+        async with client_of(app.asgi(tick=True)) as http:
+            yield Api(http), path
+
+
+@pytest.fixture
+async def guarded(tmp_path: Path) -> AsyncIterator[tuple[Api, Path]]:
+    async for one in serve(tmp_path, BearerTokens({token: [scope] for scope, token in TOKENS.items()})):
+        yield one
+
+
+def contents(path: Path) -> str:
+    """What is in the file and in its log, byte by byte."""
+    files = [path, path.with_name(path.name + "-wal")]
+    return hashlib.sha256(b"|".join(file.read_bytes() for file in files if file.exists())).hexdigest()
+
+
+def body_of(method: str, route: str) -> dict[str, Any]:
+    bodies = {"createInstances": {"instances": [{"id": "new"}]}, "sendEvent": {"type": "go"}}
+    return {"json": bodies.get(route, {})} if method == "POST" else {}
+
+
+async def test_every_route_is_in_the_table() -> None:
+    app, _ = make_shop()
+    served = {(method, route.name) for route in app.asgi().routes for method in route.methods}  # type: ignore[attr-defined]
+
+    assert served == {(method, name) for method, _, name, _ in ROUTES} | {("GET", "getLiveness")}
+
+
+@pytest.mark.parametrize("case", ROUTES, ids=ids)
+async def test_without_hooks_every_route_is_open(tmp_path: Path, case: tuple[str, str, str, str]) -> None:
+    method, path, route, _ = case
+    async for api, _ in serve(tmp_path, None):
+        for headers in ({}, bearer("wrong"), bearer(TOKENS["read"])):
+            answer = await api.send(method, path, headers=headers, **body_of(method, route))
+            assert answer.status_code not in (401, 403), answer.text
+
+
+@pytest.mark.parametrize("case", ROUTES, ids=ids)
+async def test_with_tokens_each_route_needs_its_scope(
+    guarded: tuple[Api, Path], case: tuple[str, str, str, str]
+) -> None:
+    api, path_of_file = guarded
+    method, path, route, scope = case
+    before = contents(path_of_file)
+
+    async def status(headers: dict[str, str]) -> int:
+        return (await api.send(method, path, headers=headers, **body_of(method, route))).status_code
+
+    for headers in (
+        {},
+        bearer("wrong"),
+        bearer(""),
+        bearer(TOKENS[scope] + "x"),
+        bearer(TOKENS[scope][:-1]),
+        {"Authorization": TOKENS[scope]},
+        {"Authorization": f"Basic {TOKENS[scope]}"},
+        {"X-Authorization": f"Bearer {TOKENS[scope]}"},
+    ):
+        assert await status(headers) == 401, headers
+    for other, token in TOKENS.items():
+        if other != scope:
+            assert await status(bearer(token)) == 403, other
+    assert contents(path_of_file) == before
+
+    assert await status(bearer(TOKENS[scope])) in (200, 501)
+    assert await status({"authorization": f"bearer  {TOKENS[scope]}"}) in (200, 409, 501)
+
+
+@pytest.mark.parametrize("case", UNKNOWN, ids=ids)
+async def test_a_path_that_does_not_exist_is_behind_the_gate_too(
+    guarded: tuple[Api, Path], case: tuple[str, str]
+) -> None:
+    api, _ = guarded
+
+    assert await api.refused(*case) == (401, "UNAUTHORIZED")
+    status, _ = await api.refused(*case, headers=bearer(TOKENS["read"]))
+    assert status in (404, 405)
+
+
+async def test_only_liveness_is_open_to_all(guarded: tuple[Api, Path]) -> None:
+    api, _ = guarded
+
+    assert await api.get("/_health/live") == {"status": "ok"}
+    answer = await api.send("GET", "/_health")
+    assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
+    assert answer.headers["www-authenticate"] == "Bearer"
+
+
+# --- hooks
+
+
+class Hook:
+    """A hook that writes down what it was asked, and may refuse."""
+
+    def __init__(self, error: BaseException | None = None) -> None:
+        self.asked: list[AuthRequest] = []
+        self._error = error
+
+    async def __call__(self, request: AuthRequest) -> None:
+        self.asked.append(request)
+        if self._error is not None:
+            raise self._error
+
+
+@pytest.mark.parametrize("case", ROUTES, ids=ids)
+async def test_a_request_hook_covers_every_route_and_is_told_what_is_asked(
+    tmp_path: Path, case: tuple[str, str, str, str]
+) -> None:
+    method, path, route, _ = case
+    hook = Hook(Denied(403, "not you"))
+    async for api, file in serve(tmp_path, Authorize(request=hook)):
+        before = contents(file)
+        answer = await api.send(method, path, headers={"X-Who": "ann"}, **body_of(method, route))
+        assert (answer.status_code, answer.json()) == (403, {"message": "not you", "code": "FORBIDDEN"})
+        assert contents(file) == before
+
+    [asked] = hook.asked
+    assert (asked.route, asked.method) == (route, method)
+    assert asked.workflow == ("waiter" if "waiter" in path else None)
+    assert asked.instance_id == ("w" if "/w" in path.removeprefix("/waiter") else None)
+    assert asked.headers["x-who"] == asked.headers["X-WHO"] == "ann"
+    assert "ann" not in repr(asked)
+
+
+@pytest.mark.parametrize("case", ROUTES, ids=ids)
+async def test_a_refining_hook_covers_its_routes_and_the_rest_is_denied(
+    tmp_path: Path, case: tuple[str, str, str, str]
+) -> None:
+    method, path, route, scope = case
+    for name in [one.value for one in Scope]:
+        hook = Hook()
+        directory = tmp_path / name
+        directory.mkdir()
+        async for api, file in serve(directory, Authorize(**{name: hook})):
+            before = contents(file)
+            answer = await api.send(method, path, **body_of(method, route))
+            if name == scope:
+                assert answer.status_code in (200, 501)
+                assert len(hook.asked) == 1
+            else:
+                assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
+                assert hook.asked == []
+                assert contents(file) == before
+
+
+async def test_a_refining_hook_may_refuse_what_the_request_hook_allows(tmp_path: Path) -> None:
+    request, manage = Hook(), Hook(Denied(401, "who are you?"))
+    async for api, _ in serve(tmp_path, Authorize(request=request, manage=manage)):
+        assert await api.refused("POST", "/waiter/instances/w/terminate") == (401, "UNAUTHORIZED")
+        assert await api.get("/waiter/instances/w")
+    assert (len(request.asked), len(manage.asked)) == (2, 1)
+
+
+async def test_a_refining_hook_is_not_asked_about_what_the_request_hook_refuses(tmp_path: Path) -> None:
+    request, read = Hook(Denied(401, "no")), Hook()
+    async for api, _ in serve(tmp_path, Authorize(request=request, read=read)):
+        assert await api.refused("GET", "") == (401, "UNAUTHORIZED")
+    assert read.asked == []
+
+
+async def says_yes(_request: AuthRequest) -> Any:
+    return True
+
+
+async def says_no(_request: AuthRequest) -> Any:
+    return False
+
+
+async def denies_with_500(_request: AuthRequest) -> None:
+    raise Denied(500, "what?")
+
+
+def is_not_async(_request: AuthRequest) -> Any:
+    return None
+
+
+@pytest.mark.parametrize(
+    "hook",
+    [Hook(ValueError("secret-in-error")), Hook(TimeoutError()), says_yes, says_no, denies_with_500, is_not_async],
+    ids=["raises", "times out", "says yes", "says no", "denies with 500", "is not async"],
+)
+@pytest.mark.parametrize("name", ["request", "create"])
+async def test_a_hook_that_breaks_denies_and_is_logged(
+    tmp_path: Path, hook: Any, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async for api, file in serve(tmp_path, Authorize(**{name: hook})):
+        before = contents(file)
+        answer = await api.send("POST", "/waiter/instances", json={})
+        assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
+        assert "secret" not in answer.text
+        assert contents(file) == before
+    assert any("authorization hook" in record.message for record in caplog.records)
+
+
+async def test_hooks_run_before_anything_is_read(tmp_path: Path) -> None:
+    read = False
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal read
+        read = True
+        yield b"{}"
+
+    async def receive() -> Any:
+        nonlocal read
+        read = True
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    app, _ = make_shop(authorize=Authorize(request=Hook(Denied(401, "no"))))
+    scope = {
+        "type": "http", "method": "POST", "path": "/api/workflows/nobody/instances", "root_path": "",
+        "query_string": b"pageSize=x", "headers": [(b"content-length", b"2")], "server": ("test", 80),
+    }  # fmt: skip
+    await app.asgi()(scope, receive, send)  # the app is not even open
+
+    assert sent[0]["status"] == 401
+    assert not read
+
+
+def test_a_denial_is_401_or_403() -> None:
+    for status in (200, 302, 404, 500):
+        with pytest.raises(InvalidOptionError):
+            Denied(status, "no")
+
+
+def test_what_is_no_hook_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="request"):
+        Authorize(request=True)  # type: ignore[arg-type]
+
+
+# --- tokens
+
+
+async def test_a_token_may_have_several_scopes_and_there_may_be_several(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKENS", " first-token-0123456789:read+create, second:with:colons-0123:read ,")
+    async for api, _ in serve(tmp_path, BearerTokens.from_environment()):
+        for token, creates in (("first-token-0123456789", 200), ("second:with:colons-0123", 403)):
+            assert (await api.send("GET", "", headers=bearer(token))).status_code == 200
+            made = await api.send("POST", "/waiter/instances", json={}, headers=bearer(token))
+            assert made.status_code == creates
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["", " , ", "a-long-token-without-scopes", "a-long-enough-token:", "a-long-enough-token:admin", "short:read",
+     "a-long-enough-token:read+", "token with a space:read", "tökens-are-plain-text:read"],
+)  # fmt: skip
+def test_tokens_written_wrong_are_refused_without_showing_them(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_TOKENS", value)
+
+    with pytest.raises(InvalidOptionError) as caught:
+        BearerTokens.from_environment()
+
+    assert "enough" not in str(caught.value)
+
+
+def test_tokens_are_not_kept_in_the_clear() -> None:
+    policy = BearerTokens({"a-long-enough-token": ["read"]})
+
+    assert "a-long-enough-token" not in repr(policy) + repr(vars(policy))
+
+
+def test_tokens_that_would_deny_everything_are_refused() -> None:
+    with pytest.raises(InvalidOptionError):
+        BearerTokens({})
+    with pytest.raises(InvalidOptionError):
+        BearerTokens({"a-long-enough-token": "read"})
+
+
+async def test_no_token_is_logged(guarded: tuple[Api, Path], caplog: pytest.LogCaptureFixture) -> None:
+    api, _ = guarded
+    with caplog.at_level(logging.DEBUG):
+        for token in (TOKENS["read"], "wrong-token-0123456789"):
+            await api.send("GET", "", headers=bearer(token))
+            await api.send("POST", "/waiter/instances", headers=bearer(token), content=b"{")
+
+    assert "0123456789" not in caplog.text

@@ -1,0 +1,132 @@
+"""The OpenAPI document says what is so: fixed facts here, everything else by fuzzing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum
+from typing import Any, TypedDict
+
+import pytest
+from http_api import Api, client_of
+from http_fuzz import fuzz
+from http_shop import make_shop
+from pydantic import BaseModel
+
+from holdfast import BearerTokens, Context, Holdfast, Limits
+
+BASE = "/api/workflows"
+
+
+class Colour(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Item(BaseModel):
+    when: datetime
+    colour: Colour
+    photo: bytes
+
+
+class Box(TypedDict):
+    items: list[Item]
+
+
+@dataclass
+class Pair:
+    left: int
+    right: Pair | None = None
+
+
+async def document_of(app: Holdfast) -> Any:
+    async with client_of(app.asgi()) as http:
+        return await Api(http).get("/openapi.json")
+
+
+def params_of(document: Any, workflow: str) -> Any:
+    body = document["paths"][f"{BASE}/{workflow}/instances"]["post"]["requestBody"]
+    return body["content"]["application/json"]["schema"]["properties"].get("params")
+
+
+async def test_every_route_is_described_with_its_errors() -> None:
+    document = await document_of(make_shop()[0])
+
+    assert document["openapi"].startswith("3.1")
+    one = f"{BASE}/{{workflow}}/instances/{{instance_id}}"
+    assert set(document["paths"]) == {
+        BASE, one, f"{one}/pause", f"{one}/resume", f"{one}/terminate", f"{one}/restart", f"{one}/events",
+        f"{one}/history", f"{one}/history/{{run}}", f"{BASE}/_runner/tick", f"{BASE}/_health",
+        f"{BASE}/_health/live", f"{BASE}/openapi.json",
+        *(f"{BASE}/{name}/instances{rest}" for name in [d.name for d in make_shop()[0].registry]
+          for rest in ("", "/batch")),
+    }  # fmt: skip
+    create = document["paths"][f"{BASE}/order/instances"]["post"]
+    assert {"200", "400", "401", "403", "404", "409", "413", "415", "500", "503"} <= set(create["responses"])
+    assert "422" not in str(document)
+
+
+async def test_an_input_has_the_schema_of_its_annotation() -> None:
+    document = await document_of(make_shop()[0])
+
+    order = params_of(document, "order")
+    assert (order["required"], order["properties"]["total"]["type"]) == (["id", "total"], "integer")
+    assert params_of(document, "nothing") is None
+    assert params_of(document, "echo") == {}
+    assert params_of(document, "chatty") == {"type": "integer"}
+    assert params_of(document, "failing") == {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    body = document["paths"][f"{BASE}/order/instances"]["post"]["requestBody"]
+    assert body["content"]["application/json"]["schema"]["required"] == ["params"]
+
+
+async def test_inputs_of_every_kind_have_a_schema() -> None:
+    app = Holdfast("sqlite://")
+
+    @app.workflow
+    async def pack(_ctx: Context, box: Box) -> None: ...
+
+    @app.workflow
+    async def pairs(_ctx: Context, pair: Pair) -> None: ...
+
+    app.remote("elsewhere", params=Item)
+    document = await document_of(app)
+
+    parts = document["components"]["schemas"]
+    assert parts["pack.Item"]["properties"]["photo"]["contentEncoding"] == "base64"
+    assert parts["pack.Colour"]["enum"] == ["red", "blue"]
+    assert params_of(document, "pack")["properties"]["items"]["items"] == {"$ref": "#/components/schemas/pack.Item"}
+    assert params_of(document, "pairs")["$ref"] == "#/components/schemas/pairs.Pair"
+    assert "when" in params_of(document, "elsewhere")["properties"]
+
+
+async def test_limits_are_those_of_the_app() -> None:
+    app, _ = make_shop(limits=Limits(instance_id=7, page_size=9, event_type=5, batch=3))
+    document = await document_of(app)
+
+    listing = document["paths"][f"{BASE}/order/instances"]["get"]["parameters"]
+    assert next(one for one in listing if one["name"] == "pageSize")["schema"]["maximum"] == 9
+    batch = document["paths"][f"{BASE}/order/instances/batch"]["post"]["requestBody"]["content"]["application/json"]
+    assert batch["schema"]["properties"]["instances"]["maxItems"] == 3
+    assert batch["schema"]["properties"]["instances"]["items"]["properties"]["id"]["maxLength"] == 7
+
+
+async def test_tokens_are_described() -> None:
+    token = "a-long-enough-token"
+    app, _ = make_shop(authorize=BearerTokens({token: ["read"]}))
+    async with client_of(app.asgi()) as http:
+        document = (await http.get("/openapi.json", headers={"Authorization": f"Bearer {token}"})).json()
+
+    assert document["security"] == [{"bearer": []}]
+    assert document["paths"][f"{BASE}/_health/live"]["get"]["security"] == []
+
+
+async def test_an_app_without_workflows_has_a_document() -> None:
+    assert f"{BASE}/_health" in (await document_of(Holdfast("sqlite://")))["paths"]
+
+
+@pytest.mark.timeout(240)
+def test_the_document_is_true() -> None:
+    code, report, requests = fuzz("--max-examples=4", "--seed=7", "--max-response-time=10")
+
+    assert code == 0, report
+    assert requests > 500

@@ -1,0 +1,234 @@
+"""The application served: alone, mounted in another one, with its own lifespan and with somebody else's."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from http_api import Api, client_of
+from http_shop import make_shop
+from starlette.applications import Starlette
+from starlette.routing import Mount
+
+from holdfast import InvalidOptionError
+
+
+@asynccontextmanager
+async def running(api: Any) -> AsyncIterator[None]:
+    """What a server does around its requests."""
+    inbox: asyncio.Queue[Any] = asyncio.Queue()
+    outbox: asyncio.Queue[Any] = asyncio.Queue()
+    task = asyncio.create_task(api({"type": "lifespan", "asgi": {}}, inbox.get, outbox.put))
+    await inbox.put({"type": "lifespan.startup"})
+    assert (await outbox.get())["type"] == "lifespan.startup.complete"
+    yield
+    await inbox.put({"type": "lifespan.shutdown"})
+    assert (await outbox.get())["type"] == "lifespan.shutdown.complete"
+    await task
+
+
+async def completes(api: Any, base: str) -> None:
+    async with client_of(api, base) as http:
+        shop = Api(http)
+        assert len((await shop.get(""))["workflows"]) == 10
+        made = await shop.create("echo", 5)
+        assert (await shop.until("echo", made, "complete"))["details"]["output"] == 5
+
+
+async def test_served_alone_it_opens_the_app_with_a_worker_and_closes_it() -> None:
+    app, _ = make_shop()
+    api = app.asgi()
+
+    for _ in range(2):
+        async with running(api):
+            await completes(api, "http://test/api/workflows")
+    async with client_of(api) as http:
+        assert await Api(http).refused("GET", "/echo/instances") == (503, "APP_CLOSED")
+
+
+async def test_an_app_that_is_open_already_stays_as_it_is() -> None:
+    app, _ = make_shop()
+    api = app.asgi()
+
+    async with app:
+        async with running(api):
+            await completes(api, "http://test/api/workflows")
+        await completes(api, "http://test/api/workflows")
+
+
+@pytest.mark.parametrize("base", ["", "/", "/api/workflows", "/api/workflows/", "/deep/er/v1.2"])
+async def test_it_answers_under_any_path(base: str) -> None:
+    app, _ = make_shop()
+    async with app:
+        await completes(app.asgi(api=base), f"http://test{base.rstrip('/')}")
+
+
+@pytest.mark.parametrize("base", ["api", "/a b", "/{x}", "//", "/a//b", None])
+def test_a_path_that_is_none_is_refused(base: Any) -> None:
+    app, _ = make_shop()
+
+    with pytest.raises(InvalidOptionError):
+        app.asgi(api=base)
+
+
+async def test_mounted_in_fastapi_with_the_apps_lifespan() -> None:
+    app, _ = make_shop()
+    theirs = FastAPI(lifespan=app.lifespan)
+    theirs.mount("/flows", app.asgi())
+
+    @theirs.get("/hello")
+    async def hello() -> str:
+        return "hello"
+
+    async with running(theirs):
+        await completes(theirs, "http://test/flows/api/workflows")
+        async with client_of(theirs, "http://test") as http:
+            assert (await http.get("/hello")).json() == "hello"
+            assert "x-frame-options" not in (await http.get("/hello")).headers
+            document = (await http.get("/flows/api/workflows/openapi.json")).json()
+    assert document["servers"] == [{"url": "/flows"}]
+    assert "/api/workflows/echo/instances" in document["paths"]
+
+
+async def test_mounted_in_starlette_with_a_lifespan_of_their_own() -> None:
+    app, _ = make_shop()
+    events = []
+
+    @asynccontextmanager
+    async def lifespan(asgi: Any) -> AsyncIterator[None]:
+        events.append("theirs opens")
+        async with app.lifespan(asgi):
+            yield
+        events.append("theirs closes")
+
+    theirs = Starlette(routes=[Mount("/a/b", app.asgi(api=""))], lifespan=lifespan)
+    async with running(theirs), client_of(theirs, "http://test/a/b") as http:
+        assert (await Api(http).get("/"))["workflows"]
+        assert await Api(http).create("echo", 1, id="e")
+    assert events == ["theirs opens", "theirs closes"]
+
+
+async def test_a_route_that_somebody_adds_is_behind_the_gate() -> None:
+    from holdfast import Authorize, AuthRequest
+
+    async def allow(_request: AuthRequest) -> None: ...
+
+    app, _ = make_shop(authorize=Authorize(read=allow, create=allow))
+    api = app.asgi()
+
+    @api.get("/more")
+    async def more() -> str:
+        return "more"
+
+    async with client_of(api, "http://test") as http:
+        assert (await http.get("/more")).status_code == 403
+
+
+async def test_a_workflow_registered_later_is_served() -> None:
+    app, _ = make_shop()
+    api = app.asgi()
+
+    @app.workflow
+    async def late(_ctx: Any, value: int) -> int:
+        return value
+
+    async with app, client_of(api) as http:
+        assert "/api/workflows/late/instances" in (await Api(http).get("/openapi.json"))["paths"]
+        assert await Api(http).create("late", 1)
+
+
+# --- real servers
+
+PROGRAM = """
+import sys
+sys.path.insert(0, {here!r})
+from http_shop import make_shop
+app, _ = make_shop({url!r})
+api = app.asgi()
+"""
+
+
+@contextmanager
+def uvicorn_of(directory: Path, port: int, *options: str) -> Iterator[subprocess.Popen[str]]:
+    source = PROGRAM.format(here=str(Path(__file__).parent), url=f"sqlite:///{directory / 'shop.db'}")
+    (directory / "served.py").write_text(source)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "uvicorn", "served:api", "--port", str(port), "--log-level", "warning", *options],
+        cwd=directory,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_for(port, "")
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+            assert process.stderr is not None
+            process.stderr.close()
+
+
+def wait_for(port: int, path: str, holds: Any = None) -> Any:
+    """Ask until the server answers, and what it answers is so."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            answer = httpx.get(f"http://127.0.0.1:{port}/api/workflows{path}").json()
+            if holds is None or holds(answer):
+                return answer
+        except httpx.TransportError:
+            pass
+        time.sleep(0.05)
+    raise AssertionError(f"no such answer at {path}")
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def complete(answer: Any) -> bool:
+    return bool(answer.get("details", {}).get("status") == "complete")
+
+
+def test_several_server_processes_share_one_file(tmp_path: Path) -> None:
+    port = free_port()
+    with uvicorn_of(tmp_path, port, "--workers", "2"):
+        for n in range(20):
+            body = {"id": f"e{n}", "params": n}
+            assert httpx.post(f"http://127.0.0.1:{port}/api/workflows/echo/instances", json=body).status_code == 200
+        for n in range(20):
+            assert wait_for(port, f"/echo/instances/e{n}", complete)["details"]["output"] == n
+
+
+def test_a_reload_serves_the_new_code(tmp_path: Path) -> None:
+    port = free_port()
+    with uvicorn_of(tmp_path, port, "--reload"):
+        httpx.post(f"http://127.0.0.1:{port}/api/workflows/echo/instances", json={"id": "e", "params": 1})
+        wait_for(port, "/echo/instances/e", complete)
+        more = "\n@app.workflow\nasync def added(ctx):\n    return 1\n"
+        served = tmp_path / "served.py"
+        time.sleep(1.1)  # a reloader that looks at times of files sees whole seconds
+        served.write_text(served.read_text() + more)
+
+        wait_for(port, "", lambda answer: {"name": "added"} in answer.get("workflows", ()))
+        assert wait_for(port, "/echo/instances/e", complete)["details"]["output"] == 1
