@@ -13,27 +13,28 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from bench.machine import scratch_parent
 from holdfast import Context, Holdfast, Start
 
 BASE = "/api/workflows"
 CONNECTIONS = 32
 CREATES = 5_000
-READS = 2_000
-LOAD = 1_000
+READS = 1_000
+LOADS = {"idle": 0, "100 runs/s": -100, "400 runs/s": -400, "1,000 runs in flight": 1_000}
 INSTANCES = 200_000
 PAGES = 1_000
 ROUNDS = 30
-NO_WORKER = -1
 
 
 def build(url: str) -> Holdfast:
@@ -59,14 +60,14 @@ def build(url: str) -> Holdfast:
 # --- the server process
 
 
-async def serve(url: str, load: int) -> None:
+async def serve(url: str, load: int, with_worker: bool) -> None:
     import uvicorn
 
     app = build(url)
     config = uvicorn.Config(app.asgi(), host="127.0.0.1", port=0, log_level="warning", access_log=False)
     server = uvicorn.Server(config)
-    async with app if load >= 0 else app.connect():
-        busy = asyncio.create_task(keep_busy(app, load)) if load > 0 else None
+    async with app if with_worker else app.connect():
+        busy = asyncio.create_task(keep_busy(app, load)) if load else None
         serving = asyncio.create_task(server.serve())
         while not server.started:
             await asyncio.sleep(0.01)
@@ -79,24 +80,39 @@ async def serve(url: str, load: int) -> None:
 
 
 async def keep_busy(app: Holdfast, load: int) -> None:
-    """``load`` runs of five steps in flight, all the time."""
+    """Runs of five steps, all the time: ``load`` of them in flight, or with a minus so many started each second."""
 
     async def again() -> None:
         while True:
             run = await app.start("five_steps", 0)
             await run.result()
 
-    await asyncio.gather(*(again() for _ in range(load)))
+    if load > 0:
+        await asyncio.gather(*(again() for _ in range(load)))
+    began, started = time.perf_counter(), 0
+    while True:
+        while started < (time.perf_counter() - began) * -load:
+            await app.start("five_steps", 0)
+            started += 1
+        await asyncio.sleep(0.01)
+
+
+class Server(NamedTuple):
+    port: int
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(") ")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextlib.contextmanager
-def server(url: str, load: int = 0) -> Any:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bench.http_speed", "--serve", url, str(load)], stdout=subprocess.PIPE, text=True
-    )
+def server(url: str, load: int = 0, *, with_worker: bool = True) -> Iterator[Server]:
+    command = [sys.executable, "-m", "bench.http_speed", "--serve", url, str(load), str(int(with_worker))]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
-        yield int(process.stdout.readline())
+        yield Server(int(process.stdout.readline()), process.pid)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
@@ -133,24 +149,24 @@ async def connection(port: int) -> AsyncIterator[Connection]:
 
 
 async def creates(directory: Path) -> None:
-    with server(f"sqlite:///{directory}/creates.db") as port:
+    with server(f"sqlite:///{directory}/creates.db") as one:
 
         async def some(count: int) -> None:
-            async with connection(port) as mine:
+            async with connection(one.port) as mine:
                 for _ in range(count):
                     await mine.request("POST", "/one_step/instances", {"params": 1})
 
         await some(100)
-        began = time.perf_counter()
+        began, cpu = time.perf_counter(), one.cpu_seconds()
         await asyncio.gather(*(some(CREATES // CONNECTIONS) for _ in range(CONNECTIONS)))
-        rate = CREATES // CONNECTIONS * CONNECTIONS / (time.perf_counter() - began)
-    print(f"creates: {rate:,.0f}/s over {CONNECTIONS} connections")
+        took, cpu, made = time.perf_counter() - began, one.cpu_seconds() - cpu, CREATES // CONNECTIONS * CONNECTIONS
+    print(f"creates: {made / took:,.0f}/s over {CONNECTIONS} connections, {cpu / made * 1000:.2f} ms of CPU each")
 
 
 async def reads(directory: Path) -> None:
-    for load in (0, 20, 100, LOAD):
-        with server(f"sqlite:///{directory}/reads{load}.db", load) as port:
-            async with connection(port) as mine:
+    for name, load in LOADS.items():
+        with server(f"sqlite:///{directory}/reads{load}.db", load) as one:
+            async with connection(one.port) as mine:
                 made = await mine.request("POST", "/five_steps/instances", {"params": 1})
                 await asyncio.sleep(2)
                 took = []
@@ -160,9 +176,7 @@ async def reads(directory: Path) -> None:
                     took.append((time.perf_counter() - began) * 1000)
                     await asyncio.sleep(0.001)
         cuts = statistics.quantiles(took, n=100)
-        print(
-            f"reads with {load:5} runs in flight: median {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, most {max(took):.2f}"
-        )
+        print(f"reads, {name}: median {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, most {max(took):.2f} ms")
 
 
 async def pages(directory: Path) -> None:
@@ -171,8 +185,8 @@ async def pages(directory: Path) -> None:
     async with app.connect():
         for first in range(0, INSTANCES, 1000):
             await app.start_many("one_step", [Start(f"i{n}", 1) for n in range(first, first + 1000)])
-    with server(url, NO_WORKER) as port:
-        async with connection(port) as mine:
+    with server(url, with_worker=False) as one:
+        async with connection(one.port) as mine:
             path, cursors = "/one_step/instances?pageSize=100", [""]
             for _ in range(PAGES - 1):
                 page = await mine.request("GET", path + cursors[-1])
@@ -190,7 +204,7 @@ async def pages(directory: Path) -> None:
 
 
 async def main(chosen: list[str]) -> None:
-    with tempfile.TemporaryDirectory(dir=".") as directory:
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=scratch_parent()) as directory:
         for measure in (creates, reads, pages):
             if not chosen or measure.__name__ in chosen:
                 await measure(Path(directory).resolve())
@@ -198,6 +212,6 @@ async def main(chosen: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        asyncio.run(serve(sys.argv[2], int(sys.argv[3])))
+        asyncio.run(serve(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "1"))
     else:
         asyncio.run(main(sys.argv[1:]))

@@ -70,7 +70,7 @@ def _handler(script: Scripted) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
-            headers = {name.lower(): value for name, value in self.headers.items()}
+            headers = {name.lower(): ", ".join(self.headers.get_all(name, [])) for name in self.headers}
             script.asked.append(Asked(self.command, self.path, headers, body, time.monotonic()))
             self._give(script.answers.popleft() if script.answers else Answer(418, {"message": "no answer left"}))
 

@@ -20,6 +20,7 @@ from .shop import gone
 
 APP = """
 import asyncio
+import time
 from pathlib import Path
 
 from holdfast import Context, Holdfast, WorkerConfig
@@ -32,6 +33,11 @@ async def until_allowed():
     (HERE / "began").touch()
     while not (HERE / "go").exists():
         await asyncio.sleep(0.01)
+
+
+async def block():
+    (HERE / "began").touch()
+    time.sleep(600)
 
 
 @app.workflow
@@ -121,7 +127,7 @@ def test_it_serves_and_works_until_a_signal(folder: Path, started: list[Served],
     wait_for(lambda: served.run("instances", "get", "-w", "greet", "-i", "one").stdout, lambda out: "complete" in out)
 
     assert served.ends(number) == 0
-    assert "Worker  runs greet, holds\n" in served.said
+    assert "Worker  runs greet, holds, blocks\n" in served.said
     assert served.said.endswith("INFO stopped\n")
     assert "Traceback" not in served.said
 
@@ -159,6 +165,23 @@ def test_a_second_signal_ends_it_at_once(folder: Path, started: list[Served]) ->
     served.says("stopping; steps in flight may end")
 
     assert served.ends(signal.SIGTERM) == -signal.SIGTERM
+
+
+def test_code_that_blocks_everything_cannot_hold_up_the_second_signal(folder: Path, started: list[Served]) -> None:
+    served = serve(started, folder, "--worker")
+    served.run("instances", "create", "-w", "blocks", "-i", "one", "--timeout", "1", "--retries", "0")
+    wait_for(lambda: str((folder / "began").exists()), lambda began: began == "True")
+
+    served.process.send_signal(signal.SIGTERM)
+    wait_for(lambda: str(catches(served.process.pid, signal.SIGTERM)), lambda caught: caught == "False")
+
+    assert served.ends(signal.SIGTERM) == -signal.SIGTERM
+
+
+def catches(pid: int, number: int) -> bool:
+    """Whether a process has a handler of its own for a signal."""
+    [mask] = re.findall(r"^SigCgt:\s*(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return bool(int(mask, 16) >> (number - 1) & 1)
 
 
 @pytest.mark.parametrize("command", ["serve", "dev"])
@@ -249,8 +272,8 @@ def test_it_restarts_when_a_file_changes(folder: Path, started: list[Served]) ->
 
     (folder / "shop.py").write_text(APP.replace("greet", "welcome"))
     served.says("shop.py changed; restarting")
-    served.says("Worker  runs welcome, holds")
-    assert served.run("workflows", "list").stdout.split()[1:] == ["welcome", "holds"]
+    served.says("Worker  runs welcome, holds, blocks")
+    assert served.run("workflows", "list").stdout.split()[1:] == ["welcome", "holds", "blocks"]
     (folder / "go").touch()
     wait_for(lambda: served.run("instances", "get", "-w", "holds", "-i", "one").stdout, lambda out: "complete" in out)
 
@@ -258,8 +281,8 @@ def test_it_restarts_when_a_file_changes(folder: Path, started: list[Served]) ->
     served.says("waiting for a change")
     assert "SyntaxError" in served.said
     (folder / "shop.py").write_text(APP.replace("greet", "salute"))
-    served.says("Worker  runs salute, holds")
-    assert served.run("workflows", "list").stdout.split()[1:] == ["salute", "holds"]
+    served.says("Worker  runs salute, holds, blocks")
+    assert served.run("workflows", "list").stdout.split()[1:] == ["salute", "holds", "blocks"]
 
     assert served.ends(signal.SIGINT) == 0
     assert served.said.count("Try, in another terminal") == 1

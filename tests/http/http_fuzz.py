@@ -15,19 +15,24 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import uvicorn
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from holdfast import Context, Holdfast
+
+
+def integral(value: Any) -> Any:
+    """To a JSON schema 5.0 is an integer, to a strict ``int`` it is not."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 class Parcel(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     to: str
-    grams: int
+    grams: Annotated[int, BeforeValidator(integral)]
     fragile: bool = False
     tags: list[str] = []
     inside: list[Parcel] = []

@@ -269,6 +269,7 @@ async def test_a_tick_runs_what_is_due() -> None:
                 await api.create("echo", n, id=f"e{n}")
             assert await api.post("/_runner/tick", {"maxInstances": 2}) == {"processed": 2}
             assert (await api.send("POST", "/_runner/tick")).json() == {"processed": 1}
+            assert await api.post("/_runner/tick", {"maxInstances": 2.0, "maxSteps": 0}) == {"processed": 0}
             assert await api.post("/_runner/tick", {}) == {"processed": 0}
             assert await api.status("echo", "e2") == "complete"
             for body in ({"maxInstances": -1}, {"maxSteps": "1"}, {"maxSteps": True}, {"more": 1}, {"maxSteps": 2**63}):

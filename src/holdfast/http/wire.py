@@ -114,10 +114,18 @@ class HistoryParams(RunParams):
     runNumber: WholeNumber = _optional()
 
 
+def _integral(value: object) -> object:
+    """JSON has one kind of number: 5.0 is 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+Bound = Annotated[int, Field(ge=0, le=1_000_000), BeforeValidator(_integral)]
+
+
 class TickRequest(TypedDict):
     __pydantic_config__ = _STRICT  # type: ignore[misc]
-    maxInstances: NotRequired[Annotated[int, Field(ge=0, le=1_000_000)]]
-    maxSteps: NotRequired[Annotated[int, Field(ge=0, le=1_000_000)]]
+    maxInstances: NotRequired[Bound]
+    maxSteps: NotRequired[Bound]
 
 
 # --- what goes out

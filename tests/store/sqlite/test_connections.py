@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +98,24 @@ async def test_without_a_transaction_it_is_there_at_once(
     assert created.created
     assert await world.ids() == ["a"]
     assert (await world.start("b")).run > created.run.run
+
+
+async def test_without_a_transaction_nobody_can_write_in_between(
+    world: World, store: SqliteStore, mine: apsw.Connection, path: str
+) -> None:
+    other = apsw.Connection(path)
+
+    def intrude(_: apsw.Cursor, sql: str, __: object) -> bool:
+        if sql.startswith("INSERT INTO holdfast_run"):
+            with suppress(apsw.BusyError):
+                other.execute("INSERT INTO orders VALUES (1)")
+        return True
+
+    mine.exec_trace = intrude
+    await store.create([NewRun(FLOW, "a")], connection=mine)
+
+    assert await world.ids() == ["a"]
+    assert orders(mine) == 0
 
 
 @pytest.mark.parametrize("open_transaction", [False, True])

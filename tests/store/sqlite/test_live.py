@@ -305,6 +305,19 @@ async def test_a_rollback_stops_a_statement_that_takes_for_ever(world: World, st
     assert (await world.create("a")).created
 
 
+async def test_others_and_the_loop_do_not_touch_the_connection_meanwhile(world: World, store: SqliteStore) -> None:
+    live = await _begin(store, 1)
+    endless = await _endless(store, live)
+
+    asked = asyncio.create_task(world.create("a"))
+    assert await world.ids() == []
+    assert not asked.done()
+    await live.rollback()
+
+    assert (await asyncio.wait_for(asked, 5)).created
+    await asyncio.gather(endless, return_exceptions=True)
+
+
 async def test_so_does_the_end_of_the_store(world: World, store: SqliteStore, path: str) -> None:
     live = await _begin(store, 1)
     endless = await _endless(store, live)
