@@ -18,7 +18,7 @@ from holdfast.core.model import InstanceSummary, Page, WorkerInfo
 from holdfast.core.names import check_step_name, check_workflow_name
 from holdfast.core.retry import Retry
 from holdfast.errors import AppClosedError, InvalidOptionError, InvalidUrlError
-from holdfast.http.auth import Authorize
+from holdfast.http.auth import Authorize, check_authorize
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.notify import Hub
@@ -78,7 +78,7 @@ class Holdfast:
         self.schema = schema
         self.runtime = runtime or Runtime()
         self.limits = limits or Limits()
-        self.authorize = authorize or Authorize()
+        self.authorize = check_authorize(authorize)
         self.registry = Registry()
         self.worker_config = worker or WorkerConfig()
         """Of the worker that the next ``async with`` or ``tick`` runs."""

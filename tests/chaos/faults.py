@@ -37,6 +37,10 @@ _WEIGHTS = {
 }
 # What every storm has, however short.
 _ALWAYS = (Kind.CUT_BEFORE, Kind.CUT_AFTER, Kind.KILL, Kind.STALL, Kind.FAST, Kind.IMMEDIATE)
+# What is cut. Most of all that goes over the wire are heartbeats and looks for work; these are the commits that matter.
+STATEMENTS = "INSERT INTO ledger.*COMMIT"
+_WORKERS_COMMITS = ("holdfast_commit", STATEMENTS, STATEMENTS, "holdfast_claim", "")
+_CLIENTS_COMMITS = ("holdfast_create", "holdfast_send")
 SERVER = frozenset({Kind.FAST, Kind.IMMEDIATE, Kind.CRASH})
 
 
@@ -47,9 +51,11 @@ class Fault:
     kind: Kind
     victim: int
     """The worker, or (the number after the last of them) the client; nobody in particular for the server."""
-    nth: int
+    nth: int = 1
     """For a cut: the how many-th commit from then."""
-    seconds: float
+    matching: str = ""
+    """For a cut: among those whose SQL is like this."""
+    seconds: float = 0
     """For what takes time: how long."""
 
 
@@ -66,9 +72,10 @@ def make_plan(seed: int, *, count: int, seconds: float, workers: int, lease: flo
 def _fault(rng: random.Random, at: float, kind: Kind, workers: int, lease: float) -> Fault:
     cuttable = kind in (Kind.CUT_BEFORE, Kind.CUT_AFTER, Kind.CUT_ALL)
     victim = rng.randrange(workers + 1 if cuttable else workers)
+    matching = rng.choice(_WORKERS_COMMITS if victim < workers else _CLIENTS_COMMITS)
     longer = lease * rng.uniform(1.2, 1.6)
     seconds = {Kind.STALL: longer, Kind.BLACK_HOLE: longer, Kind.SLOW: 1.0}.get(kind, rng.uniform(0, 0.5))
-    return Fault(round(at, 3), kind, victim, rng.randint(1, 20), round(seconds, 3))
+    return Fault(round(at, 3), kind, victim, rng.randint(1, 4), matching, round(seconds, 3))
 
 
 def summary(faults: Sequence[Fault]) -> dict[str, int]:

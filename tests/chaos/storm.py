@@ -8,14 +8,13 @@ import signal
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from crash.program import send_events
 from crash.workload import Planned, Side
-from holdfast import Holdfast, StoreError
+from holdfast import Handle, Holdfast, InstanceTerminalError, StoreError
 
 from .checker import Checker
 from .faults import SERVER, Fault, Kind, make_plan, summary
@@ -102,6 +101,8 @@ class Storm:
         self._slots: list[Slot] = []
         self._cuts: list[tuple[Kind, Cut]] = []
         self._server_lock = asyncio.Lock()
+        self._calm = 0.0
+        """When the last fault was over."""
         self._checker: Checker
         self._client: Proxy
 
@@ -116,7 +117,6 @@ class Storm:
             await self._prepare(stack)
             try:
                 await self._rage()
-                calm = time.monotonic()
                 await until(self._checker.complete, "not all runs are complete", self.size.calm)
                 ended = time.monotonic()
                 await self._stop_workers()
@@ -126,7 +126,7 @@ class Storm:
                 raise
         commits = sum(slot.proxy.commits for slot in self._slots) + self._client.commits
         self._say(f"injected {self.injected.total()}: {dict(self.injected)}")
-        self._say(f"all {len(self._plan)} runs complete and right, {ended - calm:.1f} s after the last fault")
+        self._say(f"all {len(self._plan)} runs complete and right, {ended - self._calm:.1f} s after the last fault")
         self._say(f"{self._checker.snapshots} snapshots, {commits} commits on the wire, {ended - began:.0f} s in all")
 
     async def _prepare(self, stack: AsyncExitStack) -> None:
@@ -201,18 +201,28 @@ class Storm:
         pause = self.size.seconds / len(mine)
         async with connected(app), asyncio.TaskGroup() as group:
             for planned in mine:
-                group.create_task(self._one(app, planned, rng.uniform(0, 0.5)))
+                group.create_task(self._one(app, planned, [rng.uniform(0, 4) for _ in planned.events]))
                 await asyncio.sleep(pause)
 
-    async def _one(self, app: Holdfast, planned: Planned, wait: float) -> None:
+    async def _one(self, app: Holdfast, planned: Planned, pauses: Sequence[float]) -> None:
+        """Start a run and send its events, each after a pause of its own."""
         side = Side(self.side)
         run = await insist(lambda: app.start(planned.workflow, planned.n, id=planned.id))
         side.write({"acknowledged": "start", "id": planned.id})
-        await asyncio.sleep(wait)
-        await insist(lambda: send_events(run, planned, side))
+        for number, pause in enumerate(pauses):
+            await asyncio.sleep(pause)
+            await insist(lambda number=number: self._send(run, planned, number))
         if planned.n % 5 == 0:
             result = await insist(lambda: run.result(timeout=self.size.calm + self.size.seconds))
             assert result == planned.expected, f"{planned.id} came to {result}"
+
+    async def _send(self, run: Handle[Any], planned: Planned, number: int) -> None:
+        """Twice under one id: it must arrive once."""
+        topic, payload = planned.events[number]
+        for _ in range(2):
+            with suppress(InstanceTerminalError):  # it had all it waited for
+                await run.send_event(topic, payload, id=f"event-{number}")
+                Side(self.side).write({"acknowledged": "event", "id": planned.id, "event": f"event-{number}"})
 
     # --- the faults
 
@@ -222,6 +232,7 @@ class Storm:
             for fault in self._faults:
                 await asyncio.sleep(max(0, began + fault.at - time.monotonic()))
                 group.create_task(self._inject(fault))
+        self._calm = time.monotonic()
         for kind, cut in self._cuts:
             self.injected[kind.value] += cut.fired is not None
 
@@ -233,7 +244,8 @@ class Storm:
             self.injected[fault.kind.value] += 1
         elif fault.kind in (Kind.CUT_BEFORE, Kind.CUT_AFTER):
             when = "before" if fault.kind is Kind.CUT_BEFORE else "after"
-            self._cuts.append((fault.kind, self._proxy_of(fault).cut(when, nth=fault.nth)))
+            cut = self._proxy_of(fault).cut(when, nth=fault.nth, matching=fault.matching)
+            self._cuts.append((fault.kind, cut))
         elif fault.kind is Kind.CUT_ALL:
             self._proxy_of(fault).cut_all()
             self.injected[fault.kind.value] += 1
@@ -251,15 +263,23 @@ class Storm:
                 await slot.worker.end(signal.SIGKILL)
                 slot.start()
             elif fault.kind is Kind.STALL:
-                slot.worker.send(signal.SIGSTOP)
-                await asyncio.sleep(fault.seconds)
-                slot.worker.send(signal.SIGCONT)
+                await self._stall(slot, fault.seconds)
             elif fault.kind is Kind.BLACK_HOLE:
                 async with slot.proxy.black_hole():
                     await asyncio.sleep(fault.seconds)
             else:
                 with slot.proxy.slow(0.05):
                     await asyncio.sleep(fault.seconds)
+
+    async def _stall(self, slot: Slot, seconds: float) -> None:
+        """With a commit on the wire, if there is one soon: the most that a stopped worker can have in its hands."""
+        hold = slot.proxy.hold("holdfast_commit")
+        with suppress(TimeoutError):
+            await asyncio.wait_for(hold.reached.wait(), 1)
+        slot.worker.send(signal.SIGSTOP)
+        await asyncio.sleep(seconds)
+        slot.worker.send(signal.SIGCONT)
+        hold.let_go.set()
 
 
 async def insist(call: Callable[[], Awaitable[R]], seconds: float = 120) -> R:

@@ -67,11 +67,17 @@ def account_of(run: str) -> int:
 
 
 def _register_plain(app: Holdfast, work: Work) -> None:
+    async def take_time(value: int, *needs: str) -> int:
+        """So that there is something in flight whenever a worker dies."""
+        work.side.ran(needs)
+        await asyncio.sleep(0.3)
+        return value
+
     @app.workflow
     async def sequence(ctx: Context, n: int) -> list[int]:
         a = await ctx.do("a", work.value, n + 1, retry=PATIENT)
         ctx.log.info("between a and b", data={"a": a})
-        b = await ctx.do("b", work.in_thread, 2 * a, "a", retry=PATIENT)
+        b = await ctx.do("b", take_time, 2 * a, "a", retry=PATIENT)
         return [a, b, await ctx.do("c", work.value, b + 1, "a", "b", retry=PATIENT)]
 
     @app.workflow
@@ -100,7 +106,8 @@ def _register_waits(app: Holdfast, work: Work) -> None:
         await ctx.sleep("nap", 0.2)
         await asyncio.sleep(0.05)
         a, _ = await asyncio.gather(ctx.do("a", work.value, n, "nap", retry=PATIENT), asyncio.sleep(0.02))
-        return [a, "slept"]
+        await ctx.sleep("long", 3)  # a worker that was stopped comes back before it is over
+        return [a, await ctx.do("b", work.value, "slept", "long", retry=PATIENT)]
 
     @app.workflow
     async def events(ctx: Context, n: int) -> list[int]:

@@ -244,3 +244,101 @@ async def test_in_the_harness(h: Harness, app: Holdfast) -> None:
         return [await make(), await count()]
 
     assert await finish(h, own) == [2, 2]
+
+
+# --- beside other work of the same run
+
+
+async def test_a_step_beside_it_ends_first(shop: Holdfast, file: Path) -> None:
+    entered, go_on, calls = asyncio.Event(), asyncio.Event(), list[str]()
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        entered.set()
+        await go_on.wait()
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.step
+    async def beside(name: str) -> str:
+        await entered.wait()
+        calls.append(name)
+        go_on.set()
+        return name
+
+    @shop.workflow
+    async def order(_ctx: Context) -> list[Any]:
+        async def chain() -> list[str]:
+            return [await beside("first"), await beside("second")]
+
+        return [*await asyncio.gather(sell(), chain())]
+
+    async with shop:
+        assert await (await shop.start(order)).result(timeout=10) == [1, ["first", "second"]]
+    assert calls == ["first", "second"]
+    assert left(file) == 2
+
+
+async def test_a_timer_beside_it_is_due_meanwhile(shop: Holdfast, file: Path) -> None:
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        await asyncio.sleep(0.8)  # longer than it takes to note steps that take long
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.workflow
+    async def order(ctx: Context) -> list[Any]:
+        async def chain() -> str:
+            await asyncio.sleep(0.05)
+            await ctx.sleep("a moment", 0.05)
+            return await ctx.do("then", lambda: "done")
+
+        return [*await asyncio.gather(sell(), chain())]
+
+    async with shop:
+        assert await (await shop.start(order)).result(timeout=10) == [1, "done"]
+    assert left(file) == 2
+
+
+async def test_other_transactions_beside_it(shop: Holdfast, file: Path) -> None:
+    @shop.step
+    async def sell(tx: Transaction, seconds: float) -> int:
+        await asyncio.sleep(seconds)
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.step
+    async def also(tx: StepTx) -> str:
+        tx.execute("UPDATE stock SET left = left - 1")
+        return "also"
+
+    @shop.workflow
+    async def order(_ctx: Context) -> list[Any]:
+        return [*await asyncio.gather(sell(0.2), also(), sell(0.0))]
+
+    async with shop:
+        assert await (await shop.start(order)).result(timeout=10) == [1, "also", 1]
+    assert left(file) == 0
+
+
+async def test_what_ended_beside_one_that_is_refused_is_kept(shop: Holdfast, file: Path) -> None:
+    calls, go_on = list[str](), asyncio.Event()
+
+    @shop.step(retry=NO_RETRY)
+    async def sell(tx: Transaction) -> None:
+        await go_on.wait()
+        tx.send("order/nobody", "news")
+        await tx.execute("UPDATE stock SET left = 0")
+
+    @shop.step
+    async def beside() -> str:
+        calls.append("beside")
+        go_on.set()
+        return "kept"
+
+    @shop.workflow
+    async def order(_ctx: Context) -> list[Any]:
+        done = await asyncio.gather(sell(), beside(), return_exceptions=True)
+        return [type(done[0]).__name__, done[1]]
+
+    async with shop:
+        assert await (await shop.start(order)).result(timeout=10) == ["StepError", "kept"]
+    assert calls == ["beside"]
+    assert left(file) == 3

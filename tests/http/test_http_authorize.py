@@ -295,6 +295,8 @@ def test_a_denial_is_401_or_403() -> None:
 def test_what_is_no_hook_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="request"):
         Authorize(request=True)  # type: ignore[arg-type]
+    with pytest.raises(InvalidOptionError, match="Authorize"):
+        make_shop(authorize=says_yes)
 
 
 # --- tokens

@@ -107,6 +107,13 @@ class Authorize:
             await _ask(hook, request)
 
 
+def check_authorize(given: Authorize | None) -> Authorize:
+    """The policy of an app; none is an open one, and anything else is a mistake that must not pass for one."""
+    if given is not None and not isinstance(given, Authorize):
+        raise InvalidOptionError(f"authorize= takes an Authorize, not {type(given).__name__}")
+    return given or Authorize()
+
+
 async def _ask(hook: Hook, request: AuthRequest) -> None:
     try:
         answer: Awaitable[object] = hook(request)

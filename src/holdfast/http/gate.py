@@ -122,7 +122,9 @@ class Gate:
         """A page of another site may have its name point to this machine; its requests still carry that name."""
         hosts = headers.getlist("host")
         if len(hosts) != 1 or _host_name(f"//{hosts[0]}") not in self._hosts:
-            raise answers.Problem(403, answers.FORBIDDEN, "this server is not reached by that name (Host)")
+            raise answers.Problem(
+                403, answers.FORBIDDEN, "this server has no such name (Host); app.asgi(hosts=...) gives it more"
+            )
         for origin in headers.getlist("origin"):
             if _host_name(origin) not in self._hosts:
                 raise answers.Problem(403, answers.FORBIDDEN, "requests from other sites are refused (Origin)")
@@ -156,9 +158,11 @@ def _on_loopback(connection: Connection) -> bool:
     server = connection.get("server")
     host = server[0] if server else ""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
-        return host == "localhost"
+        return bool(host == "localhost")
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def _host_name(url: str) -> str | None:

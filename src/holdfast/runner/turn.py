@@ -18,7 +18,7 @@ from holdfast.core.failure import Failure
 from holdfast.core.model import Status, TaskKind
 from holdfast.errors import StoreError
 from holdfast.kernel.definition import Definition
-from holdfast.kernel.driver import Driver, Machine, Outcome, Rest
+from holdfast.kernel.driver import Call, Driver, Machine, Outcome, Rest
 from holdfast.ports import Alarm, Randomness
 from holdfast.runner.attempts import Ports, Running
 from holdfast.runner.committer import Committer
@@ -101,6 +101,8 @@ class Turn:
         self._driver: Driver = definition.driver
         self._buffers = definition.persist == "task"
         self._buffer: list[Rest] = []
+        self._waiting_calls: list[Call] = []
+        """Of rests that were put off: to be started when those are written."""
         self._running: dict[str, Running] = {}
         self._outcomes: deque[Outcome] = deque()
         self._mail: Sequence[Mail] = claim.mail
@@ -170,7 +172,7 @@ class Turn:
 
     def note(self) -> None:
         """Show attempts that have been running for a while, and their log lines."""
-        if self._running and self._noting is None:
+        if self._running and self._noting is None and not self._in_transaction:
             self._noting = asyncio.get_running_loop().create_task(self._write_news())
             self._noting.add_done_callback(self._noted)
 
@@ -194,7 +196,7 @@ class Turn:
     def _next_outcomes(self) -> list[Outcome]:
         """All that is there, but an outcome that writes more than itself goes alone: it may be refused."""
         taken: list[Outcome] = []
-        while self._outcomes and not (taken and self._outcomes[0].transactional):
+        while self._has_news_of_steps() and not (taken and self._outcomes[0].transactional):
             taken.append(self._outcomes.popleft())
             if taken[-1].transactional:
                 break
@@ -208,14 +210,29 @@ class Turn:
         self._planned = self._plan(rest)
         if self._planned is None and not self._holding and self._can_wait(rest):
             return None
-        self._cancel(key for key in rest.cancelled if self._holds_transaction(key))  # the commit may wait for it
-        if self._noting is not None:
+        self._cancel(key for key in rest.cancelled if self._holds_transaction(key))
+        live = rest.observed.transaction is not None
+        if self._planned is None and self._in_transaction and not live:
+            self._put_off(rest)
+            return None
+        if self._noting is not None and not live:
             await asyncio.wait([self._noting])
-        if self._buffer and rest.transactional:
+        if self._buffer and rest.transactional and not live:
             # Statements may be refused; what was buffered before them must not be refused with them.
             await self._write(Commit(self.task, in_flight=1))
         rest.follows.next = self._planned
         return await self._write(Commit(self.task, rest.observed, rest.follows, in_flight=len(self._running)))
+
+    @property
+    def _in_transaction(self) -> bool:
+        """A step of this run has a transaction open: a commit may have to wait for it, and it for that commit."""
+        return any(running.in_transaction for running in self._running.values())
+
+    def _put_off(self, rest: Rest) -> None:
+        """What is known now is written with that transaction or after it, and what follows is started then."""
+        self._buffer.append(rest)
+        self._waiting_calls.extend(rest.calls)
+        rest.calls = ()
 
     def _can_wait(self, rest: Rest) -> bool:
         """Nothing to write, or (persist="task") nothing that has to be written yet."""
@@ -229,12 +246,16 @@ class Turn:
     async def _write(self, commit: Commit) -> Committed | None:
         commit.started_at, self._started_at = self._started_at, None
         commit.seen = self._seen
-        if self._buffer:
-            commit = _merged(self._buffer, commit)
-            self._buffer = []
-        if commit.observed.transaction is not None:
-            return await self._write_transaction(commit)
-        return await self._tools.committer.commit(commit)
+        buffered, self._buffer = self._buffer, []
+        if buffered:
+            commit = _merged(buffered, commit)
+        if commit.observed.transaction is None:
+            return await self._tools.committer.commit(commit)
+        committed = await self._write_transaction(commit)
+        if buffered and committed is not None and committed.verdict is Verdict.REJECTED:
+            self._buffer = buffered  # it happened all the same
+            await self._write(Commit(self.task, in_flight=1))
+        return committed
 
     async def _write_transaction(self, commit: Commit) -> Committed | None:
         """Not with the others: they may have to wait for this very transaction to end."""
@@ -253,7 +274,7 @@ class Turn:
             return rest.end
         if self._running or self._outcomes or self._holding:
             return None
-        if rest.calls or self._unstarted:
+        if rest.calls or self._waiting_calls or self._unstarted:
             if self._unstarted or self._stopping or self._tools.budget.spent:
                 return Release(self._now(), TaskKind.RESUME, status=Status.ACTIVE)
             return None
@@ -312,7 +333,11 @@ class Turn:
         self._cancel(rest.cancelled)
         if self._holding or self.machine is None:
             return
-        for call in rest.calls:
+        calls = rest.calls
+        if self._waiting_calls and not self._buffer:
+            calls = [*self._waiting_calls, *calls]
+            self._waiting_calls = []
+        for call in calls:
             known = self._running.get(call.key)
             if (known is not None and known.number == call.attempt) or self._has_outcome(call.key):
                 continue
@@ -336,7 +361,10 @@ class Turn:
 
     def _report(self, outcome: Outcome) -> None:
         self._running.pop(outcome.key, None)
-        self._outcomes.append(outcome)
+        if outcome.transaction is None:
+            self._outcomes.append(outcome)
+        else:
+            self._outcomes.appendleft(outcome)  # the others may have to wait for it
         self._wake()
 
     # --- wait for news
@@ -364,8 +392,15 @@ class Turn:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
+    def _has_news_of_steps(self) -> bool:
+        """An outcome can be taken. One that goes alone waits until no transaction is open."""
+        if not self._outcomes:
+            return False
+        first = self._outcomes[0]
+        return first.transaction is not None or not (first.transactional and self._in_transaction)
+
     def _news(self, wake_at: int | None) -> bool:
-        if self._outcomes or self._gone:
+        if self._gone or self._has_news_of_steps():
             return True
         if self._holding:
             return not self._running
@@ -439,6 +474,7 @@ class Turn:
         if self.machine is not None:
             self.machine.close()
             self.machine = None
+            self._waiting_calls = []  # the next one asks again
 
     def _lose(self) -> None:
         self._gone = True
@@ -469,7 +505,7 @@ class Turn:
 
 def _merged(buffer: list[Rest], last: Commit) -> Commit:
     """One commit of several rests, in their order."""
-    observed, follows = Observed(), Follows(next=last.follows.next)
+    observed, follows = Observed(transaction=last.observed.transaction), Follows(next=last.follows.next)
     parts: list[tuple[Observed, Follows]] = [(r.observed, r.follows) for r in buffer]
     for o, f in [*parts, (last.observed, last.follows)]:
         for name in ("facts", "deliveries", "logs", "statements", "starts", "sends"):
