@@ -47,12 +47,12 @@ class Counter:
 
     def _counted(self, method: Any) -> Any:
         @functools.wraps(method)
-        async def call(*args: Any) -> Any:
+        async def call(*args: Any, **options: Any) -> Any:
             self.calls += 1
             mine = self.calls
             self._maybe("before", mine)
             try:
-                return await method(*args)
+                return await method(*args, **options)
             finally:
                 self._maybe("after", mine)
 
