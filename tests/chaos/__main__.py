@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import random
+import shutil
 import sys
 import tempfile
 from dataclasses import replace
@@ -52,6 +53,8 @@ async def main() -> None:
         _say(f"seed {seed}; what the workers said is in {folder}")
         _say(f"the server's last words:\n{server.said()[-3000:]}")
         raise
+    else:
+        shutil.rmtree(folder)
     finally:
         server.destroy()
 

@@ -48,6 +48,11 @@ async def greet(ctx: Context) -> str:
 @app.workflow
 async def holds(ctx: Context) -> None:
     await ctx.do("hold", until_allowed)
+
+
+@app.workflow
+async def blocks(ctx: Context) -> None:
+    await ctx.do("block", block)
 """
 GUARDED = """
 from holdfast.http.auth import Authorize, Denied

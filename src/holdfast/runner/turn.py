@@ -22,7 +22,7 @@ from holdfast.kernel.driver import Call, Driver, Machine, Outcome, Rest
 from holdfast.ports import Alarm, Randomness
 from holdfast.runner.attempts import Ports, Running
 from holdfast.runner.committer import Committer
-from holdfast.runner.patience import patiently
+from holdfast.runner.patience import backoff, patiently
 from holdfast.store.protocol import (
     FIRST_EPOCH,
     SUSPECT_LOSSES,
@@ -123,6 +123,8 @@ class Turn:
         self._alarm: Alarm | None = None
         self._noting: asyncio.Task[None] | None = None
         self._gone = False
+        self._cut_off = 0
+        """How many transactions of steps in a row ended nobody knows how."""
         self._loaded = machine is not None
 
     # --- the life of a run
@@ -263,9 +265,14 @@ class Turn:
             [committed] = await self._tools.store.commit([commit])
         except StoreError as error:
             # Nobody knows whether it is written. The store does: go on from what is there.
-            _log.warning("the transaction of a step of %s was cut off: %s", self.claim.run.instance_id, error)
+            self._cut_off += 1
+            pause = backoff(self._cut_off, self._tools.random)
+            run = self.claim.run.instance_id
+            _log.warning("the transaction of a step of %s was cut off, going on in %.1f s: %s", run, pause, error)
             self._forget_machine()
+            await asyncio.sleep(pause)
             return None
+        self._cut_off = 0
         return committed
 
     def _plan(self, rest: Rest) -> Finish | Park | Release | None:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import os
 import platform
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -82,6 +82,7 @@ class Worker:
         self._seen_version: int | None = None
         self._accepting = False
         self._enrolled = False
+        self._strangers: Collection[tuple[int, int]] = ()
         self._room = asyncio.Event()
         self._bite = min(_LARGEST_CLAIM, max(1, config.concurrency // 5))
         self._leave_hub: Callable[[], None] = lambda: None
@@ -302,8 +303,21 @@ class Worker:
             await self._store.enroll(self.card, self.lease_ms)
             self._enrolled = True
         turns = dict(self._turns)
-        self._take_held(turns, await self._store.heartbeat(self.id, self.lease_ms))
+        held = await self._store.heartbeat(self.id, self.lease_ms)
+        self._take_held(turns, held)
+        await self._give_back_strangers(held)
         return self.lease_ms / 3000
+
+    async def _give_back_strangers(self, held: Sequence[Held]) -> None:
+        """Give back what is held in this worker's name and unknown to it at two heartbeats.
+
+        A start or a claim whose answer got lost: this very heartbeat would keep it for ever.
+        """
+        strangers = {(h.run, h.epoch): h for h in held if h.run not in self._turns}
+        lost = [h for key, h in strangers.items() if key in self._strangers]
+        self._strangers = strangers.keys()
+        if lost:
+            await self._store.release([TaskRef(h.run, h.unit, self.id, h.epoch) for h in lost])
 
     def _take_held(self, turns: dict[int, Turn], held: Sequence[Held]) -> None:
         """Tell turns what others want of them, and those that are lost that they are."""

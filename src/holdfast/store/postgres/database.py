@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar, cast
 
 import asyncpg
 
-from holdfast.errors import AppClosedError, StoreUnavailableError
+from holdfast.errors import AppClosedError
 from holdfast.ports import Clock, Randomness
 from holdfast.store.postgres.errors import DRIVER, Fault, fault, is_gone, translate
 from holdfast.store.postgres.settings import Settings
@@ -36,18 +36,11 @@ _KEPT_FREE = 2
 """Connections of the pool that steps' transactions leave to others."""
 
 
-class _Undecided(Exception):  # noqa: N818  (a signal inside this module)
-    """The transaction whose connection broke is still under way."""
-
-
-_FAILED: tuple[type[Exception], ...] = (_Undecided, *DRIVER)
-
-
 @dataclass(slots=True)
 class Attempt(Generic[R]):
-    """A transaction that was about to be committed: its number, and what to answer if it was."""
+    """A transaction that was about to be committed: its mark, and what to answer if it was."""
 
-    xid: str | None = None
+    mark: str | None = None
     answer: R | None = None
 
 
@@ -72,6 +65,7 @@ class Database:
         self._reserved: Connection | None = None
         self._reserving = asyncio.Lock()
         self._steps = asyncio.Semaphore(settings.pool_size - _KEPT_FREE)
+        self._spent: list[str] = []
         self._lent: set[Connection] = set()
         """To steps, for their transactions."""
 
@@ -141,17 +135,18 @@ class Database:
 
         async def once() -> R:
             async with self._borrowed(users=users) as connection:
-                if attempt.xid is not None and await self._was_committed(connection, attempt.xid):
+                if attempt.mark is not None and await self._was_committed(connection, attempt.mark):
                     return cast("R", attempt.answer)
-                attempt.xid = None
+                attempt.mark = None
                 await connection.execute("BEGIN")
                 answer = await work(self.tx(connection), argument)
                 if not keep(answer):
                     await connection.execute("ROLLBACK")
                     return answer
                 attempt.answer = answer
-                attempt.xid = await self.xid(connection)
+                attempt.mark = await self.mark(connection)
                 await connection.execute("COMMIT")
+                self.forget(attempt.mark)
                 return answer
 
         return await self._patiently(once)
@@ -175,18 +170,24 @@ class Database:
         self._steps.release()
         await self._put_back(connection, unsure=True)
 
-    async def was_committed(self, xid: str) -> bool:
+    async def was_committed(self, mark: str) -> bool:
         """What became of a transaction whose connection broke."""
 
         async def once() -> bool:
             async with self._borrowed() as connection:
-                return await self._was_committed(connection, xid)
+                return await self._was_committed(connection, mark)
 
         return await self._patiently(once)
 
-    async def xid(self, connection: Connection) -> str:
-        found: str = await connection.fetchval(statements("commit", self._schema)["xid"])
-        return found
+    async def mark(self, connection: Connection) -> str:
+        """Leave a mark by which it can be asked later whether this transaction was committed."""
+        spent, self._spent = self._spent, []
+        mark: str = await connection.fetchval(statements("commit", self._schema)["mark"], spent)
+        return mark
+
+    def forget(self, mark: str) -> None:
+        """The transaction was committed: nobody will ask."""
+        self._spent.append(mark)
 
     # --- inside
 
@@ -217,11 +218,9 @@ class Database:
             raise
         return connection
 
-    async def _was_committed(self, connection: Connection, xid: str) -> bool:
-        status = await connection.fetchval(statements("commit", self._schema)["outcome"], xid)
-        if status == "in progress":
-            raise _Undecided
-        return bool(status == "committed")
+    async def _was_committed(self, connection: Connection, mark: str) -> bool:
+        found: bool = await connection.fetchval(statements("commit", self._schema)["outcome"], mark)
+        return found
 
     @asynccontextmanager
     async def _borrowed(self, *, users: bool = False) -> AsyncIterator[Connection]:
@@ -281,27 +280,20 @@ class Database:
         while True:
             try:
                 return await once()
-            except _FAILED as error:
+            except DRIVER as error:
                 failures += 1
-                kind = Fault.AWAY if isinstance(error, _Undecided) else fault(error, None)
+                kind = fault(error, None)
                 if self._pool is None or kind is Fault.OTHER:
-                    raise self._translated(error) from error
+                    raise translate(error, self.where) from error
                 if kind is Fault.TRANSIENT and failures > _DEADLOCKS:
-                    raise self._translated(error) from error
+                    raise translate(error, self.where) from error
                 if kind is Fault.AWAY and self._local.monotonic() >= until:
-                    raise self._translated(error) from error
+                    raise translate(error, self.where) from error
             await asyncio.sleep(self._pause(failures))
 
     def _pause(self, failures: int) -> float:
         doubled: float = _FIRST_PAUSE_S * 2 ** min(failures - 1, 10)
         return min(_LONGEST_PAUSE_S, doubled) * (0.5 + self._random.random())
-
-    def _translated(self, error: BaseException) -> Exception:
-        if isinstance(error, _Undecided):
-            return StoreUnavailableError(
-                f"a transaction in {self.where} whose connection broke is still under way there. Try again"
-            )
-        return translate(error, self.where)
 
 
 async def _leave_as_it_is(_: Any) -> None:

@@ -18,7 +18,9 @@ from holdfast.errors import (
 )
 from holdfast.store.postgres.tx import Connection
 
-DRIVER: tuple[type[Exception], ...] = (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)
+_DEAD = (OSError, asyncpg.InternalClientError)
+"""The connection is of no use any more. The second: it was used between the server's last word and its end."""
+DRIVER: tuple[type[Exception], ...] = (asyncpg.PostgresError, asyncpg.InterfaceError, *_DEAD)
 """All that the driver raises when something is wrong. A TimeoutError is an OSError."""
 
 UNIQUE = "23505"
@@ -82,7 +84,7 @@ def fault(error: BaseException, connection: Connection | None) -> Fault:
     state = sqlstate(error)
     if state in _TRANSIENT:
         return Fault.TRANSIENT
-    if state.startswith(_AWAY) or isinstance(error, OSError):
+    if state.startswith(_AWAY) or isinstance(error, _DEAD):
         return Fault.AWAY
     if isinstance(error, asyncpg.InterfaceError) and connection is not None and is_gone(connection):
         return Fault.AWAY
@@ -124,7 +126,7 @@ def _meaning(error: BaseException, where: str) -> HoldfastError:
             return target(f"{text.format(where=where)} (PostgreSQL {state}: {error})")
     if isinstance(error, TimeoutError):
         return StoreUnavailableError(f"{where} did not answer in time. Check the network and the server")
-    if isinstance(error, OSError):
+    if isinstance(error, _DEAD):
         return StoreUnavailableError(f"{where} cannot be reached ({error}). Check the URL, the network and the server")
     if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
         return StateError(f"{where} cannot hold this; nothing of this call was done ({error})")

@@ -27,7 +27,7 @@ class Live:
         self._one_at_a_time = asyncio.Lock()
         self._over: str | None = None
         """Why nothing more can be done with it."""
-        self._xid: str | None = None
+        self._mark: str | None = None
         self._answer: Committed | None = None
         """To a commit whose outcome is not known yet."""
 
@@ -55,21 +55,21 @@ class Live:
 
     async def commit(self, apply: Callable[[Tx, Commit], Awaitable[Committed]], one: Commit) -> Committed:
         """Apply it and end. Of one that is lost or rejected, and of the step's own statements then, nothing stays."""
-        if self._xid is not None:
-            return await self._settled(self._xid)
+        if self._mark is not None:
+            return await self._settled(self._mark)
         async with self._one_at_a_time:
             if self._over is not None:
                 return _rejected(self._over)
             try:
                 return await self._commit(apply, one)
             except DRIVER as error:
-                if self._xid is None:
+                if self._mark is None:
                     if is_environment(error, self._connection):
                         return _rejected(f"broke: {error}")
                     raise translate(error, self.database.where) from error
             finally:
                 await self._end("is over")
-        return await self._settled(self._xid)
+        return await self._settled(self._mark)
 
     async def _commit(self, apply: Callable[[Tx, Commit], Awaitable[Committed]], one: Commit) -> Committed:
         tx = self._tx()
@@ -79,15 +79,16 @@ class Live:
         answer = await apply(tx, one)
         if answer.verdict not in _NOTHING_KEPT:
             self._answer = answer
-            self._xid = await self.database.xid(self._connection)
+            mark = self._mark = await self.database.mark(self._connection)
             await self._connection.execute("COMMIT")
-            self._xid = None
+            self._mark = None
+            self.database.forget(mark)
         return answer
 
-    async def _settled(self, xid: str) -> Committed:
+    async def _settled(self, mark: str) -> Committed:
         """The connection broke before the answer to COMMIT."""
-        committed = await self.database.was_committed(xid)
-        self._xid = None
+        committed = await self.database.was_committed(mark)
+        self._mark = None
         if committed and self._answer is not None:
             return self._answer
         return _rejected("was rolled back because its connection broke")

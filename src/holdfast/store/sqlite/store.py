@@ -184,19 +184,19 @@ class SqliteStore:
         return await self._read(reads.load, run)
 
     async def undelivered(self, run: int) -> List[Mail]:
-        return await self._read(reads.undelivered, run)
+        return await self._read(reads.undelivered, run, short=True)
 
     async def find(self, workflow: str, instance_id: str, number: int | None = None) -> RunRecord | None:
-        return await self._read(reads.find, reads.Which(workflow, instance_id, number))
+        return await self._read(reads.find, reads.Which(workflow, instance_id, number), short=True)
 
     async def get(self, runs: Sequence[int]) -> List[RunRecord]:
-        return await self._read(reads.get, runs)
+        return await self._read(reads.get, runs, short=len(runs) <= _FEW)
 
     async def list(self, query: ListQuery) -> List[RunRecord]:
         return await self._read(reads.list_runs, query)
 
     async def facts(self, run: int) -> List[Fact]:
-        return await self._read(reads.facts, run)
+        return await self._read(reads.facts, run, short=True)
 
     async def events(self, query: PageQuery) -> List[Mail]:
         return await self._read(reads.events, query)
@@ -240,8 +240,8 @@ class SqliteStore:
         theirs = borrowed.check(connection, self._path, self._file)
         return borrowed.write(theirs, self._path, self._now(), work, argument)
 
-    def _read(self, work: Work[A, R], argument: A) -> asyncio.Future[R]:
-        return self._in_use(self._reader).submit(work, argument)
+    def _read(self, work: Work[A, R], argument: A, *, short: bool = False) -> asyncio.Future[R]:
+        return self._in_use(self._reader).submit(work, argument, anywhere=short, alone=short)
 
     def _in_use(self, database: Database | None) -> Database:
         if database is None:

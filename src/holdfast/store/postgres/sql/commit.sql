@@ -9,11 +9,19 @@ SELECT verdicts, signals, due FROM {schema}.holdfast_commit(
 -- name: holds
 SELECT EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = $1 AND unit = $2 AND owner = $3 AND epoch = $4);
 
--- name: xid
-SELECT pg_current_xact_id()::text;
+-- A transaction leaves its mark, and takes away those that are not needed any more. Its number would not do: after a
+-- crash the server gives a number that never reached the disk to somebody else.
+-- name: mark
+WITH spent AS (DELETE FROM {schema}.holdfast_receipt WHERE store = ANY($1::text[]))
+INSERT INTO {schema}.holdfast_receipt (store, line, n, at, verdicts, signals, due)
+VALUES ('transaction ' || gen_random_uuid(), 0, 0, {schema}.holdfast_begin(NULL), '{}', '{}', '{}') RETURNING store;
 
+-- Whether the mark is there. If not, it is put there as one that came too late; a try still under way is waited for.
 -- name: outcome
-SELECT pg_xact_status($1::text::xid8);
+INSERT INTO {schema}.holdfast_receipt AS r (store, line, n, at, verdicts, signals, due)
+VALUES ($1, 0, 1, {schema}.holdfast_begin(NULL), '{}', '{}', '{}')
+ON CONFLICT (store, line) DO UPDATE SET n = r.n
+RETURNING n = 0;
 
 -- name: search_path
 SELECT set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), $1::text), true);
