@@ -288,8 +288,13 @@ class Holdfast:
         from holdfast.http.api import make_api  # noqa: PLC0415  (FastAPI is for those who serve)
         from holdfast.http.routes import Backend  # noqa: PLC0415
 
-        backend = Backend(self.registry, self.limits, lambda: self._opened().client, self.tick if tick else None)
+        backend = Backend(self.registry, self.limits, self._visited, self.tick if tick else None)
         return make_api(backend, base=api, authorize=self.authorize, hosts=hosts, lifespan=self.lifespan)
+
+    def _visited(self) -> Client:
+        opened = self._opened()
+        opened.hub.visit()
+        return opened.client
 
     @asynccontextmanager
     async def lifespan(self, _asgi: Any = None) -> AsyncIterator[None]:

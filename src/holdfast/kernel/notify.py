@@ -10,6 +10,8 @@ from collections.abc import Callable, Collection
 
 from holdfast.store.protocol import Finish, Signal
 
+_BITES = 200
+
 
 class Hub:
     """Joins the clients and the worker of one app."""
@@ -18,6 +20,7 @@ class Hub:
         self._on_work: list[Callable[[int | None], None]] = []
         self._on_signal: list[Callable[[int, Signal | None], None]] = []
         self._waiting: dict[int, set[asyncio.Future[Finish | None]]] = {}
+        self._company = 0
 
     def join(
         self, on_work: Callable[[int | None], None], on_signal: Callable[[int, Signal | None], None]
@@ -32,6 +35,15 @@ class Hub:
                 self._on_signal.remove(on_signal)
 
         return leave
+
+    def visit(self) -> None:
+        """A request from outside is answered on this loop: for a while the worker takes small bites."""
+        self._company = _BITES
+
+    def in_company(self) -> bool:
+        """Whether the next bite should be a small one."""
+        self._company = max(0, self._company - 1)
+        return self._company > 0
 
     def work(self, due_at: int | None = None) -> None:
         """A task became due, or will be at a time."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 
 from holdfast.ports import Randomness
 from holdfast.runner.patience import patiently
@@ -14,14 +15,17 @@ from holdfast.store.protocol import Commit, Committed, Store
 
 # Batches that grow without bound get slower (and make everyone in them wait for the last).
 _LARGEST_BATCH = 256
+# While somebody else uses the event loop too: between two batches it is theirs.
+_SMALL_BATCH = 4
 
 
 class Committer:
     """Hands commits to the store in batches."""
 
-    def __init__(self, store: Store, random: Randomness) -> None:
+    def __init__(self, store: Store, random: Randomness, in_company: Callable[[], bool]) -> None:
         self._store = store
         self._random = random
+        self._in_company = in_company
         self._queue: deque[tuple[Commit, asyncio.Future[Committed]]] = deque()
         self._writer: asyncio.Task[None] | None = None
 
@@ -42,7 +46,8 @@ class Committer:
     async def _write(self) -> None:
         try:
             while self._queue:
-                batch = [self._queue.popleft() for _ in range(min(len(self._queue), _LARGEST_BATCH))]
+                most = _SMALL_BATCH if self._in_company() else _LARGEST_BATCH
+                batch = [self._queue.popleft() for _ in range(min(len(self._queue), most))]
                 await self._write_batch(batch)
                 if self._queue:
                     await asyncio.sleep(0)  # the store may have answered at once: let those who are done go on

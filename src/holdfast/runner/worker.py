@@ -73,7 +73,7 @@ class Worker:
         self._ports = ports
         self._config = config
         self._cache = MachineCache(config.cache)
-        self._tools = Tools(store, Committer(store, random), ports, random, self._tell, self._later)
+        self._tools = Tools(store, Committer(store, random, hub.in_company), ports, random, self._tell, self._later)
         self._afterwards: set[asyncio.Task[None]] = set()
         self._turns: dict[int, Turn] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
