@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-all bench scale crash clean
+.PHONY: help demo test check format test-all bench scale growth crash chaos fuzz clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -53,14 +53,24 @@ $(VENV)/.ready-bench: $(READY)
 	$(BIN)/python -m pip install --quiet --group bench
 	touch $@
 
-bench: $(VENV)/.ready-bench ## Measure beside DBOS and the disk's ceiling (6 minutes)
+bench: $(VENV)/.ready-bench ## Measure beside DBOS and the disk's ceiling, on SQLite and PostgreSQL (8 minutes)
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench --postgres
 
 scale: $(READY) ## Measure in a file with 150,000 runs (10 minutes)
 	$(BIN)/python -m bench scale --window 60
 
+growth: $(VENV)/.ready-bench ## Measure PostgreSQL beside a million finished runs, and after a million steps
+	$(BIN)/python -m bench growth
+
 crash: $(READY) ## Kill real processes for a long time and look for lost work
 	$(BIN)/python -m pytest tests/crash --long -n 2
+
+chaos: $(READY) ## Break workers, connections and PostgreSQL at random for minutes, and look for lost work
+	$(BIN)/python -m tests.chaos
+
+fuzz: $(READY) ## Send 20,000 generated requests to the HTTP API
+	$(BIN)/python tests/http/http_fuzz.py 20000
 
 clean: ## Remove environments, caches and build products
 	rm -rf $(VENV) .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -86,7 +86,7 @@ async def costs(url: str, rounds: int) -> Costs:
     store, found = _store(url), dict[str, list[float]]()
     await store.open()
     try:
-        for turn in range(rounds + 5):
+        for _ in range(rounds + 5):
             runs = [NewRun(WORKFLOW, f"new-{time.time_ns()}-{n}", b"5") for n in range(BATCH)]
             await _timed(found, "create", store.create(runs))
             request = ClaimRequest("bench", 30_000, BATCH, ["default"], frozenset({WORKFLOW}))

@@ -20,7 +20,7 @@ class Server:
     def database(self, name: str) -> str:
         """The URL of a new, empty database."""
         safe = name.lower().replace("-", "_")
-        self._server.psql(f"CREATE DATABASE \"{safe}\"")
+        self._server.psql(f'CREATE DATABASE "{safe}"')
         uri: str = self._server.get_uri(safe)
         return uri
 

@@ -1,0 +1,48 @@
+"""Every statement of the page on production runs, on a database that is in use."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import asyncpg
+import pytest
+
+from holdfast.core.model import Status
+from holdfast.ports import SystemRandomness
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.protocol import Commit, Finish, Follows, NewRun, TaskRef
+from postgres_server import new_database
+
+PAGE = Path(__file__).parents[3] / "docs" / "production.md"
+STATEMENTS = [
+    statement
+    for block in re.findall(r"```sql\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    for statement in block.split(";")
+    if statement.strip()
+]
+
+
+@pytest.mark.parametrize("statement", STATEMENTS, ids=[s.split()[0] + str(n) for n, s in enumerate(STATEMENTS)])
+async def test_it_runs(statement: str) -> None:
+    url = new_database()
+    store = PostgresStore(url, random=SystemRandomness())
+    await store.open()
+    connection = await asyncpg.connect(url)
+    try:
+        await store.create([NewRun("flow", "waits", b"1")])
+        [made] = await store.create([NewRun("flow", "ends", b"1", owner="w", lease_ms=1000)])
+        task = TaskRef(made.run.run, 0, "w", made.epoch)
+        await store.commit([Commit(task, follows=Follows(next=Finish(Status.COMPLETE, output=b"1")))])
+        if statement.split(maxsplit=1)[0] in ("GRANT", "CREATE"):
+            statement = statement.replace("CREATE ROLE shop LOGIN", "SELECT 1").replace("TO shop", "TO PUBLIC")
+        rows = await connection.fetch(statement)
+        if "oldest_s" in statement:
+            assert [row["workflow"] for row in rows] == ["flow"]
+        if "WITH old" in statement:
+            await connection.execute("UPDATE holdfast.holdfast_run SET completed_at = 1 WHERE completed_at IS NOT NULL")
+            await connection.execute(statement)
+            assert [run.instance_id for run in await store.get([1, 2])] == ["waits"]
+    finally:
+        await connection.close()
+        await store.close()
