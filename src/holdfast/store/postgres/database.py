@@ -262,12 +262,13 @@ class Database:
 
     @asynccontextmanager
     async def _kept(self) -> AsyncIterator[Connection]:
-        if self._reserved is None or self._reserved.is_closed():
-            self._reserved = await self.connect()
+        connection = self._reserved
+        if connection is None or connection.is_closed():
+            connection = self._reserved = await self.connect()
         try:
-            yield self._reserved
+            yield connection
         except BaseException as error:
-            connection, self._reserved = self._reserved, None
+            self._reserved = None
             broken = _is_broken(error, connection)
             connection.terminate()
             if broken:
