@@ -76,7 +76,7 @@ class _Pending:
     commits: Sequence[Commit]
     """Kept, or their ``id`` would be used again."""
     receipt: Receipt
-    attempt: Attempt[Committed] = field(default_factory=lambda: Attempt[Committed]())
+    attempt: Attempt[Committed] = field(default_factory=Attempt[Committed])
 
 
 class Commits:
