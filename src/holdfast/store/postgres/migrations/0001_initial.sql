@@ -581,6 +581,48 @@ BEGIN
     RETURN QUERY SELECT v_state, v_signal, v_due;
 END $$;
 
+-- The most common commit: one turn with one result, which goes on or ends the run. Half the time of the general one,
+-- which has to take fifty arrays apart. False, and nothing is done, if there is more to it: a signal, losses, an earlier
+-- try.
+CREATE FUNCTION {schema}.holdfast_commit_one(
+    p_now BIGINT, p_by TEXT, p_line INTEGER, p_n BIGINT, p_run BIGINT, p_unit BIGINT, p_owner TEXT, p_epoch BIGINT,
+    p_state INTEGER, p_key BYTEA, p_fact_n BIGINT, p_kind TEXT, p_at BIGINT, p_started_at BIGINT, p_seq BIGINT,
+    p_ok BOOLEAN, p_value BYTEA, p_name BYTEA, p_attempts BIGINT, p_max_attempts BIGINT, p_timeout_ms BIGINT,
+    p_wake_at BIGINT, p_event_type TEXT, p_event BIGINT,
+    p_run_started_at BIGINT, p_end TEXT, p_output BYTEA, p_error BYTEA
+) RETURNS BOOLEAN LANGUAGE plpgsql AS $$
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+BEGIN
+    PERFORM FROM {schema}.holdfast_task
+      WHERE run = p_run AND unit = p_unit AND (owner = p_owner) IS TRUE AND epoch = p_epoch AND signal = 0 AND losses = 0
+        FOR NO KEY UPDATE;
+    IF NOT FOUND OR EXISTS (SELECT FROM {schema}.holdfast_receipt WHERE store = p_by AND line = p_line AND n >= p_n) THEN
+        RETURN false;
+    END IF;
+    INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts,
+                                        max_attempts, timeout_ms, wake_at, event_type, event)
+    VALUES (p_run, p_state, p_key, p_fact_n, p_kind, p_at, p_started_at, p_seq, p_ok, p_value, p_name, p_attempts,
+            p_max_attempts, p_timeout_ms, p_wake_at, p_event_type, p_event);
+    IF p_end IS NOT NULL THEN
+        DELETE FROM {schema}.holdfast_task WHERE run = p_run;
+        UPDATE {schema}.holdfast_run
+           SET started_at = coalesce(started_at, p_run_started_at), updated_at = v_now, status = p_end, note = NULL,
+               output = p_output, error = p_error, completed_at = v_now
+         WHERE id = p_run;
+        PERFORM pg_notify('{channel}', p_by);
+    ELSIF p_run_started_at IS NOT NULL THEN
+        UPDATE {schema}.holdfast_run SET started_at = p_run_started_at, updated_at = v_now
+         WHERE id = p_run AND started_at IS NULL;
+    END IF;
+    INSERT INTO {schema}.holdfast_receipt (store, line, n, at, verdicts, signals, due)
+    VALUES (p_by, p_line, p_n, v_now, '{3}', '{0}', '{f}')
+    ON CONFLICT (store, line) DO UPDATE
+       SET n = excluded.n, at = excluded.at, verdicts = excluded.verdicts, signals = excluded.signals,
+           due = excluded.due;
+    RETURN true;
+END $$;
+
 CREATE FUNCTION {schema}.holdfast_pause(p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT)
 RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql AS $$
 DECLARE

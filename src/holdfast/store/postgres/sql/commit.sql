@@ -5,6 +5,12 @@ SELECT verdicts, signals, due FROM {schema}.holdfast_commit(
     $41, $42, $43, $44, $45, $46, $47, $48, $49, $50, $51, $52, $53
 );
 
+-- name: commit_one
+SELECT {schema}.holdfast_commit_one(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
+    $25, $26, $27, $28
+);
+
 -- A look before users' statements are run; the lock comes with the commit, so that nobody waits for them meanwhile.
 -- name: holds
 SELECT EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = $1 AND unit = $2 AND owner = $3 AND epoch = $4);
