@@ -18,7 +18,9 @@ from bench.report import comparison
 def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     names = [workload.key for workload in WORKLOADS]
-    parser.add_argument("what", nargs="*", metavar="WORKLOAD", help=f"{', '.join(names)} (all), scale or growth")
+    parser.add_argument(
+        "what", nargs="*", metavar="WORKLOAD", help=f"{', '.join(names)} (all), scale, growth or workers"
+    )
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own (without W6)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
     parser.add_argument("--quick", action="store_true", help="one small round, to see that all of it runs")
@@ -27,7 +29,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--window", type=float, default=20.0, help="scale: seconds over which the timers are due (20)")
     parser.add_argument("--dir", help="where the databases go (the temporary directory, if it is on a disk)")
     chosen = parser.parse_args(arguments)
-    unknown = set(chosen.what) - {*names, "scale", "growth"}
+    unknown = set(chosen.what) - {*names, "scale", "growth", "workers"}
     if unknown:
         parser.error(f"no such workload: {', '.join(sorted(unknown))}")
     return chosen
@@ -60,6 +62,10 @@ def measured(chosen: argparse.Namespace, where: Path) -> str:
         from bench import growth
 
         return growth.run(where, quick=chosen.quick)
+    if "workers" in chosen.what:
+        from bench import workers
+
+        return workers.run(where)
     wanted = [workload for workload in WORKLOADS if not chosen.what or workload.key in chosen.what]
     plan = Plan(wanted, contenders(chosen), chosen.rounds, quick=chosen.quick, lease=chosen.lease)
     if not chosen.postgres:

@@ -1,0 +1,145 @@
+"""PostgreSQL with more than one process: `python -m bench workers`.
+
+How much faster two worker processes get through a queue than one, what each process and the server use of the cores
+meanwhile, and how long a worker takes to begin a run that another process started: by notification and by poll alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import asyncpg
+
+from bench.contract import Job
+from bench.holdfast_contender import build
+from bench.postgres import Server, serving
+from bench.processes import ROOT
+from bench.report import table
+from holdfast import Start
+
+RUNS = 6_000
+STEPS = 5
+STARTS = 60
+POLL = 1.0
+_NOTIFYING = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE prosrc LIKE '%pg_notify%' AND proname LIKE 'holdfast%'"
+
+
+async def serve(url: str) -> None:
+    """A worker process: works until it is killed, and says when it begins."""
+    app, _ = build(Job("holdfast", "workers", url))
+    async with app:
+        print("ready", flush=True)
+        await asyncio.sleep(3600)
+
+
+@contextmanager
+def workers(url: str, count: int) -> Iterator[list[subprocess.Popen[str]]]:
+    command = [sys.executable, "-m", "bench.workers", url]
+    started = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) for _ in range(count)]
+    try:
+        for process in started:
+            assert process.stdout is not None
+            process.stdout.readline()
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+async def drained(server: Server, name: str, count: int) -> tuple[float, float, float]:
+    """Runs per second from the first end to the last, CPU of the workers and of everything, in cores."""
+    url = server.database(name)
+    app, flows = build(Job("holdfast", "workers", url))
+    async with app.connect():
+        for first in range(0, RUNS, 1000):
+            await app.start_many(flows.steps, [Start(f"r-{n}", STEPS) for n in range(first, first + 1000)])
+    connection = await asyncpg.connect(url)
+    with workers(url, count) as processes:
+        began = await _ended(connection, RUNS // 10)
+        used, all_used = sum(map(_cpu, processes)), _machine_cpu()
+        done_before, since = began, time.perf_counter()
+        await _ended(connection, RUNS)
+        seconds = time.perf_counter() - since
+        used, all_used = sum(map(_cpu, processes)) - used, _machine_cpu() - all_used
+    await connection.close()
+    return (RUNS - done_before) / seconds, used / seconds, all_used / seconds
+
+
+async def _ended(connection: asyncpg.Connection, at_least: int) -> int:
+    while True:
+        ended: int = await connection.fetchval("SELECT count(*) FROM holdfast.holdfast_run WHERE status = 'complete'")
+        if ended >= at_least:
+            return ended
+        await asyncio.sleep(0.02)
+
+
+def _cpu(process: subprocess.Popen[str]) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _machine_cpu() -> float:
+    user, nice, system, *_ = map(int, Path("/proc/stat").read_text().split()[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+
+async def wake_up(server: Server, name: str, *, notified: bool) -> list[float]:
+    """Milliseconds from the start of a run here to its result, the run being done in another process."""
+    url = server.database(name)
+    app, flows = build(Job("holdfast", "workers", url))
+    found: list[float] = []
+    async with app.connect():
+        connection = await asyncpg.connect(url)
+        if not notified:  # as behind a pooler: nobody hears anything
+            for row in await connection.fetch(_NOTIFYING):
+                await connection.execute(row[0].replace("PERFORM pg_notify(", "PERFORM concat("))
+        with workers(url, 1):
+            for n in range(STARTS if notified else 12):
+                await asyncio.sleep(0.05 + 0.007 * (n % 10))
+                began = time.perf_counter()
+                await app.start(flows.steps, 1)
+                while await connection.fetchval("SELECT count(*) FROM holdfast.holdfast_fact") <= n:
+                    await asyncio.sleep(0.001)
+                found.append((time.perf_counter() - began) * 1000)
+        await connection.close()
+    return sorted(found)
+
+
+def run(where: Path) -> str:
+    with serving(where) as server:
+        return asyncio.run(_measured(server))
+
+
+async def _measured(server: Server) -> str:
+    lines = [["worker processes", "runs/s", "steps/s", "cores used by workers", "cores used in all"]]
+    for count in (1, 2, 1, 2):
+        rate, used, all_used = await drained(server, f"drain{len(lines)}", count)
+        lines.append([str(count), f"{rate:,.0f}", f"{rate * STEPS:,.0f}", f"{used:.2f}", f"{all_used:.2f}"])
+    told = await wake_up(server, "told", notified=True)
+    polled = await wake_up(server, "polled", notified=False)
+    return "\n".join(
+        [
+            f"PostgreSQL {server.version}, {RUNS:,} runs of {STEPS} steps in the queue, {os.cpu_count()} cores",
+            "",
+            table(lines),
+            "",
+            (
+                f"start here to step recorded there, by notification: p50 {statistics.median(told):.1f} ms,"
+                f" p99 {told[int(len(told) * 0.99)]:.1f} ms; by poll alone (every {POLL:g} s):"
+                f" p50 {statistics.median(polled):.0f} ms, at most {polled[-1]:.0f} ms."
+            ),
+        ]
+    )
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1]))
