@@ -179,7 +179,8 @@ async def test_anything_else_is_refused(store: PostgresStore, given: Any) -> Non
 
 @pytest.fixture
 async def engine(url: str) -> AsyncIterator[Any]:
-    sqlalchemy = pytest.importorskip("sqlalchemy.ext.asyncio")
+    import sqlalchemy.ext.asyncio as sqlalchemy
+
     engine = sqlalchemy.create_async_engine(url.replace("postgresql://", "postgresql+asyncpg://"))
     yield engine
     await engine.dispose()
