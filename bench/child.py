@@ -19,6 +19,7 @@ MEASURES: dict[str, Measure] = {
     "throughput": throughput.many_runs,
     "ceiling_throughput": ceiling.many_runs,
     "fan_out": throughput.fan_out,
+    "children": throughput.children,
     "sequential": latency.sequential_steps,
     "round_trip": latency.start_to_result,
     "event": latency.event_to_result,

@@ -61,6 +61,9 @@ class Contender(Protocol):
     async def steps(self, count: int) -> Pending:
         """Start a run of `count` trivial async steps, one after the other."""
 
+    async def parent(self, children: int) -> Pending:
+        """Start a run that starts so many children of one step each and awaits them all."""
+
     async def waiter(self) -> Pending:
         """Start a run that waits for one event and returns its payload."""
 

@@ -43,6 +43,12 @@ async def steps(count: int) -> int:
 
 
 @DBOS.workflow()
+async def parent(children: int) -> int:
+    handles = [await DBOS.start_workflow_async(steps, 1) for _ in range(children)]
+    return sum([await handle.get_result() for handle in handles])
+
+
+@DBOS.workflow()
 async def waiter() -> object:
     return await DBOS.recv_async(TOPIC, EVENT_TIMEOUT_SECONDS)
 
@@ -80,6 +86,9 @@ class DbosContender:
 
     async def steps(self, count: int) -> Pending:
         return _Run(await DBOS.start_workflow_async(steps, count))
+
+    async def parent(self, children: int) -> Pending:
+        return _Run(await DBOS.start_workflow_async(parent, children))
 
     async def waiter(self) -> Pending:
         return _Run(await DBOS.start_workflow_async(waiter))

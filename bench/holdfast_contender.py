@@ -21,13 +21,15 @@ class Workflows:
     """The workflows of the bench, registered with one app."""
 
     steps: Workflow[int]
+    parent: Workflow[int]
     waiter: Workflow[object]
     naps: Workflow[int]
 
 
 def build(job: Job) -> tuple[Holdfast, Workflows]:
     app = Holdfast(job.url, worker=WorkerConfig(lease=job.lease))
-    return app, Workflows(steps=_steps(app), waiter=_waiter(app), naps=_naps(app, job))
+    steps = _steps(app)
+    return app, Workflows(steps=steps, parent=_parent(app, steps), waiter=_waiter(app), naps=_naps(app, job))
 
 
 def _steps(app: Holdfast) -> Workflow[int]:
@@ -43,6 +45,14 @@ def _steps(app: Holdfast) -> Workflow[int]:
         return total
 
     return steps
+
+
+def _parent(app: Holdfast, child: Workflow[int]) -> Workflow[int]:
+    @app.workflow
+    async def parent(ctx: Context, children: int) -> int:
+        return sum(await asyncio.gather(*(ctx.run(child, 1) for _ in range(children))))
+
+    return parent
 
 
 def _waiter(app: Holdfast) -> Workflow[object]:
@@ -91,6 +101,9 @@ class HoldfastContender:
 
     async def steps(self, count: int) -> Pending:
         return _Run(await self._app.start(self._workflows.steps, count))
+
+    async def parent(self, children: int) -> Pending:
+        return _Run(await self._app.start(self._workflows.parent, children))
 
     async def waiter(self) -> Pending:
         return _Run(await self._app.start(self._workflows.waiter))

@@ -1,7 +1,7 @@
 """How fast the HTTP API is: ``python -m bench.http_speed [creates] [reads] [pages]``.
 
-A server process (one uvicorn, its worker, a SQLite file on disk) and, in this process, clients on raw keep-alive
-connections: an HTTP library would measure itself.
+A server process (one uvicorn as ``holdfast serve`` has it, its worker, a SQLite file on disk) and, in this process,
+clients on raw keep-alive connections: an HTTP library would measure itself.
 
 creates   POST of new instances of a one-step workflow, which the server's worker also runs meanwhile
 reads     GET of one instance, one at a time, while the server is kept busy with runs of five steps
@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from bench.machine import scratch_parent
 from holdfast import Context, Holdfast, Start
+from holdfast.cli.server import http_protocol, new_loop
 
 BASE = "/api/workflows"
 CONNECTIONS = 32
@@ -64,7 +65,8 @@ async def serve(url: str, load: int, with_worker: bool) -> None:
     import uvicorn
 
     app = build(url)
-    config = uvicorn.Config(app.asgi(), host="127.0.0.1", port=0, log_level="warning", access_log=False)
+    options: dict[str, Any] = {"http": http_protocol(), "log_level": "warning", "access_log": False}
+    config = uvicorn.Config(app.asgi(), host="127.0.0.1", port=0, **options)
     server = uvicorn.Server(config)
     async with app if with_worker else app.connect():
         busy = asyncio.create_task(keep_busy(app, load)) if load else None
@@ -212,6 +214,7 @@ async def main(chosen: list[str]) -> None:
 
 if __name__ == "__main__":
     if sys.argv[1:2] == ["--serve"]:
-        asyncio.run(serve(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "1"))
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            runner.run(serve(sys.argv[2], int(sys.argv[3]), sys.argv[4] == "1"))
     else:
         asyncio.run(main(sys.argv[1:]))

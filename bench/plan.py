@@ -32,11 +32,19 @@ WORKLOADS = (
     Workload("W2a", "W2a one long run", "ms per step", "one run of 200 steps, one after the other"),
     Workload("W2b", "W2b round trip", "ms p50", "start of a run of one step to its result, one at a time"),
     Workload("W3", "W3 fan-out", "s", "500 runs of one step, started and awaited by one client"),
+    Workload("W3c", "W3c children", "s", "a run that starts 500 children of one step and awaits them all"),
     Workload("W4", "W4 event", "ms p50", "an event is sent to a waiting run, until that run's result"),
     Workload("W6", "W6 recovery", "s", "SIGKILL with 2,000 runs in flight, until a new process has ended them all"),
 )
 
-MEASURES = {"W1": "throughput", "W2a": "sequential", "W2b": "round_trip", "W3": "fan_out", "W4": "event"}
+MEASURES = {
+    "W1": "throughput",
+    "W2a": "sequential",
+    "W2b": "round_trip",
+    "W3": "fan_out",
+    "W3c": "children",
+    "W4": "event",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +63,7 @@ class Plan:
             "W2a": {"steps": 200},
             "W2b": {"samples": 100},
             "W3": {"runs": 500},
+            "W3c": {"runs": 500},
             "W4": {"samples": 10, "spread": 1.0} if self._polls(contender) else {"samples": 40, "spread": 0.02},
             "W6": {"runs": 2000},
         }
@@ -72,7 +81,7 @@ class Plan:
         return 1 if self.quick or workload == "W6" else self.rounds
 
     def takes_part(self, workload: str, contender: str) -> bool:
-        return not (workload == "W6" and contender == "ceiling")
+        return not (workload in ("W3c", "W6") and contender == "ceiling")
 
 
 def run(plan: Plan, where: Path) -> tuple[Results, list[str]]:

@@ -1,4 +1,4 @@
-"""W1 and W3: many runs at once."""
+"""W1, W3 and W3c: many runs at once."""
 
 from __future__ import annotations
 
@@ -30,3 +30,11 @@ async def fan_out(contender: Contender, job: Job) -> Measurement:
     """W3: seconds for one client to start one-step runs and to await them all."""
     await start_and_await(contender, WARM_UP_RUNS, 1)
     return {"value": await start_and_await(contender, job.count("runs"), 1)}
+
+
+async def children(contender: Contender, job: Job) -> Measurement:
+    """W3c: seconds for one run to start one-step children and to await them all."""
+    await (await contender.parent(WARM_UP_RUNS)).result()
+    began = time.perf_counter()
+    await (await contender.parent(job.count("runs"))).result()
+    return {"value": time.perf_counter() - began}

@@ -18,6 +18,7 @@ from holdfast.core.retry import Retry
 from holdfast.errors import (
     AppClosedError,
     ChannelClosed,
+    ChildError,
     DefinitionError,
     DuplicateStepError,
     ErrorInfo,
@@ -36,17 +37,21 @@ from holdfast.errors import (
     InvalidUrlError,
     IOInWorkflowError,
     LeaseLostError,
+    LinkDownError,
     MaxStepsExceededError,
     NonDeterministicError,
     NonRetryableError,
     NotADatabaseError,
+    NotAskedError,
     NotSerializableError,
     ParamsInvalidError,
     PayloadTooLargeError,
+    Rejected,
     RunCancelledError,
     RunError,
     RunFailedError,
     RunTerminatedError,
+    RunTimeoutError,
     SchemaVersionError,
     StateError,
     StepError,
@@ -73,9 +78,9 @@ from holdfast.kernel.attempt import StepTx, Transaction, context_values
 from holdfast.ports import Clock, Randomness, Runtime
 from holdfast.runner.config import WorkerConfig
 from holdfast.workflow.channels import Channel, Selected, select
-from holdfast.workflow.context import Context, RunInfo
-from holdfast.workflow.driver import Workflow
+from holdfast.workflow.context import Context, RunInfo, Workflow
 from holdfast.workflow.event import Event
+from holdfast.workflow.processes import Cancel, Child, Exit, LinkDown, Message
 from holdfast.workflow.steps import Step
 
 __version__ = "0.1.0"
@@ -85,8 +90,11 @@ __all__ = [
     "AuthRequest",
     "Authorize",
     "BearerTokens",
+    "Cancel",
     "Channel",
     "ChannelClosed",
+    "Child",
+    "ChildError",
     "Clock",
     "Context",
     "DefinitionError",
@@ -95,6 +103,7 @@ __all__ = [
     "ErrorInfo",
     "Event",
     "EventRecord",
+    "Exit",
     "Handle",
     "History",
     "Holdfast",
@@ -117,22 +126,28 @@ __all__ = [
     "InvalidUrlError",
     "LeaseLostError",
     "Limits",
+    "LinkDown",
+    "LinkDownError",
     "LogLine",
     "MaxStepsExceededError",
+    "Message",
     "NonDeterministicError",
     "NonRetryableError",
     "NotADatabaseError",
+    "NotAskedError",
     "NotSerializableError",
     "Page",
     "ParamsInvalidError",
     "PayloadTooLargeError",
     "Randomness",
+    "Rejected",
     "Retry",
     "RunCancelledError",
     "RunError",
     "RunFailedError",
     "RunInfo",
     "RunTerminatedError",
+    "RunTimeoutError",
     "Runtime",
     "SchemaVersionError",
     "Selected",

@@ -8,7 +8,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast.client import Client, Handle, Start
 from holdfast.core import codec
@@ -22,14 +22,14 @@ from holdfast.http.auth import Authorize, check_authorize
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.notify import Hub
-from holdfast.kernel.requests import Requests
+from holdfast.kernel.requests import Requests, StartOptions, timeout_ms
 from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers, milliseconds
 from holdfast.runner.attempts import Ports
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import Migrated, Store
-from holdfast.workflow.context import Context
-from holdfast.workflow.driver import Workflow, define
+from holdfast.workflow.context import Context, Workflow
+from holdfast.workflow.driver import Manners, define
 from holdfast.workflow.steps import Step, check_raises, check_retry, inspect_step
 
 if TYPE_CHECKING:
@@ -97,7 +97,15 @@ class Holdfast:
 
     @overload
     def workflow(
-        self, /, *, name: str | None = ..., persist: Literal["step", "task"] = ...
+        self,
+        /,
+        *,
+        name: str | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        persist: Literal["step", "task"] = ...,
+        cancel: Literal["raise", "event"] = ...,
+        trap_links: bool = ...,
     ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Workflow[R]]: ...
 
     def workflow(
@@ -106,15 +114,29 @@ class Holdfast:
         /,
         *,
         name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
         persist: Literal["step", "task"] = "step",
+        cancel: Literal["raise", "event"] = "raise",
+        trap_links: bool = False,
     ) -> Any:
         """Register workflow code: ``async def fn(ctx)`` or ``async def fn(ctx, params)``.
 
+        ``retry`` (none by default) and ``timeout`` are for a run as a whole, where its start does not say otherwise.
         ``persist="step"`` makes every step durable before the next begins; ``"task"`` keeps results in memory until
-        the run suspends, which is faster and repeats more after a crash.
+        the run suspends, which is faster and repeats more after a crash. ``cancel="event"`` tells the code of a
+        cancellation by ``ctx.events`` only, ``trap_links`` likewise of a linked run that failed.
         """
         if persist not in ("step", "task"):
             raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
+        if cancel not in ("raise", "event"):
+            raise InvalidOptionError(f"cancel must be 'raise' or 'event', not {cancel!r}")
+        if not isinstance(trap_links, bool):
+            raise InvalidOptionError(f"trap_links must be True or False, not {trap_links!r}")
+        manners = Manners(
+            persist, cancel, trap_links, None if retry is None else check_retry(retry),
+            None if timeout is None else timeout_ms("timeout", timeout),
+        )  # fmt: skip
         local_names = _caller_names()
 
         def register(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[Any]:
@@ -124,7 +146,7 @@ class Holdfast:
                 function,
                 limits=self.limits,
                 now=self.runtime.time.now,
-                persist=persist,
+                manners=manners,
                 local_names=local_names,
             )
             self.registry.add(definition)
@@ -187,7 +209,8 @@ class Holdfast:
     def remote(self, name: str, *, params: Any = Any, result: Any = Any) -> Workflow[Any]:
         """Declare a workflow that other processes implement, so that this one can start it."""
         check_workflow_name(name, self.limits)
-        self.registry.add(Definition(name, "workflow", None, codec.decoder(params), codec.decoder(result)))
+        decoders = codec.decoder(params, exact=True), codec.decoder(result)
+        self.registry.add(Definition(name, "workflow", None, *decoders, params_type=params))
         return Workflow(name, _not_here)
 
     # --- opening
@@ -231,20 +254,27 @@ class Holdfast:
 
     @overload
     async def start(
-        self, workflow: Workflow[R], params: Any = ..., *, id: str | None = ..., **options: Any
+        self, workflow: Workflow[R], params: Any = ..., *, connection: Any = ..., **options: Unpack[StartOptions]
     ) -> Handle[R]: ...
 
     @overload
-    async def start(self, workflow: str, params: Any = ..., *, id: str | None = ..., **options: Any) -> Handle[Any]: ...
+    async def start(
+        self, workflow: str, params: Any = ..., *, connection: Any = ..., **options: Unpack[StartOptions]
+    ) -> Handle[Any]: ...
 
     async def start(
-        self, workflow: Workflow[Any] | str, params: Any = None, *, id: str | None = None, **options: Any
+        self,
+        workflow: Workflow[Any] | str,
+        params: Any = None,
+        *,
+        connection: Any = None,
+        **options: Unpack[StartOptions],
     ) -> Handle[Any]:
         """Start a run; returns once it is durable. An ``id`` that exists gives a handle to what is there.
 
         With ``connection=``, your own to the same database, it is durable when your transaction commits.
         """
-        return await self._opened().client.start(workflow, params, id=id, **options)
+        return await self._opened().client.start(workflow, params, connection=connection, **options)
 
     async def start_many(self, workflow: Workflow[R] | str, starts: Iterable[Start]) -> list[Handle[R]]:
         """Start a batch in one transaction; ids that exist, and repeats, are left out of the result."""
@@ -258,11 +288,15 @@ class Holdfast:
         workflow: Workflow[Any] | str | None = None,
         *,
         status: str | None = None,
+        search: Mapping[str, Any] | None = None,
         cursor: str | None = None,
         limit: int = 25,
     ) -> Page[InstanceSummary]:
-        """Instances, newest first, a page at a time."""
-        return await self._opened().client.list(workflow, status=status, cursor=cursor, limit=limit)
+        """Instances, newest first, a page at a time.
+
+        ``search``: attributes they must have, equal (``{"customer": "c-1"}``) or compared (``{"total": (">=", 100)}``).
+        """
+        return await self._opened().client.list(workflow, status=status, search=search, cursor=cursor, limit=limit)
 
     async def workers(self) -> builtins.list[WorkerInfo]:
         """The workers of this database, the longest running first; those that died too, for a day."""
@@ -317,7 +351,7 @@ class OpenApp:
         self.hub = Hub()
         self._app = app
         self._spawn = spawn
-        requests = Requests(app.registry, app.limits, app.runtime)
+        requests = Requests(app.registry, app.limits, app.runtime, store.clock)
         self.client = Client(store, app.registry, self.hub, requests, app.limits, store.clock)
         self.ports = Ports(milliseconds(store.clock), timers, spawn, requests, store.begin)
         self.worker: Worker | None = None

@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 from holdfast.core import codec, durations, history
+from holdfast.core.attributes import condition
 from holdfast.core.durations import Duration
 from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
 from holdfast.core.model import (
+    ChildRecord,
     EventRecord,
     History,
     InstanceDescription,
@@ -40,6 +42,7 @@ from holdfast.errors import (
     InvalidCursorError,
     InvalidOptionError,
     ParamsInvalidError,
+    Rejected,
     RunCancelledError,
     RunFailedError,
     RunTerminatedError,
@@ -47,27 +50,40 @@ from holdfast.errors import (
 from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.ends import Ends, Expected
 from holdfast.kernel.notify import Hub
-from holdfast.kernel.requests import ON_CONFLICT, ON_REUSE, Requests
+from holdfast.kernel.options import RunOptions
+from holdfast.kernel.requests import START_OPTIONS, Requests, check_known
 from holdfast.ports import Clock
 from holdfast.store.protocol import (
+    ANY_TOPIC,
     FIRST_EPOCH,
+    Answer,
+    Claim,
+    Claimant,
+    Condition,
     Created,
     Finish,
     ListQuery,
     Mail,
+    NewEvent,
     NewRun,
     PageQuery,
+    Relations,
+    Reply,
     RunRecord,
     Sent,
     Signal,
+    Steered,
     Store,
     StoredLog,
+    Watch,
 )
 
 R = TypeVar("R", covariant=True)
 T = TypeVar("T")
 
 _CURSOR_DIGITS = 18
+_SHOWN = 5
+"""How many runs a sentence names."""
 _LAST_POSITION = 10**_CURSOR_DIGITS - 1
 
 
@@ -80,6 +96,10 @@ class LocalWorker(Protocol):
     def reserve(self, workflow: str, queue: str) -> bool: ...
 
     def begin(self, created: Created) -> None: ...
+
+    def claimant(self, workflow: str) -> Claimant | None: ...
+
+    def take(self, claim: Claim) -> None: ...
 
     def cancel_reservation(self) -> None: ...
 
@@ -137,7 +157,7 @@ class Client:
         self._clock = clock
         self._ends = Ends(store, hub)
         self.worker: LocalWorker | None = None
-        self._beginning: set[asyncio.Task[None]] = set()
+        self._beginning: set[asyncio.Task[Any]] = set()
 
     async def close(self) -> None:
         await asyncio.gather(*self._beginning, return_exceptions=True)
@@ -150,27 +170,20 @@ class Client:
         workflow: Any,
         params: Any = None,
         *,
-        id: str | None = None,
-        on_conflict: str = "use_existing",
-        on_reuse: str = "use_existing",
-        queue: str = "default",
-        priority: int = 0,
-        start_delay: Duration | None = None,
         eager: bool = True,
         connection: Any = None,
+        **options: Any,
     ) -> Handle[Any]:
-        _check_choice("on_conflict", on_conflict, ON_CONFLICT)
-        _check_choice("on_reuse", on_reuse, ON_REUSE)
         if not isinstance(eager, bool):
             raise InvalidOptionError(f"eager must be True or False, not {eager!r}")
-        new = self._requests.new_run(workflow, params, id=id, queue=queue, priority=priority, start_delay=start_delay)
+        check_known(options, START_OPTIONS)
+        new = self._requests.new_run(workflow, params, **options)
         if connection is None:
             created, expected = await self._create(new, eager=eager)
         else:
             # It is there when the caller commits, and who looks for work finds it then.
             [created], expected = await self._store.create([new], connection=connection), None
-        if not created.created:
-            _check_existing(created.run, on_conflict, on_reuse)
+        _check_created(created)
         return Handle(self, self._registry.get(new.workflow), new.instance_id, expected)
 
     async def _create(self, new: NewRun, *, eager: bool) -> tuple[Created, Expected | None]:
@@ -178,6 +191,7 @@ class Client:
         worker = self.worker if eager and not new.delay_ms else None
         if worker is None or not worker.reserve(new.workflow, new.queue):
             [created] = await self._store.create([new])
+            self._after_create(created)
             self._hub.work()
             return created, None
         new.owner, new.lease_ms = worker.id, worker.lease_ms
@@ -192,12 +206,19 @@ class Client:
         except BaseException:
             worker.cancel_reservation()
             raise
+        self._after_create(created)
         if not created.created:
             worker.cancel_reservation()
             return created, None
         expected = self._ends.expect(created.run.run)
         worker.begin(created)
         return created, expected
+
+    def _after_create(self, created: Created) -> None:
+        if created.touched is not None:
+            self._hub.touched(created.touched)
+        if created.run.expires_at is not None:
+            self._hub.work(created.run.expires_at)
 
     async def _begin_anyway(self, new: NewRun, worker: LocalWorker) -> None:
         """Begin a run whose creation was cut off, made or not."""
@@ -221,11 +242,11 @@ class Client:
 
     async def create(self, workflow: Any, params: Any = None, *, id: str | None = None) -> InstanceSummary:
         """Start a run whose id must be new; the instance as it was made."""
-        created, expected = await self._create(self._requests.new_run(workflow, params, id=id), eager=True)
+        new = self._requests.new_run(workflow, params, id=id, on_conflict="fail", on_reuse="reject")
+        created, expected = await self._create(new, eager=True)
         if expected is not None:
             expected.end.cancel()  # nobody waits for its end here
-        if not created.created:
-            _check_existing(created.run, "fail", "reject")
+        _check_created(created)
         return self._summary(created.run)
 
     async def create_many(self, workflow: Any, starts: Sequence[Start]) -> list[InstanceSummary]:
@@ -277,6 +298,8 @@ class Client:
     async def describe(self, workflow: str, id: str) -> InstanceDescription:
         row = await self.find(workflow, id)
         facts = await self._store.facts(row.run)
+        relations = await self._store.relations(row.run)
+        before = await self._store.find(workflow, id, row.number - 1) if _waits_for_start(row) else None
         steps = history.steps_of(row.number, facts, {})
         updated = max([row.updated_at, *(f.at for f in facts)])
         return InstanceDescription(
@@ -293,10 +316,18 @@ class Client:
             started_at=optional_from_ms(row.started_at),
             completed_at=optional_from_ms(row.completed_at),
             current_step=history.current_step(steps),
-            why=self._why(row, steps),
+            why=self._why(row, steps, relations) + _after(before) + _linked(row, relations),
+            memo=codec.plain(row.memo) or {},
+            search=codec.plain(row.search) or {},
+            parent=row.parent,
+            children=[ChildRecord(child.pid, child.status.value) for child in relations.children],
+            links=[pid for pid, watch in relations.watches if watch & Watch.LINK],
+            monitors=[pid for pid, watch in relations.watches if watch & Watch.MONITOR],
+            attempt=row.attempt,
+            summary=RunOptions.decode(row.options).summary,
         )
 
-    def _why(self, row: RunRecord, steps: Sequence[StepRecord]) -> str:
+    def _why(self, row: RunRecord, steps: Sequence[StepRecord], relations: Relations) -> str:
         now = to_ms(self._clock.now())
         if row.status.terminal:
             return _why_ended(row)
@@ -304,15 +335,17 @@ class Client:
             return "a pause was asked for; it takes effect when the step in flight has ended"
         if row.status is Status.PAUSED:
             return f"paused: {row.note}" if row.note else "paused by a person; resume it to go on"
-        waiting = history.why_waiting(list(steps), now)
+        waiting = "; ".join(filter(None, (history.why_waiting(list(steps), now), _awaited(row, steps, now))))
         if row.owner is not None:
             return waiting or "running workflow code or its first step"
         if waiting and (row.run_at is None or row.run_at > now):
             return waiting
+        if row.run_at is None and relations.watches:
+            return f"waiting for {_watched(relations)} to end, or for a cancellation"
         if row.run_at is None:
             return "waiting for something inside the workflow that nothing outside will bring about"
         if row.run_at > now:
-            return f"due at {from_ms(row.run_at):%Y-%m-%d %H:%M:%S} UTC"
+            return _why_later(row)
         if row.workflow not in self._registry.runnable():
             return f"due, but this process has no workflow {row.workflow!r} registered; a worker that has must take it"
         return f"due, and waiting for a worker of queue {row.queue!r}"
@@ -394,14 +427,25 @@ class Client:
     async def terminate(self, workflow: str, id: str, reason: str | None = None) -> None:
         if reason is not None and not isinstance(reason, str):
             raise InvalidOptionError(f"reason must be text, not {reason!r}")
-        row = self._found(workflow, id, await self._store.terminate(workflow, id, reason))
-        _refuse_terminal(row, "terminated")
-        self._hub.signal(row.run, None)
-        self._hub.ended(row.run, None)
+        self._steered(workflow, id, await self._store.terminate(workflow, id, reason), "terminated")
+
+    async def cancel(self, workflow: str, id: str, reason: str | None = None, deadline: Duration | None = None) -> None:
+        payload, deadline_ms = self._requests.cancellation(reason, deadline)
+        self._steered(workflow, id, await self._store.cancel(workflow, id, payload, deadline_ms), "cancelled")
+
+    def _steered(self, workflow: str, id: str, steered: Steered, what: str) -> None:
+        _refuse_terminal(self._found(workflow, id, steered.run), what)
+        self._hub.touched(steered.touched)
 
     async def restart(self, workflow: str, id: str) -> None:
         before = await self.find(workflow, id)
-        self._found(workflow, id, await self._store.restart(workflow, id))
+        options = RunOptions.decode(before.options)
+        if options.execution_ms is not None:
+            options = options.ending(to_ms(self._clock.now()) + options.execution_ms)
+        expires_ms, expiry = options.expiry(to_ms(self._clock.now()))
+        steered = await self._store.restart(workflow, id, expires_ms, expiry, options.encode())
+        self._found(workflow, id, steered.run)
+        self._hub.touched(steered.touched)
         self._hub.signal(before.run, None)
         self._hub.ended(before.run, None)
         self._hub.work()
@@ -417,17 +461,85 @@ class Client:
         connection: Any = None,
     ) -> InstanceStatus:
         new = self._requests.new_event(workflow, id, type, payload, id=event_id)
-        [sent] = await self._store.send([new], connection=connection)
+        sent = await self._send(new, connection)
         return self.status_of(self._after_send(workflow, id, sent))
+
+    async def _send(self, event: NewEvent, connection: Any = None) -> Sent:
+        """Send an event; a run that it wakes goes on at once in the worker here, if that has room."""
+        worker = self.worker if connection is None else None
+        claimant = worker.claimant(event.workflow) if worker is not None else None
+        if worker is None or claimant is None:
+            [sent] = await self._store.send([event], connection=connection)
+            return sent
+        # Once it is claimed it has to go on, also when the caller stops waiting.
+        sending = asyncio.ensure_future(self._send_and_take(replace(event, claimant=claimant), worker))
+        self._beginning.add(sending)
+        sending.add_done_callback(self._beginning.discard)
+        return await asyncio.shield(sending)
+
+    async def _send_and_take(self, event: NewEvent, worker: LocalWorker) -> Sent:
+        claim = None
+        try:
+            [sent] = await self._store.send([event])
+            claim = sent.claim
+        finally:
+            if claim is None:
+                worker.cancel_reservation()
+        if claim is not None:
+            worker.take(claim)
+        return sent
 
     def _after_send(self, workflow: str, id: str, sent: Sent) -> RunRecord:
         row = self._found(workflow, id, sent.run)
         if not sent.accepted:
             _refuse_terminal(row, "sent an event")
-        if sent.woken:
+        if sent.woken and sent.claim is None:
             self._hub.work()
             self._hub.signal(row.run, Signal.MAIL)
         return row
+
+    async def ask(self, workflow: str, id: str, topic: str, payload: Any, timeout: Duration | None) -> Any:
+        """Send a message and wait until the run's code answers it."""
+        seconds = _seconds(timeout)
+        key = self._requests.new_id()
+        new = replace(self._requests.new_event(workflow, id, topic, payload, id=key), ask=key)
+        row = self._after_send(workflow, id, await self._send(new))
+        async with asyncio.timeout(seconds):
+            reply = await self._answer(row, key)
+        value = codec.plain(reply.value)
+        if not reply.ok:
+            raise Rejected(f"{workflow}/{id} rejected {topic!r}: {shown(value)}", value)
+        return value
+
+    async def _answer(self, row: RunRecord, key: str) -> Reply:
+        """Wait for an answer: of the run that was asked, or of one that came after it and got its mail."""
+        version: int | None = None
+        while True:
+            heard = self._hub.wait_for_answer()
+            try:
+                current = await self.find(row.workflow, row.instance_id)
+                reply = await self._store.reply(row.run, key)
+                if reply is None and current.run != row.run:
+                    reply = await self._store.reply(current.run, key)
+                if reply is not None:
+                    return reply
+                if current.status.terminal:
+                    raise InstanceTerminalError(
+                        f"run {row.workflow}/{row.instance_id} ended ({current.status.value}) without an answer"
+                    )
+                version = await self._next_change(version, heard)
+            finally:
+                heard.cancel()
+
+    async def _next_change(self, version: int | None, heard: asyncio.Future[None]) -> int | None:
+        """Wait until something was written, here or elsewhere."""
+        changed: asyncio.Future[int] = asyncio.ensure_future(self._store.changed(version))
+        either: list[asyncio.Future[Any]] = [changed, heard]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            return changed.result() if changed.done() else version
+        finally:
+            changed.cancel()
 
     # --- waiting for the end
 
@@ -488,13 +600,14 @@ class Client:
         workflow: Any = None,
         *,
         status: str | None = None,
+        search: Mapping[str, Any] | None = None,
         cursor: str | None = None,
         limit: int = 25,
     ) -> Page[InstanceSummary]:
         if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self._limits.page_size:
             raise InvalidOptionError(f"limit must be between 1 and {self._limits.page_size}, not {limit!r}")
         name = None if workflow is None else self._requests.definition(workflow).name
-        query = ListQuery(name, _status(status), _position(cursor, "i"), limit + 1)
+        query = ListQuery(name, _status(status), _position(cursor, "i"), limit + 1, _conditions(search))
         rows = await self._store.list(query)
         more = len(rows) > limit
         items = [self._summary(row) for row in rows[:limit]]
@@ -530,8 +643,8 @@ class Handle(Generic[R]):
         Raises ``RunFailedError``, ``RunTerminatedError`` or ``RunCancelledError`` when it ended otherwise, and
         ``TimeoutError`` when the wait, not the run, took too long.
         """
-        waiting = self._client.ended(self.workflow, self.id, self._expected)
-        end = await (waiting if timeout is None else _within(waiting, timeout))
+        async with asyncio.timeout(_seconds(timeout)):
+            end = await self._client.ended(self.workflow, self.id, self._expected)
         if end.status is Status.COMPLETE:
             return self._definition.decode_output(codec.plain(end.output))  # type: ignore[no-any-return]
         raise _run_error(self.pid, end)
@@ -553,6 +666,18 @@ class Handle(Generic[R]):
     async def terminate(self, reason: str | None = None) -> None:
         """End it now, for good; nothing in flight can overwrite that."""
         await self._client.terminate(self.workflow, self.id, reason)
+
+    async def cancel(self, reason: str | None = None, deadline: Duration | None = None) -> None:
+        """Ask it to cancel: its code gets ``CancelledError`` and may clean up. At the deadline it is terminated."""
+        await self._client.cancel(self.workflow, self.id, reason, deadline)
+
+    async def ask(self, topic: str, payload: Any = None, timeout: Duration | None = None) -> Any:
+        """Send a message and wait for the answer that the run's code gives by ``msg.reply``.
+
+        Raises ``Rejected`` on ``msg.reject``, ``TimeoutError`` when none came in time, ``InstanceTerminalError`` when
+        the run ended without one.
+        """
+        return await self._client.ask(self.workflow, self.id, topic, payload, timeout)
 
     async def restart(self) -> None:
         """Begin again from the start under the next run number; the old run stays readable."""
@@ -583,14 +708,13 @@ class Handle(Generic[R]):
 # --- shapes
 
 
-async def _within(waiting: Awaitable[T], timeout: Duration) -> T:
-    async with asyncio.timeout(durations.to_ms(timeout, "timeout") / 1000):
-        return await waiting
+def _seconds(timeout: Duration | None) -> float | None:
+    return None if timeout is None else durations.to_ms(timeout, "timeout") / 1000
 
 
 def _run_error(pid: str, end: RunRecord | Finish) -> Exception:
     if end.status is Status.TERMINATED:
-        reason = end.note if isinstance(end, RunRecord) and end.note else "no reason given"
+        reason = end.note or "no reason given"
         return RunTerminatedError(f"run {pid} was terminated ({reason})", ErrorInfo("Terminated", reason))
     info = Failure.decode(end.error).info if end.error else ErrorInfo("Unknown", "no error was recorded")
     if end.status is Status.CANCELLED:
@@ -609,6 +733,46 @@ def _why_ended(row: RunRecord) -> str:
     return f"{row.status.value}: {row.note}" if row.note else row.status.value
 
 
+def _why_later(row: RunRecord) -> str:
+    """It is due in a while, and has no step that says why."""
+    when = f"{from_ms(row.run_at or 0):%Y-%m-%d %H:%M:%S} UTC"
+    if row.started_at is not None:
+        return f"due at {when}"
+    if row.attempt > 1:
+        return f"waiting for attempt {row.attempt} of the workflow at {when}"
+    return f"waiting for its start at {when}"
+
+
+def _awaited(row: RunRecord, steps: Sequence[StepRecord], now: int) -> str:
+    """The messages that the code waits for, as far as it does not by steps."""
+    topics = sorted(row.topics - {step.wait_event_type for step in steps})
+    if not topics or row.owner is not None:
+        return ""
+    since = durations.describe(max(0, now - row.updated_at))
+    if ANY_TOPIC in topics:
+        return f"waiting for a message since {since}"
+    return f"waiting for message {' or '.join(map(repr, topics))} since {since}"
+
+
+def _waits_for_start(row: RunRecord) -> bool:
+    return row.number > 0 and row.started_at is None and not row.status.terminal
+
+
+def _after(before: RunRecord | None) -> str:
+    """How the last attempt, or the last tick of a schedule, came out."""
+    return "" if before is None else f"; run {before.number} was {_why_ended(before)}"
+
+
+def _watched(relations: Relations) -> str:
+    pids = [pid for pid, _ in relations.watches]
+    return ", ".join(pids[:_SHOWN]) + (" …" if len(pids) > _SHOWN else "")
+
+
+def _linked(row: RunRecord, relations: Relations) -> str:
+    links = [pid for pid, watch in relations.watches if watch & Watch.LINK][:_SHOWN]
+    return f"; linked to {', '.join(links)}" if links and not row.status.terminal else ""
+
+
 def _refuse_terminal(row: RunRecord, what: str) -> None:
     if row.status.terminal:
         raise InstanceTerminalError(
@@ -617,18 +781,28 @@ def _refuse_terminal(row: RunRecord, what: str) -> None:
         )
 
 
-def _check_existing(row: RunRecord, on_conflict: str, on_reuse: str) -> None:
-    policy = on_reuse if row.status.terminal else on_conflict
-    if policy in ("fail", "reject"):
+def _check_created(created: Created) -> None:
+    row = created.run
+    if created.answer is Answer.EXISTS:
         raise InstanceExistsError(
             f"instance {row.instance_id!r} of {row.workflow!r} exists already ({row.status.value})"
         )
+    if created.answer is Answer.ENDED:
+        _refuse_terminal(row, "sent messages")
 
 
 def _check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     if value not in choices:
         raise InvalidOptionError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
     return str(value)
+
+
+def _conditions(search: Mapping[str, Any] | None) -> Sequence[Condition]:
+    if search is None:
+        return ()
+    if not isinstance(search, Mapping):
+        raise InvalidOptionError(f"search must be a mapping of names to values, not {shown(search)}")
+    return [Condition(*condition(key, asked)) for key, asked in search.items()]
 
 
 def _status(value: str | None) -> Status | None:
@@ -691,6 +865,7 @@ def _event(number: int, mail: Mail) -> EventRecord:
         created_at=from_ms(mail.created_at),
         delivered_at=optional_from_ms(mail.delivered_at),
         consumed_by_step_key=mail.consumed_by,
+        sender=mail.sender,
     )
 
 

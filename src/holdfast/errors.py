@@ -28,6 +28,7 @@
     │   ├── RunFailedError                  RUN_FAILED
     │   ├── RunTerminatedError              RUN_TERMINATED
     │   └── RunCancelledError               RUN_CANCELLED
+    ├── Rejected                            REJECTED: what was asked of a run was refused by its code
     ├── WorkflowCodeError                   raised inside workflow code
     │   ├── IOInWorkflowError               IO_IN_WORKFLOW
     │   ├── DuplicateStepError              DUPLICATE_STEP_KEY
@@ -37,13 +38,17 @@
     │   ├── WorkflowStuckError              WORKFLOW_STUCK
     │   ├── ChannelClosed                   CHANNEL_CLOSED
     │   ├── VersionUnsupportedError         VERSION_UNSUPPORTED
+    │   ├── NotAskedError                   NOT_ASKED
+    │   ├── LinkDownError                   LINK_DOWN
+    │   ├── RunTimeoutError                 RUN_TIMEOUT
     │   └── WaitForEventTimeoutError        WAIT_FOR_EVENT_TIMEOUT
     ├── WorkflowError                       base of users' own structured errors
     │   ├── NonRetryableError               NON_RETRYABLE
     │   └── StepError                       STEP_FAILED
     │       ├── StepTimeoutError            STEP_TIMEOUT
     │       ├── StepMaxAttemptsExceeded     STEP_MAX_ATTEMPTS_EXCEEDED
-    │       └── UniqueConstraintError       STEP_UNIQUE_CONSTRAINT_VIOLATION
+    │       ├── UniqueConstraintError       STEP_UNIQUE_CONSTRAINT_VIOLATION
+    │       └── ChildError                  CHILD_FAILED
     └── StoreError                          the database
         ├── StoreBusyError                  STORE_BUSY
         ├── StoreUnavailableError           STORE_UNAVAILABLE
@@ -197,6 +202,16 @@ class RunCancelledError(RunError):
     code = "RUN_CANCELLED"
 
 
+class Rejected(HoldfastError):  # noqa: N818  (reads like what happened)
+    """The run that was asked answered with ``msg.reject(reason)``; ``reason`` is what it gave."""
+
+    code = "REJECTED"
+
+    def __init__(self, message: str, reason: Any = None) -> None:
+        super().__init__(message)
+        self.reason = reason
+
+
 class WorkflowCodeError(HoldfastError):
     code = "WORKFLOW_CODE_ERROR"
 
@@ -237,6 +252,24 @@ class VersionUnsupportedError(WorkflowCodeError):
 
 class ChannelClosed(WorkflowCodeError):  # noqa: N818  (reads like what happened)
     code = "CHANNEL_CLOSED"
+
+
+class NotAskedError(WorkflowCodeError):
+    """A message was answered whose sender does not wait for an answer, or has got one."""
+
+    code = "NOT_ASKED"
+
+
+class LinkDownError(WorkflowCodeError):
+    """A run that this one is linked to did not end well."""
+
+    code = "LINK_DOWN"
+
+
+class RunTimeoutError(WorkflowCodeError, TimeoutError):
+    """The run, or its instance as a whole, took longer than it was allowed to."""
+
+    code = "RUN_TIMEOUT"
 
 
 class WaitForEventTimeoutError(WorkflowCodeError, TimeoutError):
@@ -311,6 +344,17 @@ class StepMaxAttemptsExceeded(StepError):  # noqa: N818  (the name is part of th
 
 class UniqueConstraintError(StepError):
     code = "STEP_UNIQUE_CONSTRAINT_VIOLATION"
+
+
+class ChildError(StepError):
+    """A child did not end well. ``pid`` says which, ``status`` how; its causes are on ``__cause__``."""
+
+    code = "CHILD_FAILED"
+
+    def __init__(self, message: str, *, pid: str = "", status: str = "errored", **rest: Any) -> None:
+        super().__init__(message, **rest)
+        self.pid = pid
+        self.status = status
 
 
 class StoreError(HoldfastError):

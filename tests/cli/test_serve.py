@@ -9,6 +9,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -53,6 +54,15 @@ async def holds(ctx: Context) -> None:
 @app.workflow
 async def blocks(ctx: Context) -> None:
     await ctx.do("block", block)
+"""
+FAST = """
+async def loop():
+    return type(asyncio.get_running_loop()).__module__
+
+
+@app.workflow
+async def fast(ctx: Context) -> str:
+    return await ctx.do("loop", loop)
 """
 GUARDED = """
 from holdfast.http.auth import Authorize, Denied
@@ -135,6 +145,31 @@ def test_it_serves_and_works_until_a_signal(folder: Path, started: list[Served],
     assert "Worker  runs greet, holds, blocks\n" in served.said
     assert served.said.endswith("INFO stopped\n")
     assert "Traceback" not in served.said
+
+
+def test_it_runs_on_the_fast_loop_and_parser(folder: Path, started: list[Served]) -> None:
+    (folder / "shop.py").write_text(APP + FAST)
+    server = serve(started, folder, "--worker")
+    address = urlsplit(server.base)
+
+    server.run("instances", "create", "-w", "fast", "-i", "f")
+    get = "instances", "get", "-w", "fast", "-i", "f", "--full"
+    done = wait_for(lambda: server.run(*get).stdout, lambda out: "complete" in out)
+    with socket.create_connection((address.hostname, address.port), timeout=30) as connection:
+        connection.sendall(b"no HTTP\r\n\r\n")
+        answer = connection.recv(10_000)
+
+    assert "uvloop" in done
+    assert b'"code": "INVALID_REQUEST"' in answer  # which only this package's protocol says
+
+
+def test_it_listens_on_this_machine_only(folder: Path, started: list[Served]) -> None:
+    port = urlsplit(serve(started, folder).base).port
+
+    tables = [Path("/proc/net/tcp"), Path("/proc/net/tcp6")]
+    rows = [row.split() for table in tables if table.exists() for row in table.read_text().splitlines()[1:]]
+    listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
+    assert listening == [f"0100007F:{port:04X}"]
 
 
 def test_without_a_worker_runs_are_left_to_others(folder: Path, started: list[Served]) -> None:

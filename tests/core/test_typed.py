@@ -16,6 +16,8 @@ from typing import (
     Generic,
     Literal,
     NamedTuple,
+    Never,
+    NoReturn,
     NotRequired,
     Optional,
     TypedDict,
@@ -37,7 +39,11 @@ T = TypeVar("T")
 
 
 def back(value: Any, annotation: Any) -> Any:
-    return decoder(annotation)(plain(encode(value, what="value")))
+    """What is read of what was written; an exact reader, which refuses more, reads the same."""
+    written = plain(encode(value, what="value"))
+    read, exact = decoder(annotation)(written), decoder(annotation, exact=True)(written)
+    assert (exact, type(exact)) == (read, type(read))
+    return read
 
 
 class Colour(Enum):
@@ -206,6 +212,7 @@ def test_no_annotation_leaves_the_value_alone() -> None:
     value = {"a": [1]}
     assert decoder(Parameter.empty)(value) is value
     assert decoder(Any)(value) is value
+    assert decoder(NoReturn)(None) is decoder(Never)(None) is None  # of steps that only raise
     assert decoder(dict)(value) is value
 
 
@@ -306,6 +313,18 @@ def test_user_data_in_a_schema_is_not_taken_for_schema() -> None:
 
     assert decoder(Tricky)({}).data == {"type": "bytes"}
     assert decoder(Tricky)({"kind": "str"}).kind == "str"
+
+
+def test_a_field_may_be_called_anything() -> None:
+    class Named(BaseModel):
+        metadata: bytes
+        default: bytes
+        type: bytes
+        members: list[bytes]
+
+    named = Named(metadata=b"\xff", default=b"\xfe", type=b"\xfd", members=[b"\xfc"])
+
+    assert back(named, Named) == named
 
 
 def test_pydantic_is_left_as_it_was_found() -> None:

@@ -38,6 +38,153 @@ EXPECTED = {
         "steps: 8 - page-3 took 2 attempts",
         "fastest: near",
     ],
+    "processes/ask_status.py": [
+        "from outside: {'status': 'processing', 'progress': 75}",
+        "from a run: {'status': 'processing', 'progress': 75}",
+        "rejected: not for you",
+        "no answer in time",
+        "stopped",
+    ],
+    "processes/attributes.py": [
+        "of ann: ['order-1', 'order-2']",
+        "of 100 and more: ['order-2', 'order-3']",
+        "both: ['order-2']",
+        "from the web: ['order-1', 'order-2', 'order-3']",
+        "shipped: ['order-3'] processing: ['order-1', 'order-2']",
+        "{'notes': 'priority customer', 'source': 'web'}",
+    ],
+    "processes/cancel_deadline.py": [
+        "RunCancelledError",
+        "RunTerminatedError",
+        "stopped by myself: closing time",
+        "released: ['tidy']",
+    ],
+    "processes/child_errors.py": [
+        "NoCustomerError: no customer c-1 (NotFound, {'id': 'c-1'}), because of NoCustomerError: no customer c-1",
+        "LookupError: cannot go on (Internal, None), because of NoCustomerError: no customer c-2",
+        "exit: NotFound: no customer c-3",
+    ],
+    "processes/context_values.py": [
+        "user user-1",
+        "steps ['charged for tenant-1', 'audited req-abc']",
+        "child {'user_id': 'robot', 'tenant': 'tenant-1', 'request_id': 'req-abc'}",
+    ],
+    "processes/counter.py": [
+        "increment: ack",
+        "increment: ok 6",
+        "decrement: nak would be negative",
+        "increment: nak amount must be a number",
+        "finish: ok finishing",
+        "final value: 6",
+    ],
+    "processes/cron.py": [
+        "waiting for its start at 2030-01-01 06:00:00 UTC",
+        "run 0 at Tue 06:00",
+        "run 1 at Tue 12:00",
+        "run 2 at Fri 12:00",
+        "run 3 at Fri 18:00",
+        "4 reports, terminated: no more reports",
+        "waiting for its start at 2030-01-07 08:30:00 UTC",
+    ],
+    "processes/http_start.py": [
+        "202 order/order-7",
+        "409 None",
+        "order 7 of request req-1",
+    ],
+    "processes/inbox.py": [
+        "{'order': 'o-1', 'status': 'approved'}",
+        "['no use for comment']",
+        "{'order': 'o-2', 'status': 'cancelled', 'reason': 'too late'}",
+    ],
+    "processes/info_and_continue.py": [
+        "account/ann, run 0, attempt 1: balance 0",
+        "account/ann, run 1, attempt 1: balance 10",
+        "account/ann, run 2, attempt 1: balance 20",
+        "in the end: 25",
+        "messages by run: [10, 10, 6]",
+    ],
+    "processes/links.py": [
+        "long_work/short ended: 3 iterations",
+        "link down: long_work/trapped: it was terminated (enough)",
+        "exit: long_work/trapped: it was terminated (enough)",
+        "LinkDownError linked run long_work/partner ended terminated",
+    ],
+    "processes/order.py": [
+        "{'status': 'completed', 'payment': 'payment-a', 'tracking': 'tracking-a'}",
+        "{'status': 'failed', 'error': 'card declined'}",
+        "{'status': 'failed', 'error': 'no address', 'refund': 'payment-c refunded'}",
+    ],
+    "processes/ping_pong.py": [
+        "{'ok': True, 'received': [0, 2, 4]}",
+        "3 pings answered",
+        "{'ok': False, 'error': 'run pong/table-2 does not exist'}",
+    ],
+    "processes/saga.py": [
+        "tracking to Kiel",
+        "   reserve_inventory charge_payment ship",
+        "failed: card declined",
+        "   reserve_inventory charge_payment release_inventory",
+        "failed: too far away",
+        "   reserve_inventory charge_payment ship refund_payment release_inventory",
+    ],
+    "processes/spawn_monitored.py": [
+        "hello ann from a child of one_after_the_other/p-1",
+        "greet/greet-bob: hello bob from a child of at_once/p-2",
+        "greet/greet-cem: hello cem from a child of at_once/p-2",
+        "['hello dana from a child of gathered/p-3', 'hello eli from a child of gathered/p-3']",
+        "['complete', 'complete']",
+    ],
+    "processes/spawn_named.py": [
+        "same run: True",
+        "run order/order-1 exists already",
+        "tea shipped",
+        "run number 1",
+        "bread shipped",
+        "bread shipped",
+        "cake shipped",
+        "instance 'order-2' of 'order' exists already (complete)",
+    ],
+    "processes/start_options.py": [
+        "waiting for its start at 2030-01-01 00:05:00 UTC",
+        "sleeping in 'delivery' on attempt 2",
+        "teapot on attempt 3",
+        "run_timeout: 'soon' cannot be read as a duration",
+    ],
+    "processes/startup_messages.py": [
+        "the same run: True",
+        "counted to 10",
+        "increment {'amount': 2} by listen increment",
+        "increment {'amount': 1} by listen increment",
+        "increment {'amount': 4} by listen increment",
+        "increment {'amount': 3} by listen increment",
+        "finish None by listen finish",
+    ],
+    "processes/step_errors.py": [
+        "reserve: OutOfStockError: no tea left (kind NotFound, retryable False, details {'item': 'tea'}, attempts 1)",
+        "unreliable: GatewayDownError: no answer (kind Internal, retryable None, details None, attempts 3)",
+        "once: GatewayDownError: no answer (kind Internal, retryable None, details None, attempts 1)",
+        "{'reserve': 1, 'unreliable': 4}",
+    ],
+    "processes/timers.py": [
+        "hours slept: 30.0",
+        "['00:00:50 good dog', '00:01:50 bites']",
+        "['01:00', '02:00', '03:00']",
+    ],
+    "processes/topics.py": [
+        "3 jobs",
+        "{'job': 1, 'result': 'done: wash'}",
+        "{'job': 2, 'result': 'done: dry'}",
+        "{'job': 3, 'result': 'done: iron'}",
+    ],
+    "processes/versioning.py": [
+        "old order paid the old way",
+        "new order paid the new way",
+        "[('payment-v2', 2)]",
+    ],
+    "processes/worker_pool.py": [
+        "total: 42",
+        "by worker: {1: [1, 4], 2: [2, 5], 3: [3, 6]}",
+    ],
     "step_transaction.py": [
         "seat 1 for ann",
         "seat 2 for bob",
@@ -51,7 +198,7 @@ EXPECTED = {
 
 
 def test_every_example_is_known_here() -> None:
-    assert sorted(EXPECTED) == sorted(path.name for path in EXAMPLES.glob("*.py"))
+    assert sorted(EXPECTED) == sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py"))
 
 
 @pytest.mark.parametrize("name", EXPECTED)

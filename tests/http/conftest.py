@@ -1,8 +1,12 @@
-"""The shop, open with a worker, and a client that speaks to it in the same process."""
+"""The shop, open with a worker, and a client that speaks to it in the same process.
+
+Modules that test what a store has a part in run on every store; those with ``EVERY_STORE = True`` say so.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
 
 import pytest
 from http_api import Api, client_of, opened
@@ -10,11 +14,32 @@ from http_shop import Gates, make_shop
 
 from holdfast import Holdfast
 from holdfast.testing import Harness
+from postgres_harness import CleanSchemas, HarnessStores
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if getattr(metafunc.module, "EVERY_STORE", False) and "database" in metafunc.fixturenames:
+        metafunc.parametrize("database", ["sqlite", "postgres"], indirect=True)
 
 
 @pytest.fixture
-def shop() -> tuple[Holdfast, Gates]:
-    return make_shop()
+def database(request: pytest.FixtureRequest) -> str:
+    return str(getattr(request, "param", "sqlite"))
+
+
+@pytest.fixture
+def where(database: str) -> Iterator[dict[str, Any]]:
+    """The options of an app that name its database."""
+    if database == "sqlite":
+        yield {"url": "sqlite://"}
+        return
+    with CleanSchemas.one() as (url, schema):
+        yield {"url": url, "schema": schema}
+
+
+@pytest.fixture
+def shop(where: dict[str, Any]) -> tuple[Holdfast, Gates]:
+    return make_shop(**where)
 
 
 @pytest.fixture
@@ -29,8 +54,9 @@ async def api(shop: tuple[Holdfast, Gates]) -> AsyncIterator[Api]:
 
 
 @pytest.fixture
-async def h(shop: tuple[Holdfast, Gates]) -> AsyncIterator[Harness]:
-    async with Harness(shop[0], seed=7) as harness:
+async def h(shop: tuple[Holdfast, Gates], database: str) -> AsyncIterator[Harness]:
+    stores = HarnessStores() if database == "postgres" else None
+    async with Harness(shop[0], seed=7, store=stores) as harness:
         yield harness
 
 

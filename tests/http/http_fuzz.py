@@ -1,9 +1,6 @@
 """Schemathesis against a real server: every check it has, over the document that the server itself gives out.
 
-    python tests/http/http_fuzz.py 20000     at least so many requests
-
-Inputs here are of types that convert nothing. Pydantic's lax ones take more than their schema says (``false`` for an
-``int``), in workflows as everywhere.
+python tests/http/http_fuzz.py 20000     at least so many requests
 """
 
 from __future__ import annotations
@@ -14,37 +11,64 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import uvicorn
-from pydantic import BaseModel, BeforeValidator, ConfigDict
+from pydantic import BaseModel, Field
 
 from holdfast import Context, Holdfast
+from holdfast.cli.protocol import BoundedProtocol
 
 
-def integral(value: Any) -> Any:
-    """To a JSON schema 5.0 is an integer, to a strict ``int`` it is not."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+class Kind(Enum):
+    LETTER = "letter"
+    BOX = "box"
 
 
 class Parcel(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
-
     to: str
-    grams: Annotated[int, BeforeValidator(integral)]
+    grams: int
+    kind: Kind = Kind.BOX
+    price: Decimal | None = None
+    volume: Annotated[float, Field(ge=0)] = 0.0
     fragile: bool = False
+    label: bytes = b""
     tags: list[str] = []
+    rooms: dict[str, int] = {}
     inside: list[Parcel] = []
+
+
+@dataclass
+class Trip:
+    day: date
+    leaves: datetime
+    takes: timedelta
+    size: tuple[int, int] | None = None
+    seats: set[int] = field(default_factory=set)
+    driver: UUID | Literal["nobody"] = "nobody"
 
 
 def make_target(url: str) -> Holdfast:
     app = Holdfast(url)
 
     @app.workflow
+    async def deliver(ctx: Context) -> Any:
+        return [await ctx.listen("parcel").receive(), await ctx.listen("door").receive()]
+
+    @app.workflow
     async def ship(ctx: Context, parcel: Parcel) -> Any:
         ctx.log.info("shipping", {"to": parcel.to})
+        ctx.set_search(fragile=parcel.fragile, kind=parcel.kind.value, placed=ctx.now())
+        ctx.set_memo(to=parcel.to)
         await ctx.do("weigh", str, parcel.grams)
+        courier = await ctx.spawn(deliver, link=True)
+        await ctx.send(courier.pid, "parcel", parcel.grams)
         return (await ctx.wait_for_event("arrived", type="arrived", timeout="1 hour")).payload
 
     @app.workflow
@@ -54,6 +78,10 @@ def make_target(url: str) -> Holdfast:
     @app.workflow(name="no.input")
     async def no_input(_ctx: Context) -> None:
         return None
+
+    @app.workflow
+    async def drive(_ctx: Context, trip: Trip) -> timedelta:
+        return trip.takes
 
     @app.workflow
     async def label(_ctx: Context, text: str | None) -> str:
@@ -76,8 +104,9 @@ class Counting:
 
 @contextmanager
 def served(api: Any) -> Iterator[str]:
-    """A real server in a thread, on a loopback port of its own; its address."""
-    server = uvicorn.Server(uvicorn.Config(api, host="127.0.0.1", port=0, log_level="critical"))
+    """A real server in a thread, on a loopback port of its own, as ``holdfast serve`` has it; its address."""
+    config = uvicorn.Config(api, host="127.0.0.1", port=0, log_level="critical", http=BoundedProtocol)
+    server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:

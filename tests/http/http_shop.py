@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from holdfast import Context, Holdfast, NonRetryableError, Retry
+from holdfast import Cancel, Context, Holdfast, NonRetryableError, Retry
 
 
 @dataclass
@@ -109,4 +109,62 @@ def make_shop(url: str = "sqlite://", **options: Any) -> tuple[Holdfast, Gates]:
         await ctx.wait_for_event("end", type="end", timeout="1 hour")
         return lines
 
+    @app.workflow
+    async def tagged(ctx: Context, attributes: dict[str, Any]) -> None:
+        ctx.set_search(**attributes)
+        await ctx.wait_for_event("go", type="go", timeout="1 hour")
+
+    add_processes(app)
     return app, gates
+
+
+def add_processes(app: Holdfast) -> None:
+    """Workflows that are cancelled, and that have to do with each other."""
+
+    @app.workflow
+    async def tidy(ctx: Context) -> None:
+        try:
+            await ctx.wait_for_event("go", type="go", timeout="1 hour")
+        except asyncio.CancelledError:
+            event = await ctx.events.receive()
+            assert isinstance(event, Cancel)
+            await ctx.do("tidy up", list, [event.reason])
+            raise
+
+    @app.workflow
+    async def stubborn(ctx: Context) -> None:
+        try:
+            await ctx.sleep("sit", "1 day")
+        finally:
+            await ctx.sleep("sit on", "1 day")
+
+    @app.workflow(cancel="event")
+    async def told(ctx: Context) -> list[Any]:
+        event = await ctx.events.receive()
+        assert isinstance(event, Cancel)
+        return [event.reason, event.deadline and event.deadline.isoformat()]
+
+    @app.workflow(retry=Retry(limit=1, delay=0))
+    async def second(ctx: Context) -> None:
+        if ctx.info.attempt == 1:
+            raise ValueError("not the first time")
+        await ctx.wait_for_event("go", type="go", timeout="1 hour")
+
+    @app.workflow
+    async def helper(ctx: Context) -> Any:
+        question = await ctx.listen("question", messages=True).receive()
+        await question.reply(f"yes, {question.payload}")
+        return await ctx.listen("leave").receive()
+
+    @app.workflow
+    async def boss(ctx: Context, friend: str) -> list[Any]:
+        child = await ctx.spawn(helper, id="h", link=True)
+        await ctx.monitor(friend)
+        await ctx.send(friend, "hello", {"from": "boss"})
+        answer = await ctx.ask(child.pid, "question", "boss", timeout="1 minute")
+        await ctx.wait_for_event("go", type="go", timeout="1 hour")
+        await ctx.send(child.pid, "leave", "bye")
+        result = await child.result()
+        await ctx.unmonitor(friend)
+        await ctx.cancel(friend, "enough")
+        return [answer, result]

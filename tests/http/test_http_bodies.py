@@ -70,6 +70,7 @@ async def test_a_value_that_cannot_be_kept_is_refused(api: Api, value: str) -> N
     assert await api.count("echo") == 0
 
 
+@pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize(
     "value",
     [

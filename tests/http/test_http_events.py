@@ -10,6 +10,7 @@ from http_api import Api
 
 from holdfast.testing import Harness
 
+EVERY_STORE = True
 EVENTS = "/waiter/instances/w/events"
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
-from enum import Enum
-from typing import Any, TypedDict
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
+from enum import Enum, IntEnum
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+from uuid import UUID
 
+import jsonschema_rs
 import pytest
-from http_api import Api, client_of
+from http_api import Api, client_of, opened
 from http_fuzz import fuzz
 from http_shop import make_shop
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 from holdfast import BearerTokens, Context, Holdfast, Limits
 
@@ -21,6 +24,15 @@ BASE = "/api/workflows"
 class Colour(Enum):
     RED = "red"
     BLUE = "blue"
+
+
+class Level(IntEnum):
+    LOW = 1
+
+
+class Point(NamedTuple):
+    x: int
+    y: str = ""
 
 
 class Item(BaseModel):
@@ -71,7 +83,7 @@ async def test_an_input_has_the_schema_of_its_annotation() -> None:
 
     order = params_of(document, "order")
     assert (order["required"], order["properties"]["total"]["type"]) == (["id", "total"], "integer")
-    assert params_of(document, "nothing") is None
+    assert params_of(document, "nothing") == {"type": "null"}
     assert params_of(document, "echo") == {}
     assert params_of(document, "chatty") == {"type": "integer"}
     assert params_of(document, "failing") == {"anyOf": [{"type": "string"}, {"type": "null"}]}
@@ -99,8 +111,48 @@ async def test_inputs_of_every_kind_have_a_schema() -> None:
     assert "when" in params_of(document, "elsewhere")["properties"]
 
 
+# of these a JSON schema can only say a part: what text of a number can be converted, that a key has to be such
+# text, how large a number in text may be
+UNSAYABLE = Annotated[int, Field(strict=False)], dict[int, int], Annotated[Decimal, Field(ge=1)]
+VALUES: list[Any] = [
+    None, True, False, 0, 1, 2, 12, -1, 1.0, 1.5, 2**70, "", "0", "1", "12", " 1 ", "1.0", "1e5", "nan", "true", "red",
+    "x", "x\n", "xxxx", "AP8=", "P1D", "1 day", "2024-01-02", "2024-01-02T03:04:05Z", "10:00:00Z",
+    "00000000-0000-0000-0000-000000000001", [], [1], ["1"], [1, 1], [1, "x"], [True], [[1]], {}, {"a": 1}, {"a": "1"},
+    {"1": 1}, {"left": 1}, {"left": 1, "right": {"left": 2}}, {"left": 1, "right": {"left": "2"}}, {"left": True},
+    {"items": []}, {"items": [{}]}, {"items": [{"when": "2024-01-02T03:04:05Z", "colour": "red", "photo": "AP8="}]},
+    {"items": [{"when": 0, "colour": "red", "photo": "AP8="}]}, {"x": 1},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "annotation",
+    [
+        int, float, bool, str, bytes, None, Decimal, datetime, date, time, timedelta, UUID, Colour, Level, Point, Box,
+        Item, Pair, Any, list, dict, list[int], set[int], frozenset[str], tuple[int, str], tuple[int, ...],
+        dict[str, int], Literal["x", 1], Literal[True], int | None, int | str, Pair | int, float | bool,
+        Annotated[int, Field(ge=1)], Annotated[str, Field(max_length=3)], Annotated[list[int], Field(min_length=1)],
+        *UNSAYABLE,
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_the_schema_of_an_input_takes_what_the_server_takes(annotation: Any) -> None:
+    app = Holdfast("sqlite://")
+    app.remote("elsewhere", params=annotation)
+    document = await document_of(app)
+    schema = params_of(document, "elsewhere") | {"components": document["components"]}
+    documented = jsonschema_rs.validator_for(schema, validate_formats=True)
+
+    async with opened(app) as api:
+        for value in VALUES:
+            answer = await api.send("POST", "/elsewhere/instances", json={"params": value})
+            if answer.status_code == 200:
+                assert documented.is_valid(value), value
+            elif annotation not in UNSAYABLE:
+                assert not documented.is_valid(value), value
+
+
 async def test_limits_are_those_of_the_app() -> None:
-    app, _ = make_shop(limits=Limits(instance_id=7, page_size=9, event_type=5, batch=3))
+    app, _ = make_shop(limits=Limits(instance_id=7, page_size=9, event_type=5, batch=3, log_category=8))
     document = await document_of(app)
 
     listing = document["paths"][f"{BASE}/order/instances"]["get"]["parameters"]
@@ -108,6 +160,8 @@ async def test_limits_are_those_of_the_app() -> None:
     batch = document["paths"][f"{BASE}/order/instances/batch"]["post"]["requestBody"]["content"]["application/json"]
     assert batch["schema"]["properties"]["instances"]["maxItems"] == 3
     assert batch["schema"]["properties"]["instances"]["items"]["properties"]["id"]["maxLength"] == 7
+    history = document["paths"][f"{BASE}/{{workflow}}/instances/{{instance_id}}/history"]["get"]["parameters"]
+    assert next(one for one in history if one["name"] == "logCategory")["schema"]["maxLength"] == 8
 
 
 async def test_tokens_are_described() -> None:

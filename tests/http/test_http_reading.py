@@ -12,6 +12,7 @@ from http_shop import make_shop
 from holdfast import Limits
 from holdfast.testing import Harness
 
+EVERY_STORE = True
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 STEP = {
     "stepKey", "name", "type", "status", "attempts", "maxAttempts", "timeoutMs", "nextRetryAt", "wakeAt",
@@ -25,7 +26,10 @@ LOG = {
 
 
 async def test_workflows_are_listed_in_the_order_of_registration_with_and_without_a_slash(api: Api) -> None:
-    names = ["order", "echo", "nothing", "strict", "failing", "sleepy", "waiter", "doors", "retrying", "chatty"]
+    names = [
+        "order", "echo", "nothing", "strict", "failing", "sleepy", "waiter", "doors", "retrying", "chatty", "tagged",
+        "tidy", "stubborn", "told", "second", "helper", "boss",
+    ]  # fmt: skip
 
     assert await api.get("") == await api.get("/") == {"workflows": [{"name": name} for name in names]}
 
@@ -118,10 +122,6 @@ async def test_the_page_size_limit_is_the_apps() -> None:
     async with opened(app) as api:
         assert await api.refused("GET", "/waiter/instances?pageSize=4") == (400, "VALIDATION_ERROR")
         assert await api.get("/waiter/instances", pageSize=3)
-
-
-async def test_a_search_says_that_it_is_not_possible_yet(api: Api) -> None:
-    assert await api.refused("GET", "/waiter/instances?search.customer=ann") == (501, "NOT_IMPLEMENTED")
 
 
 # --- one instance
@@ -367,6 +367,15 @@ async def test_a_cursor_of_an_empty_descending_page_leads_to_what_comes(h: Harne
     found = await virtual.get(path, includeLogs="true", order="desc", logsCursor=empty["logsCursor"])
 
     assert [line["message"] for line in found["logs"]] == ["line 1", "line 0"]
+
+
+async def test_the_longest_category_that_may_be_asked_for_is_the_longest_that_can_be_logged() -> None:
+    app, _ = make_shop(limits=Limits(log_category=70))
+    path = "/waiter/instances/w/history?includeLogs=true&logCategory="
+    async with opened(app) as api:
+        await api.create("waiter", id="w")
+        assert (await api.get(path + "x" * 70))["logs"] == []
+        assert await api.refused("GET", path + "x" * 71) == (400, "VALIDATION_ERROR")
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import pytest
 from http_fuzz import served
 from http_shop import make_shop
 
+from holdfast.cli import protocol
 from holdfast.http import bodies
 
 CREATE = "POST /api/workflows/echo/instances HTTP/1.1\r\nHost: 127.0.0.1\r\n"
@@ -61,6 +62,78 @@ def unharmed(address: str, instances: int = 0) -> None:
     assert httpx.get(f"{base}/_health", timeout=10).json() == {"status": "ok"}
     assert len(httpx.get(f"{base}/echo/instances").json()["instances"]) == instances
     assert time.monotonic() - began < 10
+
+
+def resident() -> int:
+    """Memory of this process now, in bytes."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+HEAD = b"GET /api/workflows HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+ENDLESS = {
+    "many headers": (HEAD, b"X-A: b\r\n" * 8192),
+    "one header": (HEAD + b"X: ", b"x" * 65536),
+    "name of a header": (HEAD, b"x" * 65536),
+    "path": (b"GET /", b"x" * 65536),
+    "trailers": (f"{CREATE}Transfer-Encoding: chunked\r\n\r\n2\r\n{{}}\r\n0\r\n".encode(), b"X-A: b\r\n" * 8192),
+    "extension of a chunk": (f"{CREATE}Transfer-Encoding: chunked\r\n\r\n2;".encode(), b"x" * 65536),
+}
+
+
+@pytest.mark.parametrize("name", ENDLESS)
+def test_an_endless_head_is_refused(address: str, name: str) -> None:
+    start, more = ENDLESS[name]
+    before, sent = resident(), 0
+    with closing(connect(address)) as connection, suppress(ConnectionError):
+        connection.sendall(start)
+        for _ in range(500):
+            connection.sendall(more)
+            sent += len(more)
+    assert sent < 500 * len(more)
+    assert resident() - before < 50_000_000
+    assert httpx.get(f"{address}/api/workflows/_health", timeout=10).status_code == 200
+
+
+def test_a_large_head_is_refused_in_json_and_a_usual_one_is_not(address: str) -> None:
+    def asked(size: int) -> bytes:
+        return talk(address, HEAD + b"Connection: close\r\nX: " + b"x" * size + b"\r\n\r\n")
+
+    assert status(asked(30_000)) == 200
+    with closing(connect(address)) as connection:  # not more than it reads before it refuses
+        connection.sendall(HEAD + b"X: " + b"x" * 66_000)
+        answer = read(connection)
+    assert status(answer) == 431
+    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["code"] == "HEADERS_TOO_LARGE"
+
+
+@pytest.mark.parametrize("start", [b"", b"GET /", HEAD, HEAD + b"X: "])
+def test_half_a_head_is_given_up_after_a_while(address: str, monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
+    monkeypatch.setattr(protocol, "SECONDS", 0.3)
+    with closing(connect(address)) as connection:
+        connection.settimeout(0.05)
+        connection.sendall(start)
+        answer, began = b"", time.monotonic()
+        while not answer and time.monotonic() - began < 30:
+            with suppress(TimeoutError):
+                answer = connection.recv(65536)
+            if start and not answer:
+                with suppress(ConnectionError):
+                    connection.sendall(b"x")  # it drips
+
+    assert status(answer) == 408
+    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["code"] == "REQUEST_TIMEOUT"
+    unharmed(address)
+
+
+def test_a_request_that_takes_longer_than_its_head_may_is_answered(
+    address: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "SECONDS", 0.3)
+    with closing(connect(address)) as connection:
+        connection.sendall(f"{CREATE}Content-Length: 2\r\nConnection: close\r\n\r\n".encode())
+        time.sleep(0.6)
+        connection.sendall(b"{}")
+        assert status(read(connection)) == 200
 
 
 def test_half_a_body_is_given_up_after_a_while(address: str) -> None:

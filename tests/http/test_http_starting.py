@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 from http_api import Api
 
+EVERY_STORE = True
+
 
 async def test_a_new_instance_is_answered_with_its_id_and_status(api: Api) -> None:
     made = await api.post("/echo/instances", {"id": "e-1", "params": {"a": 1}})

@@ -1,4 +1,4 @@
-"""Pause, resume, terminate, restart: what they answer, and what becomes of work in flight."""
+"""Pause, resume, terminate, restart, cancel: what they answer, and what becomes of work in flight."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from http_shop import Gates
 
 from holdfast.testing import Harness
 
+EVERY_STORE = True
+
 
 async def entered(gates: Gates, *keys: str) -> None:
     async def all_there() -> bool:
@@ -18,7 +20,7 @@ async def entered(gates: Gates, *keys: str) -> None:
     await until(all_there)
 
 
-@pytest.mark.parametrize("action", ["pause", "resume", "terminate", "restart"])
+@pytest.mark.parametrize("action", ["pause", "resume", "terminate", "restart", "cancel"])
 async def test_each_answers_ok_and_needs_no_body(api: Api, action: str) -> None:
     await api.create("waiter", id="w")
 
@@ -28,14 +30,14 @@ async def test_each_answers_ok_and_needs_no_body(api: Api, action: str) -> None:
 
 @pytest.mark.parametrize(
     ("action", "expected"),
-    [("pause", 409), ("terminate", 409), ("resume", 200), ("restart", 200)],
+    [("pause", 409), ("terminate", 409), ("cancel", 409), ("resume", 200), ("restart", 200)],
 )
-@pytest.mark.parametrize("end", ["complete", "errored", "terminated"])
+@pytest.mark.parametrize("end", ["complete", "errored", "terminated", "cancelled"])
 async def test_a_run_that_ended_is_only_restarted(api: Api, action: str, expected: int, end: str) -> None:
-    workflow = {"complete": "nothing", "errored": "failing", "terminated": "waiter"}[end]
+    workflow = {"complete": "nothing", "errored": "failing"}.get(end, "waiter")
     await api.create(workflow, id="x")
-    if end == "terminated":
-        await api.post(f"/{workflow}/instances/x/terminate")
+    if workflow == "waiter":
+        await api.post(f"/waiter/instances/x/{'terminate' if end == 'terminated' else 'cancel'}")
     await api.until(workflow, "x", end)
 
     answer = await api.send("POST", f"/{workflow}/instances/x/{action}")
@@ -45,12 +47,6 @@ async def test_a_run_that_ended_is_only_restarted(api: Api, action: str, expecte
         assert answer.json()["code"] == "INSTANCE_TERMINAL"
     if action != "restart":
         assert await api.status(workflow, "x") == end
-
-
-async def test_cancel_says_that_it_is_not_possible_yet(api: Api) -> None:
-    await api.create("waiter", id="w")
-
-    assert await api.refused("POST", "/waiter/instances/w/cancel") == (501, "NOT_IMPLEMENTED")
 
 
 async def test_a_resume_of_a_run_that_is_not_paused_changes_nothing(api: Api) -> None:
@@ -195,7 +191,7 @@ async def test_an_event_sent_before_a_restart_does_not_reach_the_new_run(api: Ap
 
 
 async def test_any_mix_of_commands_at_once_leaves_an_instance_that_can_be_finished(api: Api, gates: Gates) -> None:
-    actions = ["pause", "resume", "terminate", "restart"]
+    actions = ["pause", "resume", "terminate", "restart", "cancel"]
     for round_ in range(5):
         id_ = f"m{round_}"
         await api.create("waiter", id=id_)

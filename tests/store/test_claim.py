@@ -15,7 +15,7 @@ async def test_a_claim_holds_the_run_with_all_that_is_known_of_it(world: World) 
     claim = await world.take("w1")
 
     assert claim.task == TaskRef(run.run, 0, "w1", 1)
-    assert (claim.kind, claim.lost, list(claim.mail)) == (TaskKind.RUN, False, [])
+    assert (claim.kind, claim.lost, list(claim.mailbag.mail)) == (TaskKind.RUN, False, [])
     assert (claim.run.params, claim.run.owner, claim.run.status) == (b"[1]", "w1", Status.ACTIVE)
     assert claim.run == await world.find("a")
 
@@ -184,12 +184,12 @@ async def test_a_claim_brings_the_undelivered_mail_in_order(world: World) -> Non
 
     claims = {claim.run.instance_id: claim for claim in (await world.claim()).claims}
 
-    assert [(mail.n, mail.type, mail.payload) for mail in claims["a"].mail] == [
+    assert [(mail.n, mail.type, mail.payload) for mail in claims["a"].mailbag.mail] == [
         (1, "one", b"one"),
         (2, "two", b"two"),
         (3, "three", b"three"),
     ]
-    assert list(claims["b"].mail) == []
+    assert list(claims["b"].mailbag.mail) == []
 
 
 async def test_the_kind_says_why_a_task_is_due(world: World) -> None:

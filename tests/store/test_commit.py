@@ -191,8 +191,8 @@ async def test_a_delivered_event_is_consumed_by_its_step(world: World) -> None:
 
     await world.commit(task, deliveries=[Delivery(1, "wait", 77)])
 
-    assert [mail.n for mail in await world.store.undelivered(task.run)] == [2]
-    [consumed] = (await world.store.load(task.run)).mail.values()
+    assert [mail.n for mail in await world.unread(task.run)] == [2]
+    consumed, _ = await world.store.events(PageQuery(task.run))
     assert (consumed.n, consumed.delivered_at, consumed.consumed_by) == (1, 77, "wait")
 
 
@@ -205,7 +205,8 @@ async def test_an_event_is_consumed_once(world: World, event: int) -> None:
     with pytest.raises(StateError):
         await world.commit(task, facts=[result("s")], deliveries=[Delivery(event, "second", 2)])
 
-    assert (await world.store.load(task.run)).mail[1].consumed_by == "first"
+    [mail] = await world.store.events(PageQuery(task.run))
+    assert mail.consumed_by == "first"
     assert await world.keys(task.run) == []
 
 
@@ -218,7 +219,7 @@ async def test_a_commit_that_sends_to_nobody_is_rejected_whole(world: World) -> 
 
     assert (answer.verdict, answer.unreachable) == (Verdict.REJECTED, True)
     assert await world.store.facts(task.run) == []
-    assert (await world.take("w2")).mail == ()
+    assert (await world.take("w2")).mailbag.mail == ()
 
 
 async def test_a_commit_sends_to_a_run_that_it_starts(world: World) -> None:
@@ -227,7 +228,7 @@ async def test_a_commit_sends_to_a_run_that_it_starts(world: World) -> None:
     answer = await world.commit(task, starts=[NewRun(FLOW, "b")], sends=[NewEvent(FLOW, "b", "go")])
 
     assert answer.verdict is Verdict.APPLIED
-    assert [mail.type for mail in (await world.take("w2")).mail] == ["go"]
+    assert [mail.type for mail in (await world.take("w2")).mailbag.mail] == ["go"]
 
 
 async def test_a_commit_starts_runs(world: World) -> None:
@@ -247,7 +248,7 @@ async def test_a_commit_sends_events(world: World) -> None:
     answer = await world.commit(task, sends=[NewEvent(FLOW, "b", "go", b"1", sender="a")])
 
     assert [(one.accepted, one.woken) for one in answer.sent] == [(True, True)]
-    [mail] = (await world.take("w2")).mail
+    [mail] = (await world.take("w2")).mailbag.mail
     assert (mail.type, mail.payload, mail.sender) == ("go", b"1", "a")
 
 
@@ -257,7 +258,7 @@ async def test_a_run_that_sends_to_itself_and_waits_is_due_at_once(world: World)
     answer = await world.commit(task, sends=[NewEvent(FLOW, "a", "go")], then=waiting("go"))
 
     assert answer.due_now
-    assert len((await world.take()).mail) == 1
+    assert len((await world.take()).mailbag.mail) == 1
 
 
 async def test_a_batch_is_applied_in_order_when_one_commit_signals_the_next(world: World) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.core.model import Status, TaskKind
@@ -14,6 +16,8 @@ from holdfast.store.protocol import (
     Park,
     Release,
     Signal,
+    Steered,
+    Touched,
     Verdict,
 )
 from store.world import FLOW, LEASE, World, line, result, turn, waiting
@@ -62,7 +66,7 @@ async def test_a_pause_drops_what_follows_and_keeps_what_was_observed(world: Wor
 
     answer = await world.commit(
         task,
-        facts=[result("seen")],
+        facts=[result("seen", event=1)],
         deliveries=[Delivery(1, "seen", 1)],
         logs=[line("seen")],
         starts=[NewRun(FLOW, "child")],
@@ -135,7 +139,7 @@ async def test_a_paused_run_buffers_events_and_is_not_woken(world: World) -> Non
 
     assert (sent.accepted, sent.woken) == (True, False)
     assert await world.claimed_ids() == []
-    assert len(await world.store.undelivered(run.run)) == 1
+    assert len(await world.unread(run.run)) == 1
 
 
 async def test_a_pause_of_a_lost_turn_takes_effect_when_it_is_reaped(world: World) -> None:
@@ -232,7 +236,7 @@ async def test_events_that_came_during_a_pause_are_there_after_it(world: World) 
     await world.send("go")
     await world.store.resume(FLOW, "a")
 
-    assert len((await world.take()).mail) == 1
+    assert len((await world.take()).mailbag.mail) == 1
 
 
 # --------------------------------------------------------------------------------------------------- terminate
@@ -253,10 +257,10 @@ async def test_terminating_ends_a_run_at_once(world: World, state: str) -> None:
     before = await world.find("a")
     world.clock.advance(7)
 
-    answer = await world.store.terminate(FLOW, "a", "no longer needed")
+    answer = await world.terminate("a", "no longer needed")
 
     run, now = await world.find("a"), await world.now()
-    assert answer == before
+    assert answer.run == before
     assert (run.status, run.note, run.completed_at, run.updated_at) == (
         Status.TERMINATED,
         "no longer needed",
@@ -276,13 +280,14 @@ async def test_terminal_is_final(world: World, status: Status) -> None:
     answers = [
         await world.store.pause(FLOW, "a"),
         await world.store.resume(FLOW, "a"),
-        await world.store.terminate(FLOW, "a", "again"),
+        (await world.terminate("a", "again")).run,
+        (await world.cancel("a", deadline_ms=1)).run,
         (await world.send("go")).run,
         (await world.create("a")).run,
     ]
     await world.store.reap(1)
 
-    assert answers == [ended] * 5
+    assert answers == [ended] * 6
     assert await world.find("a") == ended
 
 
@@ -290,7 +295,7 @@ async def test_what_a_terminated_run_did_stays_readable(world: World) -> None:
     task = await world.begin("a")
     await world.commit(task, facts=[result("s")], logs=[line("l")])
 
-    await world.store.terminate(FLOW, "a")
+    await world.terminate("a")
 
     assert await world.keys(task.run) == ["s"]
     assert len(await world.store.logs(PageQuery(task.run))) == 1
@@ -303,9 +308,8 @@ async def test_a_restart_makes_a_new_run_of_the_same_instance(world: World) -> N
     old = await world.start("a", params=b"[1]", queue="slow", priority=4, kind="chain", seed=42)
     world.clock.advance(5)
 
-    new = await world.store.restart(FLOW, "a")
+    new = await world.restart("a")
 
-    assert new is not None
     assert (new.number, new.instance, new.created_at) == (1, old.instance, old.created_at)
     assert (new.params, new.queue, new.priority, new.kind, new.seed) == (b"[1]", "slow", 4, "chain", 42)
     assert (new.status, new.run_at, new.updated_at) == (Status.ACTIVE, await world.now(), await world.now())
@@ -317,10 +321,9 @@ async def test_a_restart_ends_the_old_run_which_stays_readable(world: World) -> 
     task = await world.begin("a")
     await world.commit(task, facts=[result("s")])
 
-    new = await world.store.restart(FLOW, "a")
+    new = await world.restart("a")
 
     old = await world.find("a", 0)
-    assert new is not None
     assert (old.status, old.completed_at, old.owner) == (Status.TERMINATED, await world.now(), None)
     assert (await world.keys(old.run), await world.keys(new.run)) == (["s"], [])
     assert (await world.commit(task)).verdict is Verdict.LOST
@@ -330,33 +333,43 @@ async def test_a_restart_does_not_change_how_the_old_run_ended(world: World) -> 
     ended = await world.end("a")
     world.clock.advance(5)
 
-    await world.store.restart(FLOW, "a")
+    await world.restart("a")
 
-    assert await world.find("a", 0) == ended
+    assert await world.find("a", 0) == replace(ended, current=False)
 
 
 async def test_a_restarted_run_begins_as_a_fresh_one(world: World) -> None:
     await world.begin("a")
     await world.send("go")
-    await world.store.restart(FLOW, "a")
+    await world.restart("a")
 
     claim = await world.take("w2")
 
-    assert (claim.kind, claim.task.epoch, claim.lost, list(claim.mail)) == (TaskKind.RUN, 1, False, [])
+    assert (claim.kind, claim.task.epoch, claim.lost, list(claim.mailbag.mail)) == (TaskKind.RUN, 1, False, [])
 
 
 async def test_a_run_can_be_restarted_again_and_again(world: World) -> None:
     first = await world.start("a")
 
-    runs = [await world.store.restart(FLOW, "a") for _ in range(3)]
+    runs = [await world.restart("a") for _ in range(3)]
 
-    assert [(run.number, run.instance) for run in runs if run] == [(n, first.instance) for n in (1, 2, 3)]
+    assert [(run.number, run.instance) for run in runs] == [(n, first.instance) for n in (1, 2, 3)]
     assert await world.ids() == ["a"]
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume", "terminate", "restart"])
+@pytest.mark.parametrize("verb", ["pause", "resume"])
 async def test_there_is_nothing_to_do_to_an_unknown_run(world: World, verb: str) -> None:
     assert await getattr(world.store, verb)(FLOW, "nobody") is None
+
+
+async def test_there_is_nothing_to_end_of_an_unknown_run(world: World) -> None:
+    answers = [
+        await world.terminate("nobody"),
+        await world.cancel("nobody", deadline_ms=5),
+        await world.store.restart(FLOW, "nobody"),
+    ]
+
+    assert answers == [Steered(None, Touched())] * 3
 
 
 async def test_follows_is_dropped_also_in_the_middle_of_a_batch(world: World) -> None:

@@ -68,7 +68,7 @@ async def test_concurrent_creates_of_one_id_make_one_run(world: World) -> None:
 
 async def test_an_existing_id_gives_the_current_run_after_a_restart(world: World) -> None:
     await world.start("a")
-    await world.store.restart(FLOW, "a")
+    await world.restart("a")
 
     again = await world.create("a")
 

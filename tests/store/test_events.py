@@ -16,8 +16,12 @@ async def test_events_are_numbered_from_one_in_the_order_of_arrival(world: World
     await world.store.send([NewEvent(FLOW, "a", "x"), NewEvent(FLOW, "b", "x"), NewEvent(FLOW, "a", "y")])
     await world.send("z", "a")
 
-    assert [(mail.n, mail.type) for mail in await world.store.undelivered(a.run)] == [(1, "x"), (2, "y"), (3, "z")]
-    assert [mail.n for mail in await world.store.undelivered(b.run)] == [1]
+    assert [(mail.n, mail.type) for mail in await world.unread(a.run)] == [
+        (1, "x"),
+        (2, "y"),
+        (3, "z"),
+    ]
+    assert [mail.n for mail in await world.unread(b.run)] == [1]
 
 
 async def test_an_event_keeps_what_it_was_sent_with(world: World) -> None:
@@ -26,7 +30,7 @@ async def test_an_event_keeps_what_it_was_sent_with(world: World) -> None:
 
     await world.send("go", payload=b"[1]", sender="somebody")
 
-    [mail] = await world.store.undelivered(run.run)
+    [mail] = await world.unread(run.run)
     assert (mail.type, mail.payload, mail.sender, mail.created_at) == ("go", b"[1]", "somebody", await world.now())
     assert (mail.delivered_at, mail.consumed_by) == (None, None)
 
@@ -61,7 +65,7 @@ async def test_an_event_wakes_a_run_that_waits_for_its_type(world: World) -> Non
     claim = await world.take()
 
     assert (sent.accepted, sent.woken) == (True, True)
-    assert (claim.kind, [mail.type for mail in claim.mail]) == (TaskKind.WAKE, ["stop"])
+    assert (claim.kind, [mail.type for mail in claim.mailbag.mail]) == (TaskKind.WAKE, ["stop"])
 
 
 @pytest.mark.parametrize("type", ["g", "go2", "o", "*"])
@@ -72,7 +76,7 @@ async def test_an_event_of_another_type_is_kept_and_wakes_nobody(world: World, t
 
     assert (sent.accepted, sent.woken) == (True, False)
     assert await world.claimed_ids() == []
-    assert len(await world.store.undelivered(run.run)) == 1
+    assert len(await world.unread(run.run)) == 1
 
 
 async def test_a_run_that_waits_for_anything_is_woken_by_anything(world: World) -> None:
@@ -88,7 +92,7 @@ async def test_a_second_event_finds_the_run_awake(world: World) -> None:
     world.clock.advance(5)
 
     assert (await world.send("go")).woken
-    assert len((await world.take()).mail) == 2
+    assert len((await world.take()).mailbag.mail) == 2
 
 
 async def test_an_event_to_a_run_that_has_not_begun_waits_for_it(world: World) -> None:
@@ -137,7 +141,7 @@ async def test_no_wake_up_is_lost_between_the_look_and_the_release(world: World)
 
     assert (answer.verdict, answer.due_now) == (Verdict.APPLIED, True)
     claim = await world.take()
-    assert (claim.kind, len(claim.mail)) == (TaskKind.WAKE, 1)
+    assert (claim.kind, len(claim.mailbag.mail)) == (TaskKind.WAKE, 1)
 
 
 async def test_mail_that_was_seen_before_does_not_make_a_release_due(world: World) -> None:
@@ -178,7 +182,7 @@ async def test_a_run_can_finish_with_mail_unread(world: World) -> None:
     await world.commit(task, then=Finish(Status.COMPLETE))
 
     assert (await world.find("a")).status is Status.COMPLETE
-    assert len(await world.store.undelivered(task.run)) == 1
+    assert len(await world.unread(task.run)) == 1
 
 
 async def test_the_same_dedup_key_twice_is_one_event(world: World) -> None:
@@ -189,7 +193,7 @@ async def test_the_same_dedup_key_twice_is_one_event(world: World) -> None:
 
     assert (first.accepted, first.duplicate) == (True, False)
     assert (second.accepted, second.duplicate, second.woken) == (True, True, False)
-    assert [mail.payload for mail in await world.store.undelivered(run.run)] == [b"1"]
+    assert [mail.payload for mail in await world.unread(run.run)] == [b"1"]
 
 
 async def test_a_consumed_event_still_counts_for_its_dedup_key(world: World) -> None:
@@ -206,7 +210,7 @@ async def test_a_dedup_key_belongs_to_one_run(world: World) -> None:
     await world.send("go", "a", dedup="k")
 
     other = await world.send("go", "b", dedup="k")
-    await world.store.restart(FLOW, "a")
+    await world.restart("a")
     again = await world.send("go", "a", dedup="k")
 
     assert (other.duplicate, again.duplicate) == (False, False)
@@ -230,13 +234,12 @@ async def test_a_duplicate_wakes_nobody(world: World) -> None:
 
 async def test_events_go_to_the_current_run(world: World) -> None:
     old = await world.start("a")
-    new = await world.store.restart(FLOW, "a")
-    assert new is not None
+    new = await world.restart("a")
 
     await world.send("go")
 
-    assert await world.store.undelivered(old.run) == []
-    assert len(await world.store.undelivered(new.run)) == 1
+    assert await world.unread(old.run) == []
+    assert len(await world.unread(new.run)) == 1
 
 
 async def test_a_hundred_concurrent_events_are_all_kept(world: World) -> None:
@@ -244,6 +247,6 @@ async def test_a_hundred_concurrent_events_are_all_kept(world: World) -> None:
 
     await asyncio.gather(*(world.send("go", payload=str(n).encode()) for n in range(100)))
 
-    mail = await world.store.undelivered(run.run)
+    mail = await world.unread(run.run)
     assert [one.n for one in mail] == list(range(1, 101))
     assert {one.payload for one in mail} == {str(n).encode() for n in range(100)}

@@ -47,10 +47,10 @@ async def test_a_stale_turn_writes_nothing(world: World, write: dict[str, object
     assert answer.verdict is Verdict.LOST
     assert (await world.find("a"), await world.find("b")) == before
     assert await world.keys(task.run) == []
-    assert [mail.n for mail in await world.store.undelivered(task.run)] == [1]
+    assert [mail.n for mail in await world.unread(task.run)] == [1]
     assert (await world.store.load(task.run)).logged == 0
     assert await world.store.find(FLOW, "child") is None
-    assert await world.store.undelivered(before[1].run) == []
+    assert await world.unread(before[1].run) == []
 
 
 async def test_the_holder_writes_although_its_lease_ran_out_as_long_as_nobody_took_the_task(world: World) -> None:
@@ -100,7 +100,7 @@ async def test_a_run_that_does_not_exist_is_lost(world: World) -> None:
 
 async def test_a_turn_of_a_terminated_run_is_lost(world: World) -> None:
     task = await world.begin("a")
-    await world.store.terminate(FLOW, "a")
+    await world.terminate("a")
 
     answer = await world.commit(task, facts=[result("s")], then=Finish(Status.COMPLETE, b"1"))
 
@@ -110,7 +110,7 @@ async def test_a_turn_of_a_terminated_run_is_lost(world: World) -> None:
 
 async def test_a_turn_of_a_restarted_run_is_lost(world: World) -> None:
     task = await world.begin("a")
-    await world.store.restart(FLOW, "a")
+    await world.restart("a")
 
     answer = await world.commit(task, facts=[result("s")])
 

@@ -203,7 +203,7 @@ async def test_mail_that_came_before_a_loss_is_there_after_it(world: World) -> N
 
     claim = await world.take("w2")
 
-    assert len(claim.mail) == 1
+    assert len(claim.mailbag.mail) == 1
     assert await world.store.signals("w2") == []
 
 

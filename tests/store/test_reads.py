@@ -11,7 +11,7 @@ from store.world import FLOW, World, line, result
 
 async def test_find_knows_the_current_run_and_those_before(world: World) -> None:
     first = await world.start("a")
-    await world.store.restart(FLOW, "a")
+    await world.restart("a")
 
     assert (await world.find("a")).number == 1
     assert (await world.find("a", 0)).run == first.run
@@ -86,7 +86,7 @@ async def test_a_page_of_one_status_is_read_on_from_its_cursor(world: World) -> 
 async def test_a_restarted_instance_is_listed_once_in_its_old_place(world: World) -> None:
     for name in ("a", "b", "c"):
         await world.start(name)
-    await world.store.restart(FLOW, "b")
+    await world.restart("b")
 
     runs = await world.store.list(ListQuery())
 
@@ -102,17 +102,29 @@ async def test_a_list_shows_what_the_task_says(world: World) -> None:
     assert (run.owner, run.pausing, run.losses) == (task.owner, True, 0)
 
 
+async def test_a_run_says_which_events_would_wake_it_while_nobody_holds_it(world: World) -> None:
+    new = await world.start("new")
+    waits = await world.wait("waits", "go", "stop")
+    await world.send("go", "waits")
+    claims = {claim.run.instance_id: claim.run for claim in (await world.claim()).claims}
+
+    assert (new.topics, waits.topics) == (frozenset(), frozenset({"go", "stop"}))
+    assert claims["waits"].topics == (await world.find("waits")).topics == frozenset()
+
+
 async def test_load_has_all_that_a_replay_needs(world: World) -> None:
     task = await world.begin("a")
     await world.send("go", payload=b"1")
     await world.send("go", payload=b"2")
+    await world.send("go", payload=b"3")
     logs = [line("flow"), line("step", step_key="s"), line("again", is_replay=True), line("flow too")]
-    await world.commit(task, facts=[result("s")], deliveries=[Delivery(2, "wait", 5)], logs=logs)
+    facts = [result("consumed", event=2), result("looked at", event=3), result("s")]
+    await world.commit(task, facts=facts, deliveries=[Delivery(1, "unnamed", 5), Delivery(2, "wait", 5)], logs=logs)
 
     snapshot = await world.store.load(task.run)
 
-    assert [fact.key for fact in snapshot.facts] == ["s"]
-    assert {n: mail.payload for n, mail in snapshot.mail.items()} == {2: b"2"}
+    assert [fact.key for fact in snapshot.facts] == ["consumed", "looked at", "s"]
+    assert {n: (mail.n, mail.payload) for n, mail in snapshot.mail.items()} == {2: (2, b"2"), 3: (3, b"3")}
     assert snapshot.logged == 2
 
 

@@ -7,7 +7,20 @@ from itertools import count
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.store.protocol import Delivery, NewRun, PageQuery, Park
+from holdfast.core.model import Status
+from holdfast.store.protocol import (
+    AnswerEvent,
+    Attributes,
+    Condition,
+    Delivery,
+    ListQuery,
+    NewRun,
+    NextRun,
+    PageQuery,
+    Park,
+    Reply,
+    Term,
+)
 from store.world import FLOW, World, line, result, turn
 
 texts = st.text(st.characters(), max_size=30) | st.text(st.characters(categories=["Cs"]), min_size=1, max_size=3)
@@ -71,8 +84,55 @@ async def test_runs(world: World, params: bytes | None, note: str, seed: int) ->
     await world.store.create([NewRun(FLOW, name, params, seed=seed)])
     parked = await world.begin(name + "-parked")
     await world.commit(parked, then=Park(note))
-    await world.store.terminate(FLOW, name, note)
+    await world.terminate(name, note)
 
     run = await world.find(name)
     assert (run.params, run.seed, run.note) == (params, seed, note)
     assert (await world.find(name + "-parked")).note == note
+
+
+@_settings
+@given(payloads, payloads, payloads, texts)
+@example(b"", b"\0", b"\xff", "\ud800\0")
+async def test_what_a_run_comes_with(
+    world: World, options: bytes | None, memo: bytes | None, search: bytes | None, note: str
+) -> None:
+    name = next(ids)
+    made = await world.create(name, options=options, attributes=Attributes(memo, search))
+    task = (await world.take()).task
+
+    await world.finish(task, Status.ERRORED, note=note, next=NextRun(None))
+
+    old, new = await world.find(name, 0), await world.find(name, 1)
+    assert [(run.options, run.memo, run.search) for run in (made.run, old, new)] == [(options, memo, search)] * 3
+    assert old.note == note
+    await world.terminate(name)
+
+
+@_settings
+@given(texts, texts, payloads)
+@example("\ud800", "\0", b"\xff")
+async def test_questions_and_answers(world: World, dedup: str, ask: str, value: bytes | None) -> None:
+    name = next(ids)
+    task = await world.begin(name)
+    await world.send("ask", name, dedup=dedup, ask=ask)
+
+    await world.act(task, AnswerEvent(1, Reply(True, value)))
+
+    [mail] = await world.unread(task.run)
+    assert mail.ask == ask
+    assert await world.store.reply(task.run, dedup) == Reply(True, value)
+
+
+@_settings
+@given(texts, texts | numbers | st.floats(allow_nan=False, allow_infinity=False))
+@example("\ud800", "\udfff\0")
+@example("\0", 2**63 - 1)
+async def test_terms(world: World, key: str, value: str | float) -> None:
+    name = next(ids)
+    await world.create(name, attributes=Attributes(None, b"{}", [Term(key, value)]))
+
+    for op in ("=", "<=", ">="):
+        found = await world.store.list(ListQuery(search=[Condition(key, op, value)], limit=1))
+        assert [run.instance_id for run in found] == [name]
+    assert name not in await world.ids(search=[Condition(key, "<", value)], limit=1)

@@ -10,27 +10,34 @@ from typing import Any
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
+    Act,
+    Attributes,
     Claim,
     ClaimRequest,
     ClaimResult,
     Commit,
     Committed,
     Created,
+    Deed,
     Fact,
     FactState,
     Finish,
     Follows,
     ListQuery,
     Log,
+    Mail,
     NewEvent,
     NewRun,
+    NextRun,
     Observed,
     Park,
     Release,
     RunRecord,
     Sent,
+    Steered,
     Store,
     TaskRef,
+    Touched,
 )
 
 FLOW = "flow"
@@ -126,6 +133,34 @@ class World:
         await self.commit(task, then=Finish(status or Status.COMPLETE, output=b"7"))
         return await self.find(id)
 
+    async def act(self, task: TaskRef, *deeds: Deed, at: int = 0, **options: Any) -> Committed:
+        """A commit that does these, with the facts act0, act1, ... (or from ``at`` on)."""
+        return await self.commit(task, acts=[act(f"act{n}", deed) for n, deed in enumerate(deeds, at)], **options)
+
+    async def finish(self, task: TaskRef, status: Status = Status.COMPLETE, **fields: Any) -> Committed:
+        return await self.commit(task, then=Finish(status, **fields))
+
+    async def go_on(self, task: TaskRef, params: bytes | None = None, **fields: Any) -> RunRecord:
+        """The run ends, and another takes its place, which is answered."""
+        ended = (await self.store.get([task.run]))[0]
+        await self.finish(task, next=NextRun(params, **fields))
+        return await self.find(ended.instance_id, ended.number + 1, workflow=ended.workflow)
+
+    async def terminate(self, id: str = "a", reason: str | None = None) -> Steered:
+        return await self.store.terminate(FLOW, id, reason)
+
+    async def cancel(self, id: str = "a", *, payload: bytes = b"{}", deadline_ms: int | None = None) -> Steered:
+        return await self.store.cancel(FLOW, id, payload, deadline_ms)
+
+    async def restart(self, id: str = "a", **options: Any) -> RunRecord:
+        run = (await self.store.restart(FLOW, id, **options)).run
+        assert run is not None
+        return run
+
+    async def unread(self, run: int, *topics: str) -> list[Mail]:
+        """All that is undelivered, or only what is of these types or the engine's."""
+        return list((await self.store.undelivered(run, frozenset(topics) if topics else None)).mail)
+
     async def find(self, id: str = "a", number: int | None = None, *, workflow: str = FLOW) -> RunRecord:
         found = await self.store.find(workflow, id, number)
         assert found is not None
@@ -148,12 +183,14 @@ def turn(
     then: Finish | Park | Release | None = None,
     then_facts: Iterable[Fact] = (),
     then_logs: Iterable[Log] = (),
+    acts: Iterable[Act] = (),
+    attributes: Attributes | None = None,
     in_flight: int = 0,
     started_at: int | None = None,
     seen: int = 0,
     **observed: Any,
 ) -> Commit:
-    follows = Follows(list(then_facts), list(then_logs), then)
+    follows = Follows(list(then_facts), list(then_logs), attributes, list(acts), then)
     return Commit(task, Observed(**observed), follows, in_flight, started_at, seen)
 
 
@@ -164,6 +201,19 @@ def waiting(*topics: str, run_at: int | None = None) -> Release:
 def result(key: str, **fields: Any) -> Fact:
     row: dict[str, Any] = {"kind": "do", "at": 1, "started_at": 1, "seq": 0, "value": b"1"} | fields
     return Fact(FactState.RESULT, key, 0, **row)
+
+
+def act(key: str, deed: Deed) -> Act:
+    return Act(deed, result(key, kind="act", value=None))
+
+
+def touched(answer: Committed | Created) -> Touched:
+    """What else that changed."""
+    return answer.touched or Touched()
+
+
+def pid(id: str, workflow: str = FLOW) -> str:
+    return f"{workflow}/{id}"
 
 
 def failure(key: str, n: int, **fields: Any) -> Fact:

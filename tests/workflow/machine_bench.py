@@ -14,9 +14,12 @@ from holdfast.core import codec
 from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
 from holdfast.core.model import Status, from_ms
+from holdfast.kernel.definition import Registry
 from holdfast.kernel.driver import Call, Outcome, Rest
+from holdfast.kernel.requests import Requests
+from holdfast.ports import Runtime
 from holdfast.store.protocol import Fact, Finish, Log, Mail, Park, RunRecord, Snapshot
-from holdfast.workflow.driver import define
+from holdfast.workflow.driver import Manners, define
 from holdfast.workflow.machine import Machine
 
 START = 1_000_000
@@ -46,8 +49,10 @@ class Bench:
     def code(self, fn: Workflow) -> None:
         """Deploy this code."""
         self._fn = fn
-        definition = define("bench", fn, limits=self.limits, now=lambda: from_ms(self.now), persist="step")
+        definition = define("bench", fn, limits=self.limits, now=lambda: from_ms(self.now), manners=Manners())
         self.driver: Any = definition.driver
+        runtime = Runtime()
+        self.requests = Requests(Registry(), self.limits, runtime, runtime.time)
 
     # --- driving
 
@@ -55,7 +60,8 @@ class Bench:
         """Advance by what became known, and keep what a store would."""
         if self.machine is None:
             snapshot = Snapshot(tuple(self.facts), dict(self.consumed), self._logged())
-            self.machine = self.driver.open(self.record, snapshot if self.record.started_at else None)
+            known = snapshot if self.record.started_at else None
+            self.machine = self.driver.open(self.record, known, self.requests)
         rest = self.machine.advance(self.now, outcomes, list(self.undelivered), lost=lost)
         self._keep(rest)
         return rest

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import uuid
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import InstanceId, WorkflowName, read_json, remote_command
+from holdfast.cli.options import InstanceId, WorkflowName, read_json, read_seconds, remote_command
 from holdfast.cli.remote import Remote
 
 instances = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -84,6 +85,12 @@ def list_instances(
         Status | None,
         typer.Option("--status", metavar="STATUS", help=f"Only those with this status: {', '.join(Status)}."),
     ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--search", metavar="KEY=VALUE", help="Only those with this attribute; KEY=>=5 compares. Repeatable."
+        ),
+    ] = None,
     page_size: PageSize = None,
     cursor: Annotated[
         str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on behind this cursor, which a page ends with.")
@@ -94,13 +101,15 @@ def list_instances(
     \b
     Examples:
       holdfast instances list -w fulfil
+      holdfast instances list -w fulfil --search customer=c-1 --search "total=>=100"
       holdfast instances list -w fulfil --status errored --page-size 100
       holdfast instances list -w fulfil --cursor i1234
     """
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
-    query = {"status": status, "pageSize": page_size, "cursor": cursor}
-    views.show_list(remote.get(workflow, "instances", expect="instances", query=query), workflow, status)
+    query = {"status": status, "pageSize": page_size, "cursor": cursor, **_attributes(search or ())}
+    filters = [word for text in search or () for word in ("--search", text)]
+    views.show_list(remote.get(workflow, "instances", expect="instances", query=query), workflow, status, filters)
 
 
 @instances.command()
@@ -306,14 +315,33 @@ def terminate(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
 
 @instances.command()
 @remote_command
-def cancel(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
-    """Ask an instance to end. Its code may clean up first.
+def cancel(
+    remote: Remote,
+    workflow: WorkflowName,
+    id: InstanceId,
+    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; its code is told.")] = None,
+    deadline: Annotated[
+        float | None,
+        typer.Option(
+            "--deadline",
+            metavar="DURATION",
+            parser=read_seconds,
+            help="Terminate it if it has not ended by then: seconds, or 30s, 5m.",
+        ),
+    ] = None,
+) -> None:
+    """Ask an instance to cancel. Its code may clean up first.
 
     \b
     Examples:
       holdfast instances cancel -w fulfil -i order-1
+      holdfast instances cancel -w fulfil -i order-1 --reason "out of stock" --deadline 5m
     """
-    _manage(remote, workflow, id, "cancel", "is asked to end")
+    body = _json_object(
+        reason=None if reason is None else json.dumps(reason),
+        deadlineMs=None if deadline is None else str(round(deadline * 1000)),
+    )
+    _manage(remote, workflow, id, "cancel", "is asked to cancel", body=body)
 
 
 @instances.command(name="send-event")
@@ -344,11 +372,26 @@ def send_event(
     views.show_sent(answer, workflow, id, type)
 
 
-def _manage(remote: Remote, workflow: str, id: str, action: str, outcome: str, *, repeatable: bool = True) -> None:
+def _manage(
+    remote: Remote, workflow: str, id: str, action: str, outcome: str,
+    *, body: str | None = None, repeatable: bool = True,
+) -> None:  # fmt: skip
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
-    remote.post(workflow, "instances", id, action, expect="ok", repeatable=repeatable)
+    remote.post(workflow, "instances", id, action, expect="ok", body=body, repeatable=repeatable)
     views.show_managed(workflow, id, outcome)
+
+
+def _attributes(texts: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key:
+            raise _bad_search(f"{shown(text)} is not of the form KEY=VALUE")
+        if f"search.{key}" in found:
+            raise _bad_search(f"{key} is there twice; one comparison for each attribute")
+        found[f"search.{key}"] = value
+    return found
 
 
 def _json_object(**fields: str | None) -> str:

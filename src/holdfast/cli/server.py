@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import uvicorn
 
@@ -78,8 +79,9 @@ def run_server(options: ServeOptions, lifeline: int | None) -> None:
     set_up_logging(options.log_level)
     if options.drain is not None:
         app.worker_config = dataclasses.replace(app.worker_config, drain=options.drain)
-    with listening(options.host, options.port) as listener:
-        asyncio.run(_serve(app, options, listener, Lifeline(lifeline) if lifeline is not None else None))
+    line = Lifeline(lifeline) if lifeline is not None else None
+    with listening(options.host, options.port) as listener, asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(_serve(app, options, listener, line))
 
 
 def check_exposure(app: Holdfast, options: ServeOptions) -> None:
@@ -152,6 +154,7 @@ def _opened(app: Holdfast, options: ServeOptions) -> AbstractAsyncContextManager
 def _config(app: Holdfast, host: str) -> uvicorn.Config:
     return uvicorn.Config(
         app.asgi(api=_API, hosts=[_in_url(host)]),
+        http=http_protocol(),
         lifespan="off",  # the app is open already
         ws="none",
         log_config=None,
@@ -159,6 +162,24 @@ def _config(app: Holdfast, host: str) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=_ANSWER_SECONDS,
     )
+
+
+def new_loop() -> asyncio.AbstractEventLoop:
+    """The fast one where there is one: it is a dependency but on Windows and other Pythons."""
+    try:
+        import uvloop  # noqa: PLC0415
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()
+
+
+def http_protocol() -> Any:
+    """The fast parser, likewise; the other one has bounds of its own."""
+    try:
+        from holdfast.cli.protocol import BoundedProtocol  # noqa: PLC0415
+    except ImportError:
+        return "h11"
+    return BoundedProtocol
 
 
 def _stop_at_signals(stop: Callable[[], None]) -> None:

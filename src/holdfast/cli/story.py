@@ -56,7 +56,9 @@ def _of_run(run: Fields) -> Iterator[Moment]:
 
 def _of_events(events: Iterable[Fields]) -> Iterator[Moment]:
     for event in events:
-        text = f"event {one_line(event.text('type'))} came" + _value(event.any("payload"))
+        sender = event.text("sender")
+        origin = f" from {one_line(sender)}" if sender else ""
+        text = f"event {one_line(event.text('type'))} came{origin}" + _value(event.any("payload"))
         taker = event.text("consumedByStepKey")
         if taker:
             text += f" (taken by {one_line(taker)})"
@@ -83,7 +85,9 @@ def _of_step(number: int, step: Fields) -> Iterator[Moment]:
 
 
 def _name(step: Fields) -> str:
-    return one_line(step.text("stepKey") or step.text("name"))
+    """A key that the engine made says less than the name."""
+    key = step.text("stepKey")
+    return one_line(step.text("name") if key.startswith("#") or not key else key)
 
 
 def _beginning(step: Fields) -> str:

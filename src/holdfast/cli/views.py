@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rich.console import Console
 from rich.text import Text
@@ -12,6 +12,7 @@ from holdfast.cli.past import Past
 from holdfast.cli.remote import say
 from holdfast.cli.safe import one_line
 from holdfast.cli.shown import (
+    brief,
     coloured,
     command,
     console,
@@ -28,8 +29,11 @@ from holdfast.cli.shown import (
 from holdfast.cli.story import told
 from holdfast.cli.wire import Fields, first_time
 
+_SHOWN = 10
+"""How many runs one line names."""
 
-def show_list(answer: Fields, workflow: str, status: str | None) -> None:
+
+def show_list(answer: Fields, workflow: str, status: str | None, search: Sequence[str] = ()) -> None:
     out, found = console(), answer.list("instances")
     if not found:
         out.print(line(f"No {status or ''} instances of {workflow}."))
@@ -39,7 +43,7 @@ def show_list(answer: Fields, workflow: str, status: str | None) -> None:
         rows, columns = [row[:-1] for row in rows], columns[:-1]
     show_table(out, table(columns, rows))
     if answer.true("hasNextPage"):
-        filters = [] if status is None else ["--status", status]
+        filters = [*([] if status is None else ["--status", status]), *search]
         cursor = answer.text("nextCursor") or answer.text("cursor")
         out.print("\nThere are more:")
         out.print(command("holdfast", "instances", "list", "-w", workflow, *filters, "--cursor", cursor))
@@ -71,12 +75,27 @@ def _about(meta: Fields, details: Fields) -> Iterator[tuple[str, Text]]:
     if "currentStep" in meta:
         yield "step", _step(meta.fields("currentStep"))
     yield "run", line(str(meta.number("runNumber") or 0))
+    yield from _dealings(meta)
     for field, name in (("kind", "kind"), ("workflowVersion", "version"), ("nativeStatus", "native status")):
         if meta.any(field) not in (None, "workflow"):
             yield name, line(str(meta.any(field)))
     for field in ("createdAt", "startedAt", "updatedAt", "completedAt"):
         if meta.time(field) is not None:
             yield field.removesuffix("At"), line(when_utc(meta.time(field)))
+
+
+def _dealings(meta: Fields) -> Iterator[tuple[str, Text]]:
+    """What it has to do with other runs, and what it says of itself."""
+    for name in ("attempt", "summary", "parent"):
+        if name in meta:
+            yield name, line(str(meta.any(name)))
+    children = [f"{child.text('pid')} ({child.text('status')})" for child in meta.list("children")]
+    for name, texts in (("children", children), ("links", meta.texts("links")), ("monitors", meta.texts("monitors"))):
+        if texts:
+            yield name, line(", ".join(texts[:_SHOWN]) + (" …" if len(texts) > _SHOWN else ""))
+    for name in ("search", "memo"):
+        if name in meta:
+            yield name, line(brief(meta.any(name)))
 
 
 def _step(step: Fields) -> Text:

@@ -46,6 +46,10 @@ class Fields:
     def fields(self, name: str) -> Fields:
         return Fields(self._fields.get(name))
 
+    def texts(self, name: str) -> list[str]:
+        value = self._fields.get(name)
+        return [item for item in value if isinstance(item, str)] if isinstance(value, list) else []
+
     def list(self, name: str) -> list[Fields]:
         value = self._fields.get(name)
         return [Fields(item) for item in value] if isinstance(value, list) else []

@@ -13,6 +13,7 @@ from typing import Any
 from holdfast import errors
 from holdfast.core import codec
 from holdfast.errors import (
+    ChildError,
     ErrorInfo,
     InputError,
     NonRetryableError,
@@ -27,6 +28,7 @@ from holdfast.errors import (
 
 _LONGEST_MESSAGE = 16_384
 _LARGEST_DETAILS = 256 * 1024
+_DEEPEST_CAUSE = 8
 _OWN = {c.__name__: c for c in (StepTimeoutError, StepMaxAttemptsExceeded, UniqueConstraintError)}
 
 
@@ -42,24 +44,33 @@ class Failure:
     args: list[Any] | None = None
     lineage: tuple[str, ...] = ()
     """Names of its classes, the most specific first: what ``non_retryable`` and ``raises`` match."""
+    cause: Failure | None = None
 
     @property
     def info(self) -> ErrorInfo:
         return ErrorInfo(self.name, self.message)
 
     def encode(self) -> bytes:
-        content = {"name": self.name, "message": self.message, "kind": self.kind}
+        return codec.encode(self.content(), what="error")
+
+    def content(self) -> dict[str, Any]:
+        content: dict[str, Any] = {"name": self.name, "message": self.message, "kind": self.kind}
         extra = {
             "retryable": self.retryable,
             "details": self.details,
             "args": self.args,
             "lineage": self.lineage or None,
+            "cause": None if self.cause is None else self.cause.content(),
         }
-        return codec.encode(content | {k: v for k, v in extra.items() if v is not None}, what="error")
+        return content | {k: v for k, v in extra.items() if v is not None}
 
     @classmethod
     def decode(cls, data: bytes) -> Failure:
-        content = codec.plain(data)
+        return cls.from_content(codec.plain(data))
+
+    @classmethod
+    def from_content(cls, content: dict[str, Any]) -> Failure:
+        cause = content.get("cause")
         return cls(
             name=content["name"],
             message=content["message"],
@@ -68,16 +79,20 @@ class Failure:
             details=content.get("details"),
             args=content.get("args"),
             lineage=tuple(content.get("lineage", ())),
+            cause=None if cause is None else cls.from_content(cause),
         )
 
     @classmethod
-    def of(cls, error: BaseException) -> Failure:
+    def of(cls, error: BaseException, depth: int = 0) -> Failure:
         """What remains of an exception.
 
         Never raises: an exception that cannot even be shown has a message saying so.
         """
+        cause = None
+        if error.__cause__ is not None and depth < _DEEPEST_CAUSE:
+            cause = cls.of(error.__cause__, depth + 1)
         if isinstance(error, StepError):
-            return cls._of_step_error(error)
+            return cls._of_step_error(error, cause)
         return cls(
             name=error.name if isinstance(error, NonRetryableError) else type(error).__name__,
             message=_message(error),
@@ -86,11 +101,12 @@ class Failure:
             details=_storable(error.details) if isinstance(error, WorkflowError) else None,
             args=_storable(list(error.args)),
             lineage=tuple(c.__name__ for c in type(error).__mro__ if c not in (object, BaseException)),
+            cause=cause,
         )
 
     @classmethod
-    def _of_step_error(cls, error: StepError) -> Failure:
-        return cls(error.type, _message(error), error.kind, error.retryable, _storable(error.details))
+    def _of_step_error(cls, error: StepError, cause: Failure | None) -> Failure:
+        return cls(error.type, _message(error), error.kind, error.retryable, _storable(error.details), cause=cause)
 
     def as_step_error(self, step: str, attempts: int) -> StepError:
         return _OWN.get(self.name, StepError)(
@@ -113,6 +129,29 @@ class Failure:
             return step_error
         original.__cause__ = step_error
         return original
+
+    def as_child_error(self, pid: str, status: str) -> ChildError:
+        """The end of a child as its parent sees it."""
+        error = ChildError(
+            self.message,
+            pid=pid,
+            status=status,
+            step=pid,
+            type=self.name,
+            kind=self.kind,
+            retryable=self.retryable,
+            details=self.details,
+        )
+        error.__cause__ = None if self.cause is None else self.cause.as_cause()
+        return error
+
+    def as_cause(self) -> BaseException:
+        """Itself where its class is known here, else an error with the same content."""
+        error = self._original(()) or WorkflowError(
+            f"{self.name}: {self.message}", kind=self.kind, retryable=self.retryable, details=self.details
+        )
+        error.__cause__ = None if self.cause is None else self.cause.as_cause()
+        return error
 
     def _original(self, raises: Sequence[type[BaseException]]) -> BaseException | None:
         if "NonRetryableError" in self.lineage and not _class_named(self.lineage, raises):
@@ -197,6 +236,8 @@ def _rebuild(cls: type[BaseException], failure: Failure) -> BaseException | None
     except Exception:
         if cls.__module__ == "builtins":
             return None
+        error = None
+    if error is None or str(error) != failure.message:  # its constructor takes something else than it passes on
         error = cls.__new__(cls, *args)
         error.args = tuple(args)
     if isinstance(error, WorkflowError):

@@ -13,13 +13,19 @@ from holdfast.errors import ErrorInfo
 
 # The store's fact states; spelled out here because this module stands below the store.
 _RESULT, _START, _FAILURE = 0, 1, 2
+_HIDDEN = (StepType.TIMER, StepType.MESSAGE, StepType.WATCH)
+_REFUSED = {
+    "missing": ErrorInfo("InstanceNotFoundError", "there is no such run"),
+    "ended": ErrorInfo("InstanceTerminalError", "the run has ended"),
+    "exists": ErrorInfo("InstanceExistsError", "a run with this id exists already"),
+}
 
 
 def steps_of(run_number: int, facts: Iterable[Any], payloads: Mapping[int, Any]) -> list[StepRecord]:
     """The steps that these facts show, in the order they began. ``payloads``: consumed events by number."""
     by_key: dict[str, list[Any]] = {}
     for fact in facts:
-        if fact.kind != StepType.TIMER:
+        if fact.kind not in _HIDDEN:
             by_key.setdefault(fact.key, []).append(fact)
     records = [(_order(group), _step(run_number, group, payloads)) for group in by_key.values()]
     return [record for _, record in sorted(records, key=lambda pair: pair[0])]
@@ -47,7 +53,7 @@ def _step(run_number: int, facts: list[Any], payloads: Mapping[int, Any]) -> Ste
         wake_at=optional_from_ms(last.wake_at) if last.kind != StepType.DO else None,
         wait_event_type=last.event_type,
         result=_result(last, payloads),
-        error=_error(last),
+        error=_error(last, payloads),
         created_at=from_ms(min(f.started_at for f in facts)),
         updated_at=from_ms(max(f.at for f in facts)),
     )
@@ -63,7 +69,7 @@ def _finality(fact: Any) -> tuple[int, int, int]:
 
 
 def _status(fact: Any) -> StepStatus:
-    if fact.state == _RESULT:
+    if fact.state == _RESULT or not (fact.ok or fact.state == _FAILURE):
         return StepStatus.COMPLETED if fact.ok else StepStatus.ERRORED
     if fact.state == _FAILURE:
         return StepStatus.ERRORED if fact.wake_at is None else StepStatus.WAITING
@@ -73,17 +79,37 @@ def _status(fact: Any) -> StepStatus:
 def _result(fact: Any, payloads: Mapping[int, Any]) -> Any:
     if fact.state != _RESULT or not fact.ok:
         return None
-    if fact.event is not None:
-        return payloads.get(fact.event)
-    return codec.plain(fact.value)
+    if fact.event is None:
+        return codec.plain(fact.value)
+    event = payloads.get(fact.event)
+    if fact.kind in _CAME_BACK and event is not None:
+        return event["payload"][_CAME_BACK[fact.kind]]
+    return event
 
 
-def _error(fact: Any) -> ErrorInfo | None:
+_CAME_BACK = {StepType.CHILD: "output", StepType.ASK: "value"}
+
+
+def _error(fact: Any, payloads: Mapping[int, Any]) -> ErrorInfo | None:
     if fact.ok:
         return None
+    if fact.event is not None:
+        return _error_that_came(fact, payloads.get(fact.event))
     if fact.value is None:
         return ErrorInfo("WaitForEventTimeoutError", f"no event of type {fact.event_type!r} came in time")
-    return Failure.decode(fact.value).info
+    content = codec.plain(fact.value)
+    return _REFUSED[content] if isinstance(content, str) else Failure.from_content(content).info
+
+
+def _error_that_came(fact: Any, event: Any) -> ErrorInfo:
+    if event is None:
+        return ErrorInfo("ChildError", "it did not end well")
+    content = event["payload"]
+    if fact.kind == StepType.ASK:
+        return ErrorInfo("Rejected", str(content["value"]))
+    if content["error"] is not None:
+        return Failure.from_content(content["error"]).info
+    return ErrorInfo("Terminated", content.get("note") or "no reason given")
 
 
 def current_step(steps: list[StepRecord]) -> StepRecord | None:
@@ -104,6 +130,10 @@ def _clause(step: StepRecord, now_ms: int) -> str:
         return (
             f"waiting for an event of type {step.wait_event_type!r} in {step.step_key!r}{_until(step.wake_at, now_ms)}"
         )
+    if step.type == StepType.CHILD:
+        return f"waiting for child {step.name!r} to end"
+    if step.type == StepType.ASK:
+        return f"waiting for the answer to {step.name}"
     if step.type == StepType.SLEEP:
         return f"sleeping in {step.step_key!r}{_until(step.wake_at, now_ms)}"
     if step.status == StepStatus.WAITING and step.next_retry_at is not None:

@@ -53,7 +53,20 @@ class StepType(StrEnum):
     SLEEP = "sleep"
     WAIT = "waitForEvent"
     VERSION = "version"
-    TIMER = "timer"  # an anonymous wait, such as asyncio.sleep: replayed, but not shown as a step
+    CHILD = "child"
+    SEND = "send"
+    ASK = "ask"
+    REPLY = "reply"
+    MONITOR = "monitor"
+    UNMONITOR = "unmonitor"
+    LINK = "link"
+    UNLINK = "unlink"
+    CANCEL = "cancel"
+    TERMINATE = "terminate"
+    # Replayed, but not shown as steps:
+    TIMER = "timer"  # an anonymous wait, such as asyncio.sleep
+    MESSAGE = "message"  # mail that arrived for a channel
+    WATCH = "watch"  # of a run that was asked something
 
 
 class StepStatus(StrEnum):
@@ -125,6 +138,8 @@ class EventRecord:
     created_at: datetime
     delivered_at: datetime | None
     consumed_by_step_key: str | None
+    sender: str | None = None
+    """The pid of the run that sent it; None: from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +166,14 @@ class History:
 
 
 @dataclass(frozen=True, slots=True)
+class ChildRecord:
+    """A run that this one started."""
+
+    pid: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceDescription:
     """Everything about an instance; ``why`` says in one sentence what it is waiting for."""
 
@@ -170,6 +193,12 @@ class InstanceDescription:
     why: str
     memo: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+    children: list[ChildRecord] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    monitors: list[str] = field(default_factory=list)
+    attempt: int = 1
+    summary: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

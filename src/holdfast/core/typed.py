@@ -4,6 +4,9 @@ Owns the differences between pydantic's idea of JSON and ours: ``bytes`` are bas
 the JSON form of their values (also as dict keys), text may hold lone surrogates. Where an annotation
 leaves a choice, a value comes back as the choice pydantic makes: ``str | bytes`` gives ``str``.
 
+What was recorded is read generously, as pydantic reads it. With ``exact``, as inputs from outside are read, only the
+documented JSON form of a type is taken (``exact.py``); the same values come out.
+
 Pydantic is imported on the first annotation that needs it.
 """
 
@@ -17,8 +20,9 @@ from base64 import b64decode
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeAlias, cast
 
+from holdfast.core.exact import guard
 from holdfast.core.lowering import json_form, key_text
 from holdfast.core.show import shown
 from holdfast.errors import DefinitionError, ParamsInvalidError
@@ -30,12 +34,13 @@ if TYPE_CHECKING:
 Decode: TypeAlias = Callable[[Any], Any]
 Schema: TypeAlias = dict[str, Any]
 
-_UNTYPED = (Any, object, inspect.Parameter.empty)
+_UNTYPED = (Any, object, NoReturn, Never, inspect.Parameter.empty)
 _EXACT = (type(None), bool, int, float, str, dict, list)
 _SCALARS = (type(None), bool, int, float, str)
+_PLAIN = (*_SCALARS, list, dict)
 
 
-def decoder(annotation: Any) -> Decode:
+def decoder(annotation: Any, *, exact: bool = False) -> Decode:
     """The function that turns a plain JSON value into an ``annotation``, or raises ``ParamsInvalidError``.
 
     >>> decoder(tuple[int, str])([1, "a"])
@@ -46,9 +51,9 @@ def decoder(annotation: Any) -> Decode:
     try:
         hash(annotation)
     except TypeError:
-        return _make(annotation)
+        return _make(annotation, exact)
     # equal annotations may differ in the order of a union, which decides between its members
-    return _make_once(annotation, "" if isinstance(annotation, type) else repr(annotation))
+    return _make_once(annotation, "" if isinstance(annotation, type) else repr(annotation), exact)
 
 
 def _as_is(value: Any) -> Any:
@@ -56,19 +61,19 @@ def _as_is(value: Any) -> Any:
 
 
 @lru_cache(maxsize=1024)
-def _make_once(annotation: Any, _text: str) -> Decode:
-    return _make(annotation)
+def _make_once(annotation: Any, _text: str, exact: bool) -> Decode:
+    return _make(annotation, exact)
 
 
-def _make(annotation: Any) -> Decode:
+def _make(annotation: Any, exact: bool) -> Decode:
     if annotation is None:
         annotation = type(None)
     if not any(annotation is one for one in _EXACT):
-        return _Typed(annotation).decode
+        return _Typed(annotation, exact).decode
 
     @lru_cache(maxsize=1)
     def careful() -> _Typed:
-        return _Typed(annotation)
+        return _Typed(annotation, exact)
 
     def decode(value: Any) -> Any:
         return value if type(value) is annotation else careful().decode(value)
@@ -79,14 +84,15 @@ def _make(annotation: Any) -> Decode:
 class _Typed:
     """One annotation with its validators."""
 
-    def __init__(self, annotation: Any) -> None:
+    def __init__(self, annotation: Any, exact: bool) -> None:
         self.annotation = annotation
-        self.schema = _core_schema(annotation)
-        self.validator = _validator(self.schema, _Adapting())
+        self.exact = exact
+        self.schema = core_schema(annotation)
+        self.validator = _validator(self.schema, _Adapting(exact=exact))
 
     @cached_property
     def surrogate_validator(self) -> SchemaValidator:
-        return _validator(self.schema, _Adapting(surrogates=True))
+        return _validator(self.schema, _Adapting(exact=self.exact, surrogates=True))
 
     def decode(self, value: Any) -> Any:
         from pydantic import ValidationError  # noqa: PLC0415  (late, as the module says)
@@ -127,7 +133,8 @@ def _name(annotation: Any) -> str:
     return annotation.__qualname__ if isinstance(annotation, type) else shown(annotation)
 
 
-def _core_schema(annotation: Any) -> Schema:
+def core_schema(annotation: Any) -> Schema:
+    """Pydantic's schema of an annotation, for its validators and for documents."""
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     try:
@@ -173,8 +180,11 @@ class _Adapting:
 
     # what is under these keys is the user's data, not schema
     OPAQUE = frozenset({"metadata", "default", "expected", "members", "config", "serialization", "cls"})
+    # what these hand on is not JSON any more, but whatever the user's function makes of it
+    CONVERTING = frozenset({"function-before", "function-wrap"})
 
-    def __init__(self, *, surrogates: bool = False) -> None:
+    def __init__(self, *, exact: bool, surrogates: bool = False) -> None:
+        self.exact = exact
         self.surrogates = surrogates
         self.definitions: dict[str, Schema] = {}
 
@@ -184,12 +194,34 @@ class _Adapting:
         if not isinstance(node, dict):
             return node
         schema = cast("Schema", node)
-        if schema.get("type") == "definitions":
+        type_ = schema.get("type")
+        if not isinstance(type_, str):  # fields or choices by their names, which may be any
+            return {name: self.adapt(one) for name, one in schema.items()}
+        if type_ == "definitions":
             self.definitions.update((one["ref"], one) for one in schema["definitions"])
-        copy = {key: one if key in self.OPAQUE else self.adapt(one) for key, one in schema.items()}
+        with self.as_exact_as(schema):
+            copy = {key: self.adapt_part(key, one) for key, one in schema.items()}
         return self.adapt_one(copy)
 
+    def adapt_part(self, key: str, part: Any) -> Any:
+        if key in self.OPAQUE:
+            return part
+        return self.adapt_key(part) if key == "keys_schema" else self.adapt(part)
+
+    @contextmanager
+    def as_exact_as(self, schema: Schema) -> Generator[None]:
+        """A model that is strict needs no guards, and has to see JSON itself: only there is a date text to it."""
+        outside = self.exact
+        self.exact &= schema["type"] not in self.CONVERTING and not schema.get("config", {}).get("strict")
+        yield
+        self.exact = outside
+
     def adapt_one(self, schema: Schema) -> Schema:
+        adapted = self.adapt_form(schema)
+        check = guard(schema) if self.exact else None
+        return adapted if check is None else _before(adapted, check)
+
+    def adapt_form(self, schema: Schema) -> Schema:
         match schema.get("type"):
             case "bytes":
                 return _before(schema, _from_base64)
@@ -197,24 +229,32 @@ class _Adapting:
                 return _around(schema, _with_stand_ins)
             case "enum":
                 return self.adapt_enum(schema)
-            case "dict" if "keys_schema" in schema:
-                return schema | {"keys_schema": self.adapt_key(schema["keys_schema"])}
             case _:
                 return schema
 
     def adapt_enum(self, schema: Schema) -> Schema:
-        members = schema["members"]
-        if all(type(one.value) in _SCALARS for one in members):
+        if _has_scalars(schema):
             return schema
-        by_json = {_json(one.value): one for one in members}
-        return _before(schema, lambda value: by_json.get(_json(value), value))
+        by_json = {_json(one.value): one for one in schema["members"]}
+
+        def member(value: Any) -> Any:
+            return by_json.get(_json(value), value) if isinstance(value, _PLAIN) else value
+
+        return _before(schema, member)
 
     def adapt_key(self, schema: Schema) -> Schema:
+        """The key of a dict is always text, whatever its type."""
         resolved = self.definitions.get(schema.get("schema_ref", ""), schema)
-        if resolved.get("type") != "enum":
-            return schema
+        here = _Adapting(exact=False, surrogates=self.surrogates)
+        adapted: Schema = here.adapt({key: part for key, part in resolved.items() if key != "ref"})
+        if resolved.get("type") != "enum" or not _has_scalars(resolved):
+            return adapted
         by_text = {key_text(one): one for one in resolved["members"]}
-        return _before(schema, lambda value: by_text.get(value, value))
+        return _before(adapted, lambda value: by_text.get(value, value))
+
+
+def _has_scalars(enum: Schema) -> bool:
+    return all(type(one.value) in _SCALARS for one in enum["members"])
 
 
 def _json(value: Any) -> str:

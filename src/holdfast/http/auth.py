@@ -5,6 +5,7 @@ Owns the decision. Asking for it before anything else happens is the gate's job 
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -12,8 +13,9 @@ import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+from holdfast.core.durations import Duration, describe, to_ms
 from holdfast.errors import InvalidOptionError
 
 _log = logging.getLogger("holdfast.http")
@@ -66,7 +68,7 @@ class Authorize:
     """Async hooks that return ``None`` to allow a request, or raise ``Denied``.
 
     ``request`` covers every route, and the others refine it. Once any hook is set, a route that none covers is
-    denied, and so is one whose hook breaks. Without hooks everything is allowed.
+    denied, and so is one whose hook breaks or takes longer than ``timeout``. Without hooks everything is allowed.
 
     Example::
 
@@ -83,12 +85,16 @@ class Authorize:
     send_event: Hook | None = None
     tick: Hook | None = None
     read: Hook | None = None
+    timeout: Duration = "10 seconds"
+    """For each hook."""
 
     def __post_init__(self) -> None:
         for name in ("request", *Scope):
             hook = getattr(self, name)
             if hook is not None and not callable(hook):
                 raise InvalidOptionError(f"Authorize({name}=...) takes an async function, not {hook!r}")
+        if not to_ms(self.timeout, "Authorize(timeout=...)"):
+            raise InvalidOptionError("Authorize(timeout=...) leaves the hooks no time at all")
 
     @property
     def open(self) -> bool:
@@ -104,7 +110,7 @@ class Authorize:
         if not hooks:
             raise Denied(_FORBIDDEN, "no rule allows this request")
         for hook in hooks:
-            await _ask(hook, request)
+            await _ask(hook, request, to_ms(self.timeout))
 
 
 def check_authorize(given: Authorize | None) -> Authorize:
@@ -114,15 +120,25 @@ def check_authorize(given: Authorize | None) -> Authorize:
     return given or Authorize()
 
 
-async def _ask(hook: Hook, request: AuthRequest) -> None:
+async def _ask(hook: Hook, request: AuthRequest, most_ms: int) -> None:
+    verdict: object = None
+    limit = asyncio.timeout(most_ms / 1000)
     try:
-        answer: Awaitable[object] = hook(request)
-        verdict = await answer
+        async with limit:
+            verdict = await hook(request)  # type: ignore[func-returns-value]  # it may be the user's mistake
     except Denied:
         raise
     except Exception:
-        _log.exception("an authorization hook broke on route %s; the request is denied", request.route)
-        raise Denied(_FORBIDDEN, "the request could not be authorized") from None
+        if not limit.expired():
+            _log.exception("an authorization hook broke on route %s; the request is denied", request.route)
+            raise Denied(_FORBIDDEN, "the request could not be authorized") from None
+    if limit.expired():  # also if it then answered all the same: one that catches everything knows nothing
+        _log.error(
+            "an authorization hook took longer than %s on route %s; the request is denied",
+            describe(most_ms),
+            request.route,
+        )
+        raise Denied(_FORBIDDEN, "the request could not be authorized")
     if verdict is not None:
         _log.error("an authorization hook answered a value on route %s, not None; the request is denied", request.route)
         raise Denied(_FORBIDDEN, "the request could not be authorized")
@@ -148,7 +164,7 @@ class BearerTokens(Authorize):
             raise InvalidOptionError("BearerTokens needs at least one token; with none it would deny everything")
         grants = {_digest(_check_token(token)): _check_scopes(scopes) for token, scopes in tokens.items()}
         object.__setattr__(self, "_grants", grants)  # the base class is frozen
-        needs = {scope.value: self._needing(scope) for scope in Scope}
+        needs: dict[str, Any] = {scope.value: self._needing(scope) for scope in Scope}
         super().__init__(request=self._known, **needs)
 
     @classmethod

@@ -7,9 +7,8 @@ the limits are, and that ``/order/instances`` takes an order.
 from __future__ import annotations
 
 import copy
-import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias, cast
 
 from fastapi.openapi.utils import get_openapi
 from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
@@ -17,16 +16,18 @@ from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 from starlette.routing import BaseRoute
 
+from holdfast.core import exact, typed
 from holdfast.errors import ParamsInvalidError
 from holdfast.http import wire
 from holdfast.http.auth import Authorize, BearerTokens
-from holdfast.http.routes import Backend, Spec
+from holdfast.http.routes import MOST_FILTERS, Backend, Spec
 from holdfast.kernel.definition import Definition
 
 Schema: TypeAlias = dict[str, Any]
 
 VERSION = "1"
 _REFS = "#/components/schemas/{model}"
+_ERROR = {"$ref": _REFS.format(model="Error")}  # once for all: to FastAPI each use would be a model of its own
 _EVERYWHERE = (401, 403, 500, 503)
 _MEANINGS = {
     400: "Something in the request is not valid; nothing was changed.",
@@ -39,6 +40,21 @@ _MEANINGS = {
     415: "The body is not JSON.",
     500: "The server made a mistake.",
     503: "The server is not ready, or cannot reach its database.",
+}
+# One name for each attribute: in this style the properties of the object are what stands in the query.
+_SEARCH: Schema = {
+    "name": "search",
+    "in": "query",
+    "style": "form",
+    "explode": True,
+    "description": f"search.KEY=VALUE, for up to {MOST_FILTERS} attributes: only instances that have them all. A VALUE "
+    "that reads as a number, true or false is compared as such, anything else, and what is in double quotes, as text. "
+    "In front of it may stand one of <, <=, >, >=.",
+    "schema": {
+        "type": "object",
+        "patternProperties": {r"^search\.[a-zA-Z_][a-zA-Z0-9_.-]{0,63}$": {"type": "string", "maxLength": 1000}},
+        "additionalProperties": {"type": "string"},  # unknown names are left alone, but none may be there twice
+    },
 }
 
 
@@ -58,11 +74,11 @@ def described(spec: Spec, *, shown: bool) -> dict[str, Any]:
         "operation_id": spec.name,
         "response_model": spec.result,
         "responses": {
-            status: {"model": wire.Error, "description": _MEANINGS[status]}
+            status: {"description": _MEANINGS[status], "content": {"application/json": {"schema": _ERROR}}}
             for status in sorted({*spec.errors, *(_EVERYWHERE if spec.scope is not None else (500,))})
         },
         "openapi_extra": extra,
-        "include_in_schema": spec.documented and shown,
+        "include_in_schema": shown,
     }
 
 
@@ -90,6 +106,8 @@ class Document:
         components: Schema = document["components"]["schemas"]
         for unused in ("HTTPValidationError", "ValidationError"):
             components.pop(unused, None)
+        error = TypeAdapter(wire.Error).json_schema(ref_template=_REFS)
+        components |= error.pop("$defs") | {"Error": error}
         for path in document["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)
@@ -108,9 +126,12 @@ class Document:
             "workflow": {"enum": names} if names else {},
             "instance_id": _id_schema(limits.instance_id),
             "pageSize": {"maximum": limits.page_size},
+            "logCategory": {"maxLength": limits.log_category},
         }
         for parameter in operation.get("parameters", ()):
             parameter["schema"] |= more.get(parameter["name"], {})
+        if operation["operationId"] == "listInstances":
+            operation["parameters"].append(_SEARCH)
         if operation["operationId"] == "sendEvent":
             event = operation["requestBody"]["content"]["application/json"]["schema"]["properties"]
             event["type"] |= {
@@ -153,16 +174,17 @@ class Document:
 
     def _entry(self, definition: Definition, components: Schema) -> Schema:
         """What starts one instance of a workflow."""
-        properties = {"id": {"type": "string"} | _id_schema(self._backend.limits.instance_id)}
-        params = input_schema(definition, components)
-        if params is not None:
-            properties["params"] = params
+        properties = {
+            "id": {"type": "string"} | _id_schema(self._backend.limits.instance_id),
+            "params": input_schema(definition, components),
+        }
         schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
         return schema if _accepts(definition, None) else schema | {"required": ["params"]}
 
 
 _ON_INSTANCES = (
     "getInstance", "getHistory", "sendEvent", "pauseInstance", "resumeInstance", "terminateInstance", "restartInstance",
+    "cancelInstance",
 )  # fmt: skip
 
 
@@ -180,20 +202,35 @@ def _id_schema(longest: int) -> Schema:
 
 
 class _Inputs(GenerateJsonSchema):
-    """Pydantic's schemas, where this package's JSON is the same; bytes are base64 here."""
+    """Pydantic's schemas, made true where this package's JSON is not what pydantic says of its own."""
+
+    def generate_inner(self, schema: Any) -> JsonSchemaValue:
+        return {} if exact.is_lax(schema) else super().generate_inner(schema)
 
     def bytes_schema(self, schema: core_schema.BytesSchema) -> JsonSchemaValue:
         del schema
-        return {"type": "string", "contentEncoding": "base64"}
+        return {"type": "string", "contentEncoding": "base64", "pattern": exact.BASE64}
+
+    def decimal_schema(self, schema: core_schema.DecimalSchema) -> JsonSchemaValue:
+        number = super().decimal_schema(schema)["anyOf"][0]
+        return {"anyOf": [number, {"type": "string", "pattern": exact.DECIMAL}]}
+
+    def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
+        return _repeatable(super().set_schema(schema))
+
+    def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
+        return _repeatable(super().frozenset_schema(schema))
 
 
-def input_schema(definition: Definition, components: Schema) -> Schema | None:
-    """The JSON schema of a workflow's input, its parts put among ``components``; None if it takes none."""
-    if _takes_nothing(definition):
-        return None
+def _repeatable(schema: JsonSchemaValue) -> JsonSchemaValue:
+    return {key: value for key, value in schema.items() if key != "uniqueItems"}
+
+
+def input_schema(definition: Definition, components: Schema) -> Schema:
+    """The JSON schema of a workflow's input, its parts put among ``components``."""
     generator = _Inputs(ref_template=_REFS.replace("{model}", definition.name + ".{model}"))
     try:
-        schema = generator.generate(_core_schema(definition.decode_params))
+        schema = generator.generate(cast("CoreSchema", typed.core_schema(definition.params_type)))
     except PydanticInvalidForJsonSchema:
         return {}  # a type of the user's own that has no JSON schema: anything may be tried
     components.update((f"{definition.name}.{name}", part) for name, part in schema.pop("$defs", {}).items())
@@ -210,22 +247,3 @@ def _accepts(definition: Definition, value: Any) -> bool:
     except ParamsInvalidError:
         return False
     return True
-
-
-def _takes_nothing(definition: Definition) -> bool:
-    try:
-        definition.decode_params(0)
-    except ParamsInvalidError as error:
-        return [issue["type"] for issue in error.issues] == ["no_params"]
-    return False
-
-
-def _core_schema(decode: Callable[[Any], Any]) -> CoreSchema:
-    """Pydantic's schema behind a decoder, which a definition does not keep; of anything, where it is not found."""
-    found: CoreSchema | None = getattr(getattr(decode, "__self__", None), "schema", None)
-    if found is not None:
-        return found
-    around = inspect.getclosurevars(decode).nonlocals if inspect.isfunction(decode) else {}
-    if callable(around.get("decode")):
-        return _core_schema(around["decode"])
-    return TypeAdapter(around.get("annotation", Any)).core_schema

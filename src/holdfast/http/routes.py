@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Annotated, Any, Protocol
 
 from fastapi import Path, Query
@@ -13,18 +17,23 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.client import Client, HistoryQuery, Start
+from holdfast.core.attributes import condition
 from holdfast.core.limits import Limits
+from holdfast.errors import InvalidOptionError
 from holdfast.http import answers, bodies, wire
 from holdfast.http.answers import reply
 from holdfast.http.auth import Scope
 from holdfast.kernel.definition import Registry
 
 _SEARCH = "search."
+MOST_FILTERS = 100  # no run has more attributes
+_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 _NEW_INSTANCE = TypeAdapter(wire.NewInstance)
 _NEW_BATCH = TypeAdapter(wire.NewBatch)
 _NEW_EVENT = TypeAdapter(wire.NewEvent)
 _TICK = TypeAdapter(wire.TickRequest)
+_CANCEL = TypeAdapter(wire.CancelRequest)
 
 Name = Annotated[str, Path(description="The name of a registered workflow.")]
 Id = Annotated[str, Path(description="The id of an instance.")]
@@ -62,7 +71,6 @@ class Spec:
     errors: tuple[int, ...] = ()
     body: TypeAdapter[Any] | None = None
     body_needed: bool = True
-    documented: bool = True
 
 
 class Routes:
@@ -91,7 +99,10 @@ class Routes:
             Spec("POST", f"{one}/resume", "resumeInstance", manage, self.resume, wire.Done, (400, 404)),
             Spec("POST", f"{one}/terminate", "terminateInstance", manage, self.terminate, wire.Done, (400, 404, 409)),
             Spec("POST", f"{one}/restart", "restartInstance", manage, self.restart, wire.Done, (400, 404)),
-            Spec("POST", f"{one}/cancel", "cancelInstance", manage, self.cancel, wire.Done, documented=False),
+            Spec(
+                "POST", f"{one}/cancel", "cancelInstance", manage, self.cancel, wire.Done,
+                (400, 404, 408, 409, 413, 415), _CANCEL, body_needed=False,
+            ),
             Spec(
                 "POST", f"{one}/events", "sendEvent", Scope.SEND_EVENT, self.send_event, wire.SentEvent,
                 (400, 404, 408, 409, 413, 415), _NEW_EVENT,
@@ -115,10 +126,14 @@ class Routes:
     async def list_instances(
         self, request: Request, workflow: Name, query: Annotated[wire.ListParams, Query()]
     ) -> Response:
-        """Instances of a workflow, the newest first."""
+        """Instances of a workflow, the newest first; with ``search.KEY=VALUE`` only those with these attributes."""
         _check_query(request)
         page = await self._client().list(
-            workflow, status=query.status, cursor=query.cursor, limit=self._page_size(query.pageSize)
+            workflow,
+            status=query.status,
+            search=_search(request),
+            cursor=query.cursor,
+            limit=self._page_size(query.pageSize),
         )
         return reply(wire.instance_list(page))
 
@@ -148,6 +163,8 @@ class Routes:
         self, request: Request, workflow: str, instance_id: str, run: int | None, query: wire.RunParams
     ) -> Response:
         _check_query(request)
+        if query.logCategory is not None:  # a field that may be missing is None then
+            _check_length(["query", "logCategory"], query.logCategory, self._limits.log_category)
         client = self._client()
         wanted = HistoryQuery(
             limit=self._page_size(query.pageSize),
@@ -201,11 +218,14 @@ class Routes:
         client = self._client()
         return await _done(client.restart(*client.address(workflow, instance_id)))
 
-    async def cancel(self, workflow: Name, instance_id: Id) -> Response:
-        """Part of the contract that the engine cannot do yet; it says so."""
+    async def cancel(self, request: Request, workflow: Name, instance_id: Id) -> Response:
+        """Ask it to cancel: its code may clean up. With a deadline it is terminated then."""
         client = self._client()
-        await client.find(*client.address(workflow, instance_id))
-        raise answers.Problem(501, answers.NOT_IMPLEMENTED, "runs cannot be cancelled yet; terminate ends one")
+        address = client.address(workflow, instance_id)
+        body = await bodies.read(request, _CANCEL, self._limits.body, needed=False)
+        deadline_ms = body.get("deadlineMs")
+        deadline = None if deadline_ms is None else timedelta(milliseconds=deadline_ms)
+        return await _done(client.cancel(*address, body.get("reason"), deadline))
 
     async def send_event(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Send an event to an instance that has not ended; answers its status at that time."""
@@ -259,11 +279,15 @@ def _check_at_most(path: list[str | int], count: int, most: int) -> None:
         raise answers.invalid(answers.sentence([issue]), [issue])
 
 
+def _check_length(path: list[str | int], text: str, most: int) -> None:
+    if len(text) > most:
+        issue: wire.Issue = {"path": path, "message": f"has more than {most} characters", "type": "string_too_long"}
+        raise answers.invalid(answers.sentence([issue]), [issue])
+
+
 def _check_query(request: Request) -> None:
-    """Of two values for one name nobody can say which was meant; and search has to wait for the engine."""
+    """Of two values for one name nobody can say which was meant."""
     names = Counter(name for name, _ in request.query_params.multi_items())
-    if any(name.startswith(_SEARCH) for name in names):
-        raise answers.Problem(501, answers.NOT_IMPLEMENTED, "instances cannot be searched by attributes yet")
     issues: list[wire.Issue] = [
         {"path": ["query", name], "message": "is given more than once", "type": "repeated"}
         for name, count in names.items()
@@ -271,3 +295,36 @@ def _check_query(request: Request) -> None:
     ]
     if issues:
         raise answers.invalid(answers.sentence(issues), issues)
+
+
+def _search(request: Request) -> dict[str, Any]:
+    """The attributes that a query asks for; an error names the one that is wrong."""
+    found: dict[str, Any] = {}
+    issues: list[wire.Issue] = []
+    for name, text in request.query_params.multi_items():
+        if name.startswith(_SEARCH):
+            key, asked = name[len(_SEARCH) :], _compared(text)
+            try:
+                condition(key, asked)
+            except InvalidOptionError as error:
+                issues.append({"path": ["query", name], "message": error.message, "type": "search_invalid"})
+            found[key] = asked
+    if issues:
+        raise answers.invalid(answers.sentence(issues), issues)
+    _check_at_most(["query", "search"], len(found), MOST_FILTERS)
+    return found
+
+
+def _compared(text: str) -> Any:
+    for op in ("<=", ">=", "<", ">"):
+        if text.startswith(op):
+            return op, _scalar(text[len(op) :])
+    return _scalar(text)
+
+
+def _scalar(text: str) -> Any:
+    """What a value means: JSON if it is a number, a truth value or text in quotes, else the text itself."""
+    if text.startswith('"') or _NUMBER.fullmatch(text) or text in ("true", "false"):
+        with suppress(ValueError):
+            return json.loads(text)
+    return text

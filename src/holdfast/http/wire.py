@@ -11,10 +11,12 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from holdfast.client import HistoryPage
+from holdfast.core.durations import MAX_MS
 from holdfast.core.model import (
     EventRecord,
     InstanceDescription,
@@ -34,6 +36,7 @@ Date = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Count = Annotated[int, Field(ge=0)]
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
+_LONGEST_REASON = 2000
 
 
 # --- what comes in
@@ -61,6 +64,30 @@ class NewEvent(TypedDict):
     type: str
     payload: NotRequired[Any]
     id: NotRequired[Annotated[str, Field(min_length=1, max_length=200)]]
+
+
+def _integral(value: object) -> object:
+    """JSON has one kind of number: 5.0 is 5."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _short(text: str) -> str:
+    """Pydantic's own limit would refuse lone surrogates too."""
+    if len(text) > _LONGEST_REASON:
+        raise PydanticCustomError("string_too_long", "has more than {most} characters", {"most": _LONGEST_REASON})
+    return text
+
+
+Reason = Annotated[str, AfterValidator(_short), Field(json_schema_extra={"maxLength": _LONGEST_REASON})]
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), BeforeValidator(_integral)]
+
+
+class CancelRequest(TypedDict):
+    """Why it is to cancel, and how long it may take: then it is terminated."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    reason: NotRequired[Reason]
+    deadlineMs: NotRequired[Milliseconds]
 
 
 def _whole_number(value: object) -> object:
@@ -105,18 +132,13 @@ class RunParams(BaseModel):
     includeLogs: Flag = False
     logsCursor: str = _cursor("l")
     logLevel: Level = _optional()
-    logCategory: str = _optional(min_length=1, max_length=64, pattern="^[^\\x00]+$")
+    logCategory: str = _optional(min_length=1, pattern="^[^\\x00]+$")
 
 
 class HistoryParams(RunParams):
     """The query of the current run's history, or of another one's."""
 
     runNumber: WholeNumber = _optional()
-
-
-def _integral(value: object) -> object:
-    """JSON has one kind of number: 5.0 is 5."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 Bound = Annotated[int, Field(ge=0, le=1_000_000), BeforeValidator(_integral)]
@@ -192,6 +214,11 @@ class Step(CurrentStep):
     updatedAt: Date
 
 
+class Child(TypedDict):
+    pid: str
+    status: Status
+
+
 class Meta(TypedDict):
     workflowName: str
     kind: str
@@ -203,6 +230,15 @@ class Meta(TypedDict):
     completedAt: Date | None
     currentStep: NotRequired[CurrentStep]
     why: str
+    attempt: NotRequired[Count]
+    """Of the workflow as a whole, from the second on."""
+    summary: NotRequired[str]
+    memo: NotRequired[dict[str, Any]]
+    search: NotRequired[dict[str, Any]]
+    parent: NotRequired[str]
+    children: NotRequired[list[Child]]
+    links: NotRequired[list[str]]
+    monitors: NotRequired[list[str]]
 
 
 class DescribedInstance(Instance):
@@ -226,6 +262,8 @@ class Event(TypedDict):
     createdAt: Date
     deliveredAt: Date | None
     consumedByStepKey: str | None
+    sender: NotRequired[str]
+    """The run that sent it, if one did."""
 
 
 class Log(TypedDict):
@@ -326,8 +364,29 @@ def described_instance(found: InstanceDescription) -> DescribedInstance:
     }
     if found.current_step is not None:
         meta["currentStep"] = current_step(found.current_step)
+    _add_dealings(meta, found)
     status = InstanceStatus(found.status, found.error, found.output)
     return {"id": found.id, "details": details(status), "meta": meta}
+
+
+def _add_dealings(meta: Meta, found: InstanceDescription) -> None:
+    """What most instances do not have: it is absent there."""
+    if found.attempt > 1:
+        meta["attempt"] = found.attempt
+    if found.summary is not None:
+        meta["summary"] = found.summary
+    if found.memo:
+        meta["memo"] = found.memo
+    if found.search:
+        meta["search"] = found.search
+    if found.parent is not None:
+        meta["parent"] = found.parent
+    if found.children:
+        meta["children"] = [{"pid": child.pid, "status": Status(child.status)} for child in found.children]
+    if found.links:
+        meta["links"] = found.links
+    if found.monitors:
+        meta["monitors"] = found.monitors
 
 
 def current_step(record: StepRecord) -> CurrentStep:
@@ -365,7 +424,7 @@ def step(record: StepRecord) -> Step:
 
 
 def event(record: EventRecord) -> Event:
-    return {
+    shown: Event = {
         "id": record.id,
         "runNumber": record.run_number,
         "type": record.type,
@@ -374,6 +433,9 @@ def event(record: EventRecord) -> Event:
         "deliveredAt": optional_date(record.delivered_at),
         "consumedByStepKey": record.consumed_by_step_key,
     }
+    if record.sender is not None:
+        shown["sender"] = record.sender
+    return shown
 
 
 def log(line: LogLine) -> Log:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.errors import InputError
 from holdfast.store.protocol import LiveTransaction, Log, NewEvent, NewRun, Statement
@@ -21,7 +21,7 @@ class Attempt:
 
     key: str
     number: int
-    instance: str
+    pid: str
     values: Mapping[str, Any]
     logs: Sequence[Log] = ()
     flushed: int = 0
@@ -39,19 +39,25 @@ NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 
 
+class Outgoing(NamedTuple):
+    """How what a step sends and starts gets its form."""
+
+    new_run: Callable[..., NewRun]
+    new_event: Callable[..., NewEvent]
+    """Takes the pid it goes to; the run of the step is its sender."""
+
+
 class _Outgoing:
     """What a step's transaction sends and starts."""
 
-    def __init__(self, new_run: Callable[..., NewRun], new_event: Callable[..., NewEvent]) -> None:
-        self._new_run = new_run
-        self._new_event = new_event
+    def __init__(self, outgoing: Outgoing) -> None:
+        self._new_run, self._new_event = outgoing
         self.starts: list[NewRun] = []
         self.sends: list[NewEvent] = []
 
     def send(self, pid: str, topic: str, payload: Any = None) -> None:
         """Send an event to another run (``workflow/instance_id``) with the step."""
-        workflow, _, instance_id = pid.partition("/")
-        self.sends.append(self._new_event(workflow, instance_id, topic, payload))
+        self.sends.append(self._new_event(pid, topic, payload))
 
     def start(self, workflow: Any, params: Any = None, *, id: str | None = None) -> str:
         """Start a run with the step and return its pid. An id that exists already is left as it is."""
@@ -75,8 +81,8 @@ class StepTx(_Outgoing):
             return item
     """
 
-    def __init__(self, new_run: Callable[..., NewRun], new_event: Callable[..., NewEvent]) -> None:
-        super().__init__(new_run, new_event)
+    def __init__(self, outgoing: Outgoing) -> None:
+        super().__init__(outgoing)
         self.statements: list[Statement] = []
 
     def execute(self, sql: str, *args: Any) -> None:
@@ -100,10 +106,8 @@ class Transaction(_Outgoing):
             return row["left"] - 1
     """
 
-    def __init__(
-        self, live: LiveTransaction, new_run: Callable[..., NewRun], new_event: Callable[..., NewEvent]
-    ) -> None:
-        super().__init__(new_run, new_event)
+    def __init__(self, live: LiveTransaction, outgoing: Outgoing) -> None:
+        super().__init__(outgoing)
         self._live = live
 
     async def execute(self, sql: str, *args: Any) -> int:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
+from holdfast.core.retry import Retry
 from holdfast.errors import ParamsInvalidError, WorkflowAlreadyRegisteredError, WorkflowNotFoundError
 from holdfast.kernel.driver import Driver
 
@@ -20,22 +21,32 @@ class Definition:
     kind: str
     driver: Driver | None
     decode_params: Callable[[Any], Any]
-    """From plain JSON to the annotated type; raises ParamsInvalidError."""
+    """From plain JSON to the annotated type, exactly as documented; raises ParamsInvalidError."""
     decode_output: Callable[[Any], Any]
+    params_type: Any = Any
+    """The annotation of the input; None if it takes none."""
     persist: Literal["step", "task"] = "step"
+    retry: Retry | None = None
+    """Of the workflow as a whole, where a start does not say otherwise."""
+    run_ms: int | None = None
+    """How long a run may take, where a start does not say otherwise."""
+
+    @property
+    def has_defaults(self) -> bool:
+        return self.retry is not None or self.run_ms is not None
 
     def encode_params(self, params: Any, limits: Limits) -> bytes | None:
         """Encode and check an input, so that a run never starts with something its code cannot take."""
-        if params is None:
-            data, value = None, None
-        else:
-            data = codec.encode(params, what="params", limit=limits.params)
-            value = codec.plain(data)
-        try:
-            self.decode_params(value)
-        except ParamsInvalidError as error:
-            raise ParamsInvalidError(f"params do not fit workflow {self.name!r}: {error}", error.issues) from None
-        return data
+        return encoded_params(self.name, params, self.decode_params, limits)
+
+
+def encoded_params(workflow: str, params: Any, decode: Callable[[Any], Any], limits: Limits) -> bytes | None:
+    data = None if params is None else codec.encode(params, what="params", limit=limits.params)
+    try:
+        decode(codec.plain(data))
+    except ParamsInvalidError as error:
+        raise ParamsInvalidError(f"params do not fit workflow {workflow!r}: {error}", error.issues) from None
+    return data
 
 
 class Registry:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.core.failure import Failure
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.store.protocol import (
+    Act,
+    Answer,
     Fact,
     Finish,
     Follows,
@@ -29,11 +31,16 @@ from holdfast.store.protocol import (
     Statement,
 )
 
+if TYPE_CHECKING:
+    from holdfast.kernel.requests import Requests
+
 
 class Call(Protocol):
     """A step that has to be run now."""
 
     key: str
+    values: Mapping[str, Any]
+    """The run's propagated context."""
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
 
@@ -125,16 +132,30 @@ class Rest:
     def empty(self) -> bool:
         """Nothing that has to be written before the turn goes on."""
         o, f = self.observed, self.follows
-        return not (o.facts or o.deliveries or o.logs or f.facts or f.logs or self.end)
+        return not (o.facts or o.deliveries or o.logs or f.facts or f.logs or f.acts or f.attributes or self.end)
 
 
 class Machine(Protocol):
     """One run in memory."""
 
     def advance(
-        self, now_ms: int, outcomes: Sequence[Outcome] = (), mail: Sequence[Mail] = (), *, lost: bool = False
+        self,
+        now_ms: int,
+        outcomes: Sequence[Outcome] = (),
+        mail: Sequence[Mail] = (),
+        *,
+        acted: Sequence[Answer] = (),
+        lost: bool = False,
     ) -> Rest:
-        """Tell it what became known, run it to rest. ``lost``: whoever ran it before was lost with its attempts."""
+        """Tell it what became known, run it to rest.
+
+        ``acted``: what came of the acts that were written last. ``lost``: whoever ran it before was lost with its
+        attempts.
+        """
+        ...
+
+    def seal(self, acts: Sequence[Act]) -> None:
+        """These acts are about to be written: their facts get their places in the order of what the code sees."""
         ...
 
     def hold(self) -> None:
@@ -152,6 +173,6 @@ class Machine(Protocol):
 class Driver(Protocol):
     """An authoring model's way to run its definitions."""
 
-    def open(self, run: RunRecord, snapshot: Snapshot | None) -> Machine:
-        """A machine for the run: replayed from the snapshot, or new (None)."""
+    def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests) -> Machine:
+        """A machine for the run: replayed from the snapshot, or new (None). ``requests``: of what it asks of others."""
         ...

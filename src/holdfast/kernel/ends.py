@@ -85,5 +85,7 @@ class Ends:
 
 
 def _finish(row: RunRecord) -> Finish | None:
-    """How it ended, unless it was ended from outside: then its row says more."""
-    return Finish(row.status, row.output, row.error) if row.output is not None or row.error is not None else None
+    """How it ended, unless it was ended from outside, or another run came after it: then there is more to look at."""
+    if not row.current or (row.output is None and row.error is None):
+        return None
+    return Finish(row.status, row.output, row.error)

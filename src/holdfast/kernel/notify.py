@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from holdfast.store.protocol import Finish, Signal
+from holdfast.store.protocol import Finish, Signal, Touched
 
 _BITES = 200
 
@@ -20,6 +20,7 @@ class Hub:
         self._on_work: list[Callable[[int | None], None]] = []
         self._on_signal: list[Callable[[int, Signal | None], None]] = []
         self._waiting: dict[int, set[asyncio.Future[Finish | None]]] = {}
+        self._asking: set[asyncio.Future[None]] = set()
         self._company = 0
 
     def join(
@@ -55,11 +56,34 @@ class Hub:
         for listener in self._on_signal:
             listener(run, signal)
 
+    def touched(self, touched: Touched) -> None:
+        """A write has changed other runs."""
+        for run in touched.ended:
+            self.signal(run, None)
+            self.ended(run, None)
+        for run in touched.woken:
+            self.signal(run, Signal.MAIL)
+        if touched.work or touched.woken:
+            self.work()
+
     def ended(self, run: int, finish: Finish | None) -> None:
         """A run has come to its end (with what, where that is known)."""
         for future in self._waiting.pop(run, ()):
             if not future.done():
                 future.set_result(finish)
+
+    def wait_for_answer(self) -> asyncio.Future[None]:
+        """A future that is done when a run here has answered somebody. Cancel it when it is not needed any more."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._asking.add(future)
+        future.add_done_callback(self._asking.discard)
+        return future
+
+    def answered(self) -> None:
+        """A run has answered somebody: all who wait for an answer look."""
+        for future in list(self._asking):
+            if not future.done():
+                future.set_result(None)
 
     def close(self) -> None:
         """Nobody will be told any more: whoever waits looks for himself."""

@@ -3,27 +3,70 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any, Literal, TypedDict, TypeVar
 
-from holdfast.core import codec, names
+from holdfast.core import attributes, codec, names
+from holdfast.core.cron import Cron
 from holdfast.core.durations import Duration, to_ms
 from holdfast.core.limits import Limits
-from holdfast.errors import InvalidOptionError, WorkflowNotFoundError
+from holdfast.core.model import from_ms
+from holdfast.core.model import to_ms as time_ms
+from holdfast.core.retry import Retry
+from holdfast.core.show import shown
+from holdfast.errors import InvalidDurationError, InvalidInstanceIdError, InvalidOptionError, WorkflowNotFoundError
 from holdfast.kernel.definition import Definition, Registry
-from holdfast.ports import Runtime
-from holdfast.store.protocol import NewEvent, NewRun
+from holdfast.kernel.options import RunOptions
+from holdfast.ports import Clock, Runtime
+from holdfast.store.protocol import Attributes, Letter, NewEvent, NewRun, OnConflict, OnReuse, Term
 
-ON_CONFLICT = ("use_existing", "fail")
-ON_REUSE = ("use_existing", "reject")
+E = TypeVar("E", OnConflict, OnReuse)
+
+_LONGEST_SUMMARY = 1000
+
+
+class StartOptions(TypedDict, total=False):
+    """Everything a start can be given besides its input. What it means is in docs/processes.md."""
+
+    id: str | None
+    on_conflict: str
+    on_reuse: str
+    queue: str
+    priority: int
+    start_delay: Duration | None
+    execution_timeout: Duration | None
+    run_timeout: Duration | None
+    task_timeout: Duration | None
+    retry: Retry | None
+    cron: str | None
+    memo: Mapping[str, Any] | None
+    search: Mapping[str, Any] | None
+    context: Mapping[str, Any] | None
+    messages: Iterable[tuple[str, Any]]
+    summary: str | None
+    eager: bool
+
+
+class ChildOptions(StartOptions, total=False):
+    """What the start of a child can be given."""
+
+    parent_close: Literal["terminate", "abandon", "request_cancel"]
+    wait_for_cancellation: bool
+
+
+START_OPTIONS = frozenset(StartOptions.__annotations__)
+CHILD_OPTIONS = frozenset(ChildOptions.__annotations__)
 
 
 class Requests:
     """Makes requests of what users pass."""
 
-    def __init__(self, registry: Registry, limits: Limits, runtime: Runtime) -> None:
+    def __init__(self, registry: Registry, limits: Limits, runtime: Runtime, clock: Clock) -> None:
         self._registry = registry
         self._limits = limits
         self._runtime = runtime
+        self._clock = clock
         self._root = runtime.random.bytes(16)
 
     def definition(self, workflow: Any) -> Definition:
@@ -35,32 +78,93 @@ class Requests:
             )
         return self._registry.get(name)
 
+    # --- starts
+
     def new_run(
         self,
         workflow: Any,
         params: Any = None,
         *,
         id: str | None = None,
+        on_conflict: str = "use_existing",
+        on_reuse: str = "use_existing",
         queue: str = "default",
         priority: int = 0,
         start_delay: Duration | None = None,
+        execution_timeout: Duration | None = None,
+        run_timeout: Duration | None = None,
+        task_timeout: Duration | None = None,
+        retry: Retry | None = None,
+        cron: str | None = None,
+        memo: Mapping[str, Any] | None = None,
+        search: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None,
+        messages: Iterable[tuple[str, Any]] = (),
+        summary: str | None = None,
     ) -> NewRun:
         definition = self.definition(workflow)
-        instance_id = self.new_id() if id is None else names.check_instance_id(id, self._limits)
-        if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**31:
-            raise InvalidOptionError(f"priority must be an int (lower runs first), not {priority!r}")
-        if not isinstance(queue, str) or not queue:
-            raise InvalidOptionError(f"queue must be a name, not {queue!r}")
-        return NewRun(
+        new = NewRun(
             workflow=definition.name,
-            instance_id=instance_id,
+            instance_id=self.new_id() if id is None else names.check_instance_id(id, self._limits),
             params=definition.encode_params(params, self._limits),
             kind=definition.kind,
-            queue=queue,
-            priority=priority,
-            delay_ms=0 if start_delay is None else to_ms(start_delay, "start_delay"),
-            seed=self._seed(definition.name, instance_id),
+            queue=_check_queue(queue),
+            priority=_check_priority(priority),
+            on_conflict=_choice("on_conflict", on_conflict, OnConflict),
+            on_reuse=_choice("on_reuse", on_reuse, OnReuse),
         )
+        new.seed = self._seed(definition.name, new.instance_id)
+        if start_delay is not None:
+            new.delay_ms = _duration("start_delay", start_delay)
+        if messages != ():
+            new.letters = self._letters(messages)
+        given = (execution_timeout, run_timeout, task_timeout, retry, cron, memo, search, context, summary)
+        if definition.has_defaults or any(option is not None for option in given):
+            self._add_options(new, RunOptions(
+                retry=definition.retry if retry is None else _check_retry(retry),
+                cron=None if cron is None else Cron(cron),
+                execution_ms=None if execution_timeout is None else timeout_ms("execution_timeout", execution_timeout),
+                run_ms=definition.run_ms if run_timeout is None else timeout_ms("run_timeout", run_timeout),
+                task_ms=None if task_timeout is None else timeout_ms("task_timeout", task_timeout),
+                context={} if context is None else self._context(context),
+                memo={} if memo is None else attributes.check_memo(memo, self._limits.params),
+                search={} if search is None else attributes.check_search(search),
+                summary=_check_summary(summary),
+            ))  # fmt: skip
+        return new
+
+    def _add_options(self, new: NewRun, options: RunOptions) -> None:
+        now = time_ms(self._clock.now())
+        if options.cron is not None:
+            earliest = from_ms(now + new.delay_ms)
+            new.delay_ms = time_ms(options.cron.after(earliest)) - now
+        if options.memo or options.search:
+            new.attributes = attributes_of(options.memo, options.search)
+        start = now + new.delay_ms
+        options = based(options, start)
+        new.expires_ms, new.expiry = options.expiry(start)
+        if new.expires_ms is not None:
+            new.expires_ms += new.delay_ms
+        new.options = options.encode()
+
+    def _context(self, values: Any) -> dict[str, Any]:
+        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+            raise InvalidOptionError(f"context must be a mapping with text as keys, not {shown(values)}")
+        plain: dict[str, Any] = codec.plain(codec.encode(dict(values), what="context", limit=self._limits.params))
+        return plain
+
+    def _letters(self, messages: Any) -> list[Letter]:
+        if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
+            raise InvalidOptionError(f"messages must be a list of (topic, payload), not {shown(messages)}")
+        letters = []
+        for one in messages:
+            if not isinstance(one, tuple | list) or len(one) != 2:
+                raise InvalidOptionError(f"messages must be a list of (topic, payload); {shown(one)} is no such pair")
+            topic, payload = one
+            letters.append(Letter(names.check_event_type(topic, self._limits), self.payload(payload)))
+        return letters
+
+    # --- events
 
     def new_event(
         self, workflow: str, instance_id: str, type: str, payload: Any = None, *, id: str | None = None
@@ -68,10 +172,34 @@ class Requests:
         names.check_event_type(type, self._limits)
         if id is not None and (not isinstance(id, str) or not 0 < len(id) <= 200):
             raise InvalidOptionError(f"the id of an event must be 1 to 200 characters of text, not {id!r}")
-        data = None
-        if payload is not None:
-            data = codec.encode(payload, what="payload", limit=self._limits.event_payload)
-        return NewEvent(workflow, names.check_instance_id(instance_id, self._limits), type, data, dedup=id)
+        instance_id = names.check_instance_id(instance_id, self._limits)
+        return NewEvent(workflow, instance_id, type, self.payload(payload), dedup=id)
+
+    def event_to(self, pid: Any, type: str, payload: Any = None, *, sender: str) -> NewEvent:
+        """An event from one run to another, by their pids."""
+        return replace(self.new_event(*self.address(pid), type, payload), sender=sender)
+
+    def payload(self, payload: Any) -> bytes | None:
+        if payload is None:
+            return None
+        return codec.encode(payload, what="payload", limit=self._limits.event_payload)
+
+    def address(self, pid: Any) -> tuple[str, str]:
+        """Workflow and instance id of a pid."""
+        if not isinstance(pid, str):
+            raise InvalidInstanceIdError(f"a pid is text of the form workflow/instance_id, not {shown(pid)}")
+        workflow, slash, instance_id = pid.partition("/")
+        if not slash:
+            raise InvalidInstanceIdError(f"{shown(pid)} is no pid: it has the form workflow/instance_id")
+        names.check_workflow_name(workflow, self._limits)
+        return workflow, names.check_instance_id(instance_id, self._limits)
+
+    def cancellation(self, reason: Any, deadline: Duration | None) -> tuple[bytes, int | None]:
+        """The payload of a CANCEL event, and its deadline."""
+        if reason is not None and not isinstance(reason, str):
+            raise InvalidOptionError(f"reason must be text, not {shown(reason)}")
+        deadline_ms = None if deadline is None else _duration("deadline", deadline)
+        return codec.encode({"reason": reason, "deadlineMs": deadline_ms}, what="reason"), deadline_ms
 
     def new_id(self) -> str:
         return self._runtime.random.uuid4().hex
@@ -80,3 +208,70 @@ class Requests:
         """Unguessable from outside; with seeded randomness the same for the same id, whatever the order of starts."""
         digest = hashlib.sha256(self._root + f"{workflow}/{instance_id}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def check_known(options: Mapping[str, Any], known: frozenset[str]) -> None:
+    for name in options.keys() - known:
+        raise TypeError(f"there is no start option {name!r}; there are {', '.join(sorted(known))}")
+
+
+def based(options: RunOptions, start: int) -> RunOptions:
+    """The options of an instance that begins, or begins again, at this time."""
+    if options.execution_ms is None:
+        return options
+    return options.ending(start + options.execution_ms)
+
+
+def attributes_of(memo: Mapping[str, Any] | None, search: Mapping[str, Any] | None) -> Attributes:
+    """Attributes as the store takes them; None leaves those as they are."""
+    return Attributes(
+        memo=None if memo is None else codec.encode(dict(memo), what="memo"),
+        search=None if search is None else codec.encode(dict(search), what="search"),
+        terms=() if search is None else [Term(key, value) for key, value in attributes.terms_of(search)],
+    )
+
+
+def _choice(name: str, value: Any, choices: type[E]) -> E:
+    try:
+        return choices(value)
+    except ValueError:
+        allowed = ", ".join(choices)
+        raise InvalidOptionError(f"{name} must be one of {allowed}, not {shown(value)}") from None
+
+
+def _check_queue(queue: Any) -> str:
+    if not isinstance(queue, str) or not queue:
+        raise InvalidOptionError(f"queue must be a name, not {shown(queue)}")
+    return queue
+
+
+def _check_priority(priority: Any) -> int:
+    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**31:
+        raise InvalidOptionError(f"priority must be an int (lower runs first), not {shown(priority)}")
+    return priority
+
+
+def _check_retry(retry: Any) -> Retry:
+    if not isinstance(retry, Retry):
+        raise InvalidOptionError(f"retry must be a Retry(...), not {shown(retry)}")
+    return retry
+
+
+def _check_summary(summary: Any) -> str | None:
+    if summary is not None and (not isinstance(summary, str) or len(summary) > _LONGEST_SUMMARY):
+        raise InvalidOptionError(f"summary must be text of up to {_LONGEST_SUMMARY} characters, not {shown(summary)}")
+    return summary
+
+
+def _duration(name: str, value: Any) -> int:
+    try:
+        return to_ms(value, name)
+    except InvalidDurationError as error:
+        raise InvalidOptionError(str(error)) from None
+
+
+def timeout_ms(name: str, value: Any) -> int:
+    ms = _duration(name, value)
+    if ms == 0:
+        raise InvalidOptionError(f"{name} must be longer than nothing")
+    return ms

@@ -18,7 +18,7 @@ from holdfast.core import failure
 from holdfast.core.durations import describe
 from holdfast.core.failure import Failure
 from holdfast.errors import StoreError
-from holdfast.kernel.attempt import NO_VALUES, Attempt, StepTx, Transaction, current_attempt
+from holdfast.kernel.attempt import Attempt, Outgoing, StepTx, Transaction, current_attempt
 from holdfast.kernel.driver import Call, Outcome
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Alarm, Spawn, Timers
@@ -42,14 +42,14 @@ class Ports:
 class Running:
     """An attempt under way."""
 
-    def __init__(self, call: Call, instance: str, ports: Ports, report: Callable[[Outcome], None]) -> None:
+    def __init__(self, call: Call, pid: str, ports: Ports, report: Callable[[Outcome], None]) -> None:
         self.key = call.key
         self.number = call.attempt
         self.started_at = ports.now_ms()
         self._call = call
         self._ports = ports
         self._report = report
-        self._attempt = Attempt(call.key, call.attempt, instance, NO_VALUES)
+        self._attempt = Attempt(call.key, call.attempt, pid, call.values)
         self._tx: StepTx | Transaction | None = None
         self._live: LiveTransaction | None = None
         """Open, and not handed on yet."""
@@ -85,14 +85,17 @@ class Running:
             return spawn.coroutine(self._run_in_transaction(), context)
         args, kwargs = call.args, call.kwargs
         if call.wants_tx is StepTx:
-            requests = self._ports.requests
-            self._tx = StepTx(requests.new_run, requests.new_event)
+            self._tx = StepTx(self._outgoing())
             args, kwargs = call.arguments(self._tx)
         if call.is_async:
             return spawn.coroutine(self._run(call.function, args, kwargs), context)
         future = spawn.function(partial(call.function, *args, **kwargs), context)
         future.add_done_callback(self._returned)
         return future
+
+    def _outgoing(self) -> Outgoing:
+        requests = self._ports.requests
+        return Outgoing(requests.new_run, partial(requests.event_to, sender=self._attempt.pid))
 
     async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Await a step. Whatever it raises, ``sys.exit()`` included, is its own failure and not the worker's."""
@@ -111,8 +114,7 @@ class Running:
         """Await a step inside an open transaction, which is then the turn's to commit."""
         try:
             self._live = await self._ports.begin()
-            requests = self._ports.requests
-            self._tx = tx = Transaction(self._live, requests.new_run, requests.new_event)
+            self._tx = tx = Transaction(self._live, self._outgoing())
             args, kwargs = self._call.arguments(tx)
             await self._run(self._call.function, args, kwargs)
         except Exception as error:  # the store's: there is no transaction to be had

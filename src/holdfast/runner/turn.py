@@ -19,21 +19,26 @@ from holdfast.core.model import Status, TaskKind
 from holdfast.errors import StoreError
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.driver import Call, Driver, Machine, Outcome, Rest
+from holdfast.kernel.options import RunOptions
 from holdfast.ports import Alarm, Randomness
 from holdfast.runner.attempts import Ports, Running
 from holdfast.runner.committer import Committer
+from holdfast.runner.letterbox import UNREAD, Letterbox
 from holdfast.runner.patience import backoff, patiently
 from holdfast.store.protocol import (
     FIRST_EPOCH,
     SUSPECT_LOSSES,
+    Answer,
     Claim,
     Commit,
     Committed,
+    Created,
     Fact,
     Finish,
     Follows,
     Log,
     Mail,
+    NewRun,
     Observed,
     Park,
     Release,
@@ -73,7 +78,11 @@ class Tools:
     ports: Ports
     random: Randomness
     tell: Callable[[Committed], None]
-    """Called with commits that started runs or sent events."""
+    """Called with commits that reached other runs."""
+    adopt: Callable[[NewRun], bool]
+    """Takes a run that is about to be made for the worker itself, if it has room."""
+    begin: Callable[[int, Sequence[Created]], None]
+    """So many were adopted, and these have come."""
     later: Callable[[Coroutine[Any, Any, None]], None]
     """Does something that nobody waits for."""
     budget: Budget = field(default_factory=Budget)
@@ -100,14 +109,16 @@ class Turn:
         self._tools = tools
         self._driver: Driver = definition.driver
         self._buffers = definition.persist == "task"
+        self._task_ms = RunOptions.decode(claim.run.options).task_ms
         self._buffer: list[Rest] = []
         self._waiting_calls: list[Call] = []
         """Of rests that were put off: to be started when those are written."""
         self._running: dict[str, Running] = {}
         self._outcomes: deque[Outcome] = deque()
-        self._mail: Sequence[Mail] = claim.mail
+        self._mail: Sequence[Mail] = claim.mailbag.mail
         self._mail_waiting = False
-        self._seen = 0
+        self._letterbox = Letterbox(claim.mailbag)
+        self._acted: Sequence[Answer] = ()
         self._lost = claim.lost
         self._took_losses = False
         """The last advance counted lost attempts: they are written before anything runs again."""
@@ -185,15 +196,26 @@ class Turn:
         if self._holding:
             machine.hold()
         mail, self._mail = self._mail, ()
-        if mail:
-            self._seen = max(self._seen, mail[-1].n)
+        acted, self._acted = self._acted, ()
         self._took_losses, self._lost = self._lost, False
-        rest = machine.advance(self._now(), self._next_outcomes(), mail, lost=self._took_losses)
+        began = self._now()
+        rest = machine.advance(began, self._next_outcomes(), mail, acted=acted, lost=self._took_losses)
+        self._check_time(rest, self._now() - began)
         if rest.started_at is not None:
             self._started_at = rest.started_at
         if rest.observed.transaction is None:
             self._undo(self._last_outcomes)  # the code does not want it any more
         return rest
+
+    def _check_time(self, rest: Rest, took_ms: int) -> None:
+        """Code that ran longer than its task_timeout: nothing that it did counts, and the run is set aside."""
+        most = self._task_ms
+        if most is not None and took_ms > most:
+            rest.follows, rest.calls = Follows(), ()
+            rest.end = Park(
+                f"TASK_TIMEOUT: the code ran for {took_ms} ms between two waits, and its task_timeout is {most} ms; "
+                "resume to try again"
+            )
 
     def _next_outcomes(self) -> list[Outcome]:
         """All that is there, but an outcome that writes more than itself goes alone: it may be refused."""
@@ -240,17 +262,36 @@ class Turn:
         """Nothing to write, or (persist="task") nothing that has to be written yet."""
         if rest.empty:
             return True
-        if self._buffers and not rest.transactional and not self._took_losses:
+        if self._buffers and not rest.transactional and not rest.follows.acts and not self._took_losses:
             self._buffer.append(rest)
             return True
         return False
 
     async def _write(self, commit: Commit) -> Committed | None:
         commit.started_at, self._started_at = self._started_at, None
-        commit.seen = self._seen
+        commit.seen = self._letterbox.seen
         buffered, self._buffer = self._buffer, []
         if buffered:
             commit = _merged(buffered, commit)
+        if commit.follows.acts:
+            self._machine().seal(commit.follows.acts)
+            return await self._write_acts(commit, buffered)
+        return await self._write_sealed(commit, buffered)
+
+    async def _write_acts(self, commit: Commit, buffered: list[Rest]) -> Committed | None:
+        """Children that are started may begin here at once, as far as there is room."""
+        children = [act.deed for act in commit.follows.acts if isinstance(act.deed, NewRun)]
+        adopted = sum(map(self._tools.adopt, children))
+        committed: Committed | None = None
+        try:
+            committed = await self._write_sealed(commit, buffered)
+        finally:
+            self._tools.begin(adopted, committed.births if committed is not None else ())
+        if committed is not None:
+            self._acted = [*self._acted, *committed.acted]
+        return committed
+
+    async def _write_sealed(self, commit: Commit, buffered: list[Rest]) -> Committed | None:
         if commit.observed.transaction is None:
             return await self._tools.committer.commit(commit)
         committed = await self._write_transaction(commit)
@@ -279,7 +320,9 @@ class Turn:
         """What becomes of the task: ended, parked, released, or (None) kept because steps are or will be running."""
         if rest.end is not None:
             return rest.end
-        if self._running or self._outcomes or self._holding:
+        if self._running or self._outcomes or self._holding or rest.follows.acts:
+            return None
+        if not self._letterbox.has_all(rest.topics):
             return None
         if rest.calls or self._waiting_calls or self._unstarted:
             if self._unstarted or self._stopping or self._tools.budget.spent:
@@ -302,7 +345,7 @@ class Turn:
                 raise TurnOver
 
     def _applied(self, committed: Committed) -> None:
-        if committed.started or committed.sent:
+        if committed.started or committed.sent or committed.acted or committed.touched is not None:
             self._tools.tell(committed)
         match self._planned:
             case Finish():
@@ -351,7 +394,7 @@ class Turn:
             if self._stopping or not self._tools.budget.take():
                 self._unstarted = True
                 continue
-            self._running[call.key] = Running(call, self.claim.run.instance_id, self._tools.ports, self._report)
+            self._running[call.key] = Running(call, self.claim.run.pid, self._tools.ports, self._report)
 
     def _cancel(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -380,9 +423,10 @@ class Turn:
         """Wait until a step ended, something is due, a message came, or somebody wants something."""
         if self.machine is None:
             self.machine = await self._load()
-            self._mail = await self._undelivered()  # the new one has not seen any
+            self._letterbox = Letterbox(UNREAD)  # the new one has not seen any
+            await self._look_for_mail(rest.topics)
             return
-        while not self._news(rest.wake_at):
+        while not self._news(rest):
             self._set_alarm(rest.wake_at)
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
@@ -390,10 +434,9 @@ class Turn:
         self._clear_alarm()
         if self._gone:
             raise TurnOver
-        if self._mail_waiting or (rest.topics and self._due(rest.wake_at)):
+        if self._mail_waiting or (rest.topics and self._due(rest.wake_at)) or not self._letterbox.has_all(rest.topics):
             # Before a deadline is called missed, look for events that came in time.
-            self._mail_waiting = False
-            self._mail = await self._undelivered()
+            await self._look_for_mail(rest.topics)
 
     def _wake(self) -> None:
         if self._waiter is not None and not self._waiter.done():
@@ -406,14 +449,14 @@ class Turn:
         first = self._outcomes[0]
         return first.transaction is not None or not (first.transactional and self._in_transaction)
 
-    def _news(self, wake_at: int | None) -> bool:
-        if self._gone or self._has_news_of_steps():
+    def _news(self, rest: Rest) -> bool:
+        if self._gone or self._acted or self._has_news_of_steps():
             return True
         if self._holding:
             return not self._running
         if self._unstarted and not self._running:
             return True
-        return self._mail_waiting or self._due(wake_at)
+        return self._mail_waiting or self._due(rest.wake_at) or not self._letterbox.has_all(rest.topics)
 
     def _due(self, wake_at: int | None) -> bool:
         return wake_at is not None and wake_at <= self._now()
@@ -464,10 +507,14 @@ class Turn:
             snapshot = await self._patiently(lambda: store.load(run.run))
             [run] = await self._patiently(lambda: store.get([run.run]))
         self._loaded = True
-        return self._driver.open(run, snapshot)
+        return self._driver.open(run, snapshot, self._tools.ports.requests)
 
-    async def _undelivered(self) -> Sequence[Mail]:
-        return await self._patiently(lambda: self._tools.store.undelivered(self.task.run))
+    async def _look_for_mail(self, topics: frozenset[str]) -> None:
+        self._mail_waiting = False
+        store, run = self._tools.store, self.task.run
+        self._mail = await self._letterbox.look(
+            topics, lambda wanted, after: self._patiently(lambda: store.undelivered(run, wanted, after))
+        )
 
     async def _patiently(self, read: Callable[[], Awaitable[R]]) -> R:
         return await patiently(read, f"read run {self.claim.run.instance_id}", self._tools.random)
@@ -481,7 +528,7 @@ class Turn:
         if self.machine is not None:
             self.machine.close()
             self.machine = None
-            self._waiting_calls = []  # the next one asks again
+            self._waiting_calls, self._acted = [], ()  # the next one asks again
 
     def _lose(self) -> None:
         self._gone = True
@@ -517,6 +564,7 @@ def _merged(buffer: list[Rest], last: Commit) -> Commit:
     for o, f in [*parts, (last.observed, last.follows)]:
         for name in ("facts", "deliveries", "logs", "statements", "starts", "sends"):
             setattr(observed, name, [*getattr(observed, name), *getattr(o, name)])
-        follows.facts = [*follows.facts, *f.facts]
-        follows.logs = [*follows.logs, *f.logs]
+        for name in ("facts", "logs", "acts"):
+            setattr(follows, name, [*getattr(follows, name), *getattr(f, name)])
+        follows.attributes = f.attributes or follows.attributes
     return replace(last, observed=observed, follows=follows)

@@ -19,6 +19,7 @@ from holdfast.core.model import TaskKind
 from holdfast.errors import StoreError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
+from holdfast.kernel.options import overdue
 from holdfast.ports import Randomness
 from holdfast.runner.attempts import Ports
 from holdfast.runner.cache import MachineCache
@@ -29,17 +30,22 @@ from holdfast.runner.turn import Budget, Tools, Turn
 from holdfast.store.protocol import (
     SUSPECT_LOSSES,
     Claim,
+    Claimant,
     ClaimRequest,
     Commit,
     Committed,
     Created,
+    Finish,
     Follows,
     Held,
     Log,
+    Mailbag,
+    NewRun,
     Park,
     Signal,
     Store,
     TaskRef,
+    Verdict,
     WorkerCard,
 )
 
@@ -73,7 +79,16 @@ class Worker:
         self._ports = ports
         self._config = config
         self._cache = MachineCache(config.cache)
-        self._tools = Tools(store, Committer(store, random, hub.in_company), ports, random, self._tell, self._later)
+        self._tools = Tools(
+            store,
+            Committer(store, random, hub.in_company),
+            ports,
+            random,
+            tell=self._tell,
+            later=self._later,
+            adopt=self._adopt,
+            begin=self._begin_adopted,
+        )
         self._afterwards: set[asyncio.Task[None]] = set()
         self._turns: dict[int, Turn] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}
@@ -107,15 +122,19 @@ class Worker:
     async def stop(self, drain_ms: int | None = None) -> None:
         """Take nothing new, let steps in flight end within the bound, give every lease back."""
         self._accepting = False
+        self._stop_turns()
         await self._claims.stop()
-        for turn in list(self._turns.values()):
-            turn.stop()
+        self._stop_turns()  # also those that a claim under way has brought
         await self._wait_for_turns((self._config.drain_ms if drain_ms is None else drain_ms) / 1000)
         for loop in self._loops:
             await loop.stop()
         await self._give_back()
         self._leave_hub()
         self._cache.clear()
+
+    def _stop_turns(self) -> None:
+        for turn in list(self._turns.values()):
+            turn.stop()
 
     async def _wait_for_turns(self, seconds: float) -> None:
         if self._tasks:
@@ -148,19 +167,45 @@ class Worker:
         self._leave_hub()
         self._cache.clear()
 
-    # --- eager starts
+    # --- runs that are given to this worker without a look for work
 
     def reserve(self, workflow: str, queue: str) -> bool:
         """Whether a run that is about to be created may begin here at once.
 
-        Then ``begin`` or ``cancel`` must follow.
+        Then ``begin`` or ``cancel_reservation`` must follow.
         """
-        if not self._accepting or queue not in self._config.queues or workflow not in self._registry.runnable():
+        return queue in self._config.queues and self._reserve(workflow)
+
+    def claimant(self, workflow: str) -> Claimant | None:
+        """Who takes a run if an event wakes it. Then ``take`` or ``cancel_reservation`` must follow."""
+        if not self._reserve(workflow):
+            return None
+        return Claimant(self.id, self.lease_ms, self._config.queues)
+
+    def _reserve(self, workflow: str) -> bool:
+        if not self._accepting or workflow not in self._registry.runnable():
             return False
         if len(self._turns) + self._reserved >= self._config.concurrency:
             return False
         self._reserved += 1
         return True
+
+    def take(self, claim: Claim) -> None:
+        """A run that an event woke, claimed for this worker. Its last turn may not have been put away yet."""
+        self._reserved -= 1
+        if self._accepting:
+            self._begin(claim, self._tools)
+
+    def _adopt(self, new: NewRun) -> bool:
+        if new.delay_ms or not new.eager or not self.reserve(new.workflow, new.queue):
+            return False
+        new.owner, new.lease_ms = self.id, self.lease_ms
+        return True
+
+    def _begin_adopted(self, adopted: int, births: Sequence[Created]) -> None:
+        self._reserved -= adopted - len(births)
+        for created in births:
+            self.begin(created)
 
     def cancel_reservation(self) -> None:
         self._reserved -= 1
@@ -173,7 +218,8 @@ class Worker:
         if created.run.run in self._turns:
             return  # of two that started the same one, one was cut off
         task = TaskRef(created.run.run, 0, self.id, created.epoch)
-        self._begin(Claim(task, TaskKind.RUN, lost=False, run=created.run, mail=()), self._tools)
+        bag = Mailbag(created.mail, complete=True, last=len(created.mail))
+        self._begin(Claim(task, TaskKind.RUN, lost=False, run=created.run, mailbag=bag), self._tools)
 
     # --- turns
 
@@ -181,6 +227,8 @@ class Worker:
         definition = self._registry.get(claim.run.workflow)
         machine = self._cache.take(claim.task.run, claim.task.epoch)
         turn = Turn(tools, claim, definition, machine)
+        if claim.run.expires_at is not None:
+            self._work_at(claim.run.expires_at)
         self._turns[claim.task.run] = turn
         self._tasks[claim.task.run] = asyncio.get_running_loop().create_task(self._run(turn))
 
@@ -199,7 +247,7 @@ class Worker:
         if turn.resting and turn.machine is not None:
             self._cache.put(run, turn.task.epoch, turn.machine)
         if turn.finish is not None:
-            self._hub.ended(run, turn.finish)
+            self._ended(run, turn.finish)
         if turn.due_at is not None:
             self._work_at(turn.due_at)
         if self._free() >= self._bite:
@@ -207,12 +255,26 @@ class Worker:
         if turn.claim.run.losses >= SUSPECT_LOSSES:
             self._claims.wake()  # the next suspect may come
 
+    def _ended(self, run: int, finish: Finish) -> None:
+        """Whoever waits for the end learns of it; if another run comes after it, that it has to wait for that one."""
+        if finish.next is None:
+            self._hub.ended(run, finish)
+        else:
+            self._hub.ended(run, None)
+            self._hub.work(finish.next.run_at)
+
     def _tell(self, committed: Committed) -> None:
-        """A step started runs or sent events: whoever is here learns of it now."""
-        self._hub.work()
+        """A run reached others: whoever is here learns of it now."""
+        if committed.started:
+            self._hub.work()
         for sent in committed.sent:
             if sent.run is not None and sent.woken:
+                self._hub.work()
                 self._hub.signal(sent.run.run, Signal.MAIL)
+        if committed.touched is not None:
+            self._hub.touched(committed.touched)
+        if committed.acted:
+            self._hub.answered()
 
     def _later(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -251,8 +313,20 @@ class Worker:
         )
         for claim in result.claims:
             self._begin(claim, tools or self._tools)
+        for claim in result.overdue:
+            await self._end_overdue(claim)
         self._next_due = result.next_due
-        return len(result.claims)
+        return len(result.claims) + len(result.overdue)
+
+    async def _end_overdue(self, claim: Claim) -> None:
+        """Its time has run out, whoever held it until now."""
+        run = claim.run.run
+        self._signalled(run, None)
+        finish = overdue(claim.run, self._ports.now_ms())
+        committed = await self._tools.committer.commit(Commit(claim.task, follows=Follows(next=finish)))
+        if committed.verdict is Verdict.APPLIED:
+            self._ended(run, finish)
+            self._tell(committed)
 
     async def _claim_step(self) -> float:
         if self._free() < self._bite:

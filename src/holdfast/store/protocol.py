@@ -1,9 +1,25 @@
 """What the engine asks of a database: intents in batches, every write fenced.
 
-A store keeps five kinds of rows. A **run** is one execution of an instance (a restart makes a new run with the next
-number; the one with the highest number is current). A **fact** is one thing that happened in a run; facts are only ever
-added. A **task** is the run's place in the queue: when it is due, who holds it, and under which epoch. An **event**
-is a message to a run. A **log** line is what the code said.
+A store keeps these kinds of rows. A **run** is one execution of an instance (a restart, a retry, a tick of a schedule
+makes a new run with the next number; the one with the highest number is current). A **fact** is one thing that happened
+in a run; facts are only ever added. A **task** is the run's place in the queue: when it is due, who holds it, and under
+which epoch. An **event** is a message to a run. A **log** line is what the code said. A **watch** says who is to be
+told when a run ends.
+
+Between runs
+------------
+All that one run does to another is an ``Act``: applied in the transaction of the commit that carries it, under the
+fence of who does it, together with the fact that says what came of it. So it happens exactly once, whoever crashes
+when, and needs no key of its own. All that reaches a run from others is mail. The engine's own mail has topics that
+begin with ``@`` (``EXIT``, ``REPLY``, ``CANCEL``); users cannot send to those, and they wake a run whatever it waits
+for, unless it is paused.
+
+How a run ends
+--------------
+By ``Finish`` in a commit, by ``terminate`` or ``restart``, by an act, to make room for another, by its parent's end. In
+the same transaction, if no run comes after it: whoever watches it gets an ``EXIT`` event (or watches the one that comes
+after). And its living children are treated as their ``parent_close`` says (unless ``NextRun.continues``): those that
+are terminated by this in the same way, down to the last.
 
 The fence
 ---------
@@ -66,6 +82,19 @@ class Fact(NamedTuple):
     """The number of the event a wait consumed: its payload is stored once, with the event."""
 
 
+EXIT = "@exit"
+"""Of a run that was watched: ``sender`` is its pid, the payload ``{"watch", "status", "output", "error", "note"}``.
+
+``watch`` is the number of the Watch flags; output and error are the run's own JSON, or null; note is text, or null.
+"""
+REPLY = "@reply"
+"""The answer to an event with ``ask``: ``{"ask", "ok", "value"}``. ``sender`` is the pid of who answers."""
+CANCEL = "@cancel"
+"""A cancellation was asked for: ``{"reason", "deadlineMs"}``, each of which may be null."""
+ANY_TOPIC = "*"
+"""Among topics: every event, whatever its type."""
+
+
 class Mail(NamedTuple):
     """An event of a run. ``n`` counts from 1 in each run, in the order of arrival."""
 
@@ -76,6 +105,19 @@ class Mail(NamedTuple):
     sender: str | None = None
     delivered_at: int | None = None
     consumed_by: str | None = None
+    ask: str | None = None
+    """Set if the sender waits for an answer: the key under which it does."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mailbag:
+    """Undelivered events of a run, the oldest first, and what is known of the rest."""
+
+    mail: Sequence[Mail]
+    complete: bool
+    """These are all there are (of the topics asked for)."""
+    last: int
+    """The number of the last event the run has got at all, delivered or not; 0: none ever."""
 
 
 class Log(NamedTuple):
@@ -122,16 +164,107 @@ class RunRecord:
     """What the run's randomness grows from (64 bits, signed); a restart keeps it."""
     note: str | None = None
     """Why the engine paused it, or the reason it was terminated with."""
+    parent: str | None = None
+    """The pid of the run that started it as a child."""
+    attempt: int = 1
+    """How many times the workflow as a whole was tried, with this one."""
+    options: bytes | None = None
+    """What it was started with, as far as only the engine reads it; its successors inherit it."""
+    memo: bytes | None = None
+    search: bytes | None = None
+    """Its attributes as JSON, for people. What is looked for is in ``Attributes.terms``."""
+    current: bool = True
+    """No other run of the instance came after it."""
     run_at: int | None = None
     owner: str | None = None
     losses: int = 0
     pausing: bool = False
     """A pause was asked for and has not taken effect yet."""
+    expires_at: int | None = None
+    """When it is ended if it has not ended by then (see ``Expiry``)."""
+    expiry: str | None = None
+    topics: frozenset[str] = frozenset()
+    """Of which events one would wake it; only while nobody holds it."""
+
+    @property
+    def pid(self) -> str:
+        return f"{self.workflow}/{self.instance_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One value under which a run can be found. Numbers and texts are never equal; a list of texts is several terms."""
+
+    key: str
+    value: str | int | float
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What a run says of itself. Replaces what it said before; None leaves that as it is."""
+
+    memo: bytes | None = None
+    search: bytes | None = None
+    terms: Sequence[Term] = ()
+    """All of them, with ``search``."""
+
+
+class ParentClose(StrEnum):
+    """What becomes of a child that lives when its parent has ended."""
+
+    TERMINATE = "terminate"
+    ABANDON = "abandon"
+    REQUEST_CANCEL = "request_cancel"
+
+
+class Watch(IntFlag):
+    """Why somebody is told of the end of a run."""
+
+    MONITOR = 1
+    LINK = 2
+    ASK = 4
+    """It was asked something, and may end without an answer."""
+
+
+class Expiry(StrEnum):
+    """What it means that a run's time has run out. Who claims an overdue run ends it accordingly."""
+
+    RUN = "run"
+    EXECUTION = "execution"
+    CANCEL = "cancel"
+    """It was asked to cancel, and did not in time."""
+
+
+class OnConflict(StrEnum):
+    """A run with the id lives."""
+
+    USE_EXISTING = "use_existing"
+    FAIL = "fail"
+    TERMINATE_EXISTING = "terminate_existing"
+
+
+class OnReuse(StrEnum):
+    """A run with the id has ended."""
+
+    USE_EXISTING = "use_existing"
+    ALLOW = "allow"
+    ALLOW_IF_FAILED = "allow_if_failed"
+    REJECT = "reject"
+
+
+class Letter(NamedTuple):
+    """An event that is sent with the start of a run."""
+
+    type: str
+    payload: bytes | None
 
 
 @dataclass(slots=True)
 class NewRun:
-    """A run to create. With ``owner`` it is born claimed, so that a local worker can begin at once."""
+    """A run to create. With ``owner`` it is born claimed, so that a local worker can begin at once.
+
+    One with a delay is WAITING until then, any other is ACTIVE.
+    """
 
     workflow: str
     instance_id: str
@@ -143,19 +276,84 @@ class NewRun:
     seed: int = 0
     owner: str | None = None
     lease_ms: int = 0
+    on_conflict: OnConflict = OnConflict.USE_EXISTING
+    on_reuse: OnReuse = OnReuse.USE_EXISTING
+    options: bytes | None = None
+    attributes: Attributes | None = None
+    expires_ms: int | None = None
+    """From now. ``expiry`` says what it is."""
+    expiry: Expiry | None = None
+    letters: Sequence[Letter] = ()
+    """In its mailbox before anything else; also sent to a living run that is used in its place."""
+    sender: str | None = None
+    """Of the letters."""
+    parent: str | None = None
+    parent_run: int | None = None
+    """With ``parent``: the run itself. It watches the new one from the start, as ``watch`` says."""
+    parent_close: ParentClose = ParentClose.TERMINATE
+    watch: Watch = Watch.MONITOR
+    eager: bool = True
+    """Whether it may be born claimed. For the engine; a store looks at ``owner`` only."""
 
 
 FIRST_EPOCH = 1
 """The epoch of a run that was born claimed, and of any run's first claim."""
 
 
+class Answer(StrEnum):
+    """What came of a request."""
+
+    DONE = "done"
+    EXISTING = "existing"
+    """Of a start: another run has the id, and is used."""
+    EXISTS = "exists"
+    """Of a start: another run has the id, which is against the request's policy. Nothing was written."""
+    ENDED = "ended"
+    """The run has ended, so the request means nothing (for a start: its letters do not reach the existing run)."""
+    MISSING = "missing"
+    """There is no such run."""
+
+    @property
+    def ok(self) -> bool:
+        return self in (Answer.DONE, Answer.EXISTING)
+
+
 @dataclass(frozen=True, slots=True)
 class Created:
     """The answer to a NewRun: the run that has the id now, and whether this call made it."""
 
-    created: bool
+    answer: Answer
+    """DONE, EXISTING, EXISTS or ENDED."""
     run: RunRecord
     epoch: int = 0
+    mail: Sequence[Mail] = ()
+    """The letters, if it was made."""
+    touched: Touched | None = None
+    """What else that changed: a run that was terminated to make room, or got letters."""
+
+    @property
+    def created(self) -> bool:
+        return self.answer is Answer.DONE
+
+
+@dataclass(slots=True)
+class Touched:
+    """Which other runs a write has changed, so that whoever holds them here learns of it at once."""
+
+    ended: list[int] = field(default_factory=list)
+    woken: list[int] = field(default_factory=list)
+    """Got mail: due now, or their holder is signalled."""
+    work: bool = False
+    """Something became due."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claimant:
+    """Who takes a run that an event wakes: no need to look for it afterwards."""
+
+    owner: str
+    lease_ms: int
+    queues: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +365,10 @@ class NewEvent:
     dedup: str | None = None
     """The same key twice in one run is one event."""
     sender: str | None = None
+    ask: str | None = None
+    """The sender waits for an answer, under this key."""
+    claimant: Claimant | None = None
+    """Takes the run if this event wakes it, it is in one of the claimant's queues, and it is no suspect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +380,16 @@ class Sent:
     duplicate: bool = False
     woken: bool = False
     """The run's task became due, or its owner was signalled."""
+    claim: Claim | None = None
+    """The claimant has it now."""
+
+
+class Reply(NamedTuple):
+    """What was answered to an event that asked."""
+
+    ok: bool
+    """False: it was rejected, and ``value`` is the reason."""
+    value: bytes | None
 
 
 # --- tasks
@@ -249,17 +461,22 @@ class Claim:
     lost: bool
     """The one who held it before did not give it back."""
     run: RunRecord
-    mail: Sequence[Mail]
-    """Undelivered events, oldest first."""
+    mailbag: Mailbag
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimResult:
     claims: Sequence[Claim]
     next_due: int | None
-    """When the earliest unclaimed task of these queues and workflows is due (None: none is)."""
+    """When the earliest unclaimed task of these queues and workflows is due, or any run expires (None: none does)."""
     now: int
     """The store's time of this claim."""
+    overdue: Sequence[Claim] = ()
+    """Runs of any workflow and queue that have expired, also paused ones and such that another worker held until now.
+
+    They come on top of ``limit`` (with a limit of 0: none), a bounded number at a time. Their mailbags are empty.
+    Whoever gets them ends them.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,7 +485,7 @@ class Snapshot:
 
     facts: Sequence[Fact]
     mail: Mapping[int, Mail]
-    """Consumed events by number."""
+    """The events that facts name, by number."""
     logged: int
     """How many lines the workflow code itself has stored: so many will come again in a replay."""
 
@@ -339,12 +556,96 @@ class Observed:
 
 
 @dataclass(frozen=True, slots=True)
+class NextRun:
+    """The run that takes the place of one that ends: a continuation, another attempt, the next tick of a schedule.
+
+    It has the same instance, the next number, and queue, priority, kind, seed, parent, options, memo and search of the
+    one before, and is watched by those who watched that. What was not consumed of its mail is moved to it, in order;
+    the engine's only with ``continues``, except CANCEL, which always is. With ``continues`` it also gets the living
+    children, and watches what the one before did; otherwise they are treated as at any end, and its own watches are
+    dropped. An expiry that is a CANCEL stays, if it is the earlier one.
+    """
+
+    params: bytes | None
+    run_at: int | None = None
+    """Not before (WAITING until then); None: now."""
+    attempt: int = 1
+    expires_ms: int | None = None
+    """From ``run_at``."""
+    expiry: Expiry | None = None
+    continues: bool = False
+    options: bytes | None = None
+    """In place of those of the one before; None: the same."""
+
+
+@dataclass(frozen=True, slots=True)
 class Finish:
     """The run ends: its row becomes terminal and its task goes."""
 
     status: Status
     output: bytes | None = None
     error: bytes | None = None
+    note: str | None = None
+    next: NextRun | None = None
+
+
+# --- acts: what a run does to others
+
+
+class WatchRun(NamedTuple):
+    """Be told of the end of a run. One that has ended already is told of at once."""
+
+    workflow: str
+    instance_id: str
+    watch: Watch
+    """LINK goes both ways: the other run watches this one too."""
+
+
+class UnwatchRun(NamedTuple):
+    """The opposite. DONE also if there was nothing to undo."""
+
+    workflow: str
+    instance_id: str
+    watch: Watch
+
+
+class CancelRun(NamedTuple):
+    workflow: str
+    instance_id: str
+    payload: bytes
+    """Of the CANCEL event."""
+    deadline_ms: int | None
+
+
+class TerminateRun(NamedTuple):
+    workflow: str
+    instance_id: str
+    reason: str | None
+
+
+class AnswerEvent(NamedTuple):
+    """Answer an event of one's own mailbox: kept with the event and, if a run asked, sent to it as REPLY.
+
+    DONE also if that run has ended: nobody waits any more.
+    """
+
+    event: int
+    reply: Reply
+
+
+Deed = NewRun | NewEvent | WatchRun | UnwatchRun | CancelRun | TerminateRun | AnswerEvent
+
+
+@dataclass(slots=True)
+class Act:
+    """Something a run does to others, and the fact that says it was done.
+
+    The store writes the fact with ``ok`` and ``value`` set by its answer: the JSON text of the word (``"done"``). All
+    answers are facts, also MISSING and ENDED: none of them refuses the commit.
+    """
+
+    deed: Deed
+    fact: Fact
 
 
 @dataclass(frozen=True, slots=True)
@@ -375,6 +676,9 @@ class Follows:
 
     facts: Sequence[Fact] = ()
     logs: Sequence[Log] = ()
+    attributes: Attributes | None = None
+    acts: Sequence[Act] = ()
+    """Done in this order, after all else and before ``next``. With acts, ``next`` is None or a Finish."""
     next: Finish | Park | Release | None = None
     """None: the turn goes on and keeps its task."""
 
@@ -395,7 +699,7 @@ class Commit:
     started_at: int | None = None
     """Set once, by the first commit of a run that has no ``started_at`` yet."""
     seen: int = 0
-    """The number of the last event that the turn was told of."""
+    """``Mailbag.last`` of the last look into the mailbox."""
 
 
 class Verdict(StrEnum):
@@ -425,9 +729,40 @@ class Committed:
     """With REJECTED: what the database said."""
     started: Sequence[Created] = ()
     sent: Sequence[Sent] = ()
+    acted: Sequence[Answer] = ()
+    """With APPLIED: one for each act."""
+    births: Sequence[Created] = ()
+    """Runs made by acts, that were born claimed."""
+    touched: Touched | None = None
 
 
 # --- reads
+
+
+class Condition(NamedTuple):
+    """A run has a term with this key whose value is so compared to this one. Numbers compare with numbers only."""
+
+    key: str
+    op: str
+    """``=``, ``<``, ``<=``, ``>`` or ``>=``."""
+    value: str | int | float
+
+
+class Relative(NamedTuple):
+    """Another run that this one has to do with."""
+
+    pid: str
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
+class Relations:
+    """At most a hundred of each, the oldest first."""
+
+    children: Sequence[Relative]
+    """Current runs of all that it started, also those that have ended."""
+    watches: Sequence[tuple[str, Watch]]
+    watched_by: Sequence[tuple[str, Watch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,6 +772,8 @@ class ListQuery:
     before: int | None = None
     """Only instances older than this ``RunRecord.instance``."""
     limit: int = 25
+    search: Sequence[Condition] = ()
+    """All of them must hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +787,13 @@ class PageQuery:
     descending: bool = False
     level: str | None = None
     category: str | None = None
+
+
+class Steered(NamedTuple):
+    """The run somebody wanted something of (None: no such instance), and which others that changed."""
+
+    run: RunRecord | None
+    touched: Touched
 
 
 class Migrated(NamedTuple):
@@ -480,9 +824,10 @@ class Store(Protocol):
     # --- what a client writes
 
     async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> list[Created]:
-        """Make runs with number 0.
+        """Make runs.
 
-        An id that exists, also earlier in the same batch, gives ``created=False`` and its current run.
+        An id that exists, also earlier in the same batch, is treated as the request's policies say. A run that comes
+        after another of its instance has the next number; of the other it has those who watch it, and nothing else.
         ``connection``: the caller's own, of the database's driver. It is written in the transaction open there, and
         neither ends it nor needs one.
         """
@@ -503,17 +848,29 @@ class Store(Protocol):
         """Make a paused run due (kind RESUME, losses forgotten), or withdraw a pause not in effect. Else nothing."""
         ...
 
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> RunRecord | None:
+    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
         """End it now.
 
         The row is terminal and the task is gone before this returns. Answers the run as it was before.
         """
         ...
 
-    async def restart(self, workflow: str, instance_id: str) -> RunRecord | None:
-        """Begin again with the next run number.
+    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> Steered:
+        """Send it a CANCEL event; with a deadline, it expires then at the latest. Answers the run as it was before."""
+        ...
 
-        The old run, ended if it was not, stays readable. Answers the new run.
+    async def restart(
+        self,
+        workflow: str,
+        instance_id: str,
+        expires_ms: int | None = None,
+        expiry: Expiry | None = None,
+        options: bytes | None = None,
+    ) -> Steered:
+        """Begin again with the next run number. ``options``: in place of those of the old run; None: the same.
+
+        The old run, ended (TERMINATED) if it was not, stays readable, and its mail stays with it. The new one has its
+        params, options, parent, memo and search, and those who watched it; its attempt is 1. Answers the new run.
         """
         ...
 
@@ -565,7 +922,18 @@ class Store(Protocol):
 
     async def load(self, run: int) -> Snapshot: ...
 
-    async def undelivered(self, run: int) -> list[Mail]: ...
+    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> Mailbag:
+        """The oldest undelivered events with a number higher than ``after``, a bounded number of them.
+
+        ``topics``: only of these types, and the engine's own. None: of all.
+        """
+        ...
+
+    async def reply(self, run: int, dedup: str) -> Reply | None:
+        """What was answered to the event with this key; None: nothing yet."""
+        ...
+
+    async def relations(self, run: int) -> Relations: ...
 
     async def find(self, workflow: str, instance_id: str, number: int | None = None) -> RunRecord | None:
         """The current run, or the one with that number."""

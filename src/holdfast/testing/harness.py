@@ -17,7 +17,7 @@ from holdfast.runner.worker import Worker
 from holdfast.store.protocol import ClaimRequest, Commit, Committed, Store
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.virtual import SeededRandomness, VirtualClock, VirtualTimers, later
-from holdfast.workflow.driver import Workflow
+from holdfast.workflow.context import Workflow
 
 R = TypeVar("R")
 
@@ -43,6 +43,8 @@ class _CountingStore:
         self.commits = 0
         self.drop_after: int | None = None
         self.dropped = False
+        self.cut = asyncio.Event()
+        """Set when the worker was cut off."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
@@ -55,6 +57,7 @@ class _CountingStore:
                 self.commits += 1
                 self.dropped = self.commits == self.drop_after
             if self.dropped:
+                self.cut.set()
                 await asyncio.get_running_loop().create_future()
         return done
 
@@ -111,9 +114,20 @@ class Harness:
         """Do what is due now, once; how many runs were moved."""
         await self._the_worker()._heartbeat_step()
         await self._the_worker().reap()
-        claimed = await self._the_worker().claim_due(1000)
+        claimed = await self._claim()
         await self._settle()
         return claimed
+
+    async def _claim(self) -> int:
+        """Claim what is due. A worker that is cut off meanwhile never comes back."""
+        claiming = asyncio.ensure_future(self._the_worker().claim_due(1000))
+        cut = asyncio.ensure_future(self._store.cut.wait())
+        await asyncio.wait((claiming, cut), return_when=asyncio.FIRST_COMPLETED)
+        cut.cancel()
+        if claiming.done():
+            return claiming.result()
+        claiming.cancel()
+        return 0
 
     async def run_until_idle(self) -> None:
         """Work until nothing is due now. Steps that take real time are waited for."""
@@ -218,6 +232,8 @@ class Harness:
             if drive is not None:
                 await drive(self, run)
                 await self.run_until_idle()
+            if Status((await run.status()).status).terminal:
+                return
             if self._store.commits == before and not self._store.dropped:
                 await self._advance_to_next(run)
 
@@ -232,6 +248,7 @@ class Harness:
         self._the_worker().abandon()
         await asyncio.sleep(0)
         self._store.dropped = False
+        self._store.cut.clear()
         self._store.drop_after = None
         self._worker = self._new_worker()
         await self.advance(self._own.worker_config.lease, run=False)
@@ -301,7 +318,7 @@ def _outline(step: StepRecord) -> tuple[Any, ...]:
 
 def _copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:
     """The same workflows on another runtime."""
-    copy = Holdfast("sqlite://", runtime=runtime, worker=app.worker_config, limits=app.limits)
+    copy = Holdfast("sqlite://", runtime=runtime, worker=app.worker_config, limits=app.limits, authorize=app.authorize)
     copy.registry = app.registry
     return copy
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
+from collections.abc import Callable
 
 from holdfast.store.protocol import Mail
 from holdfast.workflow.asked import Asked, AskedStep, AskedTimer, AskedWait
@@ -14,7 +15,7 @@ _NO_TOPICS: frozenset[str] = frozenset()
 class Agenda:
     """The open waits of one run. Those that are closed are passed over, and dropped when they are met."""
 
-    __slots__ = ("_due", "_mailbox", "_orders", "_seen", "_waits", "ready")
+    __slots__ = ("_due", "_gone", "_mailbox", "_orders", "_seen", "_waits", "ready")
 
     def __init__(self) -> None:
         self.ready: list[AskedStep] = []
@@ -23,7 +24,8 @@ class Agenda:
         self._orders = 0
         self._waits: dict[str, deque[AskedWait]] = {}
         self._mailbox: dict[str, deque[Mail]] = {}
-        self._seen = 0
+        self._seen: set[int] = set()
+        self._gone: set[int] = set()
 
     def wait_until(self, due: int, asked: AskedWait | AskedTimer) -> None:
         self._orders += 1
@@ -34,9 +36,27 @@ class Agenda:
 
     def receive(self, mail: Mail) -> None:
         """Keep an event until it is wanted; one that was received before is passed over."""
-        if mail.n > self._seen:
-            self._seen = mail.n
+        if mail.n not in self._seen:
+            self._seen.add(mail.n)
             self._mailbox.setdefault(mail.type, deque()).append(mail)
+
+    def arrived(self, n: int) -> None:
+        """An event that was delivered before this machine was opened."""
+        self._seen.add(n)
+        self._gone.add(n)
+
+    def first(self, event_type: str) -> Mail | None:
+        box = self._mailbox.get(event_type)
+        return box[0] if box else None
+
+    def _drop_gone(self) -> None:
+        """Take out what a replay has delivered; per type that came in order, and so is at the front."""
+        for event_type, box in list(self._mailbox.items()):
+            while box and box[0].n in self._gone:
+                box.popleft()
+            if not box:
+                del self._mailbox[event_type]
+        self._gone.clear()
 
     @property
     def topics(self) -> frozenset[str]:
@@ -60,28 +80,35 @@ class Agenda:
             return self._due[0][2]  # type: ignore[return-value]  # only such are put there
         return None
 
-    def wanted_mail(self) -> Mail | None:
-        """The oldest event that somebody waits for."""
-        if not self._waits:
-            return None
+    def wanted_mail(self, may_arrive: Callable[[str], bool]) -> Mail | None:
+        """The oldest event that somebody waits for, or that may arrive without that."""
+        if self._waits:
+            self._drop_closed_waits()
+        if self._gone:
+            self._drop_gone()
         found: Mail | None = None
+        for event_type, box in self._mailbox.items():
+            if (found is None or box[0].n < found.n) and (event_type in self._waits or may_arrive(event_type)):
+                found = box[0]
+        return found
+
+    def hand_over(self, mail: Mail) -> AskedWait | None:
+        """Take an event out of the mailbox, and the wait, if any, that has been waiting for it the longest."""
+        box = self._mailbox.get(mail.type)
+        if box and box[0].n == mail.n:
+            box.popleft()
+            if not box:
+                del self._mailbox[mail.type]
+        waits = self._waits.get(mail.type)
+        return waits.popleft() if waits else None
+
+    def _drop_closed_waits(self) -> None:
         for event_type in list(self._waits):
             waits = self._waits[event_type]
             while waits and waits[0].closed:
                 waits.popleft()
             if not waits:
                 del self._waits[event_type]
-            elif box := self._mailbox.get(event_type):
-                found = box[0] if found is None or box[0].n < found.n else found
-        return found
-
-    def hand_over(self, mail: Mail) -> AskedWait:
-        """Take a wanted event out of the mailbox, and the wait that has been waiting for it the longest."""
-        box = self._mailbox[mail.type]
-        box.popleft()
-        if not box:
-            del self._mailbox[mail.type]
-        return self._waits[mail.type].popleft()
 
     def used_up(self) -> AskedStep | None:
         """A step that is to be called although its attempts are gone."""

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast.core.model import StepType
-from holdfast.kernel.attempt import StepTx, Transaction
+from holdfast.kernel.attempt import NO_VALUES, StepTx, Transaction
 from holdfast.kernel.driver import Outcome
-from holdfast.store.protocol import Delivery, Fact, FactState, Log, Observed
+from holdfast.store.protocol import Act, Deed, Delivery, Fact, FactState, Log, Observed
 from holdfast.workflow.loop import WorkflowTimer
 from holdfast.workflow.steps import StepSpec
 
@@ -32,7 +32,7 @@ class Asked:
 class AskedStep(Asked):
     """A step call: running, or due (again) at ``not_before``. It is also what the runner is given to run."""
 
-    __slots__ = ("args", "failures", "kwargs", "limit", "name", "not_before", "noted", "running", "spec")
+    __slots__ = ("args", "failures", "kwargs", "limit", "name", "not_before", "noted", "running", "spec", "values")
 
     def __init__(self, key: str, name: str, future: asyncio.Future[Any], started_at: int, spec: StepSpec) -> None:
         self.key = key
@@ -43,6 +43,7 @@ class AskedStep(Asked):
         self.spec = spec
         self.args: tuple[Any, ...] = ()
         self.kwargs: Mapping[str, Any] = {}
+        self.values: Mapping[str, Any] = NO_VALUES
         self.limit = 0
         self.failures = 0
         self.not_before = 0
@@ -107,6 +108,21 @@ class AskedWait(Asked):
             FactState.RESULT, self.key, 0, self.kind, at, self.started_at, seq=seq, ok=ok,
             wake_at=self.due, event_type=self.event_type, event=event,
         )  # fmt: skip
+
+
+class AskedAct(Asked):
+    """Something that is to be done to another run, with the next commit."""
+
+    __slots__ = ("deed", "kind", "name", "state")
+
+    def __init__(self, key: str, future: asyncio.Future[Any], started_at: int, act: tuple[StepType, str, Deed]) -> None:
+        super().__init__(key, future, started_at)
+        self.kind, self.name, self.deed = act
+        self.state = FactState.RESULT
+
+    def act(self, at: int) -> Act:
+        """Its place in the order is not known yet."""
+        return Act(self.deed, Fact(self.state, self.key, 0, self.kind, at, self.started_at, name=self.name))
 
 
 class AskedTimer(Asked):

@@ -119,17 +119,31 @@ class Channel(Generic[T]):
         while (chosen := await select(self)).ok:
             yield chosen.value
 
+    @property
+    def awaited(self) -> bool:
+        """Somebody waits to receive."""
+        return any(not waiter.future.done() for waiter in self._receivers)
+
     # --- for select
+
+    async def _look(self) -> bool:
+        """Let come what is on its way to the channel from outside; False: nothing comes from there."""
+        return False
+
+    def _received(self, value: Any) -> T:
+        """What somebody gets for a value that is theirs now."""
+        received: T = value
+        return received
 
     def _try_receive(self) -> Selected | None:
         if self._buffer:
             value = self._buffer.popleft()
             self._refill()
-            return Selected(self, value, ok=True)
+            return Selected(self, self._received(value), ok=True)
         sender = _next(self._senders)
         if sender is not None:
             sender.win(None, ok=True)
-            return Selected(self, sender.value, ok=True)
+            return Selected(self, self._received(sender.value), ok=True)
         return Selected(self, None, ok=False) if self._closed else None
 
     def _try_send(self, value: T) -> Selected | None:
@@ -171,15 +185,24 @@ async def select(*cases: Case, default: bool = False) -> Selected:
     for case in cases:
         if not isinstance(case, Channel | Sending):
             raise InvalidOptionError(f"select takes channels and channel.sending(value), not {case!r}")
+    if not cases and not default:
+        raise InvalidOptionError("select needs at least one channel, or default=True")
+    ready = _first_ready(cases)
+    if ready is None and default:
+        for case in cases:
+            if isinstance(case, Channel) and await case._look():  # noqa: SLF001
+                ready = _first_ready(cases)
+                break
+        return ready or Selected(None, None, ok=False)
+    return ready or await _first_to_come(cases)
+
+
+def _first_ready(cases: tuple[Case, ...]) -> Selected | None:
     for case in cases:
         ready = case._try_receive() if isinstance(case, Channel) else case.channel._try_send(case.value)  # noqa: SLF001
         if ready is not None:
             return ready
-    if default:
-        return Selected(None, None, ok=False)
-    if not cases:
-        raise InvalidOptionError("select needs at least one channel, or default=True")
-    return await _first_to_come(cases)
+    return None
 
 
 async def _first_to_come(cases: tuple[Case, ...]) -> Selected:
@@ -195,7 +218,9 @@ async def _first_to_come(cases: tuple[Case, ...]) -> Selected:
         for waiter in waiters:
             waiter.channel._receivers.pop(waiter, None)  # noqa: SLF001
             waiter.channel._senders.pop(waiter, None)  # noqa: SLF001
-    return Selected(won.waiter.channel, won.value, won.ok)
+    channel = won.waiter.channel
+    received = won.ok and isinstance(won.waiter.case, Channel)
+    return Selected(channel, channel._received(won.value) if received else won.value, won.ok)  # noqa: SLF001
 
 
 def _enlist(case: Case, future: asyncio.Future[_Won]) -> _Waiter:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
-from typing import Any, TypeVar, overload
+from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from holdfast.core import codec, durations
 from holdfast.core.durations import Duration
@@ -16,19 +16,32 @@ from holdfast.core.names import check_event_type, check_log_category, check_step
 from holdfast.core.retry import Retry
 from holdfast.errors import InvalidDurationError, InvalidLogError, InvalidOptionError
 from holdfast.kernel.attempt import current_attempt
-from holdfast.store.protocol import Log
+from holdfast.kernel.requests import ChildOptions
+from holdfast.store.protocol import Log, Watch
 from holdfast.workflow.channels import Channel
+from holdfast.workflow.ending import ContinueAsNew
 from holdfast.workflow.event import Event
 from holdfast.workflow.loop import running_loop
 from holdfast.workflow.machine import Machine
+from holdfast.workflow.mailbox import payload_of
+from holdfast.workflow.processes import Child, Message, RunEvent
 from holdfast.workflow.saga import Saga
 from holdfast.workflow.steps import spec_of
 from holdfast.workflow.timers import Timer, ticks
 
 R = TypeVar("R")
 T = TypeVar("T")
+Out = TypeVar("Out", covariant=True)
 
 _RESERVED = "system"
+
+
+@dataclass(eq=False)
+class Workflow(Generic[Out]):
+    """A registered workflow function: what ``app.start`` and ``ctx.run`` take. ``fn`` is the plain function."""
+
+    name: str
+    fn: Callable[..., Coroutine[Any, Any, Out]] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +200,148 @@ class Context:
             )
         return machine.wait_for_event(check_step_name(name, machine.limits), type, ms, codec.decoder(payload))
 
+    # --- messages
+
+    @property
+    def inbox(self) -> Channel[Message]:
+        """The channel of all messages to this run whose topic nobody listens to."""
+        machine = self._machine
+        return machine.mailbox.inbox(machine.processes.message)
+
+    @overload
+    def listen(self, topic: str, *, messages: Literal[True]) -> Channel[Message]: ...
+
+    @overload
+    def listen(self, topic: str, *, messages: bool = ...) -> Channel[Any]: ...
+
+    def listen(self, topic: str, *, messages: bool = False) -> Channel[Any]:
+        """The channel of a topic: what is sent to this run under it, also before. The same object on each call.
+
+        It gives out payloads; with ``messages=True``, messages, which say who sent them and can be answered.
+        """
+        machine = self._machine
+        check_event_type(topic, machine.limits)
+        return machine.mailbox.listen(topic, machine.processes.message if messages else payload_of)
+
+    def unlisten(self, channel: Channel[Any]) -> None:
+        """Close a channel of messages. What was not received goes back, to whoever listens next."""
+        self._machine.mailbox.unlisten(channel)
+
+    def send(self, pid: str, topic: str, payload: Any = None) -> Coroutine[None, None, None]:
+        """Send a message to a run. Raises ``InstanceNotFoundError`` if it has ended or never was."""
+        return self._machine.processes.send(pid, topic, payload)
+
+    def ask(
+        self, pid: str, topic: str, payload: Any = None, timeout: Duration | None = None
+    ) -> Coroutine[None, None, Any]:
+        """Send a message and wait for its answer.
+
+        Raises ``Rejected`` if it is refused, ``TimeoutError`` if none comes in time.
+        """
+        return self._machine.processes.ask(pid, topic, payload, timeout)
+
+    # --- children
+
+    @overload
+    def run(
+        self, child: Workflow[R], params: Any = ..., **options: Unpack[ChildOptions]
+    ) -> Coroutine[None, None, R]: ...
+
+    @overload
+    def run(self, child: str, params: Any = ..., **options: Unpack[ChildOptions]) -> Coroutine[None, None, Any]: ...
+
+    def run(
+        self, child: Workflow[Any] | str, params: Any = None, **options: Unpack[ChildOptions]
+    ) -> Coroutine[None, None, Any]:
+        """Run another workflow as a child and wait for its result. Raises ``ChildError`` if it does not end well.
+
+        A child whose ``run`` is cancelled is cancelled too; with ``wait_for_cancellation`` this one goes on only when
+        that one has ended.
+        """
+        return self._machine.processes.run(child, params, **options)
+
+    @overload
+    def spawn(
+        self, child: Workflow[R], params: Any = ..., *, link: bool = ..., **options: Unpack[ChildOptions]
+    ) -> Coroutine[None, None, Child[R]]: ...
+
+    @overload
+    def spawn(
+        self, child: str, params: Any = ..., *, link: bool = ..., **options: Unpack[ChildOptions]
+    ) -> Coroutine[None, None, Child[Any]]: ...
+
+    def spawn(
+        self, child: Workflow[Any] | str, params: Any = None, *, link: bool = False, **options: Unpack[ChildOptions]
+    ) -> Coroutine[None, None, Child[Any]]:
+        """Start another workflow as a child; it is durable when this returns. ``ctx.events`` tells of its end."""
+        return self._machine.processes.start(child, params, link=link, **options)
+
+    # --- watching
+
+    @property
+    def events(self) -> Channel[RunEvent]:
+        """The channel of what happens to this run and to those it watches: ``Exit``, ``LinkDown``, ``Cancel``."""
+        return self._machine.processes.events
+
+    @property
+    def trap_links(self) -> bool:
+        """Whether a linked run that fails is told of as ``LinkDown``; otherwise this run fails with it."""
+        return self._machine.processes.trap_links
+
+    @trap_links.setter
+    def trap_links(self, trap: bool) -> None:
+        if not isinstance(trap, bool):
+            raise InvalidOptionError(f"trap_links is True or False, not {trap!r}")
+        self._machine.processes.trap_links = trap
+
+    def monitor(self, pid: str) -> Coroutine[None, None, None]:
+        """Be told of the end of a run by ``Exit``; of one that has ended already, at once."""
+        return self._machine.processes.watch(pid, Watch.MONITOR)
+
+    def unmonitor(self, pid: str) -> Coroutine[None, None, None]:
+        return self._machine.processes.unwatch(pid, Watch.MONITOR)
+
+    def link(self, pid: str) -> Coroutine[None, None, None]:
+        """Tie this run and another together: if one fails so does the other, unless it traps links."""
+        return self._machine.processes.watch(pid, Watch.LINK)
+
+    def unlink(self, pid: str) -> Coroutine[None, None, None]:
+        return self._machine.processes.unwatch(pid, Watch.LINK)
+
+    # --- control
+
+    def cancel(
+        self, pid: str, reason: str | None = None, deadline: Duration | None = None
+    ) -> Coroutine[None, None, None]:
+        """Ask a run to cancel. It may clean up; at the deadline it is terminated."""
+        return self._machine.processes.cancel(pid, reason, deadline)
+
+    def terminate(self, pid: str, reason: str | None = None) -> Coroutine[None, None, None]:
+        """End a run at once."""
+        return self._machine.processes.terminate(pid, reason)
+
+    def continue_as_new(self, params: Any = None) -> ContinueAsNew:
+        """To be raised: end here and begin anew under the same id, with these params and an empty history.
+
+        Messages that were not received, children and watches go along.
+        """
+        return self._machine.continue_as_new(params)
+
+    # --- attributes
+
+    def set_search(self, **values: Any) -> None:
+        """Set attributes under which ``app.list(search=...)`` finds this run."""
+        self._machine.portrait.set_search(values)
+
+    def set_memo(self, **values: Any) -> None:
+        """Set notes that are shown with this run."""
+        self._machine.portrait.set_memo(values)
+
+    @property
+    def values(self) -> Mapping[str, Any]:
+        """The context this run was started with. Its steps and children have it too."""
+        return self._machine.values
+
     # --- changes
 
     def version(self, change_id: str, min_supported: int, max_supported: int) -> int:
@@ -218,11 +373,11 @@ class Context:
             instance_id=run.instance_id,
             run_number=run.number,
             queue=run.queue,
-            attempt=1,
+            attempt=run.attempt,
             history_length=machine.history_length,
             history_size=machine.history_size,
             started_at=from_ms(machine.started_ms),
-            parent=None,
+            parent=run.parent,
             pid=f"{run.workflow}/{run.instance_id}",
         )
 

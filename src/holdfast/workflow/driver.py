@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Literal
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
+from holdfast.core.retry import Retry
 from holdfast.errors import DefinitionError, ParamsInvalidError
-from holdfast.kernel.definition import Definition
+from holdfast.kernel.definition import Definition, encoded_params
+from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import RunRecord, Snapshot
 from holdfast.workflow.context import Context
 from holdfast.workflow.machine import Machine
 from holdfast.workflow.steps import type_hints
-
-R = TypeVar("R", covariant=True)
-
-
-@dataclass(eq=False)
-class Workflow(Generic[R]):
-    """A registered workflow function: what ``app.start`` takes. ``fn`` is the plain function."""
-
-    name: str
-    fn: Callable[..., Coroutine[Any, Any, R]] = field(repr=False)
 
 
 class ReplayDriver:
@@ -33,17 +25,19 @@ class ReplayDriver:
 
     def __init__(
         self, name: str, fn: Callable[..., Any], takes_params: bool, definition_types: _Types, limits: Limits,
-        now: Callable[[], datetime],
+        now: Callable[[], datetime], manners: Manners,
     ) -> None:  # fmt: skip
         self.name = name
+        self.raises_cancel = manners.cancel == "raise"
+        self.trap_links = manners.trap_links
         self._fn = fn
         self._takes_params = takes_params
         self._types = definition_types
         self._limits = limits
         self._now = now
 
-    def open(self, run: RunRecord, snapshot: Snapshot | None) -> Machine:
-        return Machine(self, run, snapshot, self._limits)
+    def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests) -> Machine:
+        return Machine(self, run, snapshot, self._limits, requests)
 
     async def main(self, machine: Machine) -> Any:
         context = Context(machine, self._now)
@@ -55,6 +49,9 @@ class ReplayDriver:
             return await machine.diverge(f"the recorded params do not fit the workflow's annotation any more: {error}")
         return await self._fn(context, params)
 
+    def encode_params(self, value: Any) -> bytes | None:
+        return encoded_params(self.name, value, self._types.exact_params, self._limits)
+
     def encode_output(self, value: Any) -> bytes:
         return codec.encode(value, what=f"result of workflow {self.name!r}", limit=self._limits.result)
 
@@ -62,7 +59,21 @@ class ReplayDriver:
 @dataclass(frozen=True, slots=True)
 class _Types:
     params: Callable[[Any], Any]
+    """Of a recorded input: generous, so that a run that was started goes on."""
+    exact_params: Callable[[Any], Any]
+    """Of a new one."""
     output: Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Manners:
+    """How the runs of a workflow behave, where a start does not say otherwise."""
+
+    persist: Literal["step", "task"] = "step"
+    cancel: Literal["raise", "event"] = "raise"
+    trap_links: bool = False
+    retry: Retry | None = None
+    run_ms: int | None = None
 
 
 def define(
@@ -71,7 +82,7 @@ def define(
     *,
     limits: Limits,
     now: Callable[[], datetime],
-    persist: Literal["step", "task"],
+    manners: Manners,
     local_names: Mapping[str, Any] | None = None,
 ) -> Definition:
     """The definition of a workflow function: ``async def fn(ctx)`` or ``async def fn(ctx, params)``."""
@@ -86,23 +97,28 @@ def define(
         )
     hints = type_hints(fn, local_names)
     takes_params = len(required) == 2
+    params_type = hints.get(required[1].name, Any) if takes_params else None
     types = _Types(
-        params=_params_decoder(required[1], hints) if takes_params else _no_params,
+        params=_params_decoder(required[1], params_type) if takes_params else _no_params,
+        exact_params=_params_decoder(required[1], params_type, exact=True) if takes_params else _no_params,
         output=codec.decoder(hints.get("return", Any)),
     )
-    driver = ReplayDriver(name, fn, takes_params, types, limits, now)
+    driver = ReplayDriver(name, fn, takes_params, types, limits, now, manners)
     return Definition(
         name=name,
         kind="workflow",
         driver=driver,
-        decode_params=types.params,
+        decode_params=types.exact_params,
+        params_type=params_type,
         decode_output=types.output,
-        persist=persist,
+        persist=manners.persist,
+        retry=manners.retry,
+        run_ms=manners.run_ms,
     )
 
 
-def _params_decoder(parameter: inspect.Parameter, hints: Mapping[str, Any]) -> Callable[[Any], Any]:
-    decode = codec.decoder(hints.get(parameter.name, Any))
+def _params_decoder(parameter: inspect.Parameter, annotation: Any, *, exact: bool = False) -> Callable[[Any], Any]:
+    decode = codec.decoder(annotation, exact=exact)
     if parameter.default is inspect.Parameter.empty:
         return decode
     return lambda value: parameter.default if value is None else decode(value)

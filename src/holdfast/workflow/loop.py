@@ -248,10 +248,17 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             # The replayed time is the same each time, so this needs no fact.
             self._ready.append(timer)
         else:
-            self._timers += 1
-            timer.number = self._timers
-            self.host.open_timer(timer, due_ms)
+            self._open(timer, due_ms)
         return timer
+
+    def call_with_fact(self, due_ms: int, callback: Callable[..., object], *args: Any) -> None:
+        """As ``call_at``, but also what is due already is a fact: mail that is there comes before it."""
+        self._open(WorkflowTimer(due_ms / 1000, callback, args, self, None), due_ms)
+
+    def _open(self, timer: WorkflowTimer, due_ms: int) -> None:
+        self._timers += 1
+        timer.number = self._timers
+        self.host.open_timer(timer, due_ms)
 
     def _timer_handle_cancelled(self, handle: events.TimerHandle) -> None:
         if isinstance(handle, WorkflowTimer) and hasattr(handle, "number"):

@@ -15,6 +15,7 @@ import hashlib
 import inspect
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from holdfast.core import codec, durations, failure
@@ -32,8 +33,17 @@ from holdfast.errors import (
     WaitForEventTimeoutError,
     WorkflowStuckError,
 )
+from holdfast.kernel.attempt import NO_VALUES
 from holdfast.kernel.driver import Call, Outcome, Rest
+from holdfast.kernel.options import NO_OPTIONS, RunOptions
+from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import (
+    CANCEL,
+    EXIT,
+    REPLY,
+    Act,
+    Answer,
+    Deed,
     Delivery,
     Fact,
     FactState,
@@ -46,12 +56,20 @@ from holdfast.store.protocol import (
     Snapshot,
 )
 from holdfast.workflow.agenda import Agenda
-from holdfast.workflow.asked import Asked, AskedStep, AskedTimer, AskedWait, News, taken
+from holdfast.workflow.asked import Asked, AskedAct, AskedStep, AskedTimer, AskedWait, News, taken
+from holdfast.workflow.ending import ContinueAsNew, Ending
 from holdfast.workflow.event import Event
 from holdfast.workflow.loop import Nobody, WorkflowLoop, WorkflowTimer
+from holdfast.workflow.mailbox import Mailbox
 from holdfast.workflow.past import Past
+from holdfast.workflow.portrait import Portrait
+from holdfast.workflow.processes import Processes
 from holdfast.workflow.steps import StepSpec
+from holdfast.workflow.tries import Tries
 
+_SYSTEM = "@"
+_MORE = 1
+"""In place of the attempts of an arrival: the next one comes before the code runs."""
 _ANONYMOUS = "#"
 """Keys of timers without a name begin with it. No key of a step does: a name before ``#2`` is never empty."""
 
@@ -60,8 +78,13 @@ class Program(Protocol):
     """The workflow code and how its values are read and written."""
 
     name: str
+    raises_cancel: bool
+    """Whether a cancellation is raised in the code, and not only told of."""
+    trap_links: bool
 
     def main(self, machine: Machine) -> Coroutine[Any, Any, Any]: ...
+
+    def encode_params(self, value: Any) -> bytes | None: ...
 
     def encode_output(self, value: Any) -> bytes: ...
 
@@ -69,10 +92,16 @@ class Program(Protocol):
 class Machine:
     """One run of replayed code in memory."""
 
-    def __init__(self, program: Program, run: RunRecord, snapshot: Snapshot | None, limits: Limits) -> None:
+    def __init__(
+        self, program: Program, run: RunRecord, snapshot: Snapshot | None, limits: Limits, requests: Requests
+    ) -> None:
         self.program = program
         self.run = run
         self.limits = limits
+        self.options = NO_OPTIONS if run.options is None else RunOptions.decode(run.options)
+        self.values = MappingProxyType(self.options.context) if self.options.context else NO_VALUES
+        self.portrait = Portrait(self.options, run, limits)
+        self._requests = requests
         self.loop = WorkflowLoop(self)  # type: ignore[abstract]  # what it lacks is made by its module
         self.now_ms = self.started_ms = run.started_at or 0
         self.history_length = 0
@@ -86,6 +115,8 @@ class Machine:
         # What the code has seen and asked.
         self._position = 0
         self._settled: dict[str, Fact] = {}
+        self._begun: dict[str, Fact] = {}
+        """Acts from which something comes back under the same key."""
         self._live: dict[str, Any] = {}
         self._asked: dict[str, Asked] = {}
         self._kinds: dict[str, StepType] = {}
@@ -94,32 +125,55 @@ class Machine:
         self._unstarted: dict[str, Coroutine[Any, Any, Any]] = {}
         self._steps = 0
         self._lines = 0
+        self._unsent: list[AskedAct] = []
+        self._acting: list[Act] = []
+        """Written with the last commit; what came of them is not known yet."""
+        self._mailbox: Mailbox | None = None
+        self._processes: Processes | None = None
 
         self._wall_ms = 0
         self._news = News()
+        self._tries = Tries(self._past, self._agenda, self._news.facts, run.seed)
         self._main: asyncio.Task[Any] | None = None
         self._ended = False
         self._fatal: BaseException | None = None
+        self._cancelled_for: str | None = None
+        """The reason, once it was asked to cancel."""
         self._diverged: str | None = None
         self._holding = False
         self._new = run.started_at is None
+        self._replaying = False
+        """What the code does now it has done before."""
 
     # --- driven by the runner
 
     def advance(
-        self, now_ms: int, outcomes: Sequence[Outcome] = (), mail: Sequence[Mail] = (), *, lost: bool = False
+        self,
+        now_ms: int,
+        outcomes: Sequence[Outcome] = (),
+        mail: Sequence[Mail] = (),
+        *,
+        acted: Sequence[Answer] = (),
+        lost: bool = False,
     ) -> Rest:
         self._wall_ms = now_ms
+        for item in mail:
+            self._agenda.receive(item)
         started_at = self._begin(now_ms)
         if lost:
             self._count_losses(now_ms)
+        if acted:
+            self._take_answers(acted)
         for outcome in outcomes:
             self._take(outcome)
-        for item in mail:
-            self._agenda.receive(item)
         if not self._holding:
             self._deliver_due(now_ms)
         return self._rest(now_ms, started_at)
+
+    def seal(self, acts: Sequence[Act]) -> None:
+        for place, act in enumerate(acts, self._position + len(self._acting) + 1):
+            act.fact = act.fact._replace(seq=place)
+        self._acting += acts
 
     def hold(self) -> None:
         """From now on only write down what becomes known; no more code runs. The machine is of no use afterwards."""
@@ -163,24 +217,16 @@ class Machine:
             return self._outcome_of(settled, spec)
         future: asyncio.Future[Any] = asyncio.Future(loop=self.loop)
         asked = AskedStep(key, name, future, self.now_ms, spec)
-        asked.args, asked.kwargs, asked.limit = args, kwargs, self.limits.result
+        asked.args, asked.kwargs, asked.limit, asked.values = args, kwargs, self.limits.result, self.values
         self._asked[key] = asked
         if key in self._past.kinds:
-            self._resume_attempts(asked)
+            self._tries.resume(asked)
         self._agenda.ready.append(asked)
         try:
             return await future
         except asyncio.CancelledError:
             self._cancelled(asked)
             raise
-
-    def _resume_attempts(self, asked: AskedStep) -> None:
-        """Go on counting where the history has got to."""
-        last = self._past.failures.get(asked.key)
-        if last is not None:
-            asked.failures = last.n
-            asked.not_before = last.wake_at or 0
-        asked.noted = asked.failures + ((asked.key, asked.attempt) in self._past.starts)
 
     async def sleep(self, key: str, due: Callable[[], int]) -> None:
         if self._ask(key, StepType.SLEEP) is None:
@@ -200,12 +246,12 @@ class Machine:
         key = f"{_ANONYMOUS}version {change_id}"
         chosen = self._past.versions.get(key)
         if chosen is None:
-            chosen = self._past.versions[key] = least if self._past.results else most
+            chosen = self._past.versions[key] = least if self._replaying else most
             fact = Fact(
                 FactState.RESULT, key, 0, StepType.VERSION, self.now_ms, self.now_ms,
                 value=str(chosen).encode(), name=change_id,
             )  # fmt: skip
-            self._news.opened.append(fact)
+            self._news.facts.append(fact)  # chosen once, also if a pause leaves out what follows
         if not least <= chosen <= most:
             raise VersionUnsupportedError(
                 f"this run goes by version {chosen} of {change_id!r}, and the code supports {least} to {most}; "
@@ -234,6 +280,67 @@ class Machine:
     def random_bytes(self, n: int) -> bytes:
         self._draws += 1
         return hashlib.shake_256(f"{self.run.seed}/{self.run.number}/{self._draws}".encode()).digest(n)
+
+    # --- other runs
+
+    @property
+    def mailbox(self) -> Mailbox:
+        if self._mailbox is None:
+            self._mailbox = Mailbox(self._consume, self.look)
+        return self._mailbox
+
+    @property
+    def processes(self) -> Processes:
+        if self._processes is None:
+            program = self.program
+            self._processes = Processes(
+                self, self._requests, self._consume, trap_links=program.trap_links, raises=program.raises_cancel
+            )
+        return self._processes
+
+    def numbered(self, kind: StepType, name: str) -> str:
+        base = f"{_ANONYMOUS}{kind} {name}"
+        count = self._calls[base] = self._calls.get(base, 0) + 1
+        return base if count == 1 else f"{base}#{count}"
+
+    async def act(self, key: str, kind: StepType, name: str, deed: Deed, *, opens: bool = False) -> Answer:
+        fact = (self._begun if opens else self._settled).get(key)
+        if fact is None:
+            asked = self._ask_act(key, (kind, name, deed))
+            asked.state = FactState.START if opens else FactState.RESULT
+            fact = await self._until(asked)
+        return Answer(codec.plain(fact.value))
+
+    def act_soon(self, key: str, kind: StepType, name: str, deed: Deed) -> None:
+        if key not in self._settled:
+            self._ask_act(key, (kind, name, deed))
+
+    def _ask_act(self, key: str, act: tuple[StepType, str, Deed]) -> AskedAct:
+        asked = AskedAct(key, asyncio.Future(loop=self.loop), self.now_ms, act)
+        self._asked[key] = asked
+        self._unsent.append(asked)
+        return asked
+
+    def expect(self) -> asyncio.Future[Any]:
+        return asyncio.Future(loop=self.loop)
+
+    async def look(self) -> bool:
+        """Let the mail arrive that is there. That there was no more is a fact too: a timer that is due at once."""
+        looked = self.expect()
+        self.loop.call_with_fact(self._wall_ms, _set, looked)
+        await looked
+        return True
+
+    def fail(self, error: Exception) -> None:
+        self._fatal = self._fatal or error
+
+    def cancel_main(self, reason: str | None) -> None:
+        self._cancelled_for = reason or ""
+        if self._main is not None:
+            self._main.cancel()
+
+    def continue_as_new(self, params: Any) -> ContinueAsNew:
+        return ContinueAsNew(self.program.encode_params(params))
 
     # --- asked by the loop
 
@@ -303,7 +410,7 @@ class Machine:
         asked.closed = True
         if isinstance(asked, AskedStep) and asked.running:
             self._news.cancelled.append(asked.key)
-            self._fail_attempt(asked, failure.cancelled(asked.key), None, self._wall_ms, asked.started_at)
+            self._tries.cancelled(asked, self._wall_ms)
         elif isinstance(asked, AskedWait) and (asked.key, asked.n) in self._past.starts:
             self._note_cancelled_wait(asked)
 
@@ -368,12 +475,34 @@ class Machine:
             return None
         started_at = None
         if self._new:
+            if self._stillborn():
+                return None
             started_at = self.now_ms = self.started_ms = now_ms
         self._main = self.loop.create_task(self.program.main(self), name="main")
+        self._replaying = not self._new
         self._run()
         while self._past.results and not self._ended:
             self._deliver(self._past.results.popleft(), None)
+        self._replaying = False
         return started_at
+
+    def _stillborn(self) -> bool:
+        """It was cancelled before any of its code ran; so none does."""
+        mail = self._agenda.first(CANCEL) if self.program.raises_cancel else None
+        if mail is None:
+            return False
+        self._cancelled_for = codec.plain(mail.payload)["reason"] or ""
+        self._consume(mail, CANCEL)
+        self._ended = True
+        return True
+
+    def _take_answers(self, answers: Sequence[Answer]) -> None:
+        """What came of the acts of the last commit, which has written it down already."""
+        acts, self._acting = self._acting, []
+        for act, answer in zip(acts, answers, strict=True):  # in the order in which they were sealed
+            if self._ended or self._holding:
+                return
+            self._deliver(act.fact._replace(ok=answer.ok, value=codec.encode(answer, what="answer")), None)
 
     def _take(self, outcome: Outcome) -> None:
         """An attempt has come to an end."""
@@ -384,76 +513,100 @@ class Machine:
         if outcome.logs or outcome.transactional:
             self._news.outcomes.append(outcome)
         if outcome.failure is None:
-            self._settle_step(asked, outcome.at, outcome.started_at, outcome.value, outcome.attempt, live=outcome.live)
-        else:
-            self._take_failure(asked, outcome, outcome.failure)
-
-    def _take_failure(self, asked: AskedStep, outcome: Outcome, error: Failure) -> None:
-        retry = asked.spec.retry
-        most = retry.max_attempts
-        final = error.retryable is False or not retry.retries(error.lineage or (error.name,))
-        if final or (most is not None and outcome.attempt >= most):
-            self._settle_step(asked, outcome.at, outcome.started_at, error.encode(), outcome.attempt, ok=False)
-            return
-        next_at = outcome.at + retry.delay_after(outcome.attempt, self._jitter(asked.key, outcome.attempt))
-        self._fail_attempt(asked, error, next_at, outcome.at, outcome.started_at)
-        self._agenda.ready.append(asked)
-
-    def _jitter(self, key: str, attempt: int) -> float:
-        return Random(f"{self.run.seed}/{key}/{attempt}").random()  # noqa: S311  (spreads retries)
-
-    def _fail_attempt(self, asked: AskedStep, error: Failure, next_at: int | None, at: int, started_at: int) -> None:
-        asked.failures += 1
-        asked.running = False
-        asked.not_before = next_at or 0
-        n = asked.failures
-        fact = asked.fact(
-            FactState.FAILURE, n, at, started_at, ok=False, value=error.encode(), attempts=n, wake_at=next_at
-        )
-        self._past.failures[asked.key] = fact
-        self._past.kinds[asked.key] = StepType.DO
-        self._news.facts.append(fact)
-
-    def _settle_step(
-        self, asked: AskedStep, at: int, started_at: int, value: bytes | None, attempts: int,
-        *, ok: bool = True, live: Any = None,
-    ) -> None:  # fmt: skip
-        seq = self._position + 1
-        fact = asked.fact(FactState.RESULT, 0, at, started_at, seq=seq, ok=ok, value=value, attempts=attempts)
-        self._observe(fact, live)
+            fact = asked.fact(
+                FactState.RESULT, 0, outcome.at, outcome.started_at,
+                seq=self._position + 1, value=outcome.value, attempts=outcome.attempt,
+            )  # fmt: skip
+            self._observe(fact, outcome.live)
+        elif final := self._tries.failed(asked, outcome, outcome.failure, self._position + 1):
+            self._observe(final, None)
 
     def _count_losses(self, now_ms: int) -> None:
         """Attempts that were under way when the last worker was lost count as attempts."""
         for asked in list(self._asked.values()):
             if isinstance(asked, AskedStep) and asked.not_before <= now_ms:
-                self._fail_attempt(asked, failure.lost(asked.key), now_ms, now_ms, asked.started_at)
+                self._tries.lost(asked, now_ms)
 
     def _deliver_due(self, now_ms: int) -> None:
         """Deliver timers and events in the order of their times: a deadline beats every event that came after it."""
         agenda = self._agenda
         while not self._ended and not self._diverged:
             if agenda.ready and (refused := agenda.used_up()):
-                self._refuse(refused, now_ms)
+                self._observe(self._tries.refused(refused, now_ms, self._position + 1), None)
                 continue
             asked = agenda.due_wait(now_ms)
-            mail = agenda.wanted_mail()
+            mail = self._wanted_mail()
             if mail is not None and (asked is None or mail.created_at <= asked.due):
-                self._deliver_mail(mail)
+                self._deliver_mail(mail, None if asked is None else asked.due)
             elif asked is not None:
                 self._deliver_time(asked, now_ms)
             else:
                 return
 
-    def _refuse(self, asked: AskedStep, now_ms: int) -> None:
-        """The guard before a call: a step whose attempts are gone fails instead of being started."""
-        error = failure.attempts_used_up(asked.key, asked.failures)
-        self._settle_step(asked, now_ms, asked.started_at, error.encode(), asked.failures, ok=False)
+    def _wanted_mail(self) -> Mail | None:
+        found = self._agenda.wanted_mail(self._may_arrive)
+        if self._mailbox is not None:
+            # It came for somebody who listened, and now somebody waits for it.
+            arrived = (self._mailbox.oldest(topic) for topic in self._agenda.topics)
+            found = min((mail for mail in (found, *arrived) if mail is not None), key=_number, default=None)
+        return found
 
-    def _deliver_mail(self, mail: Mail) -> None:
+    def _may_arrive(self, topic: str) -> bool:
+        return topic.startswith(_SYSTEM) or (self._mailbox is not None and self._mailbox.has_room(topic))
+
+    def _deliver_mail(self, mail: Mail, due: int | None) -> None:
         wait = self._agenda.hand_over(mail)
+        if wait is None:
+            self._deliver_arrival(mail, due)
+            return
         self._live[wait.key] = mail
         self._news.deliveries.append(Delivery(mail.n, wait.key, self._wall_ms))
         self._observe(wait.result(self._position + 1, self._wall_ms, event=mail.n), None)
+
+    def _deliver_arrival(self, mail: Mail, due: int | None) -> None:
+        """Mail comes to a channel. What is there at the same time comes along before the code looks."""
+        fact = self._arrival(mail)
+        self._reach(fact)
+        self._arrive(mail)
+        following = self._wanted_mail() if not mail.type.startswith(_SYSTEM) else None
+        if following is not None and self._comes_along(following, due):
+            self._news.facts.append(fact._replace(attempts=_MORE))
+        else:
+            self._news.facts.append(fact)
+            self._run()
+
+    def _comes_along(self, mail: Mail, due: int | None) -> bool:
+        in_time = due is None or mail.created_at <= due
+        return in_time and not mail.type.startswith(_SYSTEM) and mail.type not in self._agenda.topics
+
+    def _arrival(self, mail: Mail) -> Fact:
+        """The fact that mail has come. Where somebody knows under which key it was asked for, it has that key."""
+        key, kind, ok = mail_key(mail.n), StepType.MESSAGE, True
+        if mail.type == EXIT and (child := self.processes.key_of(mail)) is not None:
+            key, kind, ok = child, StepType.CHILD, codec.plain(mail.payload)["status"] == Status.COMPLETE
+        elif mail.type == REPLY and (asked := self.processes.asked_under(mail)) is not None:
+            key, kind, ok = asked, StepType.ASK, codec.plain(mail.payload)["ok"]
+        name = self._begun[key].name if key in self._begun else None
+        return Fact(
+            FactState.RESULT, key, 0, kind, self._wall_ms, mail.created_at,
+            seq=self._position + 1, ok=ok, name=name, event=mail.n, event_type=mail.type,
+        )  # fmt: skip
+
+    def _arrive(self, mail: Mail) -> None:
+        if mail.type == EXIT:
+            self.processes.exited(mail)
+        elif mail.type == REPLY:
+            self.processes.replied(mail)
+        elif mail.type == CANCEL:
+            self.processes.cancel_asked(mail)
+        else:
+            self.mailbox.arrive(mail)
+
+    def _consume(self, mail: Mail, by: str) -> None:
+        self.history_length += 1
+        self.history_size += len(mail.payload or b"")
+        if mail.delivered_at is None:  # else it was, before this replay
+            self._news.deliveries.append(Delivery(mail.n, by, self._wall_ms))
 
     def _deliver_time(self, asked: AskedWait | AskedTimer, now_ms: int) -> None:
         if isinstance(asked, AskedTimer):
@@ -472,17 +625,28 @@ class Machine:
             self._deliver(fact, live)
 
     def _deliver(self, fact: Fact, live: Any) -> None:
-        self._position = fact.seq or self._position
-        self.now_ms = max(self.now_ms, fact.at)
+        self._reach(fact)
+        if fact.event is not None and fact.kind != StepType.WAIT:
+            self._agenda.arrived(fact.event)
+            self._arrive(self._past.mail[fact.event])
+            if fact.attempts != _MORE:
+                self._run()
+            return
         self.history_length += 1
         self.history_size += len(fact.value or b"")
-        self._settled[fact.key] = fact
+        (self._begun if fact.state == FactState.START else self._settled)[fact.key] = fact
+        if fact.event is not None and self._mailbox is not None:
+            self._mailbox.take(self._live.get(fact.key) or self._past.mail[fact.event])
         asked = self._asked.pop(fact.key, None)
         if asked is None:
             return  # not asked for yet: it waits until it is
         asked.closed = True
         self._resolve(asked, fact, live)
         self._run()
+
+    def _reach(self, fact: Fact) -> None:
+        self._position = fact.seq or self._position
+        self.now_ms = max(self.now_ms, fact.at)
 
     def _resolve(self, asked: Asked, fact: Fact, live: Any) -> None:
         if isinstance(asked, AskedTimer):
@@ -491,6 +655,8 @@ class Machine:
             return  # cancelled in this very moment
         elif isinstance(asked, AskedStep):
             self._resolve_step(asked, fact, live)
+        elif isinstance(asked, AskedAct):
+            asked.future.set_result(fact)
         else:
             asked.future.set_result(None)
 
@@ -509,7 +675,7 @@ class Machine:
         except (SystemExit, KeyboardInterrupt, WorkflowStuckError) as error:
             # Tasks let the first two through to stop the program. Here they are the run's own failure.
             self._fatal = error
-        self._ended = self._fatal is not None or (self._main is not None and self._main.done())
+        self._ended = self._ended or self._fatal is not None or (self._main is not None and self._main.done())
 
     # --- resting
 
@@ -523,12 +689,17 @@ class Machine:
             news.cancelled += [a.key for a in self._asked.values() if isinstance(a, AskedStep) and a.running]
         return Rest(
             observed=news.observed(),
-            follows=Follows(self._opened(taken(news.opened)), taken(news.logs)),
+            follows=Follows(
+                self._opened(taken(news.opened)),
+                taken(news.logs),
+                None if self._holding else self.portrait.news(),
+                self._due_acts() if self._unsent and not self._holding else (),
+            ),
             calls=calls,
             cancelled=taken(news.cancelled),
             wake_at=wake_at,
             retrying=retrying,
-            topics=self._agenda.topics,
+            topics=self._agenda.topics if self._mailbox is None else self._agenda.topics | self._mailbox.awaited,
             end=end,
             started_at=started_at,
         )
@@ -549,12 +720,21 @@ class Machine:
                 asked.started_at = now_ms
         return calls
 
+    def _due_acts(self) -> Sequence[Act]:
+        """What is to be done to others. What nobody wants any more is not."""
+        unsent, self._unsent = self._unsent, []
+        if self._fatal is not None or self._diverged is not None:
+            return ()
+        return [asked.act(self.now_ms) for asked in unsent if not asked.closed]
+
     def _end(self) -> Finish | Park | None:
         if self._diverged is not None:
             self._say(Level.ERROR, f"NON_DETERMINISTIC: {self._diverged}")
             return Park(f"NON_DETERMINISTIC: {self._diverged}")
-        if self._ended and self._main is not None:
-            end = self._finish(self._main)
+        if self._ended:
+            end = self._ending().of(self._main, self._fatal)
+            if self._processes is not None and end.next is not None and end.next.continues:
+                self._processes.pass_on()
             self.loop.report_unseen()
             self._report_unstarted()
             return end
@@ -567,22 +747,20 @@ class Machine:
 
     def _stuck_with_history(self) -> bool:
         """The code waits for nothing that can ever happen, and there are results it did not ask for."""
-        return not self._asked and bool(self._unasked())
+        return not self._asked and bool(self._unasked()) and not self._waits_for_others()
+
+    def _waits_for_others(self) -> bool:
+        if self._processes is not None and self._processes.waiting:
+            return True
+        return self._mailbox is not None and bool(self._mailbox.awaited)
 
     def _unasked(self) -> list[str]:
         return [key for key in self._settled if key not in self._kinds and not key.startswith(_ANONYMOUS)]
 
-    def _finish(self, main: asyncio.Task[Any]) -> Finish:
-        error = self._fatal
-        if error is None and main.cancelled():
-            error = asyncio.CancelledError("workflow code was cancelled")
-        error = error or main.exception()
-        if error is None:
-            try:
-                return Finish(Status.COMPLETE, output=self.program.encode_output(main.result()))
-            except Exception as unfit:
-                error = unfit
-        return Finish(Status.ERRORED, error=Failure.of(error).encode())
+    def _ending(self) -> Ending:
+        return Ending(
+            self.run, self.options, self.portrait, self._wall_ms, self.program.encode_output, self._cancelled_for
+        )
 
     def _report_unstarted(self) -> None:
         for key, coro in self._unstarted.items():
@@ -598,6 +776,19 @@ class Machine:
         """A system log line."""
         message = message[: self.limits.log_message]
         self._news.logs.append(Log(level, "system", message, None, self._wall_ms))
+
+
+def _set(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+def mail_key(n: int) -> str:
+    return f"{_ANONYMOUS}{StepType.MESSAGE} {n}"
+
+
+def _number(mail: Mail) -> int:
+    return mail.n
 
 
 def _waited(fact: Fact) -> int:

@@ -13,10 +13,31 @@ from holdfast.core.model import Status
 from holdfast.errors import StoreUnavailableError
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.protocol import Finish, NewEvent, NewRun, PageQuery, Park, Statement, Verdict
+from holdfast.store.protocol import (
+    CANCEL,
+    EXIT,
+    Answer,
+    Claimant,
+    Deed,
+    Finish,
+    Letter,
+    NewEvent,
+    NewRun,
+    NextRun,
+    OnConflict,
+    OnReuse,
+    PageQuery,
+    Park,
+    Statement,
+    TaskRef,
+    TerminateRun,
+    Verdict,
+    Watch,
+    WatchRun,
+)
 from postgres_server import Server
 from store.postgres.inside import Cut, Proxy
-from store.world import FLOW, LEASE, FakeClock, World, line, result, turn, waiting
+from store.world import FLOW, LEASE, FakeClock, World, act, line, pid, result, touched, turn, waiting
 
 BOTH = pytest.mark.parametrize("how", list(Cut), ids=["before", "after"])
 
@@ -63,7 +84,7 @@ async def test_an_event_is_sent_once(world: World, proxy: Proxy, how: Cut, dedup
 
     assert proxy.cuts == 1
     assert (sent.accepted, sent.duplicate, sent.woken) == (True, False, True)
-    assert len(await world.store.undelivered(run.run)) == 1
+    assert len(await world.unread(run.run)) == 1
     assert await world.claimed_ids() == ["a"]
 
 
@@ -215,7 +236,7 @@ async def test_terminate_answers_the_run_as_it_was_before(world: World, proxy: P
     await world.start("a")
     proxy.cut(b"COMMIT", how)
 
-    before = await world.store.terminate(FLOW, "a", "why")
+    before = (await world.terminate("a", "why")).run
 
     assert proxy.cuts == 1
     assert before is not None
@@ -228,11 +249,127 @@ async def test_a_restart_makes_one_run(world: World, proxy: Proxy, how: Cut) -> 
     await world.start("a")
     proxy.cut(b"COMMIT", how)
 
-    new = await world.store.restart(FLOW, "a")
+    new = await world.restart("a")
 
-    assert new is not None
     assert new.number == 1
     assert await world.find("a") == new
+
+
+@BOTH
+async def test_a_cancellation_is_asked_for_once(world: World, proxy: Proxy, how: Cut) -> None:
+    run = await world.wait("a", "go")
+    proxy.cut(b"COMMIT", how)
+
+    before = (await world.cancel("a", deadline_ms=50)).run
+
+    assert proxy.cuts == 1
+    assert before == run
+    assert [mail.type for mail in await world.unread(run.run)] == [CANCEL]
+
+
+@BOTH
+async def test_an_event_that_wakes_a_run_for_its_claimant_claims_it_once(world: World, proxy: Proxy, how: Cut) -> None:
+    run = await world.wait("a", "go")
+    proxy.cut("precious", how)
+
+    sent = await world.send("go", payload=b"precious", claimant=Claimant("w2", LEASE, ["default"]))
+
+    assert proxy.cuts == 1
+    assert sent.claim is not None
+    assert (sent.claim.task, sent.claim.lost) == (TaskRef(run.run, 0, "w2", 2), False)
+    assert [mail.payload for mail in sent.claim.mailbag.mail] == [b"precious"]
+    assert (await world.commit(sent.claim.task)).verdict is Verdict.APPLIED
+
+
+@BOTH
+@pytest.mark.parametrize("lives", [True, False])
+async def test_a_run_that_takes_the_place_of_another_is_made_once(
+    world: World, proxy: Proxy, how: Cut, lives: bool
+) -> None:
+    old = await world.start("a") if lives else await world.end("a")
+    proxy.cut("precious", how)
+
+    made = await world.create(
+        "a",
+        params=b"precious",
+        on_conflict=OnConflict.TERMINATE_EXISTING,
+        on_reuse=OnReuse.ALLOW,
+        letters=[Letter("go", b"1")],
+    )
+
+    assert proxy.cuts == 1
+    assert (made.answer, made.run.number) == (Answer.DONE, old.number + 1)
+    assert await world.find("a") == made.run
+    assert [mail.type for mail in await world.unread(made.run.run)] == ["go"]
+
+
+@BOTH
+async def test_letters_to_a_run_that_is_there_are_sent_once(world: World, proxy: Proxy, how: Cut) -> None:
+    run = await world.wait("a", "go")
+    proxy.cut("precious", how)
+
+    made = await world.create("a", letters=[Letter("go", b"precious"), Letter("go", b"2")])
+
+    assert proxy.cuts == 1
+    assert made.answer is Answer.EXISTING
+    assert [mail.payload for mail in await world.unread(run.run)] == [b"precious", b"2"]
+
+
+@BOTH
+@pytest.mark.parametrize("stays_down", [False, True])
+async def test_acts_are_done_once(world: World, proxy: Proxy, how: Cut, stays_down: bool) -> None:
+    task, waiter, doomed = await world.begin("a"), await world.wait("b", "go"), await world.begin("c")
+    deeds: list[Deed] = [
+        NewRun(FLOW, "precious", owner="w1", lease_ms=LEASE, parent=pid("a"), parent_run=task.run),
+        NewEvent(FLOW, "b", "go"),
+        TerminateRun(FLOW, "c", "why"),
+        WatchRun(FLOW, "nobody", Watch.MONITOR),
+    ]
+    commit = turn(task, acts=[act(f"act{n}", deed) for n, deed in enumerate(deeds)])
+    proxy.cut("precious", how, stays_down=stays_down)
+
+    if stays_down:
+        with pytest.raises(StoreUnavailableError):
+            await world.store.commit([commit])
+        proxy.back()
+    [answer] = await world.store.commit([commit])
+
+    assert proxy.cuts == 1
+    assert answer.verdict is Verdict.APPLIED
+    assert list(answer.acted) == [Answer.DONE, Answer.DONE, Answer.DONE, Answer.MISSING]
+    assert [birth.run for birth in answer.births] == [await world.find("precious")]
+    assert (touched(answer).ended, touched(answer).woken) == ([doomed.run], [waiter.run])
+    assert len(await world.unread(waiter.run)) == 1
+    assert await world.keys(task.run) == ["act0", "act1", "act2", "act3"]
+
+
+@BOTH
+async def test_a_successor_is_made_once(world: World, proxy: Proxy, how: Cut) -> None:
+    task = await world.begin("a")
+    await world.send("go")
+    proxy.cut("precious", how)
+
+    next_run = NextRun(b"precious", continues=True)
+    answer = await world.commit(task, then=Finish(Status.COMPLETE, next=next_run))
+
+    assert proxy.cuts == 1
+    assert (answer.verdict, touched(answer).work) == (Verdict.APPLIED, True)
+    new = await world.find("a")
+    assert (new.number, new.params) == (1, b"precious")
+    assert [mail.type for mail in await world.unread(new.run)] == ["go"]
+
+
+@BOTH
+async def test_the_end_of_a_watched_run_is_told_once(world: World, proxy: Proxy, how: Cut) -> None:
+    parent = await world.begin("p")
+    child = await world.begin("a", parent=pid("p"), parent_run=parent.run)
+    proxy.cut("precious", how)
+
+    answer = await world.commit(child, logs=[line("precious")], then=Finish(Status.COMPLETE))
+
+    assert proxy.cuts == 1
+    assert (answer.verdict, touched(answer).woken) == (Verdict.APPLIED, [parent.run])
+    assert [mail.type for mail in await world.unread(parent.run)] == [EXIT]
 
 
 @BOTH
@@ -332,5 +469,5 @@ async def test_deadlocks_are_tried_again(url: str, other: asyncpg.Connection, cl
     await other.execute("COMMIT")
 
     assert [sent.accepted for sent in await sending] == [True, True]
-    assert len(await impatient.undelivered(a.run)) == 1
+    assert len(await world.unread(a.run)) == 1
     await impatient.close()

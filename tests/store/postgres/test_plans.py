@@ -9,10 +9,33 @@ import asyncpg
 import pytest
 
 from holdfast.core.model import Status
-from holdfast.store.postgres import claim, commit, leases, reads, send
+from holdfast.ports import SystemRandomness
+from holdfast.store.postgres import acts, batch, claim, control, create, leases, reads, send
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import ClaimRequest, Finish, ListQuery, NewEvent, NewRun, PageQuery, TaskRef
-from store.world import FLOW, LEASE, World, line, result, turn, waiting
+from holdfast.store.protocol import (
+    AnswerEvent,
+    Attributes,
+    CancelRun,
+    Claimant,
+    ClaimRequest,
+    Condition,
+    Deed,
+    Expiry,
+    Finish,
+    ListQuery,
+    NewEvent,
+    NewRun,
+    NextRun,
+    OnConflict,
+    PageQuery,
+    Reply,
+    TaskRef,
+    Term,
+    TerminateRun,
+    Watch,
+    WatchRun,
+)
+from store.world import FLOW, LEASE, World, act, line, pid, result, turn, waiting
 
 READ = """
     SELECT relname, seq_scan, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
@@ -45,23 +68,56 @@ class Reading:
         return rows
 
 
+def _busy(task: TaskRef) -> acts.Reaching:
+    """A commit that does all that can be done to others, and then makes room for a successor."""
+    deeds: list[Deed] = [
+        NewRun(FLOW, "child", parent=pid("mine"), parent_run=task.run),
+        NewRun(FLOW, "held", on_conflict=OnConflict.TERMINATE_EXISTING),
+        NewEvent(FLOW, "waiter", "go"),
+        WatchRun(FLOW, "waiter", Watch.LINK),
+        CancelRun(FLOW, "waiter", b"{}", 10),
+        TerminateRun(FLOW, "waiter", None),
+        AnswerEvent(1, Reply(True, None)),
+    ]
+    said = Attributes(search=b"{}", terms=[Term("new", 1)])
+    done = [act(f"act{n}", deed) for n, deed in enumerate(deeds)]
+    commit = turn(task, acts=done, attributes=said, then=Finish(Status.COMPLETE, next=NextRun(None)))
+    return acts.Reaching.of(commit, batch.Receipt(0, 1), SystemRandomness())
+
+
 CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef], Any]]] = {
     "claim": (
         claim.claim,
         lambda _: claim.Claiming(ClaimRequest("w9", LEASE, 10, ["default"], frozenset([FLOW, "other"])), 1, []),
     ),
     "commit": (
-        commit.together,
-        lambda task: commit.Batch(
-            [turn(task, facts=[result("new")], logs=[line("l")], then=waiting("go"))], commit.Receipt(0, 1)
+        batch.together,
+        lambda task: batch.Batch(
+            [turn(task, facts=[result("new")], logs=[line("l")], then=waiting("go"), seen=10**6)], batch.Receipt(0, 1)
         ),
     ),
     "finish": (
-        commit.together,
-        lambda task: commit.Batch([turn(task, then=Finish(Status.COMPLETE))], commit.Receipt(0, 1)),
+        batch.together,
+        lambda task: batch.Batch([turn(task, then=Finish(Status.COMPLETE))], batch.Receipt(0, 1)),
     ),
+    "short commit": (
+        batch.together,
+        lambda task: batch.Batch(
+            [turn(task, facts=[result("new")], then=waiting("go"), seen=10**6)], batch.Receipt(0, 1)
+        ),
+    ),
+    "acts": (acts.reach, _busy),
+    "terminate": (control.terminate, lambda _: control.Ending(control.Target(FLOW, "mine"), None)),
+    "restart": (control.restart, lambda _: control.Restarting(control.Target(FLOW, "mine"), None, None, None, 1)),
+    "cancel": (control.cancel, lambda _: control.Cancelling(control.Target(FLOW, "mine"), b"{}", 10)),
+    "create": (create.create, lambda _: [create.Making(NewRun(FLOW, "new"), 1)]),
+    "create what is there": (create.create, lambda _: [create.Making(NewRun(FLOW, "mine"), 1)]),
     "release": (leases.release, lambda task: [task]),
     "send": (send.send, lambda _: [send.Sending(NewEvent(FLOW, "mine", "go"), 1)]),
+    "send and claim": (
+        send.send,
+        lambda _: [send.Sending(NewEvent(FLOW, "waiter", "go", claimant=Claimant("w9", LEASE, ["default"])), 1)],
+    ),
     "reap": (leases.reap, lambda _: 3),
     "signals": (leases.signals, lambda _: "holder"),
     "heartbeat": (leases.heartbeat, lambda _: leases.Beat("holder", LEASE)),
@@ -69,6 +125,19 @@ CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef
     "load": (reads.load, lambda task: task.run),
     "events": (reads.events, lambda task: PageQuery(task.run, limit=5, descending=True)),
     "logs": (reads.logs, lambda task: PageQuery(task.run, limit=5)),
+    "mail of a type": (reads.undelivered, lambda task: reads.Look(task.run + 1, frozenset({"rare"}))),
+    "reply": (reads.reply, lambda task: reads.Question(task.run, "key")),
+    "relations": (reads.relations, lambda task: task.run),
+    "list by text": (reads.list_runs, lambda _: ListQuery(FLOW, limit=5, search=[Condition("city", "=", "Bonn")])),
+    "list by number": (reads.list_runs, lambda _: ListQuery(limit=5, search=[Condition("n", "=", 3_000_007)])),
+    "list by range": (
+        reads.list_runs,
+        lambda _: ListQuery(limit=5, search=[Condition("n", ">", 3_000_006), Condition("n", "<", 3_000_008)]),
+    ),
+    "list by one of two": (
+        reads.list_runs,
+        lambda _: ListQuery(limit=5, search=[Condition("city", "<", "Z"), Condition("n", "=", 3_000_007)]),
+    ),
     "list": (reads.list_runs, lambda _: ListQuery(limit=5)),
     "list of one workflow": (reads.list_runs, lambda _: ListQuery(FLOW, limit=5)),
     "list by status": (reads.list_runs, lambda _: ListQuery(status=Status.WAITING, limit=5)),
@@ -83,6 +152,9 @@ async def test_what_is_read_does_not_grow_with_what_is_stored(
     await world.create("held", owner="holder", lease_ms=10**9)
     task = await world.begin("mine")  # by one who will hold many
     await world.commit(task, facts=[result("s")], logs=[line("l")])
+    await world.send("rare", "mine", dedup="key")
+    await world.begin("popular", "holder")  # the run after that
+    await world.wait("waiter", "go")
     reading = Reading(other, world)
     await _fill(world, 30)
     small = {name: await reading.of(work, argument(task), scans=True) for name, (work, argument) in CALLS.items()}
@@ -99,7 +171,19 @@ async def test_what_is_read_does_not_grow_with_what_is_stored(
 async def _fill(world: World, n: int) -> None:
     """n more runs each that are due, sleep, wait, are held, and have ended."""
     created = await world.store.create(
-        [NewRun(FLOW, f"{n}-{kind}-{i}", owner=_owner(kind), lease_ms=LEASE) for kind in range(5) for i in range(n)]
+        [
+            NewRun(
+                FLOW,
+                f"{n}-{kind}-{i}",
+                owner=_owner(kind),
+                lease_ms=LEASE,
+                expires_ms=10**9,
+                expiry=Expiry.RUN,
+                attributes=Attributes(search=b"{}", terms=[Term("city", "Bonn"), Term("n", n * 100_000 + i)]),
+            )
+            for kind in range(5)
+            for i in range(n)
+        ]
     )
     tasks = [TaskRef(one.run.run, 0, "w1", one.epoch) for one in created]
     later = await world.now() + 10**6
@@ -111,7 +195,10 @@ async def _fill(world: World, n: int) -> None:
             if _owner(i // n)
         ]
     )
+    family = await world.start(f"{n}-family")
+    await world.store.create([NewRun(FLOW, f"{n}-child-{i}", parent=pid("x"), parent_run=family.run) for i in range(n)])
     await world.store.send([NewEvent(FLOW, f"{n}-2-{i}", "other") for i in range(n)])
+    await world.store.send([NewEvent(FLOW, "popular", "other") for _ in range(n)])
 
 
 def _owner(kind: int) -> str | None:

@@ -13,9 +13,19 @@ import apsw
 import pytest
 
 from holdfast.errors import AppClosedError, InvalidOptionError, StoreBusyError, StoreUnavailableError
-from holdfast.store.protocol import NewEvent, NewRun
+from holdfast.store.protocol import (
+    Attributes,
+    Condition,
+    Expiry,
+    Letter,
+    NewEvent,
+    NewRun,
+    OnConflict,
+    Term,
+    Watch,
+)
 from holdfast.store.sqlite import SqliteStore
-from store.world import FLOW, FakeClock, World
+from store.world import FLOW, FakeClock, World, pid
 
 
 @pytest.fixture
@@ -58,7 +68,7 @@ async def test_what_is_rolled_back_never_was(world: World, store: SqliteStore, m
 
     assert orders(mine) == 0
     assert await world.ids() == ["waits"]
-    assert await store.undelivered(run.run) == []
+    assert await world.unread(run.run) == []
     assert await world.claimed_ids() == []
     assert (await world.create("a")).created
 
@@ -73,7 +83,7 @@ async def test_an_event_wakes_its_run_when_it_is_committed(
 
     mine.execute("COMMIT")
 
-    assert [(mail.type, mail.payload) for mail in (await world.take()).mail] == [("go", b"1")]
+    assert [(mail.type, mail.payload) for mail in (await world.take()).mailbag.mail] == [("go", b"1")]
 
 
 async def test_a_run_can_be_made_and_sent_to_in_one_transaction(
@@ -86,7 +96,39 @@ async def test_a_run_can_be_made_and_sent_to_in_one_transaction(
 
     assert not again.created
     assert await world.ids() == ["b", "a"]
-    assert [len(claim.mail) for claim in (await world.claim()).claims] == [0, 1]
+    assert [len(claim.mailbag.mail) for claim in (await world.claim()).claims] == [0, 1]
+
+
+async def test_what_a_run_and_an_event_come_with_is_written_too(
+    world: World, store: SqliteStore, mine: apsw.Connection
+) -> None:
+    parent, old = await world.begin("p"), await world.begin("old")
+    said = Attributes(b"1", b"{}", [Term("k", 1)])
+    with mine:
+        made, again = await store.create(
+            [
+                NewRun(
+                    FLOW,
+                    "a",
+                    attributes=said,
+                    letters=[Letter("hello", b"1")],
+                    parent=pid("p"),
+                    parent_run=parent.run,
+                    expires_ms=5,
+                    expiry=Expiry.RUN,
+                ),
+                NewRun(FLOW, "old", on_conflict=OnConflict.TERMINATE_EXISTING),
+            ],
+            connection=mine,
+        )
+        await store.send([NewEvent(FLOW, "a", "ask", dedup="k", ask="q")], connection=mine)
+
+    assert (made.run, again.run.number) == (await world.find("a"), 1)
+    assert again.touched is not None
+    assert again.touched.ended == [old.run]
+    assert [(mail.type, mail.ask) for mail in await world.unread(made.run.run)] == [("hello", None), ("ask", "q")]
+    assert await world.ids(search=[Condition("k", "=", 1)]) == ["a"]
+    assert (await store.relations(made.run.run)).watched_by == [(pid("p"), Watch.MONITOR)]
 
 
 async def test_without_a_transaction_it_is_there_at_once(
@@ -158,7 +200,7 @@ async def test_rows_that_the_caller_shapes_do_not_disturb(
     await store.send([NewEvent(FLOW, "a", "go")], connection=mine)
 
     assert (mine.row_trace, mine.cursor_factory) == (shape, Odd)
-    assert len((await world.take()).mail) == 1
+    assert len((await world.take()).mailbag.mail) == 1
 
 
 async def test_another_store_notices_the_callers_commit(store: SqliteStore, mine: apsw.Connection) -> None:

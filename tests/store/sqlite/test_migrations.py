@@ -8,10 +8,8 @@ import apsw
 import pytest
 
 from holdfast.errors import SchemaVersionError
-from holdfast.store.protocol import NewRun, WorkerCard
+from holdfast.store.protocol import WorkerCard
 from holdfast.store.sqlite import SqliteStore, migrate
-from holdfast.store.sqlite.borrowed import Borrowed
-from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.sql import Migration, migrations
 from store.sqlite.inside import finish, process
 from store.world import FLOW, LEASE, FakeClock, World
@@ -20,6 +18,17 @@ TWO = (
     Migration(1, "0001_one.sql", "CREATE TABLE one (a);"),
     Migration(2, "0002_two.sql", "ALTER TABLE one ADD COLUMN b; CREATE TABLE two (a);"),
 )
+
+OLD_RUN = """
+INSERT INTO holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, queue, priority,
+                          created_at, updated_at, seed)
+VALUES (1, 1, ?, 'a', 0, 1, 'workflow', 'active', 'default', 0, 1, 1, 0);
+INSERT INTO holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, epoch, losses, lost, signal,
+                           topics)
+VALUES (1, 0, ?, 'default', 1, 3, 0, 1, 0, 0, 0, 0, '');
+INSERT INTO holdfast_event (run, n, type, created_at) VALUES (1, 1, 'go', 1);
+"""
+"""A run as the first version wrote it."""
 
 
 def schema(connection: apsw.Connection) -> list[tuple[object, ...]]:
@@ -59,14 +68,16 @@ async def test_a_database_of_an_older_version_is_brought_up_to_date_with_what_is
 ) -> None:
     old = apsw.Connection(path)
     migrate.migrate(old, path, migrations()[:version])
-    create(Borrowed(old, 1), [NewRun(FLOW, "a")])
+    old.execute(OLD_RUN, (FLOW, FLOW))
     old.close()
 
     store = SqliteStore(path, clock=clock)
     migrated = await store.open()
 
     assert migrated == (version, migrations()[-1].version)
-    assert (await World(store, clock).take()).run.instance_id == "a"
+    claim = await World(store, clock).take()
+    assert (claim.run.instance_id, claim.run.attempt, claim.run.current) == ("a", 1, True)
+    assert [mail.type for mail in claim.mailbag.mail] == ["go"]
     await store.enroll(WorkerCard("w1", "here", 1, ("default",), 1), LEASE)
     await store.close()
 

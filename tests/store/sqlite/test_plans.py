@@ -10,9 +10,20 @@ import apsw
 import pytest
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Finish, ListQuery, NewRun, TaskRef
+from holdfast.store.protocol import (
+    Attributes,
+    Condition,
+    Expiry,
+    Finish,
+    ListQuery,
+    NewEvent,
+    NewRun,
+    TaskRef,
+    Term,
+)
 from holdfast.store.sqlite import SqliteStore, migrate
 from holdfast.store.sqlite.leases import reap
+from holdfast.store.sqlite.mailbox import Look, undelivered
 from holdfast.store.sqlite.reads import list_runs
 from holdfast.store.sqlite.sql import groups, statements
 from store.sqlite.inside import on_writer
@@ -21,6 +32,7 @@ from store.world import FLOW, LEASE, World, result, turn, waiting
 # What a SCAN may run over: what the statement itself brings or builds, SQLite's own few rows, and workers.
 SMALL = {"asked", "q", "w", "l", "lane", "h", "holder", "k", "known", "b", "bucket", "json_each"}
 SMALL |= {"sqlite_schema", "sqlite_sequence", "holdfast_worker"}
+FEW = 20
 ALL = [(group, name) for group in groups() for name in statements(group)]
 
 
@@ -92,6 +104,111 @@ async def test_a_page_of_a_list_costs_the_same_however_much_is_stored(world: Wor
     large = await cost(store, lambda: store._write(list_runs, query))
 
     assert large < small * 1.5, (small, large)
+
+
+@pytest.mark.parametrize("status", [None, Status.ACTIVE])
+@pytest.mark.parametrize("conditions", [["rare ="], ["rare =", "common ="], ["common =", "rare ="], ["rare >="]])
+async def test_what_is_rare_is_found_at_the_same_cost_however_much_is_stored(
+    world: World, store: SqliteStore, status: Status | None, conditions: list[str]
+) -> None:
+    search = [Condition(key, op, 1) for key, op in map(str.split, conditions)]
+    query = ListQuery(FLOW, status, limit=5, search=search)
+    await _describe(world, FEW)
+    small = await cost(store, lambda: store._write(list_runs, query))
+    await _describe(world, 3_000)
+
+    large = await cost(store, lambda: store._write(list_runs, query))
+
+    assert large < small * 1.5, (small, large)
+    assert len(await store.list(query)) == 1
+
+
+async def test_a_page_of_what_is_common_costs_the_same_however_much_is_stored(world: World, store: SqliteStore) -> None:
+    query = ListQuery(FLOW, Status.ACTIVE, limit=5, search=[Condition("common", "=", 1), Condition("n", ">=", 0)])
+    await _describe(world, FEW)
+    small = await cost(store, lambda: store._write(list_runs, query))
+    await _describe(world, 3_000)
+
+    large = await cost(store, lambda: store._write(list_runs, query))
+
+    assert large < small * 1.5, (small, large)
+
+
+async def test_a_look_into_a_mailbox_costs_the_same_however_much_of_other_types_is_unread(
+    world: World, store: SqliteStore
+) -> None:
+    run = await world.start("a")
+    look = Look(run.run, frozenset({"go", "stop"}))
+    await store.send([NewEvent(FLOW, "a", topic) for topic in ["noise"] * 20 + ["go"]])
+    await world.cancel("a")
+    small = await cost(store, lambda: store._write(undelivered, look))
+    await store.send([NewEvent(FLOW, "a", "noise") for _ in range(3_000)])
+
+    large = await cost(store, lambda: store._write(undelivered, look))
+
+    assert large < small * 1.5, (small, large)
+
+
+async def test_an_end_costs_the_same_however_many_others_are_watched_and_have_children(
+    world: World, store: SqliteStore
+) -> None:
+    tasks = [await world.begin(f"r{n}") for n in range(2)]
+    await _families(world, 20)
+    small = await cost(store, lambda: world.finish(tasks[0]))
+    await _families(world, 3_000)
+
+    large = await cost(store, lambda: world.finish(tasks[1]))
+
+    assert large < small * 1.5, (small, large)
+
+
+async def test_the_end_of_a_parent_does_not_look_at_children_that_have_ended(world: World, store: SqliteStore) -> None:
+    few, many = await world.begin("few"), await world.begin("many")
+    for parent, count in ((few, 2), (many, 3_000)):
+        await _children(world, parent, count)
+    small = await cost(store, lambda: world.finish(few))
+
+    large = await cost(store, lambda: world.finish(many))
+
+    assert large < small * 1.5, (small, large)
+
+
+async def test_a_claim_costs_the_same_however_many_runs_will_expire(world: World, store: SqliteStore) -> None:
+    async def expire(count: int) -> None:
+        new = [NewRun("x", f"{count}-{n}", expires_ms=10**6 + n, expiry=Expiry.RUN) for n in range(count)]
+        await store.create(new)
+
+    await expire(20)
+    small = await cost(store, lambda: world.claim("w2"))
+    await expire(3_000)
+
+    large = await cost(store, lambda: world.claim("w2"))
+
+    assert large < small * 1.5, (small, large)
+
+
+async def _describe(world: World, count: int) -> None:
+    """Runs that have something in common, and one that has what no other has."""
+    common = [Term("common", 1), Term("n", 1)]
+    new = [NewRun(FLOW, f"{count}-{n}", attributes=Attributes(None, b"{}", common)) for n in range(count)]
+    new[0].attributes = Attributes(None, b"{}", [*common, Term("rare", 1 if count == FEW else 0)])
+    await world.store.create(new)
+
+
+async def _families(world: World, count: int) -> None:
+    parent = await world.begin(f"parent-{count}")
+    await world.store.create([_child(parent, f"{count}-{n}") for n in range(count)])
+
+
+async def _children(world: World, parent: TaskRef, count: int) -> None:
+    """All of them have ended."""
+    born = await world.store.create([_child(parent, f"{count}-{n}", owner="w1") for n in range(count)])
+    tasks = [TaskRef(one.run.run, 0, "w1", one.epoch) for one in born]
+    await world.store.commit([turn(task, then=Finish(Status.COMPLETE)) for task in tasks])
+
+
+def _child(parent: TaskRef, id: str, owner: str | None = None) -> NewRun:
+    return NewRun(FLOW, id, parent="flow/parent", parent_run=parent.run, owner=owner, lease_ms=LEASE)
 
 
 def _reap_nothing(tx: Any, _: None) -> object:

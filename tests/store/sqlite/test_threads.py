@@ -224,7 +224,7 @@ async def _use_everything(world: World, name: str = "a") -> TaskRef:
     await world.send("go", other)
     await world.claim("w2")
     await world.store.pause(FLOW, other)
-    await world.store.restart(FLOW, other)
+    await world.restart(other)
     await world.store.pause(FLOW, other)
     task = await world.begin(name)
     await world.commit(task, facts=[result("s")], logs=[line("l")])

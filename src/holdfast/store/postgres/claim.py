@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from holdfast.core.model import TaskKind
-from holdfast.store.postgres.rows import record, unpacked
+from holdfast.store.postgres.rows import RECORD_EPOCH, mailbag, record, taken
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import Claim, ClaimRequest, ClaimResult, Mail, TaskRef
+from holdfast.store.protocol import Claim, Claimant, ClaimRequest, ClaimResult, TaskRef
 
 _BUCKETS = [0, 1, 2]
 _WITHOUT_SUSPECTS = [0, 1]
-_MAIL, _RECORD, _EPOCH = slice(4, 9), 9, 22
+_OVERDUE, _KIND, _LOST, _BAG, _RECORD = 2, 3, 4, slice(5, 12), 12
 
 
 @dataclass(slots=True)
@@ -39,23 +38,20 @@ async def claim(tx: Tx, claiming: Claiming) -> ClaimResult:
         claiming.token,
         doubtful,
     )
-    *claims, last = [tuple(row.values()) for row in rows]
+    *claimed, last = [tuple(row.values()) for row in rows]
     now, next_due = last[:2]
-    return ClaimResult(tuple(_claim(row, request.owner) for row in claims), next_due, now)
+    claims = tuple(_claim(row, request.owner) for row in claimed if not row[_OVERDUE])
+    overdue = tuple(_claim(row, request.owner) for row in claimed if row[_OVERDUE])
+    return ClaimResult(claims, next_due, now, overdue)
 
 
 def _claim(row: Row, owner: str) -> Claim:
     fields = row[_RECORD:]
-    task = TaskRef(fields[0], 0, owner, fields[_EPOCH])
-    return Claim(task, TaskKind(row[2]), row[3], record(fields), _mail(*row[_MAIL]))
+    task = TaskRef(fields[0], 0, owner, fields[RECORD_EPOCH])
+    return Claim(task, TaskKind(row[_KIND]), row[_LOST], record(fields), mailbag(row[_BAG]))
 
 
-def _mail(
-    numbers: list[int] | None, types: list[str], payloads: list[bytes | None], ats: list[int], senders: list[bytes]
-) -> Sequence[Mail]:
-    if numbers is None:
-        return ()
-    return [
-        Mail(n, type_, payload, at, unpacked(sender))
-        for n, type_, payload, at, sender in zip(numbers, types, payloads, ats, senders, strict=True)
-    ]
+def claim_of_awoken(fields: Row, by: Claimant, epoch: int, kind: int, lost: bool, now: int, bag: Row) -> Claim:
+    """Of a run that an event woke; ``fields``: its row as it was when the event came."""
+    task = TaskRef(fields[0], 0, by.owner, epoch)
+    return Claim(task, TaskKind(kind), lost, record(taken(fields, by.owner, now)), mailbag(bag))

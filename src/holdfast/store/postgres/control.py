@@ -1,13 +1,13 @@
-"""What people do to runs: pause, resume, terminate, restart. Terminal runs are never changed."""
+"""What people do to runs: pause, resume, cancel, terminate, restart. Terminal runs are never changed."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import packed, record
+from holdfast.store.postgres.rows import packed, record, touched
 from holdfast.store.postgres.sql import statements
-from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import RunRecord
+from holdfast.store.postgres.tx import Row, Tx
+from holdfast.store.protocol import Expiry, RunRecord, Steered, Touched
 
 RESTARTED = "restarted"
 
@@ -15,28 +15,59 @@ RESTARTED = "restarted"
 class Target(NamedTuple):
     workflow: str
     instance_id: str
-    reason: str | None = None
-    token: int = 0
-    """By which a restart knows the run again that it made."""
+
+
+class Ending(NamedTuple):
+    target: Target
+    reason: str | None
+
+
+class Cancelling(NamedTuple):
+    target: Target
+    payload: bytes
+    deadline_ms: int | None
+
+
+class Restarting(NamedTuple):
+    target: Target
+    expires_ms: int | None
+    expiry: Expiry | None
+    options: bytes | None
+    token: int
+    """By which it knows the run again that it made."""
 
 
 async def pause(tx: Tx, target: Target) -> RunRecord | None:
-    return await _one(tx, "pause", target)
+    row = await _row(tx, "pause", target)
+    return None if row is None else record(row)
 
 
 async def resume(tx: Tx, target: Target) -> RunRecord | None:
-    return await _one(tx, "resume", target)
+    row = await _row(tx, "resume", target)
+    return None if row is None else record(row)
 
 
-async def terminate(tx: Tx, target: Target) -> RunRecord | None:
-    return await _one(tx, "terminate", target, packed(target.reason))
+async def terminate(tx: Tx, asked: Ending) -> Steered:
+    return _steered(await _row(tx, "terminate", asked.target, packed(asked.reason)))
 
 
-async def restart(tx: Tx, target: Target) -> RunRecord | None:
-    return await _one(tx, "restart", target, packed(RESTARTED), target.token)
+async def cancel(tx: Tx, asked: Cancelling) -> Steered:
+    return _steered(await _row(tx, "cancel", asked.target, asked.payload, asked.deadline_ms))
 
 
-async def _one(tx: Tx, verb: str, target: Target, *more: object) -> RunRecord | None:
-    sql = statements("control", tx.schema)[verb]
-    row = await tx.connection.fetchrow(sql, tx.now, tx.by, target.workflow, target.instance_id, *more)
-    return None if row is None else record(tuple(row))
+async def restart(tx: Tx, asked: Restarting) -> Steered:
+    expiry = None if asked.expires_ms is None else asked.expiry
+    more = (packed(RESTARTED), asked.expires_ms, expiry, asked.options, asked.token)
+    return _steered(await _row(tx, "restart", asked.target, *more))
+
+
+async def _row(tx: Tx, verb: str, target: Target, *more: object) -> Row | None:
+    row = await tx.connection.fetchrow(statements("control", tx.schema)[verb], tx.now, tx.by, *target, *more)
+    return None if row is None else tuple(row)
+
+
+def _steered(row: Row | None) -> Steered:
+    if row is None:
+        return Steered(None, Touched())
+    ended, woken, work, *fields = row
+    return Steered(record(fields), touched(ended, woken, work) or Touched())

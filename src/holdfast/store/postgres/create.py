@@ -1,17 +1,22 @@
-"""Makes runs with their tasks."""
+"""Makes runs with their tasks and all that they come with, or does what their policies say if an id is taken."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.core.model import Status
-from holdfast.store.postgres.rows import columns, record
+from holdfast.store.postgres.rows import columns, packed, record, touched
 from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.terms import term_rows
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import FIRST_EPOCH, Created, NewRun, RunRecord
+from holdfast.store.protocol import FIRST_EPOCH, Answer, Attributes, Created, Mail, NewRun, RunRecord, Touched
 
 _WIDTH = 11
+_LETTER_WIDTH, _TERM_WIDTH = 2, 3
+_NOTHING_SAID = Attributes()
+_PLAIN: Row = (None,) * 12
+_NONE: Row = (None, None)
 
 
 class Making(NamedTuple):
@@ -21,23 +26,102 @@ class Making(NamedTuple):
     token: int
 
 
+class Key(NamedTuple):
+    """Which run was made: what the database knows, and the request does not."""
+
+    run: int
+    number: int
+    instance: int
+    at: int
+
+
 async def create(tx: Tx, runs: Sequence[Making]) -> list[Created]:
     if not runs:
         return []
+    if len(runs) == 1 and _more(runs[0].new) == _PLAIN and not runs[0].new.letters:
+        made = await _create_one(tx, runs[0])
+        if made is not None:
+            return [made]
     sql = statements("create", tx.schema)["create"]
-    made = await tx.connection.fetch(sql, tx.now, tx.by, *columns([_row(one) for one in runs], _WIDTH))
+    rows = await tx.connection.fetch(sql, tx.now, tx.by, tx.again, *new_columns(runs))
     answers: dict[int, Created] = {}
-    for row in made:
-        ord_, run, created_at = row.values()
-        answers[ord_ - 1] = _created(run, runs[ord_ - 1].new, created_at)
-    if len(answers) < len(runs):
-        answers |= await _existing(tx, {n: one.new for n, one in enumerate(runs) if n not in answers})
+    taken: dict[int, tuple[Answer, int, Touched | None]] = {}
+    for row in rows:
+        ord_, answer, run, number, instance, at, *others = row.values()
+        if answer == Answer.DONE:
+            answers[ord_ - 1] = created(Key(run, number, instance, at), runs[ord_ - 1].new, touched(*others))
+        else:
+            taken[ord_ - 1] = Answer(answer), run, touched(*others)
+    if taken:
+        answers |= await _existing(tx, taken)
     return [answers[n] for n in range(len(runs))]
+
+
+async def _create_one(tx: Tx, one: Making) -> Created | None:
+    """None: its id is taken, or an earlier try has made it."""
+    row = await tx.connection.fetchrow(statements("create", tx.schema)["create_one"], tx.now, tx.by, *_row(one))
+    run, at = row
+    return None if run is None else created(Key(run, 0, run, at), one.new)
+
+
+def new_columns(runs: Sequence[Making]) -> list[Any]:
+    """The arguments of holdfast_news. What none of the runs has is one NULL for all."""
+    letters: list[Row] = []
+    terms: list[Row] = []
+    more: list[Row] = []
+    plain = True
+    for one in runs:
+        row = (*_more(one.new), *_letters(one.new, letters), *_terms(one.new, terms))
+        plain = plain and row == _ALL_PLAIN
+        more.append(row)
+    given = columns([_row(one) for one in runs], _WIDTH)
+    seldom = _ALL_PLAIN if plain else columns(more, len(_ALL_PLAIN))
+    return [*given, *seldom, *columns(letters, _LETTER_WIDTH), *columns(terms, _TERM_WIDTH)]
+
+
+def created(key: Key, new: NewRun, others: Touched | None = None) -> Created:
+    said = new.attributes or _NOTHING_SAID
+    owner = _owner(new)
+    made = RunRecord(
+        run=key.run,
+        workflow=new.workflow,
+        instance_id=new.instance_id,
+        number=key.number,
+        kind=new.kind,
+        status=Status.WAITING if new.delay_ms > 0 else Status.ACTIVE,
+        params=new.params,
+        output=None,
+        error=None,
+        queue=new.queue,
+        priority=new.priority,
+        created_at=key.at,
+        updated_at=key.at,
+        started_at=None,
+        completed_at=None,
+        instance=key.instance,
+        seed=new.seed,
+        parent=new.parent,
+        options=new.options,
+        memo=said.memo,
+        search=said.search,
+        run_at=key.at + new.delay_ms,
+        owner=owner,
+        expires_at=None if new.expires_ms is None else key.at + new.expires_ms,
+        expiry=None if new.expires_ms is None else new.expiry,
+    )
+    mail = [Mail(n, letter.type, letter.payload, key.at, new.sender) for n, letter in enumerate(new.letters, 1)]
+    return Created(Answer.DONE, made, 0 if owner is None else FIRST_EPOCH, mail, others)
+
+
+def _owner(new: NewRun) -> str | None:
+    """There is nothing to hold before its time has come."""
+    return None if new.delay_ms > 0 else new.owner
 
 
 def _row(one: Making) -> Row:
     new = one.new
     return (
+        one.token,
         new.workflow,
         new.instance_id,
         new.kind,
@@ -46,43 +130,53 @@ def _row(one: Making) -> Row:
         new.priority,
         new.delay_ms,
         new.seed,
-        new.owner,
+        _owner(new),
         new.lease_ms,
-        one.token,
     )
 
 
-def _created(run: int, new: NewRun, now: int) -> Created:
-    made = RunRecord(
-        run=run,
-        workflow=new.workflow,
-        instance_id=new.instance_id,
-        number=0,
-        kind=new.kind,
-        status=Status.ACTIVE,
-        params=new.params,
-        output=None,
-        error=None,
-        queue=new.queue,
-        priority=new.priority,
-        created_at=now,
-        updated_at=now,
-        started_at=None,
-        completed_at=None,
-        instance=run,
-        seed=new.seed,
-        run_at=now + new.delay_ms,
-        owner=new.owner,
+def _more(new: NewRun) -> Row:
+    """What runs seldom come with; what is not asked for, or is as usual, is NULL."""
+    said = new.attributes or _NOTHING_SAID
+    child = new.parent_run is not None
+    return (
+        None if new.on_conflict == "use_existing" else new.on_conflict,
+        None if new.on_reuse == "use_existing" else new.on_reuse,
+        new.options,
+        said.memo,
+        said.search,
+        new.expires_ms,
+        None if new.expires_ms is None else new.expiry,
+        new.parent,
+        new.parent_run,
+        new.parent_close if child else None,
+        int(new.watch) if child else None,
+        packed(new.sender) if new.letters else None,
     )
-    return Created(True, made, 0 if new.owner is None else FIRST_EPOCH)
 
 
-async def _existing(tx: Tx, asked: dict[int, NewRun]) -> dict[int, Created]:
-    numbers = list(asked)
-    names = columns([(new.workflow, new.instance_id) for new in asked.values()], 2)
-    rows = await tx.connection.fetch(statements("reads", tx.schema)["currents"], *names)
-    found = {}
-    for row in rows:
-        ord_, *fields = row.values()
-        found[numbers[ord_ - 1]] = Created(False, record(fields))
-    return found
+def _letters(new: NewRun, letters: list[Row]) -> Row:
+    """Where its letters are among those of all, which they are added to."""
+    if not new.letters:
+        return _NONE
+    first = len(letters) + 1
+    letters += new.letters
+    return (first, len(letters))
+
+
+def _terms(new: NewRun, terms: list[Row]) -> Row:
+    if new.attributes is None or not new.attributes.terms or new.attributes.search is None:
+        return _NONE
+    first = len(terms) + 1
+    terms += term_rows(new.attributes.terms)
+    return (first, len(terms))
+
+
+_ALL_PLAIN: Row = (*_PLAIN, *_NONE, *_NONE)
+
+
+async def _existing(tx: Tx, taken: dict[int, tuple[Answer, int, Touched | None]]) -> dict[int, Created]:
+    runs = [run for _, run, _ in taken.values()]
+    rows = await tx.connection.fetch(statements("reads", tx.schema)["records"], runs)
+    found = {one.run: one for one in (record(tuple(row.values())) for row in rows)}
+    return {n: Created(answer, found[run], touched=others) for n, (answer, run, others) in taken.items()}

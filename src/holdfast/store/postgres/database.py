@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 
 import asyncpg
@@ -19,6 +20,7 @@ import asyncpg
 from holdfast.errors import AppClosedError
 from holdfast.ports import Clock, Randomness
 from holdfast.store.postgres.errors import DRIVER, Fault, fault, is_gone, translate
+from holdfast.store.postgres.pool import Pool
 from holdfast.store.postgres.settings import Settings
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Connection, Tx, Work
@@ -61,7 +63,7 @@ class Database:
         self._now = now
         self._local = local
         self._random = random
-        self._pool: Any = None
+        self._pool: Pool | None = None
         self._reserved: Connection | None = None
         self._reserving = asyncio.Lock()
         self._steps = asyncio.Semaphore(settings.pool_size - _KEPT_FREE)
@@ -72,14 +74,7 @@ class Database:
     # --- life
 
     async def open(self) -> None:
-        self._pool = asyncpg.create_pool(
-            max_size=self._settings.pool_size,
-            min_size=0,
-            max_inactive_connection_lifetime=300,
-            reset=_leave_as_it_is,
-            **self._options(),
-        )
-        await self._pool
+        self._pool = Pool(self._settings.pool_size, self._another, self._local.monotonic)
 
     async def close(self) -> None:
         while self._lent:
@@ -91,36 +86,35 @@ class Database:
             await _close(reserved)
         pool, self._pool = self._pool, None
         if pool is not None:
-            try:
-                async with asyncio.timeout(self._settings.patience):
-                    await pool.close()
-            except DRIVER:
-                pool.terminate()
+            await pool.close(self._settings.patience)
 
     async def connect(self) -> Any:
         """A connection of one's own."""
-        return await asyncpg.connect(**self._options())
+        return await self._another()
 
-    def tx(self, connection: Connection) -> Tx:
-        return Tx(connection, self._schema, self._now(), self._by)
+    def tx(self, connection: Connection, *, again: bool = False) -> Tx:
+        return Tx(connection, self._schema, self._now(), self._by, again)
 
     # --- calls
 
     async def call(self, work: Work[A, R], argument: A) -> R:
         """Do it on a connection of the pool."""
+        again = False
 
-        async def once() -> R:
-            async with self._borrowed() as connection:
-                return await self._do(connection, work, argument)
+        async def use(connection: Connection) -> R:
+            nonlocal again
+            tx = self.tx(connection, again=again)
+            again = True
+            return await self._do(tx, work, argument)
 
-        return await self._patiently(once)
+        return await self._patiently(partial(self._borrowing, use))
 
     async def call_reserved(self, work: Work[A, R], argument: A) -> R:
         """Do it on the connection that is kept apart."""
 
         async def once() -> R:
             async with self._reserving, self._kept() as connection:
-                return await self._do(connection, work, argument)
+                return await self._do(self.tx(connection), work, argument)
 
         return await self._patiently(once)
 
@@ -133,23 +127,22 @@ class Database:
         ``users``: it has users' statements, which may leave settings behind.
         """
 
-        async def once() -> R:
-            async with self._borrowed(users=users) as connection:
-                if attempt.mark is not None and await self._was_committed(connection, attempt.mark):
-                    return cast("R", attempt.answer)
-                attempt.mark = None
-                await connection.execute("BEGIN")
-                answer = await work(self.tx(connection), argument)
-                if not keep(answer):
-                    await connection.execute("ROLLBACK")
-                    return answer
-                attempt.answer = answer
-                attempt.mark = await self.mark(connection)
-                await connection.execute("COMMIT")
-                self.forget(attempt.mark)
+        async def use(connection: Connection) -> R:
+            if attempt.mark is not None and await self._was_committed(connection, attempt.mark):
+                return cast("R", attempt.answer)
+            attempt.mark = None
+            await connection.execute("BEGIN")
+            answer = await work(self.tx(connection), argument)
+            if not keep(answer):
+                await connection.execute("ROLLBACK")
                 return answer
+            attempt.answer = answer
+            attempt.mark = await self.mark(connection)
+            await connection.execute("COMMIT")
+            self.forget(attempt.mark)
+            return answer
 
-        return await self._patiently(once)
+        return await self._patiently(partial(self._borrowing, use, users=users))
 
     async def begin(self) -> Connection:
         """A connection in a transaction, to be given back with ``give_back``."""
@@ -173,11 +166,10 @@ class Database:
     async def was_committed(self, mark: str) -> bool:
         """What became of a transaction whose connection broke."""
 
-        async def once() -> bool:
-            async with self._borrowed() as connection:
-                return await self._was_committed(connection, mark)
+        async def use(connection: Connection) -> bool:
+            return await self._was_committed(connection, mark)
 
-        return await self._patiently(once)
+        return await self._patiently(partial(self._borrowing, use))
 
     async def mark(self, connection: Connection) -> str:
         """Leave a mark by which it can be asked later whether this transaction was committed."""
@@ -191,22 +183,22 @@ class Database:
 
     # --- inside
 
-    def _options(self) -> dict[str, Any]:
-        return {
-            "dsn": self._settings.dsn,
-            "timeout": max(self._settings.patience, 1.0),
-            "command_timeout": _ANSWER_S,
-            "statement_cache_size": self._settings.statement_cache_size,
-            "server_settings": {"application_name": "holdfast"},
-        }
+    async def _another(self) -> Any:
+        return await asyncpg.connect(
+            self._settings.dsn,
+            timeout=max(self._settings.patience, 1.0),
+            command_timeout=_ANSWER_S,
+            statement_cache_size=self._settings.statement_cache_size,
+            server_settings={"application_name": "holdfast"},
+        )
 
-    async def _do(self, connection: Connection, work: Work[A, R], argument: A) -> R:
+    async def _do(self, tx: Tx, work: Work[A, R], argument: A) -> R:
         if self._settings.statement_cache_size:
-            return await work(self.tx(connection), argument)
+            return await work(tx, argument)
         # Behind a transaction pooler, what belongs together must be in one transaction, or it may go to two servers.
-        await connection.execute("BEGIN")
-        answer = await work(self.tx(connection), argument)
-        await connection.execute("COMMIT")
+        await tx.connection.execute("BEGIN")
+        answer = await work(tx, argument)
+        await tx.connection.execute("COMMIT")
         return answer
 
     async def _begin_once(self) -> Connection:
@@ -222,11 +214,10 @@ class Database:
         found: bool = await connection.fetchval(statements("commit", self._schema)["outcome"], mark)
         return found
 
-    @asynccontextmanager
-    async def _borrowed(self, *, users: bool = False) -> AsyncIterator[Connection]:
+    async def _borrowing(self, use: Callable[[Connection], Awaitable[R]], *, users: bool = False) -> R:
         connection = await self._take()
         try:
-            yield connection
+            answer = await use(connection)
         except BaseException as error:
             broken = _is_broken(error, connection)
             await self._put_back(connection, unsure=True)
@@ -234,12 +225,12 @@ class Database:
                 raise ConnectionResetError("the connection is closed") from error
             raise
         await self._put_back(connection, unsure=users)
+        return answer
 
     async def _take(self) -> Connection:
         if self._pool is None:
             raise AppClosedError(f"the store on {self.where} was closed")
-        connection: Connection = await self._pool.acquire()
-        return connection
+        return await self._pool.acquire()
 
     async def _put_back(self, connection: Connection, *, unsure: bool = False) -> None:
         """``unsure``: users had it, or what it was used for failed or was given up, and nobody knows how far it got."""
@@ -295,10 +286,6 @@ class Database:
     def _pause(self, failures: int) -> float:
         doubled: float = _FIRST_PAUSE_S * 2 ** min(failures - 1, 10)
         return min(_LONGEST_PAUSE_S, doubled) * (0.5 + self._random.random())
-
-
-async def _leave_as_it_is(_: Any) -> None:
-    """Instead of the pool's reset, which costs a round trip: whoever gives a connection back has it clean."""
 
 
 def _is_broken(error: BaseException, connection: Connection) -> bool:

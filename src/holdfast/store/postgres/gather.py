@@ -33,25 +33,49 @@ class Gathered(Generic[A, R]):
     def __init__(self, write: Callable[[list[A]], Awaitable[list[R]]]) -> None:
         self._write = write
         self._queue: deque[_Asked[A, R]] = deque()
-        self._writers: set[asyncio.Task[None]] = set()
+        self._writing = 0
+        self._serving: set[asyncio.Task[None]] = set()
+        """Kept, or they might be collected."""
+        self._draining: list[asyncio.Future[None]] = []
 
     async def __call__(self, items: Sequence[A]) -> list[R]:
+        if self._writing < _WRITERS:
+            return await self._write_alone(list(items))
         answer: asyncio.Future[list[R]] = asyncio.get_running_loop().create_future()
         self._queue.append(_Asked(items, answer))
-        if len(self._writers) < _WRITERS:
-            writer = asyncio.get_running_loop().create_task(self._serve())
-            self._writers.add(writer)
-            writer.add_done_callback(self._writers.discard)
         return await answer
 
     async def drain(self) -> None:
         """Wait for what was asked for."""
-        while self._writers:
-            await asyncio.wait(list(self._writers))
+        while self._writing:
+            idle: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._draining.append(idle)
+            await idle
+
+    async def _write_alone(self, items: list[A]) -> list[R]:
+        """At once and by the caller itself: a task of its own would take longer to begin than the call to be made."""
+        self._writing += 1
+        try:
+            return await self._write(items)
+        finally:
+            if self._queue:
+                serving = asyncio.get_running_loop().create_task(self._serve())
+                self._serving.add(serving)
+                serving.add_done_callback(self._serving.discard)
+            else:
+                self._done()
 
     async def _serve(self) -> None:
         while self._queue:
             await self._answer(self._next())
+        self._done()
+
+    def _done(self) -> None:
+        self._writing -= 1
+        while self._draining and not self._writing:
+            idle = self._draining.pop()
+            if not idle.done():
+                idle.set_result(None)
 
     def _next(self) -> list[_Asked[A, R]]:
         taken = [self._queue.popleft()]

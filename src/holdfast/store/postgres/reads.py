@@ -5,18 +5,52 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import fact, mail, record, stored_log
+from holdfast.core.model import Status
+from holdfast.store.postgres.rows import columns, fact, mail, mailbag, packed, record, stored_log
 from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.terms import condition_rows
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import Fact, ListQuery, Mail, PageQuery, RunRecord, Snapshot, StoredLog
+from holdfast.store.protocol import (
+    ANY_TOPIC,
+    CANCEL,
+    EXIT,
+    REPLY,
+    Fact,
+    ListQuery,
+    Mail,
+    Mailbag,
+    PageQuery,
+    Relations,
+    Relative,
+    Reply,
+    RunRecord,
+    Snapshot,
+    StoredLog,
+    Watch,
+)
 
 _ENDLESS = 2**63 - 1
+_CONDITION_WIDTH = 4
+_ENGINE = frozenset({EXIT, REPLY, CANCEL})
+_SHOWN = 100
+"""How many of each kind of relation."""
 
 
 class Which(NamedTuple):
     workflow: str
     instance_id: str
     number: int | None
+
+
+class Look(NamedTuple):
+    run: int
+    topics: frozenset[str] | None
+    after: int = 0
+
+
+class Question(NamedTuple):
+    run: int
+    dedup: str
 
 
 async def now(tx: Tx, _: None) -> int:
@@ -42,15 +76,17 @@ async def get(tx: Tx, runs: Sequence[int]) -> list[RunRecord]:
 async def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
     before = _ENDLESS if query.before is None else query.before
     sql = statements("reads", tx.schema)["list"]
-    rows = await tx.connection.fetch(sql, query.workflow, query.status, before, query.limit)
+    conditions = columns(condition_rows(query.search), _CONDITION_WIDTH)
+    rows = await tx.connection.fetch(sql, query.workflow, query.status, before, query.limit, *conditions)
     return [record(tuple(row.values())) for row in rows]
 
 
 async def load(tx: Tx, run: int) -> Snapshot:
     sql = statements("reads", tx.schema)
     found = await facts(tx, run)
-    logged, consumed = await tx.connection.fetchrow(sql["counts"], run)
-    rows = await tx.connection.fetch(sql["consumed"], run) if consumed else ()
+    logged: int = await tx.connection.fetchval(sql["logged"], run)
+    named = [one.event for one in found if one.event is not None]
+    rows = await tx.connection.fetch(sql["named_events"], run, named) if named else ()
     return Snapshot(found, {event.n: event for event in (mail(tuple(row.values())) for row in rows)}, logged)
 
 
@@ -59,9 +95,31 @@ async def facts(tx: Tx, run: int) -> list[Fact]:
     return [fact(tuple(row.values())) for row in rows]
 
 
-async def undelivered(tx: Tx, run: int) -> list[Mail]:
-    rows = await tx.connection.fetch(statements("reads", tx.schema)["undelivered"], run)
-    return [mail(tuple(row.values())) for row in rows]
+async def undelivered(tx: Tx, look: Look) -> Mailbag:
+    sql = statements("reads", tx.schema)
+    if look.topics is None or ANY_TOPIC in look.topics:
+        return mailbag(tuple(await tx.connection.fetchrow(sql["mailbag"], look.run, look.after)))
+    wanted = sorted(look.topics | _ENGINE)
+    return mailbag(tuple(await tx.connection.fetchrow(sql["mailbag_of"], look.run, wanted, look.after)))
+
+
+async def reply(tx: Tx, question: Question) -> Reply | None:
+    sql = statements("reads", tx.schema)["reply"]
+    row = await tx.connection.fetchrow(sql, question.run, packed(question.dedup))
+    return None if row is None or row["reply_ok"] is None else Reply(*row)
+
+
+async def relations(tx: Tx, run: int) -> Relations:
+    sql = statements("reads", tx.schema)
+    children, watches, watched_by = [
+        [tuple(row.values()) for row in await tx.connection.fetch(sql[name], run, _SHOWN)]
+        for name in ("children", "watches", "watched_by")
+    ]
+    return Relations(
+        [Relative(pid, Status(status)) for pid, status in children],
+        [(pid, Watch(kind)) for pid, kind in watches],
+        [(pid, Watch(kind)) for pid, kind in watched_by],
+    )
 
 
 async def events(tx: Tx, query: PageQuery) -> list[Mail]:

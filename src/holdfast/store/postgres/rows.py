@@ -7,13 +7,17 @@ from typing import Any, overload
 
 from holdfast.core.model import Status
 from holdfast.store.postgres.tx import Row
-from holdfast.store.protocol import Fact, Log, Mail, RunRecord, Signal, StoredLog
+from holdfast.store.protocol import Fact, Log, Mail, Mailbag, RunRecord, Signal, StoredLog, Touched
 
 _STATUSES = {status.value: status for status in Status}
 _PAUSE = int(Signal.PAUSE)
-_STATUS, _NOTE, _LOSSES, _FIELDS = 5, 17, 20, 22
-RECORD_WIDTH = 25
-"""How many columns holdfast_record has."""
+_STATUS, _UPDATED_AT, _NOTE, _RUN_AT, _OWNER, _LOSSES, _PAUSING, _TOPICS, _FIELDS = 5, 12, 17, 24, 25, 26, 27, 30, 31
+_NO_TOPICS: frozenset[str] = frozenset()
+RECORD_EPOCH = 31
+"""Where a row of holdfast_record has its task's epoch."""
+BAGFUL = 500
+"""How many events are handed out at once: a mailbox of a million is read bag by bag."""
+NO_MAIL = Mailbag((), complete=True, last=0)
 
 
 @overload
@@ -36,10 +40,27 @@ def record(row: Row) -> RunRecord:
     """A row of holdfast_record: RunRecord's fields in their order, then columns of the store's own."""
     fields = list(row[:_FIELDS])
     fields[_STATUS] = _STATUSES[row[_STATUS]]
-    note, _, _, losses, signal = row[_NOTE:_FIELDS]
-    fields[_NOTE] = unpacked(note)
-    fields[_LOSSES:] = losses or 0, signal is not None and signal & _PAUSE != 0
+    fields[_NOTE] = unpacked(row[_NOTE])
+    fields[_LOSSES] = row[_LOSSES] or 0
+    fields[_PAUSING] = ((row[_PAUSING] or 0) & _PAUSE) != 0
+    topics = row[_TOPICS]
+    fields[_TOPICS] = frozenset(topics.split()) if topics and row[_OWNER] is None else _NO_TOPICS
     return RunRecord(*fields)
+
+
+def taken(row: Row, owner: str, now: int) -> Row:
+    """A row of holdfast_record of one that waited, as it is once somebody has taken it."""
+    fields = list(row)
+    fields[_OWNER] = owner
+    if fields[_RUN_AT] is None or fields[_RUN_AT] > now:
+        fields[_RUN_AT] = now
+    if fields[_STATUS] == Status.WAITING:
+        fields[_STATUS], fields[_UPDATED_AT] = Status.ACTIVE, now
+    return fields
+
+
+def touched(ended: list[int] | None, woken: list[int] | None, work: bool | None) -> Touched | None:
+    return Touched(ended or [], woken or [], bool(work)) if ended or woken or work else None
 
 
 def fact_rows(commit: int, needs: int, facts: Iterable[Fact]) -> list[Row]:
@@ -56,8 +77,20 @@ def fact(row: Row) -> Fact:
 
 
 def mail(row: Row) -> Mail:
-    n, type_, payload, created_at, sender, delivered_at, consumed_by = row
-    return Mail(n, type_, payload, created_at, unpacked(sender), delivered_at, unpacked(consumed_by))
+    n, type_, payload, created_at, sender, delivered_at, consumed_by, ask = row
+    return Mail(n, type_, payload, created_at, unpacked(sender), delivered_at, unpacked(consumed_by), unpacked(ask))
+
+
+def mailbag(row: Row) -> Mailbag:
+    """What holdfast_mailbag answers: a list for each column of the events, and the number of the last one of all."""
+    *lists, last = row
+    if lists[0] is None:
+        return NO_MAIL if last is None else Mailbag((), complete=True, last=last)
+    found = [
+        Mail(n, type_, payload, at, unpacked(sender), ask=unpacked(ask))
+        for n, type_, payload, at, sender, ask in zip(*lists, strict=True)
+    ]
+    return Mailbag(found[:BAGFUL], complete=len(found) <= BAGFUL, last=last)
 
 
 def log_rows(commit: int, needs: int, lines: Iterable[Log]) -> list[Row]:

@@ -42,19 +42,24 @@ from holdfast.store.protocol import (
     Commit,
     Committed,
     Created,
+    Expiry,
     Fact,
     Freed,
     Held,
     ListQuery,
     LiveTransaction,
     Mail,
+    Mailbag,
     Migrated,
     NewEvent,
     NewRun,
     PageQuery,
+    Relations,
+    Reply,
     RunRecord,
     Sent,
     Snapshot,
+    Steered,
     StoredLog,
     TaskRef,
     WorkerCard,
@@ -155,12 +160,24 @@ class PostgresStore:
     async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._control(control.resume, control.Target(workflow, instance_id))
 
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> RunRecord | None:
-        return await self._control(control.terminate, control.Target(workflow, instance_id, reason))
+    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
+        return await self._control(control.terminate, control.Ending(control.Target(workflow, instance_id), reason))
 
-    async def restart(self, workflow: str, instance_id: str) -> RunRecord | None:
-        target = control.Target(workflow, instance_id, token=token(self._random))
-        return await self._control(control.restart, target)
+    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> Steered:
+        target = control.Target(workflow, instance_id)
+        return await self._control(control.cancel, control.Cancelling(target, payload, deadline_ms))
+
+    async def restart(
+        self,
+        workflow: str,
+        instance_id: str,
+        expires_ms: int | None = None,
+        expiry: Expiry | None = None,
+        options: bytes | None = None,
+    ) -> Steered:
+        target = control.Target(workflow, instance_id)
+        asked = control.Restarting(target, expires_ms, expiry, options, token(self._random))
+        return await self._control(control.restart, asked)
 
     # --- what a worker writes
 
@@ -208,8 +225,14 @@ class PostgresStore:
     async def load(self, run: int) -> Snapshot:
         return await self._call(reads.load, run)
 
-    async def undelivered(self, run: int) -> List[Mail]:
-        return await self._call(reads.undelivered, run)
+    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> Mailbag:
+        return await self._call(reads.undelivered, reads.Look(run, topics, after))
+
+    async def reply(self, run: int, dedup: str) -> Reply | None:
+        return await self._call(reads.reply, reads.Question(run, dedup))
+
+    async def relations(self, run: int) -> Relations:
+        return await self._call(reads.relations, run)
 
     async def find(self, workflow: str, instance_id: str, number: int | None = None) -> RunRecord | None:
         return await self._call(reads.find, reads.Which(workflow, instance_id, number))
@@ -255,8 +278,8 @@ class PostgresStore:
         except DRIVER as error:
             raise translate(error, database.where) from error
 
-    async def _control(self, work: Work[control.Target, RunRecord | None], target: control.Target) -> RunRecord | None:
-        return await self._in_use().transact(work, target, lambda _: True, Attempt())
+    async def _control(self, work: Work[A, R], asked: A) -> R:
+        return await self._in_use().transact(work, asked, lambda _: True, Attempt())
 
     def _in_use(self) -> Database:
         if self._database is None:

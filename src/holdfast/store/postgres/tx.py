@@ -39,6 +39,8 @@ class Tx:
     """None: the database's clock."""
     by: str
     """The store that writes: others are told of it, and it is not told of its own writes."""
+    again: bool = False
+    """An earlier try of this call may have been done: its connection broke before the answer."""
 
 
 Work = Callable[[Tx, A], Awaitable[R]]

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import NamedTuple
 
 from holdfast.core.model import TaskKind
-from holdfast.store.protocol import Claim, ClaimRequest, ClaimResult, Mail, TaskRef
+from holdfast.store.protocol import Claim, Claimant, ClaimRequest, ClaimResult, Mailbag, TaskRef
+from holdfast.store.sqlite.mailbox import EMPTY, mailbags
 from holdfast.store.sqlite.reads import records_by_run
-from holdfast.store.sqlite.rows import mail
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
@@ -19,6 +19,8 @@ _SQL = statements("claim")
 
 SUSPECT_BUCKET = 2
 """The lanes of tasks that lost several holders in a row: the last ones."""
+_OVERDUE = 100
+"""How many runs whose time has run out are handed out at once."""
 
 
 class _Lane(NamedTuple):
@@ -41,14 +43,42 @@ class _Due(NamedTuple):
 
 
 def claim(tx: Tx, request: ClaimRequest) -> ClaimResult:
+    overdue = _overdue(tx, request) if request.limit else []
     lanes = _lanes(tx, request)
     due = _due(tx, lanes, request.limit)
     if not due:
-        return ClaimResult((), _next_due(lanes), tx.now)
+        return ClaimResult((), _next_due(tx, lanes), tx.now, overdue)
     _take(tx, due, request)
     if due[-1].bucket == SUSPECT_BUCKET:
         request = replace(request, suspects=False)  # one is enough
-    return ClaimResult(_claims(tx, due, request.owner), _next_due(_lanes(tx, request)), tx.now)
+    claims = _claims(tx, due, request.owner, mailbags(tx, [task.run for task in due]))
+    return ClaimResult(claims, _next_due(tx, _lanes(tx, request)), tx.now, overdue)
+
+
+def take(tx: Tx, run: int, claimant: Claimant) -> Claim:
+    """Take one run, whether its turn has come or not."""
+    due = [_Due(*row) for row in tx.connection.execute(_SQL["place"], (run,))]
+    _take(tx, due, claimant)
+    [claimed] = _claims(tx, due, claimant.owner, mailbags(tx, [run]))
+    return claimed
+
+
+def _overdue(tx: Tx, request: ClaimRequest) -> list[Claim]:
+    """Whoever holds them: a run whose time has run out is to end. Almost always one look finds that there are none."""
+    expires = _expires(tx)
+    if expires is None or expires > tx.now:
+        return []
+    due = [_Due(*row) for row in tx.connection.execute(_SQL["overdue"], (tx.now, _OVERDUE))]
+    _hold(tx, due, request)
+    claims = _claims(tx, due, request.owner, {})
+    until = tx.now + request.lease_ms
+    tx.connection.executemany(_SQL["put_off"], [(task.run, task.unit, until) for task in due])
+    return claims
+
+
+def _expires(tx: Tx) -> int | None:
+    expires: int | None = tx.connection.execute(_SQL["expires"]).get
+    return expires
 
 
 def _lanes(tx: Tx, request: ClaimRequest) -> list[_Lane]:
@@ -58,8 +88,10 @@ def _lanes(tx: Tx, request: ClaimRequest) -> list[_Lane]:
     return sorted(_Lane(*lane) for lane in json.loads(found))
 
 
-def _next_due(lanes: list[_Lane]) -> int | None:
-    return min((lane.run_at for lane in lanes), default=None)
+def _next_due(tx: Tx, lanes: list[_Lane]) -> int | None:
+    expires = _expires(tx)
+    times = [lane.run_at for lane in lanes] if expires is None else [expires, *(lane.run_at for lane in lanes)]
+    return min(times, default=None)
 
 
 def _due(tx: Tx, lanes: list[_Lane], limit: int) -> list[_Due]:
@@ -84,25 +116,25 @@ def _due_in(tx: Tx, lane: _Lane, limit: int) -> list[Row]:
     return tx.connection.execute(_SQL["due"], (*key, tx.now, limit)).fetchall()
 
 
-def _take(tx: Tx, due: list[_Due], request: ClaimRequest) -> None:
-    until = tx.now + request.lease_ms
-    tx.connection.executemany(_SQL["take"], [(task.run, task.unit, request.owner, until) for task in due])
+def _take(tx: Tx, due: list[_Due], by: ClaimRequest | Claimant) -> None:
+    _hold(tx, due, by)
     tx.connection.executemany(_SQL["activate"], [(task.run, tx.now) for task in due])
 
 
-def _claims(tx: Tx, due: list[_Due], owner: str) -> list[Claim]:
-    runs = json.dumps([task.run for task in due])
-    records = records_by_run(tx, runs)
-    mailboxes: defaultdict[int, list[Mail]] = defaultdict(list)
-    for run, *row in tx.connection.execute(_SQL["mail"], (runs,)):
-        mailboxes[run].append(mail(tuple(row)))
+def _hold(tx: Tx, due: list[_Due], by: ClaimRequest | Claimant) -> None:
+    until = tx.now + by.lease_ms
+    tx.connection.executemany(_SQL["take"], [(task.run, task.unit, by.owner, until) for task in due])
+
+
+def _claims(tx: Tx, due: list[_Due], owner: str, bags: Mapping[int, Mailbag]) -> list[Claim]:
+    records = records_by_run(tx, json.dumps([task.run for task in due]))
     return [
         Claim(
             TaskRef(task.run, task.unit, owner, task.epoch + 1),
             TaskKind(task.kind),
             task.lost == 1,
             records[task.run],
-            mailboxes.get(task.run, ()),
+            bags.get(task.run, EMPTY),
         )
         for task in due
     ]

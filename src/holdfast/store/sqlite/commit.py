@@ -1,7 +1,8 @@
 """Applies commits: fence first, then what was observed, then what follows.
 
 Commits that touch nothing but their own run are written together, a statement for each kind of row. One
-that starts runs, sends events or carries users' statements may change what others see, and is applied alone.
+that starts runs, sends events, acts on others or carries users' statements may change what others see, and is applied
+alone. What follows from the ends of runs comes last, after all rows are written.
 """
 
 from __future__ import annotations
@@ -14,26 +15,33 @@ from typing import NamedTuple
 from holdfast.core.model import TaskKind
 from holdfast.errors import StateError
 from holdfast.store.protocol import (
+    Attributes,
     Commit,
     Committed,
     Created,
     FactState,
     Finish,
+    NextRun,
     Observed,
     Park,
     Release,
     Sent,
     Signal,
     TaskRef,
+    Touched,
     Verdict,
 )
+from holdfast.store.sqlite import ends
+from holdfast.store.sqlite.acts import facts_of, perform
 from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.guard import TransactionGone
 from holdfast.store.sqlite.reads import find_current
-from holdfast.store.sqlite.rows import fact_rows, log_rows, safe
+from holdfast.store.sqlite.rows import fact_rows, log_rows, safe, safe_or_none
+from holdfast.store.sqlite.search import describe
 from holdfast.store.sqlite.send import send, topics_text, wanted
 from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.successors import follow_on
 from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("commit")
@@ -60,7 +68,7 @@ def commit(tx: Tx, commits: Sequence[Commit]) -> list[Committed]:
     answers: list[Committed] = []
     together: dict[int, Commit] = {}
     for one in commits:
-        alone = _reaches_out(one.observed)
+        alone = _reaches_out(one)
         if alone or one.task.run in together:
             answers += _apply_together(tx, together)
             together = {}
@@ -72,8 +80,9 @@ def commit(tx: Tx, commits: Sequence[Commit]) -> list[Committed]:
     return answers
 
 
-def _reaches_out(observed: Observed) -> bool:
-    return bool(observed.statements or observed.starts or observed.sends)
+def _reaches_out(one: Commit) -> bool:
+    observed = one.observed
+    return bool(observed.statements or observed.starts or observed.sends or one.follows.acts)
 
 
 def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
@@ -83,7 +92,10 @@ def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
     batch = _Batch(tx)
     answers = [batch.add(one, holds) for one in commits.values()]
     batch.write()
-    return answers
+    touched = batch.settle()
+    if not touched:
+        return answers
+    return [_with_touched(answer, touched.get(run)) for run, answer in zip(commits, answers, strict=True)]
 
 
 def _apply_alone(tx: Tx, one: Commit) -> Committed:
@@ -94,7 +106,26 @@ def _apply_alone(tx: Tx, one: Commit) -> Committed:
         return rejected
     started = create(tx, one.observed.starts)
     sent = send(tx, one.observed.sends)
+    if started and not _holds_task(_holds(tx, [one.task.run]), one.task):
+        # It made room for one of those, itself or by its parent. What it has observed is true nevertheless.
+        return _with_answers(_write_observed(tx, one), started, sent)
     return _with_answers(_apply_together(tx, {one.task.run: one})[0], started, sent)
+
+
+def _write_observed(tx: Tx, one: Commit) -> Committed:
+    batch = _Batch(tx)
+    batch.observe(one)
+    batch.write()
+    return _APPLIED
+
+
+def _with_touched(answer: Committed, touched: Touched | None) -> Committed:
+    if touched is None:
+        return answer
+    both = Touched()
+    ends.add(both, answer.touched)
+    ends.add(both, touched)
+    return replace(answer, touched=both)
 
 
 def _unreachable(tx: Tx, observed: Observed) -> Committed | None:
@@ -155,12 +186,14 @@ class _Batch:
         self._tx = tx
         self._rows: dict[str, list[Row]] = {}
         self._paused: list[tuple[int, str | None]] = []
+        self._said: list[tuple[int, Attributes]] = []
+        self._ends: list[tuple[int, NextRun | None]] = []
 
     def add(self, one: Commit, holds: _Holds) -> Committed:
         hold = _holds_task(holds, one.task)
         if hold is None:
             return _LOST
-        self._observe(one)
+        self.observe(one)
         if hold.signal & _PAUSE_ASKED:
             return self._pause(one, hold)
         return self._follow(one, hold)
@@ -175,14 +208,28 @@ class _Batch:
                 self._deliver(rows)
             else:
                 connection.executemany(_SQL[name], rows)
+        self._rows = {}
+        for run, said in self._said:
+            describe(self._tx, run, said)
+        self._said = []
         for run, note in self._paused:
             connection.execute(_SQL["forget_losses"], (run,))
             set_paused(self._tx, run, note)
+        self._paused = []
+
+    def settle(self) -> dict[int, Touched]:
+        """What follows from the ends. All successors first: a parent that ends too is to find them."""
+        followed = [ends.End(run) if heir is None else follow_on(self._tx, run, heir) for run, heir in self._ends]
+        touched = ends.settle(self._tx, followed)
+        for end in followed:
+            if end.successor is not None:
+                touched.setdefault(end.run, Touched()).work = True
+        return touched
 
     def _put(self, name: str, *rows: Row) -> None:
         self._rows.setdefault(name, []).extend(rows)
 
-    def _observe(self, one: Commit) -> None:
+    def observe(self, one: Commit) -> None:
         run, observed = one.task.run, one.observed
         if observed.facts:
             self._put("fact", *fact_rows(run, observed.facts))
@@ -207,22 +254,45 @@ class _Batch:
             self._put("fact", *fact_rows(run, follows.facts))
         if follows.logs:
             self._put("log", *log_rows(run, follows.logs))
-        match follows.next:
+        if follows.attributes is not None:
+            self._said.append((run, follows.attributes))
+        return self._act(one) if follows.acts else self._go_on(one, hold)
+
+    def _act(self, one: Commit) -> Committed:
+        """After all else is written, and before what is next: an act may signal this very run, or end it."""
+        self.write()
+        run, acts = one.task.run, one.follows.acts
+        acted = perform(self._tx, run, acts)
+        self._put("fact", *fact_rows(run, facts_of(acts, acted.answers)))
+        hold = _holds_task(_holds(self._tx, [run]), one.task)
+        answer = _APPLIED if hold is None else self._go_on(one, hold)
+        touched = acted.touched if acted.touched != Touched() else None
+        return replace(answer, acted=acted.answers, births=acted.births, touched=touched)
+
+    def _go_on(self, one: Commit, hold: _Hold) -> Committed:
+        run = one.task.run
+        match one.follows.next:
             case None:
                 return self._keep(one, hold)
-            case Finish(status, output, error):
-                self._put("finish", (run, status, output, error, self._tx.now))
-                self._put("drop_task", (run,))
-                return _APPLIED
+            case Finish() as finish:
+                return self._finish(run, finish)
             case Park(note):
                 self._paused.append((run, note))
                 return _APPLIED
             case Release() as given_back:
                 return self._release(one, given_back)
 
+    def _finish(self, run: int, end: Finish) -> Committed:
+        note = safe_or_none(end.note)
+        self._put("finish", (run, end.status, end.output, end.error, note, self._tx.now))
+        if end.next is None:
+            self._put("drop_task", (run,))
+        self._ends.append((run, end.next))
+        return _APPLIED
+
     def _keep(self, one: Commit, hold: _Hold) -> Committed:
         # The common commit of a turn that goes on: its task row is left alone.
-        losses = 0 if hold.losses and _progress(one) else hold.losses
+        losses = 0 if hold.losses and (one.follows.acts or _progress(one)) else hold.losses
         if losses == hold.losses and not hold.signal:
             return _APPLIED
         self._put("keep", (*one.task[:2], hold.signal & ~Signal.MAIL, losses))
@@ -230,8 +300,8 @@ class _Batch:
 
     def _release(self, one: Commit, release: Release) -> Committed:
         task, topics = one.task, topics_text(release.topics)
-        unseen = self._tx.connection.execute(_SQL["unseen"], (task.run, one.seen)) if topics else ()
-        mail = any(wanted(type_, topics) for (type_,) in unseen)
+        unseen = self._tx.connection.execute(_SQL["unseen"], (task.run, one.seen))
+        mail = any(wanted(type_, release.topics) for (type_,) in unseen)
         run_at, kind = (self._tx.now, TaskKind.WAKE) if mail else (release.run_at, release.kind)
         self._put("release", (*task[:2], run_at, kind, kind.bucket, topics))
         self._put("wait", (task.run, release.status, self._tx.now))

@@ -1,26 +1,44 @@
-"""What people do to runs: pause, resume, terminate, restart. Terminal runs are never changed."""
+"""What people do to runs: pause, resume, cancel, terminate, restart. Terminal runs are never changed."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import RunRecord
+from holdfast.store.protocol import CANCEL, Expiry, RunRecord, Steered, Touched
+from holdfast.store.sqlite import ends, successors
 from holdfast.store.sqlite.reads import find_current
 from holdfast.store.sqlite.rows import safe_or_none
+from holdfast.store.sqlite.send import Parcel, note_effect, post
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("control")
 _PAUSE = statements("pause")
-_NEW_TASK = statements("create")["task"]
 RESTARTED = "restarted"
 
 
 class Target(NamedTuple):
     workflow: str
     instance_id: str
-    reason: str | None = None
+
+
+class Ending(NamedTuple):
+    target: Target
+    reason: str | None
+
+
+class Cancelling(NamedTuple):
+    target: Target
+    payload: bytes
+    deadline_ms: int | None
+
+
+class Restarting(NamedTuple):
+    target: Target
+    expires_ms: int | None
+    expiry: Expiry | None
+    options: bytes | None = None
 
 
 def set_paused(tx: Tx, run: int, note: str | None = None) -> None:
@@ -53,27 +71,40 @@ def resume(tx: Tx, target: Target) -> RunRecord | None:
     return run
 
 
-def terminate(tx: Tx, target: Target) -> RunRecord | None:
-    run = find_current(tx, target.workflow, target.instance_id)
+def terminate(tx: Tx, ending: Ending) -> Steered:
+    run = find_current(tx, *ending.target)
+    if run is None or run.status.terminal:
+        return Steered(run, Touched())
+    return Steered(run, ends.terminate(tx, run.run, ending.reason))
+
+
+def cancel(tx: Tx, cancelling: Cancelling) -> Steered:
+    run = find_current(tx, *cancelling.target)
+    touched = Touched()
     if run is not None and not run.status.terminal:
-        _end(tx, run.run, target.reason)
-    return run
+        ask_to_cancel(tx, run, Parcel(CANCEL, cancelling.payload), cancelling.deadline_ms, touched)
+    return Steered(run, touched)
 
 
-def restart(tx: Tx, target: Target) -> RunRecord | None:
-    old = find_current(tx, target.workflow, target.instance_id)
+def ask_to_cancel(tx: Tx, run: RunRecord, letter: Parcel, deadline_ms: int | None, touched: Touched) -> None:
+    """Of a living run."""
+    note_effect(touched, run.run, post(tx, run, letter))
+    if deadline_ms is not None:
+        tx.connection.execute(_SQL["hurry"], (run.run, tx.now + deadline_ms))
+        touched.work = True  # somebody has to end it then: claims are to ask for the next due time again
+
+
+def restart(tx: Tx, restarting: Restarting) -> Steered:
+    old = find_current(tx, *restarting.target)
     if old is None:
-        return None
-    if not old.status.terminal:
-        _end(tx, old.run, RESTARTED)
-    tx.connection.execute(_SQL["supersede"], (old.run,))
-    tx.connection.execute(_SQL["again"], (old.run, tx.now))
-    new, kind = tx.connection.last_insert_rowid(), TaskKind.RUN
-    row = (new, old.workflow, old.queue, kind.bucket, kind, old.priority, tx.now, None, None, 0)
-    tx.connection.execute(_NEW_TASK, row)
-    return find_current(tx, target.workflow, target.instance_id)
-
-
-def _end(tx: Tx, run: int, reason: str | None) -> None:
-    tx.connection.execute(_SQL["terminate"], (run, safe_or_none(reason), tx.now))
-    tx.connection.execute(_SQL["drop_task"], (run,))
+        return Steered(None, Touched())
+    lived = not old.status.terminal
+    if lived:
+        ends.close(tx, old.run, RESTARTED)
+    expires = successors.expires_in(restarting.expires_ms, restarting.expiry, tx.now)
+    new = successors.succeed(tx, old, successors.Heir(old.params, tx.now, 1, expires, restarting.options))
+    touched = Touched(work=True)
+    if lived:
+        touched.ended.append(old.run)
+        ends.add(touched, ends.settle(tx, [ends.End(old.run, new)]).get(old.run))
+    return Steered(find_current(tx, *restarting.target), touched)

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import merge
 from itertools import islice
 from typing import NamedTuple
 
 from holdfast.store.protocol import Fact, ListQuery, Mail, PageQuery, RunRecord, Snapshot, StoredLog
 from holdfast.store.sqlite.rows import fact, mail, record, stored_log
+from holdfast.store.sqlite.search import matching
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("reads")
 _ENDLESS = 2**63 - 1
 _INSTANCE = 15
-TOPICS = 23
-"""Where holdfast_record has the topics."""
 
 
 class Which(NamedTuple):
@@ -26,13 +25,15 @@ class Which(NamedTuple):
     number: int | None
 
 
-def current_row(tx: Tx, workflow: str, instance_id: str) -> Row | None:
-    row: Row | None = tx.connection.execute(_SQL["current"], (workflow, instance_id)).fetchone()
-    return row
+def record_of(tx: Tx, run: int) -> RunRecord:
+    row = tx.connection.execute(_SQL["record"], (run,)).fetchone()
+    if row is None:
+        raise AssertionError(f"run {run} cannot be found")
+    return record(row)
 
 
 def find_current(tx: Tx, workflow: str, instance_id: str) -> RunRecord | None:
-    row = current_row(tx, workflow, instance_id)
+    row = tx.connection.execute(_SQL["current"], (workflow, instance_id)).fetchone()
     return None if row is None else record(row)
 
 
@@ -59,25 +60,29 @@ def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
         workflows = [query.workflow]
     else:
         workflows = [name for (name,) in tx.connection.execute(_SQL["workflows"])]
-    before = _ENDLESS if query.before is None else query.before
-    name, extra = ("list", ()) if query.status is None else ("list_status", (query.status,))
-    ranges = [tx.connection.execute(_SQL[name], (workflow, before, query.limit, *extra)) for workflow in workflows]
+    ranges = [_newest_first(tx, workflow, query) for workflow in workflows]
     newest_first = merge(*ranges, key=lambda row: -row[_INSTANCE])
     return [record(row) for row in islice(newest_first, query.limit)]
 
 
+def _newest_first(tx: Tx, workflow: str, query: ListQuery) -> Iterable[Row]:
+    before = _ENDLESS if query.before is None else query.before
+    if query.search:
+        return matching(tx, workflow, query, before)
+    name, extra = ("list", ()) if query.status is None else ("list_status", (query.status,))
+    return tx.connection.execute(_SQL[name], (workflow, before, query.limit, *extra))
+
+
 def load(tx: Tx, run: int) -> Snapshot:
-    consumed = map(mail, tx.connection.execute(_SQL["consumed"], (run,)))
+    known = facts(tx, run)
+    named = json.dumps([fact.event for fact in known if fact.event is not None])
+    events = map(mail, tx.connection.execute(_SQL["named"], (run, named)))
     logged: int = tx.connection.execute(_SQL["logged"], (run,)).get
-    return Snapshot(facts(tx, run), {event.n: event for event in consumed}, logged)
+    return Snapshot(known, {event.n: event for event in events}, logged)
 
 
 def facts(tx: Tx, run: int) -> list[Fact]:
     return [fact(row) for row in tx.connection.execute(_SQL["facts"], (run,))]
-
-
-def undelivered(tx: Tx, run: int) -> list[Mail]:
-    return [mail(row) for row in tx.connection.execute(_SQL["undelivered"], (run,))]
 
 
 def events(tx: Tx, query: PageQuery) -> list[Mail]:

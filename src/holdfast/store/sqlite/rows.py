@@ -13,7 +13,8 @@ Text = str | bytes
 
 _STATUSES = {status.value: status for status in Status}
 _PAUSE = int(Signal.PAUSE)
-_STATUS, _NOTE, _LOSSES, _FIELDS = 5, 17, 20, 22
+_NO_TOPICS: frozenset[str] = frozenset()
+_STATUS, _NOTE, _CURRENT, _OWNER, _LOSSES, _PAUSING, _FIELDS, _TOPICS = 5, 17, 23, 25, 26, 27, 30, 31
 
 
 def safe(text: str) -> Text:
@@ -40,9 +41,12 @@ def record(row: Row) -> RunRecord:
     """A row of holdfast_record: RunRecord's fields in their order, then columns of the store's own."""
     fields = list(row[:_FIELDS])
     fields[_STATUS] = _STATUSES[row[_STATUS]]
-    note, _, _, losses, signal = row[_NOTE:_FIELDS]
-    fields[_NOTE] = unsafe(note)
-    fields[_LOSSES:] = losses or 0, signal is not None and signal & _PAUSE != 0
+    fields[_NOTE] = unsafe(row[_NOTE])
+    fields[_CURRENT] = row[_CURRENT] == 1
+    fields[_LOSSES] = row[_LOSSES] or 0
+    fields[_PAUSING] = ((row[_PAUSING] or 0) & _PAUSE) != 0
+    topics = row[_TOPICS]
+    fields.append(frozenset(topics.split()) if topics and row[_OWNER] is None else _NO_TOPICS)
     return RunRecord(*fields)
 
 
@@ -61,8 +65,8 @@ def fact(row: Row) -> Fact:
 
 
 def mail(row: Row) -> Mail:
-    n, type_, payload, created_at, sender, delivered_at, consumed_by = row
-    return Mail(n, type_, payload, created_at, unsafe(sender), delivered_at, unsafe(consumed_by))
+    n, type_, payload, created_at, sender, delivered_at, consumed_by, ask = row
+    return Mail(n, type_, payload, created_at, unsafe(sender), delivered_at, unsafe(consumed_by), unsafe(ask))
 
 
 def log_rows(run: int, lines: Iterable[Log]) -> list[Row]:

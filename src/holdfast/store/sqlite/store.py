@@ -19,25 +19,30 @@ from holdfast.store.protocol import (
     Commit,
     Committed,
     Created,
+    Expiry,
     Fact,
     Freed,
     Held,
     ListQuery,
     LiveTransaction,
     Mail,
+    Mailbag,
     Migrated,
     NewEvent,
     NewRun,
     PageQuery,
+    Relations,
+    Reply,
     RunRecord,
     Sent,
     Snapshot,
+    Steered,
     StoredLog,
     TaskRef,
     WorkerCard,
     WorkerRecord,
 )
-from holdfast.store.sqlite import borrowed, control, leases, opening, reads, workers
+from holdfast.store.sqlite import borrowed, control, leases, mailbox, opening, reads, workers
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
 from holdfast.store.sqlite.connection import Database, Mode, Spawn
@@ -46,6 +51,7 @@ from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.live import Live
 from holdfast.store.sqlite.send import send
 from holdfast.store.sqlite.tx import Connection, Tx, Work
+from holdfast.store.sqlite.watching import relations
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -127,11 +133,23 @@ class SqliteStore:
     async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._write(control.resume, control.Target(workflow, instance_id))
 
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> RunRecord | None:
-        return await self._write(control.terminate, control.Target(workflow, instance_id, reason))
+    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
+        return await self._write(control.terminate, control.Ending(control.Target(workflow, instance_id), reason))
 
-    async def restart(self, workflow: str, instance_id: str) -> RunRecord | None:
-        return await self._write(control.restart, control.Target(workflow, instance_id))
+    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> Steered:
+        target = control.Target(workflow, instance_id)
+        return await self._write(control.cancel, control.Cancelling(target, payload, deadline_ms))
+
+    async def restart(
+        self,
+        workflow: str,
+        instance_id: str,
+        expires_ms: int | None = None,
+        expiry: Expiry | None = None,
+        options: bytes | None = None,
+    ) -> Steered:
+        target = control.Target(workflow, instance_id)
+        return await self._write(control.restart, control.Restarting(target, expires_ms, expiry, options))
 
     # --- what a worker writes
 
@@ -183,8 +201,14 @@ class SqliteStore:
     async def load(self, run: int) -> Snapshot:
         return await self._read(reads.load, run)
 
-    async def undelivered(self, run: int) -> List[Mail]:
-        return await self._read(reads.undelivered, run, short=True)
+    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> Mailbag:
+        return await self._read(mailbox.undelivered, mailbox.Look(run, topics, after), short=True)
+
+    async def reply(self, run: int, dedup: str) -> Reply | None:
+        return await self._read(mailbox.reply, mailbox.Question(run, dedup), short=True)
+
+    async def relations(self, run: int) -> Relations:
+        return await self._read(relations, run)
 
     async def find(self, workflow: str, instance_id: str, number: int | None = None) -> RunRecord | None:
         return await self._read(reads.find, reads.Which(workflow, instance_id, number), short=True)

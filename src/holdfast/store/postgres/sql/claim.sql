@@ -1,3 +1,4 @@
 -- name: claim
-SELECT c.now, c.next_due, c.kind, c.lost, c.mail_n, c.mail_type, c.mail_payload, c.mail_at, c.mail_sender, (c.r).*
-  FROM {schema}.holdfast_claim($1, $2, $3, $4, $5, $6, $7, $8, $9) AS c ORDER BY c.ord;
+SELECT c.now, c.next_due, c.overdue, c.kind, c.lost, c.mail_n, c.mail_type, c.mail_payload, c.mail_at, c.mail_sender,
+       c.mail_ask, c.mail_last, (c.r).*
+  FROM {schema}.holdfast_claim($1, $2, $3, $4, $5, $6, $7, $8, $9) AS c;

@@ -5,7 +5,10 @@ SELECT * FROM {schema}.holdfast_pause($1, $2, $3, $4);
 SELECT * FROM {schema}.holdfast_resume($1, $2, $3, $4);
 
 -- name: terminate
-SELECT * FROM {schema}.holdfast_terminate($1, $2, $3, $4, $5);
+SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_terminate($1, $2, $3, $4, $5) AS s;
+
+-- name: cancel
+SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_cancel($1, $2, $3, $4, $5, $6) AS s;
 
 -- name: restart
-SELECT * FROM {schema}.holdfast_restart($1, $2, $3, $4, $5, $6);
+SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_restart($1, $2, $3, $4, $5, $6, $7, $8, $9) AS s;

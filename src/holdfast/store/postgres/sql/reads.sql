@@ -1,12 +1,6 @@
 -- name: current
 SELECT * FROM {schema}.holdfast_record WHERE workflow = $1 AND instance_id = $2 ORDER BY number DESC LIMIT 1;
 
--- name: currents
-SELECT a.ord, r.*
-  FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS a (workflow, instance_id, ord)
- CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_record
-                      WHERE workflow = a.workflow AND instance_id = a.instance_id ORDER BY number DESC LIMIT 1) AS r;
-
 -- name: numbered
 SELECT * FROM {schema}.holdfast_record WHERE workflow = $1 AND instance_id = $2 AND number = $3;
 
@@ -14,31 +8,63 @@ SELECT * FROM {schema}.holdfast_record WHERE workflow = $1 AND instance_id = $2 
 SELECT * FROM {schema}.holdfast_record WHERE run = ANY ($1::bigint[]);
 
 -- name: list
-SELECT * FROM {schema}.holdfast_list($1, $2, $3, $4);
+SELECT * FROM {schema}.holdfast_list($1, $2, $3, $4, $5, $6, $7, $8);
 
 -- name: facts
 SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
        event_type, event
   FROM {schema}.holdfast_fact WHERE run = $1 ORDER BY state, key, n;
 
--- name: counts
-SELECT (SELECT count(*) FROM {schema}.holdfast_log WHERE run = $1 AND step_key IS NULL AND NOT is_replay) AS logged,
-       EXISTS (SELECT FROM {schema}.holdfast_event WHERE run = $1 AND delivered_at IS NOT NULL) AS consumed;
+-- name: logged
+SELECT count(*) FROM {schema}.holdfast_log WHERE run = $1 AND step_key IS NULL AND NOT is_replay;
 
--- name: consumed
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by
-  FROM {schema}.holdfast_event WHERE run = $1 AND delivered_at IS NOT NULL;
+-- name: named_events
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+  FROM {schema}.holdfast_event WHERE run = $1 AND n = ANY ($2::bigint[]);
 
--- name: undelivered
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by
-  FROM {schema}.holdfast_event WHERE run = $1 AND delivered_at IS NULL ORDER BY n;
+-- name: mailbag
+SELECT * FROM {schema}.holdfast_mailbag($1, $2);
+
+-- One range of an index for each type, however much there is of others.
+-- name: mailbag_of
+SELECT array_agg(n), array_agg(type), array_agg(payload), array_agg(created_at), array_agg(sender), array_agg(ask),
+       (SELECT max(n) FROM {schema}.holdfast_event WHERE run = $1)
+  FROM (SELECT e.*
+          FROM unnest($2::text[]) AS wanted (type)
+         CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_event
+                              WHERE run = $1 AND type = wanted.type AND n > $3 AND delivered_at IS NULL
+                              ORDER BY n LIMIT 501) AS e
+         ORDER BY e.n LIMIT 501) AS oldest;
+
+-- What was answered to an event, which may have been moved to a run that came after.
+-- name: reply
+SELECT e.reply_ok, e.reply
+  FROM {schema}.holdfast_run AS asked
+  JOIN {schema}.holdfast_run AS r
+    ON r.workflow = asked.workflow AND r.instance_id = asked.instance_id AND r.number >= asked.number
+  JOIN {schema}.holdfast_event AS e ON e.run = r.id AND e.dedup = $2
+ WHERE asked.id = $1 ORDER BY r.number LIMIT 1;
+
+-- name: children
+SELECT workflow || '/' || instance_id, status FROM {schema}.holdfast_run
+ WHERE parent_run = $1 AND parent_run IS NOT NULL AND current ORDER BY instance LIMIT $2;
+
+-- name: watches
+SELECT r.workflow || '/' || r.instance_id, w.kind
+  FROM {schema}.holdfast_watch AS w JOIN {schema}.holdfast_run AS r ON r.id = w.target
+ WHERE w.watcher = $1 ORDER BY w.target LIMIT $2;
+
+-- name: watched_by
+SELECT r.workflow || '/' || r.instance_id, w.kind
+  FROM {schema}.holdfast_watch AS w JOIN {schema}.holdfast_run AS r ON r.id = w.watcher
+ WHERE w.target = $1 ORDER BY w.watcher LIMIT $2;
 
 -- name: events
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM {schema}.holdfast_event WHERE run = $1 AND n > $2 ORDER BY n LIMIT $3;
 
 -- name: events_descending
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM {schema}.holdfast_event WHERE run = $1 AND n < $2 ORDER BY n DESC LIMIT $3;
 
 -- name: logs

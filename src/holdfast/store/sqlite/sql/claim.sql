@@ -40,8 +40,17 @@ UPDATE holdfast_task SET owner = ?3, lease_until = ?4, epoch = epoch + 1, lost =
 -- name: activate
 UPDATE holdfast_run SET status = 'active', updated_at = ?2 WHERE id = ?1 AND status = 'waiting';
 
--- name: mail
-SELECT e.run, e.n, e.type, e.payload, e.created_at, e.sender, e.delivered_at, e.consumed_by
-  FROM json_each(?1) AS asked
- CROSS JOIN holdfast_event AS e INDEXED BY holdfast_event_undelivered
-    ON e.run = asked.value AND e.delivered_at IS NULL;
+-- name: place
+SELECT run_at, run, unit, kind, lost, epoch, bucket FROM holdfast_task WHERE run = ?1 AND unit = 0;
+
+-- name: expires
+SELECT min(expires_at) FROM holdfast_task WHERE expires_at IS NOT NULL;
+
+-- name: overdue
+SELECT coalesce(run_at, 0), run, unit, kind, lost OR owner IS NOT NULL, epoch, bucket
+  FROM holdfast_task INDEXED BY holdfast_task_expiry
+ WHERE expires_at IS NOT NULL AND expires_at <= ?1 ORDER BY expires_at LIMIT ?2;
+
+-- A pause does not keep a run from ending, and nobody else is to take it before this lease has run out.
+-- name: put_off
+UPDATE holdfast_task SET expires_at = ?3, signal = 0 WHERE run = ?1 AND unit = ?2;

@@ -22,7 +22,7 @@ UPDATE holdfast_run SET started_at = ?2, updated_at = ?3 WHERE id = ?1 AND start
 UPDATE holdfast_task SET losses = ?4, signal = ?3 WHERE run = ?1 AND unit = ?2;
 
 -- name: finish
-UPDATE holdfast_run SET status = ?2, output = ?3, error = ?4, note = NULL, updated_at = ?5, completed_at = ?5
+UPDATE holdfast_run SET status = ?2, output = ?3, error = ?4, note = ?5, updated_at = ?6, completed_at = ?6
  WHERE id = ?1;
 
 -- name: drop_task

@@ -4,6 +4,9 @@ SELECT * FROM holdfast_record WHERE workflow = ?1 AND instance_id = ?2 ORDER BY 
 -- name: numbered
 SELECT * FROM holdfast_record WHERE workflow = ?1 AND instance_id = ?2 AND number = ?3;
 
+-- name: record
+SELECT * FROM holdfast_record WHERE run = ?1;
+
 -- name: records
 SELECT * FROM holdfast_record WHERE run IN (SELECT value FROM json_each(?1));
 
@@ -28,24 +31,19 @@ SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_
        event_type, event
   FROM holdfast_fact WHERE run = ?1 ORDER BY state, key, n;
 
--- name: consumed
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by
-  FROM holdfast_event WHERE run = ?1 AND delivered_at IS NOT NULL;
+-- name: named
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+  FROM holdfast_event WHERE run = ?1 AND n IN (SELECT value FROM json_each(?2));
 
 -- name: logged
 SELECT count(*) FROM holdfast_log WHERE run = ?1 AND step_key IS NULL AND is_replay = 0;
 
--- name: undelivered
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by
-  FROM holdfast_event INDEXED BY holdfast_event_undelivered
- WHERE run = ?1 AND delivered_at IS NULL ORDER BY n;
-
 -- name: events
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM holdfast_event WHERE run = ?1 AND n > ?2 ORDER BY n LIMIT ?3;
 
 -- name: events_descending
-SELECT n, type, payload, created_at, sender, delivered_at, consumed_by
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM holdfast_event WHERE run = ?1 AND n < ?2 ORDER BY n DESC LIMIT ?3;
 
 -- name: logs

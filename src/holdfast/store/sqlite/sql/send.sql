@@ -1,6 +1,6 @@
 -- name: event
-INSERT INTO holdfast_event (run, n, type, payload, created_at, sender, dedup)
-VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_event WHERE run = ?1), 0), ?2, ?3, ?4, ?5, ?6)
+INSERT INTO holdfast_event (run, n, type, payload, created_at, sender, dedup, ask)
+VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_event WHERE run = ?1), 0), ?2, ?3, ?4, ?5, ?6, ?7)
 ON CONFLICT (run, dedup) WHERE dedup IS NOT NULL DO NOTHING;
 
 -- name: wake

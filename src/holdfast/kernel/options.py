@@ -1,0 +1,143 @@
+"""What a run is started with besides its input: kept with the run, read by its code and its successors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from holdfast.core import codec
+from holdfast.core.cron import Cron
+from holdfast.core.durations import describe
+from holdfast.core.failure import Failure
+from holdfast.core.model import Status, from_ms, to_ms
+from holdfast.core.retry import Retry
+from holdfast.store.protocol import Expiry, Finish, NextRun, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """The options that outlive the start. Most runs have none of them."""
+
+    retry: Retry | None = None
+    cron: Cron | None = None
+    execution_ms: int | None = None
+    """How long the instance may take, with all that come after its first run."""
+    execution_end: int | None = None
+    run_ms: int | None = None
+    """How long one run may take."""
+    task_ms: int | None = None
+    """How long the code may take from one wait to the next."""
+    context: Mapping[str, Any] = field(default_factory=dict)
+    memo: Mapping[str, Any] = field(default_factory=dict)
+    search: Mapping[str, Any] = field(default_factory=dict)
+    summary: str | None = None
+
+    def encode(self) -> bytes | None:
+        content = {
+            "retry": _retry_content(self.retry),
+            "cron": None if self.cron is None else self.cron.text,
+            "executionMs": self.execution_ms,
+            "executionEnd": self.execution_end,
+            "runMs": self.run_ms,
+            "taskMs": self.task_ms,
+            "context": dict(self.context),
+            "memo": dict(self.memo),
+            "search": dict(self.search),
+            "summary": self.summary,
+        }
+        kept = {key: value for key, value in content.items() if value is not None and value != {}}
+        return codec.encode(kept, what="options") if kept else None
+
+    @classmethod
+    def decode(cls, data: bytes | None) -> RunOptions:
+        if data is None:
+            return NO_OPTIONS
+        content = codec.plain(data)
+        cron = content.get("cron")
+        return cls(
+            retry=_retry(content.get("retry")),
+            cron=None if cron is None else Cron(cron),
+            execution_ms=content.get("executionMs"),
+            execution_end=content.get("executionEnd"),
+            run_ms=content.get("runMs"),
+            task_ms=content.get("taskMs"),
+            context=content.get("context", {}),
+            memo=content.get("memo", {}),
+            search=content.get("search", {}),
+            summary=content.get("summary"),
+        )
+
+    def ending(self, end: int) -> RunOptions:
+        return replace(self, execution_end=end)
+
+    def expiry(self, start: int) -> tuple[int | None, Expiry | None]:
+        """How long after its start a run has to end, and why then."""
+        left = None if self.execution_end is None else max(0, self.execution_end - start)
+        if left is not None and (self.run_ms is None or left <= self.run_ms):
+            return left, Expiry.EXECUTION
+        return self.run_ms, None if self.run_ms is None else Expiry.RUN
+
+    def successor(self, run: RunRecord, finish: Finish, *, retryable: bool, now: int, chance: float) -> NextRun | None:
+        """What comes after an end that the code came to by itself: another attempt, the next tick, or nothing."""
+        failed = finish.error is not None
+        if failed and retryable and self.retry is not None and self.retry.allows(run.attempt):
+            return self._next(run, now + self.retry.delay_after(run.attempt, chance), attempt=run.attempt + 1)
+        if self.cron is not None:
+            return self._next(run, to_ms(self.cron.after(from_ms(now))), attempt=1)
+        return None
+
+    def _next(self, run: RunRecord, run_at: int, attempt: int) -> NextRun | None:
+        expires_ms, expiry = self.expiry(run_at)
+        if expires_ms == 0 and expiry is Expiry.EXECUTION:
+            return None  # there is no time left for it
+        return NextRun(run.params, run_at, attempt, expires_ms, expiry)
+
+    def continuation(self, params: bytes | None, now: int) -> NextRun:
+        """What comes after ``continue_as_new``."""
+        expires_ms, expiry = self.expiry(now)
+        return NextRun(params, None, 1, expires_ms, expiry, continues=True)
+
+
+NO_OPTIONS = RunOptions()
+
+
+def overdue(run: RunRecord, now: int) -> Finish:
+    """The end of a run whose time has run out."""
+    if run.expiry == Expiry.CANCEL:
+        return Finish(Status.TERMINATED, note="it was asked to cancel, and had not ended at the deadline")
+    options = RunOptions.decode(run.options)
+    whole = run.expiry == Expiry.EXECUTION
+    limit, name = (options.execution_ms, "execution_timeout") if whole else (options.run_ms, "run_timeout")
+    text = f"it took longer than its {name}" + ("" if limit is None else f" of {describe(limit)}")
+    finish = Finish(Status.ERRORED, error=Failure("RunTimeoutError", text, kind="Timeout").encode())
+    if whole:
+        return finish
+    return replace(finish, next=options.successor(run, finish, retryable=True, now=now, chance=0.0))
+
+
+def _retry_content(retry: Retry | None) -> dict[str, Any] | None:
+    if retry is None:
+        return None
+    return {
+        "limit": None if math.isinf(retry.limit) else int(retry.limit),
+        "delayMs": retry.delay_ms,
+        "backoff": retry.backoff,
+        "maxDelayMs": retry.max_delay_ms,
+        "jitter": retry.jitter,
+        "nonRetryable": sorted(retry.non_retryable_names),
+    }
+
+
+def _retry(content: dict[str, Any] | None) -> Retry | None:
+    if content is None:
+        return None
+    return Retry(
+        math.inf if content["limit"] is None else content["limit"],
+        content["delayMs"] / 1000,
+        content["backoff"],
+        max_delay=content["maxDelayMs"] / 1000,
+        jitter=content["jitter"],
+        non_retryable=content["nonRetryable"],
+    )

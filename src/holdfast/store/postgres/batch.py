@@ -1,0 +1,141 @@
+"""Writes commits of different runs, and nothing but those runs, in one statement."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from holdfast.store.postgres.rows import columns, fact_rows, log_rows, packed, touched
+from holdfast.store.postgres.send import topics_text
+from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.tx import Row, Tx
+from holdfast.store.protocol import (
+    Commit,
+    Committed,
+    FactState,
+    Finish,
+    Follows,
+    Observed,
+    Park,
+    Release,
+    Signal,
+    Verdict,
+)
+
+VERDICTS = (Verdict.LOST, Verdict.PAUSING, Verdict.PAUSED, Verdict.APPLIED)
+_APPLIED = 3
+_OBSERVED, _FOLLOWS = 1, 3
+"""What a commit must come to for a row of it to be written."""
+_KEEP, _FINISH, _PARK, _RELEASE = range(4)
+_COMMIT_WIDTH, _FACT_WIDTH, _DELIVERY_WIDTH, _LOG_WIDTH = 17, 18, 4, 10
+_NO_DELIVERY: Row = (None, None, None)
+
+
+class Receipt(NamedTuple):
+    """A line on which one batch follows another, and the batch's number there."""
+
+    line: int | None
+    n: int
+
+
+class Batch(NamedTuple):
+    commits: Sequence[Commit]
+    receipt: Receipt
+    token: int = 0
+    """By which a short commit, which leaves no receipt, knows its fact again."""
+    again: bool = False
+    """An earlier call may have done it."""
+
+
+NO_RECEIPT = Receipt(None, 0)
+
+
+async def together(tx: Tx, batch: Batch) -> list[Committed]:
+    answer = await _short(tx, batch)
+    if answer is not None:
+        return [answer]
+    asked = (tx.now, tx.by, *batch.receipt, *batch_columns(batch.commits))
+    verdicts, signals, due, more = await tx.connection.fetchrow(statements("commit", tx.schema)["commit"], *asked)
+    others = {} if more is None else json.loads(more)
+    return [
+        _committed(state, signal, is_due, others.get(str(one.task.run)))
+        for one, state, signal, is_due in zip(batch.commits, verdicts, signals, due, strict=True)
+    ]
+
+
+def batch_columns(commits: Sequence[Commit]) -> list[Any]:
+    """The arguments of holdfast_commit."""
+    heads: list[Row] = []
+    facts: list[Row] = []
+    deliveries: list[Row] = []
+    logs: list[Row] = []
+    for n, one in enumerate(commits, 1):
+        heads.append(_head(one))
+        facts += fact_rows(n, _OBSERVED, one.observed.facts)
+        facts += fact_rows(n, _FOLLOWS, one.follows.facts)
+        deliveries += [(n, event, packed(key), at) for event, key, at in one.observed.deliveries]
+        logs += log_rows(n, _OBSERVED, one.observed.logs)
+        logs += log_rows(n, _FOLLOWS, one.follows.logs)
+    return [
+        *columns(heads, _COMMIT_WIDTH),
+        *columns(facts, _FACT_WIDTH),
+        *columns(deliveries, _DELIVERY_WIDTH),
+        *columns(logs, _LOG_WIDTH),
+    ]
+
+
+async def _short(tx: Tx, batch: Batch) -> Committed | None:
+    """Write the most common commit the short way. None: it is not one, or there is more to it."""
+    one, line = batch.commits[0], batch.receipt.line
+    if len(batch.commits) > 1 or line is None or not _is_short(one.observed, one.follows):
+        return None
+    observed, next_ = one.observed, one.follows.next
+    [(_, _, *fact)] = fact_rows(0, _OBSERVED, observed.facts or one.follows.facts)
+    delivery: Row = _NO_DELIVERY
+    if observed.deliveries:
+        [(event, key, at)] = observed.deliveries
+        delivery = (event, packed(key), at)
+    sql = statements("commit", tx.schema)["commit_one"]
+    asked = (tx.now, tx.by, *batch.receipt, *one.task, *fact, *delivery, one.started_at, *_what_comes(next_), one.seen)
+    done: int = await tx.connection.fetchval(sql, *asked, batch.token, tx.again or batch.again)
+    return None if done == 0 else _PLAIN if done == 1 else _DUE
+
+
+def _is_short(observed: Observed, follows: Follows) -> bool:
+    if observed.logs or follows.logs or isinstance(follows.next, Park):
+        return False
+    return len(observed.facts) + len(follows.facts) == 1 and len(observed.deliveries) <= 1
+
+
+def _head(one: Commit) -> Row:
+    """What is said of a commit itself."""
+    return (*one.task, one.in_flight, one.started_at, one.seen, _progress(one), *_what_comes(one.follows.next))
+
+
+def _what_comes(next_: Finish | Park | Release | None) -> Row:
+    """NULL where it needs nothing."""
+    match next_:
+        case None:
+            return (_KEEP, None, None, None, None, None, None, None, None)
+        case Finish():
+            return (_FINISH, next_.status, next_.output, next_.error, packed(next_.note), None, None, None, None)
+        case Park():
+            return (_PARK, None, None, None, packed(next_.note), None, None, None, None)
+        case Release(run_at, kind, topics, status):
+            return (_RELEASE, status, None, None, None, run_at, kind, kind.bucket, topics_text(topics))
+
+
+def _progress(one: Commit) -> bool:
+    """Whether the run got further. Writing down that attempts were lost, or that one runs, is not progress."""
+    return bool(one.follows.acts) or any(fact.state == FactState.RESULT for fact in one.observed.facts)
+
+
+def _committed(state: int, signal: int, due: bool, others: dict[str, Any] | None) -> Committed:
+    if state == _APPLIED and not signal and not due and others is None:
+        return _PLAIN
+    return Committed(VERDICTS[state], Signal(signal), due, touched=touched(**others) if others else None)
+
+
+_PLAIN = Committed(Verdict.APPLIED)
+_DUE = Committed(Verdict.APPLIED, due_now=True)

@@ -1,0 +1,39 @@
+-- name: close
+UPDATE holdfast_run SET status = 'terminated', note = ?2, updated_at = ?3, completed_at = ?3 WHERE id = ?1;
+
+-- name: drop_task
+DELETE FROM holdfast_task WHERE run = ?1;
+
+-- Those of the runs that anybody has to do with. Almost always none; and where there is nobody at all, one look says so.
+-- name: involved
+SELECT json_group_array(asked.value) FROM json_each(?1) AS asked
+ WHERE ((SELECT max(target) FROM holdfast_watch) IS NOT NULL
+        OR (SELECT max(parent_run) FROM holdfast_run INDEXED BY holdfast_run_living_child
+             WHERE parent_run IS NOT NULL AND completed_at IS NULL) IS NOT NULL)
+   AND (EXISTS (SELECT 1 FROM holdfast_watch WHERE target = asked.value)
+        OR EXISTS (SELECT 1 FROM holdfast_watch INDEXED BY holdfast_watch_watcher WHERE watcher = asked.value)
+        OR EXISTS (SELECT 1 FROM holdfast_run INDEXED BY holdfast_run_living_child
+                    WHERE parent_run = asked.value AND completed_at IS NULL));
+
+-- name: drop_own
+DELETE FROM holdfast_watch WHERE watcher = ?1;
+
+-- name: pass_own
+UPDATE holdfast_watch SET watcher = ?2 WHERE watcher = ?1;
+
+-- name: watchers
+SELECT watcher, kind FROM holdfast_watch WHERE target = ?1;
+
+-- name: drop_watchers
+DELETE FROM holdfast_watch WHERE target = ?1;
+
+-- name: pass_watchers
+UPDATE holdfast_watch SET target = ?2 WHERE target = ?1;
+
+-- name: children
+SELECT id, parent_close FROM holdfast_run INDEXED BY holdfast_run_living_child
+ WHERE parent_run = ?1 AND completed_at IS NULL;
+
+-- name: pass_children
+UPDATE holdfast_run INDEXED BY holdfast_run_living_child SET parent_run = ?2
+ WHERE parent_run = ?1 AND completed_at IS NULL;

@@ -1,0 +1,42 @@
+-- Of many mailboxes: the last event, and the first unread one.
+-- name: looks
+SELECT json_group_array(json_array(
+           asked.value,
+           (SELECT max(n) FROM holdfast_event WHERE run = asked.value),
+           (SELECT min(n) FROM holdfast_event INDEXED BY holdfast_event_undelivered
+             WHERE run = asked.value AND delivered_at IS NULL)))
+  FROM json_each(?1) AS asked;
+
+-- name: bags
+SELECT e.run, e.n, e.type, e.payload, e.created_at, e.sender, e.delivered_at, e.consumed_by, e.ask
+  FROM json_each(?1) AS asked
+ CROSS JOIN holdfast_event AS e INDEXED BY holdfast_event_undelivered
+    ON e.run = asked.value AND e.delivered_at IS NULL;
+
+-- name: last
+SELECT coalesce(max(n), 0) FROM holdfast_event WHERE run = ?1;
+
+-- name: all
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+  FROM holdfast_event INDEXED BY holdfast_event_undelivered
+ WHERE run = ?1 AND n > ?3 AND delivered_at IS NULL ORDER BY n LIMIT ?2;
+
+-- name: of_type
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+  FROM holdfast_event INDEXED BY holdfast_event_type
+ WHERE run = ?1 AND n > ?3 AND delivered_at IS NULL AND type = ?4 ORDER BY n LIMIT ?2;
+
+-- name: engines
+SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
+  FROM holdfast_event INDEXED BY holdfast_event_engine
+ WHERE run = ?1 AND n > ?3 AND delivered_at IS NULL AND type >= '@' AND type < 'A' ORDER BY n LIMIT ?2;
+
+-- name: reply
+SELECT reply_ok, reply FROM holdfast_event WHERE run = ?1 AND dedup = ?2 AND replied_at IS NOT NULL;
+
+-- name: unread
+SELECT n, type FROM holdfast_event INDEXED BY holdfast_event_undelivered
+ WHERE run = ?1 AND delivered_at IS NULL ORDER BY n;
+
+-- name: move
+UPDATE holdfast_event SET run = ?3, n = ?4 WHERE run = ?1 AND n = ?2;

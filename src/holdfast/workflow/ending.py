@@ -1,0 +1,78 @@
+"""How a run ends: what its code came to, and what comes after it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any
+
+from holdfast.core.failure import Failure
+from holdfast.core.model import Status
+from holdfast.kernel.options import NO_OPTIONS, RunOptions
+from holdfast.store.protocol import Finish, RunRecord
+from holdfast.workflow.portrait import Portrait
+
+
+class ContinueAsNew(BaseException):
+    """Raised by workflow code to end and begin again. Outside Exception, so that code that catches those does not."""
+
+    def __init__(self, params: bytes | None) -> None:
+        super().__init__("continue_as_new must be raised: `raise ctx.continue_as_new(params)`")
+        self.params = params
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """All that an end depends on besides the code."""
+
+    run: RunRecord
+    options: RunOptions
+    portrait: Portrait
+    now: int
+    encode_output: Callable[[Any], bytes]
+    cancelled: str | None
+    """The reason, if it was asked to cancel."""
+
+    def of(self, main: asyncio.Task[Any] | None, fatal: BaseException | None) -> Finish:
+        """The end of a run whose code is over, or (no ``main``) never began."""
+        if fatal is not None or main is None:
+            return self._failed(fatal) if fatal is not None else self._cancelled()
+        if main.cancelled():
+            code_itself = asyncio.CancelledError("workflow code was cancelled")
+            return self._cancelled() if self.cancelled is not None else self._failed(code_itself)
+        error = main.exception()
+        if isinstance(error, ContinueAsNew):
+            return self._continued(error.params)
+        return self._returned(main.result()) if error is None else self._failed(error)
+
+    def _returned(self, value: Any) -> Finish:
+        try:
+            output = self.encode_output(value)
+        except Exception as unfit:
+            return self._failed(unfit)
+        return self._with_next(Finish(Status.COMPLETE, output=output))
+
+    def _failed(self, error: BaseException) -> Finish:
+        failed, retry = Failure.of(error), self.options.retry
+        finish = Finish(Status.ERRORED, error=failed.encode())
+        if failed.retryable is False or retry is None or not retry.retries(failed.lineage or (failed.name,)):
+            return self._with_next(finish)
+        return self._with_next(finish, retryable=True)
+
+    def _with_next(self, finish: Finish, *, retryable: bool = False) -> Finish:
+        if self.options is NO_OPTIONS:
+            return finish
+        chance = Random(f"{self.run.seed}//{self.run.attempt}").random()  # noqa: S311  (spreads retries)
+        following = self.options.successor(self.run, finish, retryable=retryable, now=self.now, chance=chance)
+        return replace(finish, next=following)
+
+    def _cancelled(self) -> Finish:
+        error = Failure("CancelledError", self.cancelled or "no reason given", kind="Cancelled", retryable=False)
+        return Finish(Status.CANCELLED, error=error.encode())
+
+    def _continued(self, params: bytes | None) -> Finish:
+        options = self.portrait.options()
+        following = replace(options.continuation(params, self.now), options=options.encode())
+        return Finish(Status.COMPLETE, note=f"continued as run {self.run.number + 1}", next=following)

@@ -1,0 +1,371 @@
+"""Bad input to everything that deals with other runs: a clear error, and nothing done."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Channel,
+    Context,
+    DefinitionError,
+    Holdfast,
+    HoldfastError,
+    InputError,
+    InvalidDurationError,
+    InvalidEventTypeError,
+    InvalidInstanceIdError,
+    InvalidNameError,
+    InvalidOptionError,
+    StepTx,
+    Workflow,
+    WorkflowNotFoundError,
+    select,
+)
+from holdfast.testing import Harness
+
+from ..driving import finish
+from .dealing import everywhere, number_of_instances
+
+BAD_TOPICS = [
+    "",
+    "@",
+    "@exit",
+    "@cancel",
+    "@reply",
+    "*",
+    " ",
+    "a b",
+    "a\n",
+    "-a",
+    ".a",
+    "\u00e9",
+    "x" * 101,
+    None,
+    5,
+    b"a",
+]
+
+IN_CODE: dict[str, Callable[[Context, Any], Any]] = {
+    "send": lambda ctx, topic: ctx.send(ctx.info.pid, topic),
+    "ask": lambda ctx, topic: ctx.ask(ctx.info.pid, topic, timeout=1),
+    "wait_for_event": lambda ctx, topic: ctx.wait_for_event("w", type=topic),
+    "spawn": lambda ctx, topic: ctx.spawn(ctx.info.workflow, messages=[(topic, 1)]),
+    "run": lambda ctx, topic: ctx.run(ctx.info.workflow, messages=[(topic, 1)]),
+}
+
+
+@pytest.fixture
+def idle(app: Holdfast) -> Workflow[Any]:
+    @app.workflow
+    async def idle(ctx: Context) -> None:
+        await ctx.inbox.receive()
+
+    return idle
+
+
+# --- topics
+
+
+@pytest.mark.parametrize("topic", BAD_TOPICS, ids=repr)
+async def test_bad_topics_are_refused_everywhere_in_code(app: Holdfast, h: Harness, topic: Any) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        refused = []
+        for name, call in IN_CODE.items():
+            try:
+                await call(ctx, topic)
+            except InvalidEventTypeError:
+                refused.append(name)
+        try:
+            ctx.listen(topic)
+        except InvalidEventTypeError:
+            refused.append("listen")
+        return refused
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+
+    assert await run.result(timeout=5) == [*IN_CODE, "listen"]
+    assert (await run.history()).events == []
+    assert await number_of_instances(h) == 1
+
+
+@pytest.mark.parametrize("topic", BAD_TOPICS, ids=repr)
+async def test_bad_topics_are_refused_from_outside(h: Harness, idle: Workflow[Any], topic: Any) -> None:
+    run = await h.start(idle)
+
+    with pytest.raises(InvalidEventTypeError) as caught:
+        await run.send_event(topic)
+    assert caught.value.code == "INVALID_EVENT_TYPE"
+    with pytest.raises(InvalidEventTypeError):
+        await run.ask(topic, timeout=1)
+    with pytest.raises(InvalidEventTypeError):
+        await h.start(idle, messages=[("fine", 0), (topic, 1)])
+    assert (await run.history()).events == []
+    assert await number_of_instances(h) == 1
+
+
+@pytest.mark.parametrize("topic", ["", "@exit", "a b", None])
+async def test_bad_topics_are_refused_in_a_steps_transaction(app: Holdfast, h: Harness, topic: Any) -> None:
+    @app.step
+    async def send(tx: StepTx, pid: str) -> str:
+        try:
+            tx.send(pid, topic)
+        except InvalidEventTypeError as error:
+            return error.code
+        return "sent"
+
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        return await send(ctx.info.pid)
+
+    assert await finish(h, flow) == "INVALID_EVENT_TYPE"
+
+
+@pytest.mark.parametrize("topic", ["a", "A.b-c_d", "0", "x" * 100, "_", "exit", "cancel", "inbox"])
+async def test_good_topics_are_taken(app: Holdfast, h: Harness, topic: str) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> Any:
+        await ctx.send(ctx.info.pid, topic, 1)
+        return await ctx.listen(topic).receive()
+
+    assert await everywhere(h, flow) == 1
+
+
+# --- pids
+
+BAD_PIDS = [
+    "",
+    "x",
+    "/",
+    "flow/",
+    "/x",
+    "flow/a b",
+    "flow/-a",
+    "flow/@x",
+    "fl ow/x",
+    "x" * 65 + "/x",
+    "flow/" + "x" * 101,
+]
+BAD_PIDS += [None, 5, b"flow/x", ("flow", "x")]  # type: ignore[list-item]
+
+ON_PIDS: dict[str, Callable[[Context, Any], Any]] = {
+    "send": lambda ctx, pid: ctx.send(pid, "a"),
+    "ask": lambda ctx, pid: ctx.ask(pid, "a", timeout=1),
+    "monitor": lambda ctx, pid: ctx.monitor(pid),
+    "unmonitor": lambda ctx, pid: ctx.unmonitor(pid),
+    "link": lambda ctx, pid: ctx.link(pid),
+    "unlink": lambda ctx, pid: ctx.unlink(pid),
+    "cancel": lambda ctx, pid: ctx.cancel(pid),
+    "terminate": lambda ctx, pid: ctx.terminate(pid),
+}
+
+
+@pytest.mark.parametrize("pid", BAD_PIDS, ids=lambda one: repr(one)[:20])
+async def test_bad_pids_are_refused_everywhere(app: Holdfast, h: Harness, pid: Any) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        refused = []
+        for name, call in ON_PIDS.items():
+            try:
+                await call(ctx, pid)
+            except (InvalidInstanceIdError, InvalidNameError):
+                refused.append(name)
+        return refused
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+
+    assert await run.result(timeout=5) == [*ON_PIDS]
+    assert (await run.history()).steps == []
+
+
+# --- channels
+
+
+@pytest.mark.parametrize("case", [None, "a", 5, [], frozenset()], ids=str)
+async def test_select_takes_channels_only(app: Holdfast, h: Harness, case: Any) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        try:
+            await select(ctx.inbox, case)
+        except InvalidOptionError as error:
+            return error.code
+        return "taken"
+
+    assert await finish(h, flow) == "INVALID_OPTION"
+
+
+async def test_unlisten_of_a_channel_that_is_none_of_messages(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[Any]:
+        own: Channel[int] = Channel(1)
+        ctx.unlisten(own)
+        await own.send(1)
+        return [own.closed, await own.receive()]
+
+    assert await everywhere(h, flow) == [False, 1]
+
+
+# --- durations, reasons, ids
+
+
+@pytest.mark.parametrize("deadline", ["soon", -1, True, float("nan"), []], ids=str)
+async def test_a_bad_deadline_is_refused(app: Holdfast, h: Harness, idle: Workflow[Any], deadline: Any) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        try:
+            await ctx.cancel("idle/one", deadline=deadline)
+        except (InvalidOptionError, InvalidDurationError) as error:
+            return str(error)
+        return "cancelled"
+
+    run = await h.start(idle, id="one")
+    await h.run_until_idle()
+    with pytest.raises((InvalidOptionError, InvalidDurationError), match="deadline"):
+        await run.cancel(deadline=deadline)
+    assert "deadline" in await finish(h, flow)
+    assert (await run.status()).status == "waiting"
+
+
+@pytest.mark.parametrize("reason", [5, ["a"], b"a", {"a": 1}], ids=str)
+async def test_a_reason_is_a_text(app: Holdfast, h: Harness, idle: Workflow[Any], reason: Any) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        found = []
+        for end in (ctx.cancel, ctx.terminate):
+            try:
+                await end("idle/one", reason)
+            except InvalidOptionError as error:
+                found.append(str(error))
+        return found
+
+    run = await h.start(idle, id="one")
+    await h.run_until_idle()
+    for end in (run.cancel, run.terminate):
+        with pytest.raises(InvalidOptionError, match="reason"):
+            await end(reason)
+    messages = await finish(h, flow)
+    assert len(messages) == 2
+    assert all("reason" in message for message in messages)
+    assert (await run.status()).status == "waiting"
+
+
+@pytest.mark.parametrize("timeout", ["soon", -1, True, []], ids=str)
+async def test_a_bad_timeout_of_a_question_sends_nothing(app: Holdfast, h: Harness, timeout: Any) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        try:
+            await ctx.ask(ctx.info.pid, "q", timeout=timeout)
+        except InvalidDurationError as error:
+            return error.code
+        return "asked"
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+
+    assert await run.result(timeout=5) == "INVALID_DURATION"
+    assert (await run.history()).events == []
+
+
+@pytest.mark.parametrize("id", ["", "x" * 201, 5, b"a"], ids=repr)
+async def test_a_bad_id_of_a_message_is_refused(h: Harness, idle: Workflow[Any], id: Any) -> None:
+    run = await h.start(idle)
+    with pytest.raises(InvalidOptionError):
+        await run.send_event("a", id=id)
+    assert (await run.history()).events == []
+
+
+# --- workflows
+
+
+@pytest.mark.parametrize("child", ["no-such-workflow", "", None, 5, print], ids=str)
+async def test_a_child_of_a_workflow_that_is_not_known(app: Holdfast, h: Harness, child: Any) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        found = []
+        for start in (ctx.spawn, ctx.run):
+            try:
+                await start(child)
+            except WorkflowNotFoundError as error:
+                found.append(error.code)
+        return found
+
+    assert await everywhere(h, flow) == ["WORKFLOW_NOT_FOUND"] * 2
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"cancel": "maybe"},
+        {"cancel": None},
+        {"persist": "never"},
+        {"retry": 3},
+        {"timeout": "soon"},
+        {"trap_links": "no"},
+    ],
+    ids=str,
+)
+def test_bad_options_of_a_workflow_are_refused(options: dict[str, Any]) -> None:
+    app = Holdfast("sqlite://")
+    with pytest.raises((InputError, DefinitionError)):
+
+        @app.workflow(**options)
+        async def flow(ctx: Context) -> None: ...
+
+
+async def test_trap_links_is_true_or_false(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[Any]:
+        before = ctx.trap_links
+        ctx.trap_links = True
+        return [before, ctx.trap_links]
+
+    assert await everywhere(h, flow) == [False, True]
+
+
+# --- after an error
+
+
+async def test_a_run_goes_on_after_bad_input(app: Holdfast, h: Harness) -> None:
+    """What was refused leaves nothing behind: the same calls, made well, work and replay."""
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[Any]:
+        refused = 0
+        for pid, topic, payload in (("x", "a", 1), (ctx.info.pid, "@a", 1), (ctx.info.pid, "a", frozenset())):
+            try:
+                await ctx.send(pid, topic, payload)
+            except HoldfastError:
+                refused += 1
+            await ctx.send(ctx.info.pid, "a", refused)
+        channel = ctx.listen("a")
+        return [refused, [await channel.receive() for _ in range(3)]]
+
+    assert await everywhere(h, flow) == [3, [1, 2, 3]]
+
+
+async def test_two_hundred_senders_to_a_run_that_never_reads(app: Holdfast, h: Harness, idle: Workflow[Any]) -> None:
+    @app.workflow
+    async def deaf(ctx: Context) -> str:
+        await ctx.sleep("nap", "1 day")
+        return "slept"
+
+    @app.workflow
+    async def sender(ctx: Context, to: str) -> int:
+        for n in range(5):
+            await ctx.send(to, f"topic-{n}", n)
+        return 5
+
+    run = await h.start(deaf)
+    senders = [await h.start(sender, run.pid) for _ in range(200)]
+    await h.run_until_idle()
+    assert sum([await one.result(timeout=5) for one in senders]) == 1000
+    events = (await run.history()).events
+    assert len(events) == 1000
+    assert {event.delivered_at for event in events} == {None}
+    await h.advance("1 day")
+    assert await run.result(timeout=5) == "slept"

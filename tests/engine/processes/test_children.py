@@ -1,0 +1,665 @@
+"""Children: runs that a run starts, durably and once, and whose results it gets."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    Context,
+    Handle,
+    Holdfast,
+    InstanceExistsError,
+    InstanceTerminalError,
+    InvalidOptionError,
+    ParamsInvalidError,
+    Retry,
+    WorkflowError,
+    WorkflowNotFoundError,
+)
+from holdfast.store.protocol import NewRun
+from holdfast.testing import Harness
+
+from ..conftest import MakeApp
+from ..driving import finish, until_status
+from .surviving import at, everywhere
+
+
+@dataclass
+class Parcel:
+    name: str
+    weight: int
+
+
+@pytest.fixture
+def double(app: Holdfast) -> Any:
+    @app.workflow
+    async def double(ctx: Context, n: int) -> int:
+        return 2 * n
+
+    return double
+
+
+@pytest.fixture
+def patient(app: Holdfast) -> Any:
+    """A child that waits until somebody says go, and returns what was said."""
+
+    @app.workflow
+    async def patient(ctx: Context, n: int = 0) -> Any:
+        return (await ctx.wait_for_event("go", type="go")).payload
+
+    return patient
+
+
+# --- results
+
+
+async def test_run_gives_the_result(app: Holdfast, h: Harness, double: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> int:
+        result: int = await ctx.run(double, 21)
+        return result
+
+    assert await h.crash_everywhere(parent) == 42
+
+
+async def test_a_result_is_decoded_by_the_childs_annotation(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def pack(ctx: Context, parcel: Parcel) -> Parcel:
+        return Parcel(parcel.name, parcel.weight + 1)
+
+    @app.workflow
+    async def parent(ctx: Context) -> list[Any]:
+        ran = await ctx.run(pack, Parcel("book", 1))
+        spawned = await (await ctx.spawn(pack, Parcel("pen", 2))).result()
+        named = await ctx.run("pack", Parcel("cup", 3))
+        return [isinstance(p, Parcel) and [p.name, p.weight] for p in (ran, spawned, named)]
+
+    assert await h.crash_everywhere(parent) == [["book", 2], ["pen", 3], ["cup", 4]]
+
+
+async def test_spawn_returns_before_the_child_ends(app: Holdfast, h: Harness, patient: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> Any:
+        child = await ctx.spawn(patient, id="slow")
+        await ctx.send(child.pid, "go", "said by the parent")
+        return [child.pid, child.id, await child.result()]
+
+    assert await h.crash_everywhere(parent) == ["patient/slow", "slow", "said by the parent"]
+
+
+async def test_a_result_can_be_asked_for_again_and_by_several(app: Holdfast, h: Harness, double: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> list[int]:
+        child = await ctx.spawn(double, 4)
+        together = await asyncio.gather(child.result(), child.result())
+        return [*together, await child.result()]
+
+    assert await h.crash_everywhere(parent) == [8, 8, 8]
+
+
+async def test_children_of_children(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def generation(ctx: Context, depth: int) -> list[Any]:
+        below = await ctx.run("generation", depth - 1, id=f"level-{depth - 1}") if depth else []
+        return [[ctx.info.pid, ctx.info.parent], *below]
+
+    assert await h.crash_everywhere(generation, 3) == [
+        ["generation/crash-everywhere", None],
+        ["generation/level-2", "generation/crash-everywhere"],
+        ["generation/level-1", "generation/level-2"],
+        ["generation/level-0", "generation/level-1"],
+    ]
+
+
+async def test_a_workflow_can_be_its_own_child(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def factorial(ctx: Context, n: int) -> int:
+        return 1 if n <= 1 else n * int(await ctx.run("factorial", n - 1))
+
+    assert await h.crash_everywhere(factorial, 4) == 24
+
+
+async def test_five_hundred_children_are_awaited(app: Holdfast, h: Harness, double: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context, n: int) -> int:
+        return sum(await asyncio.gather(*(ctx.run(double, i) for i in range(n))))
+
+    assert await finish(h, parent, 500) == 2 * sum(range(500))
+
+
+async def test_five_hundred_children_outlast_a_restart(app: Holdfast, h: Harness, patient: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context, n: int) -> int:
+        children = await asyncio.gather(*(ctx.spawn(patient, id=f"c{i}") for i in range(n)))
+        return sum(await asyncio.gather(*(child.result() for child in children)))
+
+    run = await h.start(parent, 500)
+    await h.run_until_idle()
+    await h.restart()
+    for i in range(500):
+        await (await at(h, f"patient/c{i}")).send_event("go", i)
+        if i == 250:
+            await h.run_until_idle()
+            await h.restart()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == sum(range(500))
+
+
+async def test_several_children_at_once_survive_every_crash(app: Holdfast, h: Harness, double: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> list[int]:
+        return list(await asyncio.gather(*(ctx.run(double, i) for i in range(8))))
+
+    assert await h.crash_everywhere(parent) == [0, 2, 4, 6, 8, 10, 12, 14]
+
+
+async def test_the_first_child_to_end_wins_a_race(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def sleeper(ctx: Context, minutes: int) -> int:
+        await ctx.sleep("nap", f"{minutes} minutes")
+        return minutes
+
+    @app.workflow
+    async def parent(ctx: Context) -> list[int]:
+        tasks = [asyncio.ensure_future(ctx.run(sleeper, m)) for m in (30, 10, 20)]
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        first = [task.result() for task in done]
+        return first + [await task for task in tasks]
+
+    assert await h.crash_everywhere(parent) == [10, 30, 10, 20]
+
+
+async def test_a_child_that_continues_as_new_gives_its_last_result(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def countdown(ctx: Context, n: int) -> str:
+        if n:
+            raise ctx.continue_as_new(n - 1)
+        return f"run {ctx.info.run_number}, child of {ctx.info.parent}"
+
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        return await ctx.run(countdown, 3)
+
+    assert await h.crash_everywhere(parent) == "run 3, child of parent/crash-everywhere"
+
+
+async def test_a_child_that_is_tried_again_gives_its_last_result(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flaky(ctx: Context) -> int:
+        if ctx.info.attempt < 3:
+            raise WorkflowError("not yet")
+        return ctx.info.attempt
+
+    @app.workflow
+    async def parent(ctx: Context) -> int:
+        return await ctx.run(flaky, retry=Retry(limit=5, delay="1 minute", backoff="constant"))
+
+    assert await h.crash_everywhere(parent) == 3
+
+
+async def test_a_child_restarted_by_a_person_still_has_its_parent(app: Holdfast, h: Harness, patient: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> Any:
+        return await ctx.run(patient, id="c")
+
+    async def drive(one: Harness, run: Handle[Any]) -> None:
+        child = await at(one, "patient/c")
+        if (await child.describe()).run_number == 0:
+            await child.restart()
+            await one.run_until_idle()
+        await child.send_event("go", "second", id="go")
+
+    assert await h.crash_everywhere(parent, drive=drive) == "second"
+
+
+# --- durable, and once
+
+
+async def test_a_child_is_started_once_wherever_the_parent_loses_its_worker(
+    app: Holdfast, h: Harness, double: Any
+) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> int:
+        child = await ctx.spawn(double, 1)
+        other = await ctx.run(double, 2)
+        return int(other + await child.result())
+
+    async def look(one: Harness, run: Handle[Any]) -> Any:
+        found = [await (await one.app.get("double", item.id)).describe() for item in (await one.app.list(double)).items]
+        return sorted((child.params, child.run_number, child.status) for child in found)
+
+    assert await everywhere(h, parent, look=look) == [(1, 0, "complete"), (2, 0, "complete")]
+
+
+async def test_a_childs_start_is_durable_before_the_parent_goes_on(app: Holdfast, h: Harness, double: Any) -> None:
+    seen: list[str] = []
+
+    async def look(id: str) -> None:
+        seen.append((await (await h.app.get("double", id)).status()).status)
+
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        child = await ctx.spawn(double, 1, start_delay="1 hour")
+        await ctx.do("look", look, child.id)
+
+    await finish(h, parent)
+    assert seen == ["waiting"]
+
+
+async def test_ids_that_nobody_chose_are_the_same_on_every_replay(app: Holdfast, h: Harness, double: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> list[str]:
+        first, second = await ctx.spawn(double, 1), await ctx.spawn(double, 1)
+        await ctx.sleep("nap", "1 minute")
+        return [first.id, second.id]
+
+    first, second = await h.crash_everywhere(parent)
+    assert first != second
+    assert await finish_after(h, parent, "1 minute") != [first, second]  # another parent has other children
+
+
+async def finish_after(h: Harness, workflow: Any, duration: str) -> Any:
+    run = await h.start(workflow, id="another")
+    await h.start(workflow, id="one-more")
+    await h.advance(duration)
+    other = await h.app.get(workflow, "one-more")
+    mine, theirs = await run.result(timeout=5), await other.result(timeout=5)
+    assert not set(mine) & set(theirs)
+    return theirs
+
+
+async def test_a_restarted_parent_has_new_children(app: Holdfast, h: Harness, double: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        return (await ctx.spawn(double, 1)).id
+
+    run = await h.start(parent)
+    await h.run_until_idle()
+    first = await run.result(timeout=5)
+    await run.restart()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) != first
+
+
+# --- ids that are taken
+
+
+async def test_a_child_with_a_taken_id_is_refused_when_so_asked(app: Holdfast, h: Harness, patient: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> Any:
+        await ctx.spawn(patient, id="c")
+        try:
+            await ctx.spawn(patient, id="c", on_conflict="fail")
+        except InstanceExistsError as error:
+            return error.code
+        return "started"
+
+    assert await h.crash_everywhere(parent) == "INSTANCE_ID_ALREADY_EXISTS"
+
+
+async def test_a_child_with_a_taken_id_is_the_one_that_is_there(app: Holdfast, h: Harness, patient: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> Any:
+        first = await ctx.spawn(patient, 1, id="c")
+        second = await ctx.spawn(patient, 2, id="c", messages=[("go", "hello")])
+        return [first.pid == second.pid, await first.result(), await second.result()]
+
+    async def look(one: Harness, run: Handle[Any]) -> Any:
+        child = await (await at(one, "patient/c")).describe()
+        return await run.result(timeout=5), child.params, child.run_number
+
+    assert await everywhere(h, parent, look=look) == ([True, "hello", "hello"], 1, 0)
+
+
+async def test_somebody_elses_run_can_be_awaited_as_a_child(app: Holdfast, h: Harness, patient: Any) -> None:
+    """With its id and ``use_existing``; it does not become a child by that."""
+
+    @app.workflow
+    async def parent(ctx: Context) -> Any:
+        return await ctx.run(patient, id="mine")
+
+    other = await h.start(patient, id="mine")
+    run = await h.start(parent)
+    await h.run_until_idle()
+    await other.send_event("go", "done")
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == "done"
+    assert (await other.describe()).parent is None
+
+
+async def test_a_child_takes_the_place_of_a_living_one(app: Holdfast, h: Harness, patient: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> Any:
+        await ctx.spawn(patient, 1, id="c")
+        second = await ctx.spawn(patient, 2, id="c", on_conflict="terminate_existing", messages=[("go", "second")])
+        return await second.result()
+
+    async def look(one: Harness, run: Handle[Any]) -> Any:
+        child = await (await at(one, "patient/c")).describe()
+        return await run.result(timeout=5), child.params, child.run_number
+
+    assert await everywhere(h, parent, look=look) == ("second", 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("on_reuse", "expected"),
+    [
+        ("use_existing", [2, 2, 0]),
+        ("allow", [2, 10, 1]),
+        ("allow_if_failed", [2, "INSTANCE_ID_ALREADY_EXISTS", 0]),
+        ("reject", [2, "INSTANCE_ID_ALREADY_EXISTS", 0]),
+    ],
+)
+async def test_the_id_of_a_child_that_completed(
+    app: Holdfast, h: Harness, double: Any, on_reuse: str, expected: list[Any]
+) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> list[Any]:
+        found: list[Any] = [await ctx.run(double, 1, id="c")]
+        try:
+            found.append(await ctx.run(double, 5, id="c", on_reuse=on_reuse))
+        except InstanceExistsError as error:
+            found.append(error.code)
+        return found
+
+    async def look(one: Harness, run: Handle[Any]) -> Any:
+        return [*await run.result(timeout=5), (await (await at(one, "double/c")).describe()).run_number]
+
+    assert await everywhere(h, parent, look=look) == expected
+
+
+@pytest.mark.parametrize(
+    ("on_reuse", "second"),
+    [("use_existing", "ValueError"), ("allow", 1), ("allow_if_failed", 1), ("reject", "INSTANCE_ID_ALREADY_EXISTS")],
+)
+async def test_the_id_of_a_child_that_failed(app: Holdfast, h: Harness, on_reuse: str, second: Any) -> None:
+    @app.workflow
+    async def once(ctx: Context) -> int:
+        if ctx.info.run_number == 0:
+            raise ValueError("the first never works")
+        return ctx.info.run_number
+
+    @app.workflow
+    async def parent(ctx: Context) -> list[Any]:
+        found: list[Any] = []
+        for policy in ("use_existing", on_reuse):
+            try:
+                found.append(await ctx.run(once, id="c", on_reuse=policy))
+            except InstanceExistsError as error:
+                found.append(error.code)
+            except WorkflowError as error:
+                found.append(getattr(error, "type", None))
+        return found
+
+    assert await h.crash_everywhere(parent) == ["ValueError", second]
+
+
+async def test_the_end_of_an_earlier_run_is_not_that_of_a_later_one(app: Holdfast, h: Harness, patient: Any) -> None:
+    """The first child ends just before the second one is made, and the parent has not heard of it yet."""
+
+    @app.workflow
+    async def parent(ctx: Context) -> Any:
+        await ctx.spawn(patient, id="c")
+        await ctx.wait_for_event("next", type="next")
+        second = await ctx.spawn(patient, id="c", on_reuse="allow", messages=[("go", "second")])
+        return await second.result()
+
+    run = await h.start(parent)
+    await h.run_until_idle()
+    commit = h._store.commit
+
+    async def end_the_first(commits: Any) -> Any:
+        h._store.commit = commit  # type: ignore[method-assign]
+        await (await at(h, "patient/c")).terminate("just before")
+        return await commit(commits)
+
+    async def before_the_second(commits: Any) -> Any:
+        starts = any(isinstance(act.deed, NewRun) for one in commits for act in one.follows.acts)
+        return await (end_the_first if starts else commit)(commits)
+
+    h._store.commit = before_the_second  # type: ignore[method-assign]
+    await run.send_event("next")
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == "second"
+
+
+async def test_messages_for_a_child_that_has_ended_go_nowhere(app: Holdfast, h: Harness, double: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> Any:
+        await ctx.run(double, 1, id="c")
+        try:
+            await ctx.run(double, 1, id="c", messages=[("go", 1)])
+        except InstanceTerminalError as error:
+            return error.code
+        return "sent"
+
+    assert await h.crash_everywhere(parent) == "INSTANCE_TERMINAL"
+
+
+# --- options
+
+
+async def test_messages_come_with_the_start_and_name_their_sender(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def reads(ctx: Context) -> list[Any]:
+        inbox = ctx.inbox
+        return [[m.topic, m.payload, m.sender] for m in [await inbox.receive() for _ in range(3)]]
+
+    @app.workflow
+    async def parent(ctx: Context) -> Any:
+        child = await ctx.spawn(reads, messages=[("a", 1), ("b", {"x": 2})])
+        await ctx.send(child.pid, "c", 3)
+        return await child.result()
+
+    me = "parent/crash-everywhere"
+    assert await h.crash_everywhere(parent) == [["a", 1, me], ["b", {"x": 2}, me], ["c", 3, me]]
+
+
+async def test_context_is_merged_over_the_parents(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def values(ctx: Context, depth: int) -> list[Any]:
+        below = await ctx.run("values", depth - 1, context={"level": depth - 1}) if depth else []
+        return [dict(ctx.values), *below]
+
+    @app.workflow
+    async def parent(ctx: Context) -> Any:
+        return await ctx.run(values, 2, context={"tenant": "t-1", "level": 2})
+
+    assert await h.crash_everywhere(parent) == [
+        {"tenant": "t-1", "level": 2},
+        {"tenant": "t-1", "level": 1},
+        {"tenant": "t-1", "level": 0},
+    ]
+
+
+async def test_attributes_queue_and_priority_are_the_childs(app: Holdfast, h: Harness, patient: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        await ctx.spawn(
+            patient, id="c", queue="slow", priority=3, memo={"note": "x"}, search={"customer": "c-1"},
+            summary="waits", eager=False, parent_close="abandon",
+        )  # fmt: skip
+
+    await finish(h, parent, id="p")
+    child = await (await at(h, "patient/c")).describe()
+    assert (child.memo, child.search, child.summary, child.parent) == (
+        {"note": "x"}, {"customer": "c-1"}, "waits", "parent/p",
+    )  # fmt: skip
+    assert child.why == "due, and waiting for a worker of queue 'slow'"
+    assert [item.id for item in (await h.app.list(patient, search={"customer": "c-1"})).items] == ["c"]
+
+
+async def test_a_child_can_start_later(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def late(ctx: Context) -> str:
+        return ctx.now().isoformat()
+
+    @app.workflow
+    async def parent(ctx: Context) -> bool:
+        began = ctx.now()
+        ended = await ctx.run(late, start_delay="10 minutes")
+        return ended >= began.isoformat() and (ctx.now() - began).total_seconds() >= 600
+
+    assert await h.crash_everywhere(parent) is True
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"parent_close": "nope"}, "parent_close"),
+        ({"parent_close": None}, "parent_close"),
+        ({"link": "yes"}, "link"),
+        ({"eager": 1}, "eager"),
+        ({"on_conflict": "maybe"}, "on_conflict"),
+        ({"on_reuse": 3}, "on_reuse"),
+        ({"queue": ""}, "queue"),
+        ({"priority": "high"}, "priority"),
+        ({"retry": 3}, "retry"),
+        ({"run_timeout": 0}, "run_timeout"),
+        ({"start_delay": "soon"}, "start_delay"),
+        ({"context": [1]}, "context"),
+        ({"messages": "go"}, "messages"),
+    ],
+)
+async def test_a_wrong_option_is_named_and_nothing_is_started(
+    app: Holdfast, h: Harness, double: Any, options: dict[str, Any], named: str
+) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        try:
+            await ctx.spawn(double, 1, **options)
+        except InvalidOptionError as error:
+            return str(error)
+        return "started"
+
+    assert named in await h.crash_everywhere(parent)
+    assert (await h.app.list(double)).items == []
+
+
+async def test_an_unknown_option_is_a_type_error(app: Holdfast, h: Harness, double: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> list[str]:
+        found = []
+        for start in (ctx.run, ctx.spawn):
+            options: Any = {"colour": "red"}
+            try:
+                await start(double, 1, **options)
+            except TypeError as error:
+                found.append(str(error))
+        return found
+
+    found = await h.crash_everywhere(parent)
+    assert ["colour" in text for text in found] == [True, True]
+
+
+async def test_waiting_for_cancellation_is_yes_or_no(app: Holdfast, h: Harness, double: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        wrong: Any = "yes"
+        try:
+            await ctx.run(double, 1, wait_for_cancellation=wrong)
+        except InvalidOptionError as error:
+            return str(error)
+        return "ran"
+
+    assert "wait_for_cancellation" in await h.crash_everywhere(parent)
+
+
+async def test_params_that_do_not_fit_the_child_are_refused(app: Holdfast, h: Harness, double: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> str:
+        try:
+            await ctx.run(double, "many")
+        except ParamsInvalidError as error:
+            return error.code
+        return "ran"
+
+    await h.crash_everywhere(parent)
+    assert (await h.app.list(double)).items == []
+
+
+@pytest.mark.parametrize("unknown", ["nowhere", None, 5])
+async def test_a_child_of_an_unknown_workflow(app: Holdfast, h: Harness, unknown: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> list[str]:
+        found = []
+        for start in (ctx.run, ctx.spawn):
+            try:
+                await start(unknown)
+            except WorkflowNotFoundError as error:
+                found.append(error.code)
+        return found
+
+    assert await h.crash_everywhere(parent) == ["WORKFLOW_NOT_FOUND", "WORKFLOW_NOT_FOUND"]
+
+
+async def test_an_unknown_child_that_nobody_catches_fails_the_parent(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        await ctx.run("nowhere")
+
+    run = await h.start(parent)
+    await h.run_until_idle()
+    status = await run.status()
+    assert status.status == "errored"
+    assert status.error is not None
+    assert status.error.name == "WorkflowNotFoundError"
+
+
+async def test_a_child_that_another_process_implements(make_app: MakeApp) -> None:
+    here, there = make_app(), make_app()
+    remote = here.remote("far", params=int, result=Parcel)
+
+    @here.workflow
+    async def parent(ctx: Context) -> list[Any]:
+        parcel = await ctx.run(remote, 7)
+        return [isinstance(parcel, Parcel), parcel.weight]
+
+    @there.workflow
+    async def far(ctx: Context, n: int) -> Parcel:
+        return Parcel("from afar", n)
+
+    async with here:
+        run = await here.start(parent)
+        await until_status(run, "waiting")
+        async with there:
+            assert await run.result(timeout=10) == [True, 7]
+
+
+async def test_both_ends_in_real_time(make_app: MakeApp) -> None:
+    """With a worker's own loops: a hundred children, no harness."""
+    app = make_app()
+
+    @app.workflow
+    async def square(ctx: Context, n: int) -> int:
+        return n * n
+
+    @app.workflow
+    async def parent(ctx: Context) -> int:
+        return sum(await asyncio.gather(*(ctx.run(square, i) for i in range(100))))
+
+    async with app:
+        run = await app.start(parent)
+        assert await run.result(timeout=10) == sum(i * i for i in range(100))
+
+
+async def test_children_are_counted_by_workflow_not_by_place(app: Holdfast, h: Harness, double: Any) -> None:
+    """Two kinds of children mixed: each gets its own results on a replay."""
+
+    @app.workflow
+    async def half(ctx: Context, n: int) -> float:
+        return n / 2
+
+    @app.workflow
+    async def parent(ctx: Context) -> list[float]:
+        return [
+            await ctx.run(double, 4),
+            await ctx.run(half, 4),
+            *await asyncio.gather(ctx.run(half, 10), ctx.run(double, 10), ctx.run(half, 20)),
+        ]
+
+    assert await h.crash_everywhere(parent) == [8, 2.0, 5.0, 20, 10.0]

@@ -1,0 +1,162 @@
+"""The names of errors that clients go by: of the run, of its step, and in the list, on every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any, NoReturn
+
+import pytest
+from http_api import Api, client_of
+
+from holdfast import Context, Holdfast, NonRetryableError, Retry, StepTx, WorkflowError
+from holdfast.testing import Harness
+from postgres_harness import HarnessStores
+
+EVERY_STORE = True
+ONCE = Retry(limit=0)
+
+
+class OutOfStock(Exception):
+    pass
+
+
+class CardDeclined(WorkflowError):
+    pass
+
+
+class Refused(NonRetryableError):
+    pass
+
+
+ERRORS: dict[str, Exception] = {
+    "NonRetryableError": NonRetryableError("no"),
+    "QuotaExceeded": NonRetryableError("no", "QuotaExceeded"),
+    "Refused": Refused("no"),
+    "OutOfStock": OutOfStock("no"),
+    "CardDeclined": CardDeclined("no", kind="Payment"),
+    "KeyError": KeyError("no"),
+    "TimeoutError": TimeoutError("no"),
+}
+
+
+def make_failing() -> Holdfast:
+    app = Holdfast("sqlite://")
+
+    def fail(name: str) -> NoReturn:
+        raise ERRORS[name]
+
+    async def never() -> None:
+        await asyncio.get_running_loop().create_future()
+
+    @app.step(retry=ONCE)
+    async def make_table(tx: StepTx) -> None:
+        tx.execute("DROP TABLE IF EXISTS item")
+        tx.execute("CREATE TABLE item (name TEXT UNIQUE)")
+
+    @app.step
+    async def add(tx: StepTx) -> None:
+        tx.execute("INSERT INTO item VALUES ('taken')")
+
+    @app.workflow
+    async def in_code(_ctx: Context, name: str) -> None:
+        fail(name)
+
+    @app.workflow
+    async def in_step(ctx: Context, name: str) -> None:
+        await ctx.do("fails", fail, name, retry=ONCE)
+
+    @app.workflow
+    async def slow(ctx: Context) -> None:
+        await ctx.do("slow", never, timeout="30 s", retry=ONCE)
+
+    @app.workflow
+    async def deadly(ctx: Context) -> None:
+        await ctx.do("deadly", never, retry=Retry(limit=1))
+
+    @app.workflow
+    async def twice(ctx: Context) -> None:
+        await make_table()
+        await add()
+        await ctx.do("add again", add)
+
+    @app.workflow
+    async def waiting(ctx: Context) -> None:
+        await ctx.wait_for_event("go", type="go", timeout="1 hour")
+
+    return app
+
+
+@pytest.fixture
+async def h(database: str) -> AsyncIterator[Harness]:
+    stores = HarnessStores() if database == "postgres" else None
+    async with Harness(make_failing(), store=stores) as harness:
+        yield harness
+
+
+@pytest.fixture
+async def virtual(h: Harness) -> AsyncIterator[Api]:
+    async with client_of(h.app.asgi()) as http:
+        yield Api(http)
+
+
+async def error_of(api: Api, workflow: str, step: str | None) -> dict[str, Any]:
+    """The error of the run: the same wherever it is shown."""
+    found = await api.get(f"/{workflow}/instances/x")
+    [listed] = (await api.get(f"/{workflow}/instances", status="errored"))["instances"]
+    assert found["details"]["status"] == "errored"
+    assert set(found["details"]) == {"status", "error"}
+    assert listed["details"] == found["details"]
+    error: dict[str, Any] = found["details"]["error"]
+    assert set(error) == {"name", "message"}
+    assert error["message"]
+    if step is not None:
+        steps = (await api.get(f"/{workflow}/instances/x/history"))["steps"]
+        [shown] = [one for one in steps if one["stepKey"] == step]
+        assert (shown["status"], shown["error"]["name"]) == ("errored", error["name"])
+    return error
+
+
+@pytest.mark.parametrize("where_from", ["in_code", "in_step"])
+@pytest.mark.parametrize("name", ERRORS)
+async def test_an_error_has_the_name_of_its_class_or_the_name_given(
+    h: Harness, virtual: Api, name: str, where_from: str
+) -> None:
+    await virtual.create(where_from, name, id="x")
+    await h.run_until_idle()
+
+    error = await error_of(virtual, where_from, "fails" if where_from == "in_step" else None)
+
+    assert error["name"] == name
+    assert "no" in error["message"]
+
+
+async def test_a_step_that_takes_too_long(h: Harness, virtual: Api) -> None:
+    await virtual.create("slow", id="x")
+    await h.advance("1 minute")
+
+    assert (await error_of(virtual, "slow", "slow"))["name"] == "StepTimeoutError"
+
+
+async def test_a_step_that_was_started_too_often_and_never_ended(h: Harness, virtual: Api) -> None:
+    await virtual.create("deadly", id="x")
+    for _ in range(2):
+        await h.tick()
+        await h._lose_worker()
+    await h.run_until_idle()
+
+    assert (await error_of(virtual, "deadly", "deadly"))["name"] == "StepMaxAttemptsExceeded"
+
+
+async def test_a_step_whose_statement_breaks_a_unique_constraint(h: Harness, virtual: Api) -> None:
+    await virtual.create("twice", id="x")
+    await h.run_until_idle()
+
+    assert (await error_of(virtual, "twice", "add again"))["name"] == "UniqueConstraintError"
+
+
+async def test_an_event_that_does_not_come(h: Harness, virtual: Api) -> None:
+    await virtual.create("waiting", id="x")
+    await h.advance("2 hours")
+
+    assert (await error_of(virtual, "waiting", "go"))["name"] == "WaitForEventTimeoutError"

@@ -1,0 +1,201 @@
+"""Lists by attributes: how a value in a query is read, and what is found by it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from operator import ge, gt, le, lt
+from typing import Any
+
+import pytest
+from http_api import Api
+
+from holdfast.http.routes import MOST_FILTERS
+from holdfast.testing import Harness
+
+EVERY_STORE = True
+
+RUNS: dict[str, Any] = {
+    "int": 5,
+    "float": 5.5,
+    "negative": -3,
+    "yes": True,
+    "no": False,
+    "five": "5",
+    "true": "true",
+    "less": "<5",
+    "quoted": '"5"',
+    "empty": "",
+    "signs": "a+b c&d=é",
+    "odd": "a\0\ud800",
+    "list": ["red", "blue"],
+    "date": "2030-05-01T12:00:00.000Z",
+    "zeros": "007",
+}
+"""Runs by their attribute ``n``, the oldest first."""
+
+EQUAL = {
+    "5": ["int"],
+    "5.0": ["int"],
+    "0.5e1": ["int"],
+    "5.5": ["float"],
+    "-3": ["negative"],
+    "true": ["yes"],
+    "1": ["yes"],  # truth values compare as 0 and 1
+    "false": ["no"],
+    "-0": ["no"],
+    '"5"': ["five"],
+    '"true"': ["true"],
+    '"<5"': ["less"],
+    '"\\"5\\""': ["quoted"],
+    "": ["empty"],
+    '""': ["empty"],
+    "a+b c&d=é": ["signs"],
+    '"a\\u0000\\ud800"': ["odd"],
+    "red": ["list"],
+    "blue": ["list"],
+    "2030-05-01T12:00:00.000Z": ["date"],
+    "007": ["zeros"],
+}
+NOTHING = ["green", '"5', "True", "null", "[5]", " 5", "+5", ".5", "5.", "\u0665", "NaN", "=5", "9" * 15]
+
+
+@pytest.fixture
+async def runs(h: Harness, virtual: Api) -> Api:
+    entries = [{"id": name, "params": {"n": value}} for name, value in RUNS.items()]
+    content = json.dumps({"instances": entries})  # httpx has no lone surrogates
+    assert (await virtual.send("POST", "/tagged/instances/batch", content=content)).status_code == 200
+    await h.run_until_idle()
+    return virtual
+
+
+async def tag(h: Harness, api: Api, **runs: dict[str, Any]) -> None:
+    for name, attributes in runs.items():
+        await api.create("tagged", attributes, id=name)
+    await h.run_until_idle()
+
+
+async def found(api: Api, **search: str) -> list[str]:
+    query = {f"search.{key}": value for key, value in search.items()}
+    return [one["id"] for one in (await api.get("/tagged/instances", pageSize=100, **query))["instances"]]
+
+
+# --- values
+
+
+async def test_a_value_is_read_as_what_it_looks_like(runs: Api) -> None:
+    assert {value: await found(runs, n=value) for value in EQUAL} == EQUAL
+
+
+async def test_what_nothing_has_finds_nothing(runs: Api) -> None:
+    assert {value: await found(runs, n=value) for value in NOTHING} == {value: [] for value in NOTHING}
+
+
+COMPARE: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
+
+
+@pytest.mark.parametrize("op", COMPARE)
+async def test_ranges_have_numbers_or_texts_and_never_both(runs: Api, op: str) -> None:
+    """Texts with NUL or lone surrogates apart: where they stand is up to the store."""
+    bounds = {
+        "5": 5,
+        "-3.5": -3.5,
+        "1e300": 1e300,
+        "true": 1,
+        '"5"': "5",
+        "red": "red",
+        " 5": " 5",
+        "2030-05": "2030-05",
+    }
+
+    for text, bound in bounds.items():
+        fitting = [
+            name for name in reversed(RUNS) if name != "odd" and any(fits(op, one, bound) for one in values(name))
+        ]
+        assert [name for name in await found(runs, n=op + text) if name != "odd"] == fitting, text
+
+
+def values(name: str) -> list[Any]:
+    value = RUNS[name]
+    return value if isinstance(value, list) else [value]
+
+
+def fits(op: str, value: Any, bound: Any) -> bool:
+    return isinstance(value, str) == isinstance(bound, str) and COMPARE[op](value, bound)
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        "search.=1", "search.9=1", "search.-a=1", "search.a%20b=1", "search.%C3%A9=1", "search.a%00=1", "search.a%0A=1",
+        "search." + "k" * 65 + "=1", "search.n=" + "x" * 1001, 'search.n="' + "x" * 1001 + '"', "search.n=" + "9" * 17,
+        "search.n=>" + "9" * 5000, "search.n=-9007199254740993", "search.n=1e400", "search.n=<-1e400",
+        "search.n=1&search.n=2", "search.n=>=1&search.n=<2", "search.a=1&search.9=1",
+        "&".join(f"search.k{n}=1" for n in range(MOST_FILTERS + 1)),
+    ],
+    ids=lambda query: query[:25],
+)  # fmt: skip
+async def test_what_cannot_be_searched_for_is_refused(virtual: Api, query: str) -> None:
+    answer = await virtual.send("GET", f"/tagged/instances?{query}")
+
+    assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR")
+    [issue] = answer.json()["issues"]
+    assert issue["path"][0] == "query"
+    assert issue["path"][1].startswith("search")
+
+
+async def test_the_longest_that_can_be_searched_for(h: Harness, virtual: Api) -> None:
+    key, text = "k" * 64, "x" * 1000
+    await tag(h, virtual, a={key: text, "big": 2**53, "a.b-c_d": 1, "_": 1})
+
+    for name, value in [(key, text), (key, f'"{text}"'), (key, f">={text}"), ("big", str(2**53)), ("a.b-c_d", "1")]:
+        assert await found(virtual, **{name: value}) == ["a"]
+    assert await found(virtual, **{f"k{n}": "1" for n in range(MOST_FILTERS)}) == []
+
+
+# --- several, pages, statuses
+
+
+async def test_several_filters_must_all_hold(h: Harness, virtual: Api) -> None:
+    await tag(
+        h, virtual,
+        a={"customer": "c-1", "total": 40, "tags": ["web", "eu"]},
+        b={"customer": "c-1", "total": 250, "tags": ["web"]},
+        c={"customer": "c-2", "total": 250, "tags": ["eu"]},
+    )  # fmt: skip
+
+    assert await found(virtual, customer="c-1") == ["b", "a"]
+    assert await found(virtual, customer="c-1", total=">=100") == ["b"]
+    assert await found(virtual, total=">=40", tags="eu") == ["c", "a"]
+    assert await found(virtual, customer="c-1", total=">40", tags="eu") == []
+    assert await found(virtual, customer="c-1", shop="x") == []
+
+
+async def test_a_search_pages_by_cursor(h: Harness, virtual: Api) -> None:
+    await tag(h, virtual, **{f"t{n}": {"even": n % 2 == 0, "n": n} for n in range(10)})
+
+    for search in ({"search.even": "true"}, {"search.n": "<9", "search.even": "true"}, {"search.even": ">0"}):
+        pages = [await virtual.get("/tagged/instances", pageSize=2, **search)]
+        while pages[-1]["hasNextPage"]:
+            pages.append(await virtual.get("/tagged/instances", pageSize=2, cursor=pages[-1]["cursor"], **search))
+        assert [[one["id"] for one in page["instances"]] for page in pages] == [["t8", "t6"], ["t4", "t2"], ["t0"]]
+
+
+async def test_a_search_goes_with_a_status_and_one_workflow(h: Harness, virtual: Api) -> None:
+    await tag(h, virtual, a={"n": 1}, b={"n": 1}, c={"n": 2})
+    await virtual.post("/tagged/instances/a/terminate")
+    await virtual.post("/tagged/instances/c/terminate")
+
+    async def of(workflow: str, **query: str) -> list[str]:
+        return [one["id"] for one in (await virtual.get(f"/{workflow}/instances", **query))["instances"]]
+
+    assert await of("tagged", status="terminated", **{"search.n": "1"}) == ["a"]
+    assert await of("tagged", status="waiting", **{"search.n": ">=1"}) == ["b"]
+    assert await of("waiter", **{"search.n": "1"}) == []
+    assert await virtual.refused("GET", "/nobody/instances?search.n=1") == (404, "WORKFLOW_NOT_FOUND")
+
+
+async def test_a_search_of_nothing_but_other_names_is_a_list(h: Harness, virtual: Api) -> None:
+    await tag(h, virtual, a={"n": 1})
+
+    assert [one["id"] for one in (await virtual.get("/tagged/instances?search=x&searchn=2&n=3"))["instances"]] == ["a"]

@@ -1,0 +1,343 @@
+"""Time that runs out: who is told to end a run, and the cancellations that set a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.model import Status, TaskKind
+from holdfast.store.protocol import (
+    CANCEL,
+    Answer,
+    CancelRun,
+    Expiry,
+    Finish,
+    NewRun,
+    Signal,
+    Verdict,
+)
+from store.world import FLOW, LEASE, World, pid, result, waiting
+
+LONG = 10 * LEASE
+
+
+async def _state(world: World, state: str) -> int:
+    """A run that expires, in some state; answers which."""
+    task = await world.begin("a", "w1", expires_ms=100, expiry=Expiry.RUN)
+    match state:
+        case "new":
+            await world.store.release([task])
+        case "waiting":
+            await world.commit(task, then=waiting("go"))
+        case "sleeping":
+            await world.commit(task, then=waiting(run_at=await world.now() + 10**6))
+        case "paused":
+            await world.store.pause(FLOW, "a")
+            await world.commit(task)
+        case "pausing":
+            await world.store.pause(FLOW, "a")
+    return task.run
+
+
+async def test_a_run_says_when_it_expires_and_what_that_means(world: World) -> None:
+    made = await world.create("a", expires_ms=100, expiry=Expiry.EXECUTION)
+    plain = await world.create("b")
+
+    assert (made.run.expires_at, made.run.expiry) == (await world.now() + 100, "execution")
+    assert (plain.run.expires_at, plain.run.expiry) == (None, None)
+    assert await world.find("a") == made.run
+
+
+@pytest.mark.parametrize("state", ["new", "held", "waiting", "sleeping", "paused", "pausing"])
+async def test_a_run_whose_time_has_run_out_is_handed_out_whatever_it_does(world: World, state: str) -> None:
+    run = await _state(world, state)
+    world.clock.advance(100)
+
+    claimed = await world.claim("w2", workflows=["unknown"], queues=["unknown"])
+
+    [overdue] = claimed.overdue
+    assert list(claimed.claims) == []
+    assert (overdue.task.run, overdue.task.owner) == (run, "w2")
+    assert (overdue.run.run, overdue.run.owner, overdue.run.expiry) == (run, "w2", "run")
+    assert list(overdue.mailbag.mail) == []
+    answer = await world.commit(overdue.task, then=Finish(Status.ERRORED))
+    assert (answer.verdict, (await world.find("a")).status) == (Verdict.APPLIED, Status.ERRORED)
+
+
+async def test_a_run_whose_time_has_not_run_out_is_not(world: World) -> None:
+    await _state(world, "waiting")
+    world.clock.advance(99)
+
+    claimed = await world.claim("w2")
+
+    assert (list(claimed.claims), list(claimed.overdue)) == ([], [])
+
+
+async def test_who_held_it_until_then_can_write_no_more(world: World) -> None:
+    task = await world.begin("a", "w1", expires_ms=100, expiry=Expiry.RUN)
+    world.clock.advance(100)
+
+    [overdue] = (await world.claim("w2")).overdue
+
+    assert overdue.task.epoch == task.epoch + 1
+    assert (await world.commit(task, facts=[result("s")])).verdict is Verdict.LOST
+    assert await world.store.heartbeat("w1", LEASE) == []
+    assert [held.run for held in await world.store.heartbeat("w2", LEASE)] == [task.run]
+
+
+async def test_its_own_holder_may_be_the_one_who_ends_it(world: World) -> None:
+    task = await world.begin("a", "w1", expires_ms=100, expiry=Expiry.RUN)
+    world.clock.advance(100)
+
+    [overdue] = (await world.claim("w1")).overdue
+
+    assert overdue.task == task._replace(epoch=task.epoch + 1)
+
+
+async def test_it_is_handed_out_once_while_its_holder_lives(world: World) -> None:
+    await _state(world, "waiting")
+    world.clock.advance(100)
+    [overdue] = (await world.claim("w2")).overdue
+
+    again = [list((await world.claim(owner)).overdue) for owner in ("w2", "w3")]
+
+    assert again == [[], []]
+    assert (await world.commit(overdue.task)).verdict is Verdict.APPLIED
+
+
+async def test_it_is_handed_out_again_when_its_holder_died(world: World) -> None:
+    run = await _state(world, "waiting")
+    world.clock.advance(100)
+    await world.claim("w2")
+    world.clock.advance(LEASE)
+    await world.store.reap(5)
+
+    claimed = await world.claim("w3")
+
+    assert [claim.task.run for claim in claimed.overdue] == [run]
+    assert list(claimed.claims) == []
+
+
+async def test_overdue_runs_come_on_top_of_the_limit(world: World) -> None:
+    await world.store.create([NewRun(FLOW, f"o{n}", expires_ms=10, expiry=Expiry.RUN) for n in range(3)])
+    await world.store.create([NewRun(FLOW, f"r{n}") for n in range(3)])
+    world.clock.advance(10)
+
+    claimed = await world.claim(limit=2)
+
+    assert sorted(claim.run.instance_id for claim in claimed.overdue) == ["o0", "o1", "o2"]
+    assert [claim.run.instance_id for claim in claimed.claims] == ["r0", "r1"]
+
+
+async def test_a_claim_of_nothing_leaves_what_is_overdue(world: World) -> None:
+    await _state(world, "new")
+    world.clock.advance(100)
+
+    looked = await world.claim("w2", limit=0)
+
+    assert list(looked.overdue) == []
+    assert (looked.next_due or 0) <= looked.now
+    assert len((await world.claim("w2")).overdue) == 1
+
+
+async def test_many_overdue_runs_are_handed_out_bit_by_bit(world: World) -> None:
+    await world.store.create([NewRun(FLOW, f"o{n}", expires_ms=10, expiry=Expiry.RUN) for n in range(250)])
+    world.clock.advance(10)
+    seen: list[int] = []
+
+    while len(seen) < 250:
+        claimed = await world.claim("w2", limit=1, workflows=frozenset({"other"}), lease_ms=LONG)
+        assert 0 < len(claimed.overdue) <= 250
+        assert len(seen) + len(claimed.overdue) == 250 or (claimed.next_due or 0) <= claimed.now
+        seen += [claim.task.run for claim in claimed.overdue]
+
+    assert len(set(seen)) == 250
+    assert list((await world.claim("w2")).overdue) == []
+
+
+async def test_the_longest_overdue_come_first(world: World) -> None:
+    for n, ms in enumerate((30, 10, 20)):
+        await world.start(f"r{n}", expires_ms=ms, expiry=Expiry.RUN)
+    world.clock.advance(30)
+
+    assert [claim.run.instance_id for claim in (await world.claim()).overdue] == ["r1", "r2", "r0"]
+
+
+async def test_next_due_is_also_when_any_run_expires(world: World) -> None:
+    now = await world.now()
+    await world.start("a", expires_ms=100, expiry=Expiry.RUN, workflow="unknown", queue="unknown")
+    await world.start("b", delay_ms=200)
+
+    early = await world.claim()
+    await world.start("c", delay_ms=50)
+
+    assert early.next_due == now + 100
+    assert (await world.claim()).next_due == now + 50
+
+
+async def test_next_due_counts_the_time_of_a_held_and_a_paused_run(world: World) -> None:
+    now = await world.now()
+    await world.begin("held", expires_ms=200, expiry=Expiry.RUN)
+    assert (await world.claim("w2")).next_due == now + 200
+
+    await world.start("paused", expires_ms=100, expiry=Expiry.RUN)
+    await world.store.pause(FLOW, "paused")
+
+    assert (await world.claim("w2")).next_due == now + 100
+
+
+async def test_what_has_ended_does_not_expire(world: World) -> None:
+    task = await world.begin("a", expires_ms=100, expiry=Expiry.RUN)
+    await world.finish(task)
+    await world.start("b", expires_ms=100, expiry=Expiry.RUN)
+    await world.terminate("b")
+    world.clock.advance(100)
+
+    claimed = await world.claim()
+
+    assert (list(claimed.overdue), claimed.next_due) == ([], None)
+    assert (await world.find("a")).expires_at is None
+
+
+async def test_time_runs_through_a_release_and_a_loss(world: World) -> None:
+    task = await world.begin("a", expires_ms=LONG, expiry=Expiry.RUN)
+    expires_at = (await world.find("a")).expires_at
+    await world.commit(task, then=waiting("go"))
+    await world.send("go")
+    await world.take("w2")
+    world.clock.advance(LEASE)
+    await world.store.reap(1)
+
+    run = await world.find("a")
+
+    assert (run.status, run.expires_at, run.expiry) == (Status.PAUSED, expires_at, "run")
+
+
+async def test_an_overdue_claim_says_whether_somebody_held_the_run(world: World) -> None:
+    await world.begin("held", expires_ms=10, expiry=Expiry.RUN)
+    await world.start("free", expires_ms=10, expiry=Expiry.RUN)
+    world.clock.advance(10)
+
+    lost = {claim.run.instance_id: claim.lost for claim in (await world.claim("w2")).overdue}
+
+    assert lost == {"held": True, "free": False}
+
+
+# --------------------------------------------------------------------------------------------------- cancel
+
+
+async def test_a_cancellation_is_an_event(world: World) -> None:
+    run = await world.wait("a", "go")
+
+    steered = await world.cancel("a", payload=b'{"reason":"r","deadlineMs":null}')
+
+    [mail] = await world.unread(run.run)
+    assert (mail.type, mail.payload, mail.sender) == (CANCEL, b'{"reason":"r","deadlineMs":null}', None)
+    assert (steered.run, steered.touched.woken, steered.touched.work) == (run, [run.run], True)
+    claim = await world.take()
+    assert (claim.kind, claim.run.expires_at) == (TaskKind.WAKE, None)
+    assert [one.type for one in claim.mailbag.mail] == [CANCEL]
+
+
+async def test_a_cancellation_signals_who_holds_the_run(world: World) -> None:
+    task = await world.begin("a")
+
+    steered = await world.cancel("a")
+
+    assert (steered.touched.woken, steered.touched.ended) == ([task.run], [])
+    assert [held.signal for held in await world.store.signals("w1")] == [Signal.MAIL]
+
+
+async def test_a_cancellation_waits_for_the_end_of_a_pause(world: World) -> None:
+    await world.start("a")
+    await world.store.pause(FLOW, "a")
+
+    steered = await world.cancel("a")
+
+    assert steered.touched.woken == []
+    assert await world.claimed_ids() == []
+    await world.store.resume(FLOW, "a")
+    assert [mail.type for mail in (await world.take()).mailbag.mail] == [CANCEL]
+
+
+async def test_a_cancellation_reaches_a_run_that_has_not_begun(world: World) -> None:
+    run = await world.start("a", delay_ms=10**6)
+
+    steered = await world.cancel("a")
+
+    assert steered.touched.woken == [run.run]
+    assert (await world.take()).run.started_at is None
+
+
+async def test_who_is_asked_to_cancel_again_gets_another_event(world: World) -> None:
+    run = await world.start("a")
+
+    await world.cancel("a")
+    await world.cancel("a")
+
+    assert [mail.type for mail in await world.unread(run.run)] == [CANCEL, CANCEL]
+
+
+@pytest.mark.parametrize("state", ["new", "held", "waiting", "paused"])
+async def test_a_cancellation_with_a_deadline_sets_a_time(world: World, state: str) -> None:
+    task = await world.begin("a")
+    match state:
+        case "new":
+            await world.store.release([task])
+        case "waiting":
+            await world.commit(task, then=waiting("go"))
+        case "paused":
+            await world.store.pause(FLOW, "a")
+            await world.commit(task)
+
+    await world.cancel("a", deadline_ms=100)
+
+    run = await world.find("a")
+    assert (run.expires_at, run.expiry) == (await world.now() + 100, "cancel")
+    world.clock.advance(100)
+    [overdue] = (await world.claim("w2")).overdue
+    assert (overdue.run.run, overdue.run.expiry) == (task.run, "cancel")
+
+
+@pytest.mark.parametrize(
+    ("before", "deadline", "expected"),
+    [(100, 50, (50, "cancel")), (100, 200, (100, "run")), (None, 200, (200, "cancel")), (100, None, (100, "run"))],
+)
+async def test_a_deadline_makes_a_runs_time_shorter_and_never_longer(
+    world: World, before: int | None, deadline: int | None, expected: tuple[int, str]
+) -> None:
+    await world.begin("a", expires_ms=before, expiry=before and Expiry.RUN)
+
+    await world.cancel("a", deadline_ms=deadline)
+
+    run, now = await world.find("a"), await world.now()
+    assert (run.expires_at, run.expiry) == (now + expected[0], expected[1])
+
+
+async def test_the_shortest_deadline_counts(world: World) -> None:
+    await world.begin("a")
+    for deadline in (100, 50, 70):
+        await world.cancel("a", deadline_ms=deadline)
+
+    assert (await world.find("a")).expires_at == await world.now() + 50
+
+
+async def test_a_run_that_has_ended_is_not_asked(world: World) -> None:
+    ended = await world.end("a")
+
+    steered = await world.cancel("a", deadline_ms=100)
+
+    assert (steered.run, steered.touched.woken) == (ended, [])
+    assert await world.find("a") == ended
+    assert await world.unread(ended.run) == []
+
+
+async def test_a_run_can_ask_another_to_cancel(world: World) -> None:
+    a, b = await world.begin("a"), await world.begin("b")
+
+    answer = await world.act(a, CancelRun(FLOW, "b", b'{"reason":null,"deadlineMs":100}', 100))
+
+    [mail] = await world.unread(b.run)
+    assert answer.acted == [Answer.DONE]
+    assert (mail.type, mail.payload, mail.sender) == (CANCEL, b'{"reason":null,"deadlineMs":100}', pid("a"))
+    run = await world.find("b")
+    assert (run.expires_at, run.expiry) == (await world.now() + 100, "cancel")
