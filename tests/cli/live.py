@@ -82,6 +82,40 @@ async def talks(ctx: Context, lines: int) -> None:
 async def chatters(ctx: Context, lines: int) -> None:
     for number in range(lines):
         ctx.log.info(f"line {number}")
+
+
+@app.workflow
+async def renting(ctx: Context, customer: str) -> None:
+    ctx.set_search(customer=customer, days=len(customer), tags=["car", "red"])
+    ctx.set_memo(note=f"for {customer}")
+    try:
+        await ctx.sleep("rent", "30 days")
+    finally:
+        await ctx.do("release", str, "car")
+
+
+@app.workflow
+async def stubborn(ctx: Context) -> None:
+    try:
+        await ctx.sleep("sit", "30 days")
+    finally:
+        await ctx.sleep("sit on", "30 days")
+
+
+@app.workflow
+async def helper(ctx: Context) -> str:
+    question = await ctx.listen("question", messages=True).receive()
+    await question.reply("yes")
+    return await ctx.listen("leave").receive()
+
+
+@app.workflow
+async def boss(ctx: Context) -> str:
+    child = await ctx.spawn(helper, id=f"h-{ctx.info.instance_id}", link=True)
+    await ctx.ask(child.pid, "question", {"may": "I"}, timeout="1 minute")
+    await ctx.wait_for_event("go", type="go")
+    await ctx.send(child.pid, "leave", "bye")
+    return await child.result()
 '''
 
 

@@ -69,6 +69,18 @@ async def packing(ctx: Context) -> None:
 async def prices(ctx: Context) -> None:
     await ctx.do("feed", charge, "prices")
     await ctx.wait_for_event("go", type="go", timeout="24 hours")
+
+
+@app.workflow
+async def signature(ctx: Context) -> str:
+    return await ctx.listen("sign").receive()
+
+
+@app.workflow
+async def purchase(ctx: Context) -> str:
+    child = await ctx.spawn(signature, id="s-1", link=True)
+    await ctx.send(child.pid, "reminder", "please")
+    return await child.result()
 """
 NEW_CODE = APP.replace('ctx.do("feed", charge, "prices")', 'ctx.wait_for_event("feed", type="feed")')
 NEW_CODE += 'report = app.remote("report")'
@@ -84,6 +96,7 @@ def set_scene(live: Live) -> None:
         ("pay", "order-1", "null"),
         ("declined", "order-3", "null"),
         ("prices", "monday", "null"),
+        ("purchase", "p-1", "null"),
     ):
         live.create(workflow, instance, params)
     for workflow, instance, text in (
@@ -92,6 +105,8 @@ def set_scene(live: Live) -> None:
         ("pay", "order-1", "call bank"),
         ("declined", "order-3", "errored"),
         ("prices", "monday", "go"),
+        ("purchase", "p-1", "waiting"),
+        ("signature", "s-1", "waiting"),
     ):
         live.until(workflow, instance, text)
     live.ok("send-event", "-w", "fulfil", "-i", "order-1", "-t", "aproval", "--payload", '{"by": "ann"}')
@@ -116,7 +131,7 @@ def commands(text: str) -> list[tuple[str, str]]:
 
 def masked(text: str) -> str:
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})?", "TIME", text)
-    return re.sub(r"(\(in|after)( \d+ (days?|h|min|s|ms))+", r"\1 A WHILE", text)
+    return re.sub(r"(\(in|after|since)( \d+ (days?|h|min|s|ms))+", r"\1 A WHILE", text)
 
 
 @pytest.mark.timeout(240)
@@ -137,5 +152,15 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
 def test_the_page_speaks_of_every_common_failure() -> None:
     text = PAGE.read_text()
 
-    for word in ("NON_DETERMINISTIC", "retry", "no workflow", "paused", "waiting for an event", "waiting for a worker"):
+    for word in (
+        "NON_DETERMINISTIC",
+        "retry",
+        "no workflow",
+        "paused",
+        "waiting for an event",
+        "waiting for a worker",
+        "waiting for child",
+        "waiting for message",
+        "linked to",
+    ):
         assert word in text

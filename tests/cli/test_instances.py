@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import shlex
 import subprocess
 from collections.abc import Iterator
 
@@ -48,7 +49,8 @@ def untimed(text: str) -> list[str]:
 def test_workflows_are_listed_in_their_order(live: Live) -> None:
     done = live.run("workflows", "list")
 
-    assert done.stdout.split() == ["WORKFLOW", "fulfil", "greet", "refuses", "hopeless", "talks", "chatters"]
+    names = ["fulfil", "greet", "refuses", "hopeless", "talks", "chatters", "renting", "stubborn", "helper", "boss"]
+    assert done.stdout.split() == ["WORKFLOW", *names]
 
 
 def test_an_order_from_its_start_to_its_end(live: Live) -> None:
@@ -177,6 +179,90 @@ def test_lists_are_filtered_and_paged(live: Live) -> None:
     assert live.ok("list", "-w", "greet", "--status", "paused") == "No paused instances of greet.\n"
 
 
+def test_lists_are_searched_by_attributes(live: Live) -> None:
+    for number, customer in enumerate(["bob", "bob", "bob", "christine"]):
+        live.create("renting", f"r-{number}", f'"{customer}"')
+        live.until("renting", f"r-{number}", "rent")
+
+    def found(*searches: str) -> list[str]:
+        shown = live.ok("list", "-w", "renting", *(word for one in searches for word in ("--search", one)))
+        return re.findall(r"^r-\d", shown, re.MULTILINE)
+
+    assert found("customer=bob") == ["r-2", "r-1", "r-0"]
+    assert found("customer=christine", "days=9", "tags=red") == ["r-3"]
+    assert found("days=>3") == found("days=>=9") == found('customer=>"bob"') == ["r-3"]
+    assert found("days=<=3", "tags=car") == ["r-2", "r-1", "r-0"]
+    assert found('days="9"') == found("customer=bob", "days=9") == found("customer=a=b&c é") == []
+    nobody = live.ok("list", "-w", "renting", "--search", "customer=nobody")
+    assert nobody == "No instances of renting with these attributes.\n"
+
+
+def test_a_search_goes_on_with_the_command_that_is_shown(live: Live) -> None:
+    for number in range(3):
+        live.create("renting", f"page-{number}", '"dora o\'neill"')
+        live.until("renting", f"page-{number}", "rent")
+
+    search = ("--search", "customer=dora o'neill", "--search", "days=>=12")
+    first = live.ok("list", "-w", "renting", "--page-size", "2", "--status", "waiting", *search)
+    [again] = re.findall(r"^  holdfast (.*)$", first, re.MULTILINE)
+    second = live.run(*shlex.split(again)).stdout
+
+    assert re.findall(r"^page-\d", first, re.MULTILINE) == ["page-2", "page-1"]
+    assert re.findall(r"^page-\d", second, re.MULTILINE) == ["page-0"]
+
+
+@pytest.mark.parametrize("searches", [["customer"], ["=5"], [""], ["n=1", "n=2"], ["n=>=1", "n=<9"], ["n=\udcff"]])
+def test_a_search_written_wrong_is_a_mistake(live: Live, searches: list[str]) -> None:
+    done = live.run("instances", "list", "-w", "renting", *(word for one in searches for word in ("--search", one)))
+
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--search" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_what_a_run_says_of_itself_and_its_family_is_shown(live: Live) -> None:
+    live.create("renting", "say", '"eve"')
+    says = live.until("renting", "say", "rent")
+    assert '\nsearch     {"customer": "eve", "days": 3, "tags": ["car", "red"]}\n' in says
+    assert '\nmemo       {"note": "for eve"}\n' in says
+
+    live.create("boss", "1")
+    boss = live.until("boss", "1", "go")
+    assert re.search(r"\nchildren +helper/h-1 \(waiting\)\nlinks +helper/h-1\nmonitors +helper/h-1\n", boss)
+    assert "waiting for child 'helper/h-1' to end" in boss
+    helper = live.get("helper", "h-1")
+    assert re.search(r"^why +waiting for message 'leave' since .*; linked to boss/1$", helper, re.MULTILINE)
+    assert "\nstep       reply question from boss/1, completed\n" in helper
+    assert "\nparent     boss/1\nlinks      boss/1\n" in helper
+    assert not re.search("^(attempt|summary|children|monitors|search|memo)", helper, re.MULTILINE)
+
+
+def test_a_history_tells_what_runs_did_to_each_other(live: Live) -> None:
+    live.create("boss", "2")
+    live.until("boss", "2", "go")
+    live.send("boss", "2", "go")
+    live.until("boss", "2", "complete")
+
+    told = untimed(live.ok("history", *of("2", "boss")))
+    for line in (
+        "TIME  child helper/h-2 began",
+        "TIME  link helper/h-2 began",
+        "TIME  link helper/h-2 completed after A WHILE",
+        "TIME  ask question of helper/h-2 began",
+        'TIME  helper/h-2 answered: "yes"',
+        'TIME  ask question of helper/h-2 completed after A WHILE: "yes"',
+        "TIME  send leave to helper/h-2 began",
+        "TIME  send leave to helper/h-2 completed after A WHILE",
+        "TIME  helper/h-2 ended: complete",
+        'TIME  child helper/h-2 completed after A WHILE: "bye"',
+    ):
+        assert line in told, line
+    assert "#" not in "".join(told)
+    helped = untimed(live.ok("history", *of("h-2", "helper")))
+    assert 'TIME  event question came from boss/2: {"may": "I"} (taken by listen question)' in helped
+    assert "TIME  reply question from boss/2 began" in helped
+
+
 # --- steering
 
 
@@ -209,15 +295,42 @@ def test_terminate_and_restart(live: Live) -> None:
     assert "Nothing has happened" in live.ok("history", *of("t-1"), "--run", "7")
 
 
-def test_cancel_does_what_the_server_can(live: Live) -> None:
-    start_order(live, "x-1")
+def test_cancel_lets_the_code_clean_up(live: Live) -> None:
+    live.create("renting", "x-1", '"ann"')
+    live.until("renting", "x-1", "rent")
 
-    done = live.run("instances", "cancel", *of("x-1"))
+    assert live.ok("cancel", *of("x-1", "renting")) == "renting/x-1 is asked to cancel.\n"
 
-    if done.returncode == 0:
-        assert done.stdout == "fulfil/x-1 is asked to end.\n"
-    else:
-        assert re.fullmatch(r"Request failed: 501 .* \(NOT_IMPLEMENTED\)\n", done.stderr)
+    assert re.search(r"\nwhy +cancelled: CancelledError: no reason", live.until("renting", "x-1", "cancelled"))
+    told = untimed(live.ok("history", *of("x-1", "renting")))
+    assert told[-5:] == [
+        "TIME  somebody asked the run to cancel",
+        "TIME  rent failed: CancelledError: workflow code cancelled 'rent'",
+        "TIME  release began",
+        'TIME  release completed after A WHILE: "car"',
+        "TIME  the run ended: cancelled: CancelledError: no reason given",
+    ]
+    again = live.run("instances", "cancel", *of("x-1", "renting"))
+    assert re.fullmatch(r"Request failed: 409 .* \(INSTANCE_TERMINAL\)\n", again.stderr)
+
+
+def test_cancel_with_a_reason_and_a_deadline(live: Live) -> None:
+    live.create("stubborn", "x-2")
+    live.until("stubborn", "x-2", "sit")
+
+    live.ok("cancel", *of("x-2", "stubborn"), "--reason", 'out of "stock" é', "--deadline", "200ms")
+
+    live.until("stubborn", "x-2", "terminated")
+    asked = 'somebody asked the run to cancel within 200 ms: out of "stock" é\n'
+    assert asked in live.ok("history", *of("x-2", "stubborn"))
+
+
+@pytest.mark.parametrize("deadline", ["soon", "-1", "nan", "1 parsec"])
+def test_a_deadline_that_is_none_is_a_mistake(live: Live, deadline: str) -> None:
+    done = live.run("instances", "cancel", *of("x-3", "stubborn"), "--deadline", deadline)
+
+    assert done.returncode == 2
+    assert "--deadline" in done.stderr
 
 
 def test_an_instance_without_an_id_gets_one(live: Live) -> None:

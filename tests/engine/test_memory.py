@@ -23,9 +23,20 @@ async def test_an_ended_run_leaves_no_circles_behind() -> None:
         await asyncio.sleep(0.001)
         return n
 
+    @app.workflow
+    async def dealing(ctx: Context) -> int:
+        child = await ctx.spawn(adding, 1)
+        await ctx.listen("go").receive()
+        await ctx.send(ctx.info.pid, "note")
+        await ctx.inbox.receive()
+        await ctx.events.receive()
+        return await child.result()
+
     async def finish() -> None:
         run = await app.start(adding, 5)
         assert await run.result(timeout=5) == 5
+        other = await app.start(dealing, messages=[("go", None)])
+        assert await other.result(timeout=5) == 1
 
     async with app:
         await finish()  # what is made once may be a circle

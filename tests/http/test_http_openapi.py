@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -17,6 +19,7 @@ from http_shop import make_shop
 from pydantic import BaseModel, Field
 
 from holdfast import BearerTokens, Context, Holdfast, Limits
+from holdfast.core.durations import MAX_MS
 
 BASE = "/api/workflows"
 
@@ -67,8 +70,8 @@ async def test_every_route_is_described_with_its_errors() -> None:
     assert document["openapi"].startswith("3.1")
     one = f"{BASE}/{{workflow}}/instances/{{instance_id}}"
     assert set(document["paths"]) == {
-        BASE, one, f"{one}/pause", f"{one}/resume", f"{one}/terminate", f"{one}/restart", f"{one}/events",
-        f"{one}/history", f"{one}/history/{{run}}", f"{BASE}/_runner/tick", f"{BASE}/_health",
+        BASE, one, f"{one}/pause", f"{one}/resume", f"{one}/terminate", f"{one}/restart", f"{one}/cancel",
+        f"{one}/events", f"{one}/history", f"{one}/history/{{run}}", f"{BASE}/_runner/tick", f"{BASE}/_health",
         f"{BASE}/_health/live", f"{BASE}/openapi.json",
         *(f"{BASE}/{name}/instances{rest}" for name in [d.name for d in make_shop()[0].registry]
           for rest in ("", "/batch")),
@@ -149,6 +152,65 @@ async def test_the_schema_of_an_input_takes_what_the_server_takes(annotation: An
                 assert documented.is_valid(value), value
             elif annotation not in UNSAYABLE:
                 assert not documented.is_valid(value), value
+
+
+CANCELS: list[Any] = [
+    {}, None, [], "x", {"reason": ""}, {"reason": "x" * 2000}, {"reason": "x" * 2001}, {"reason": None}, {"reason": 1},
+    {"deadlineMs": 0}, {"deadlineMs": 5.0}, {"deadlineMs": 1.5}, {"deadlineMs": -1}, {"deadlineMs": MAX_MS},
+    {"deadlineMs": MAX_MS + 1}, {"deadlineMs": True}, {"deadlineMs": "5"}, {"deadlineMs": None}, {"deadline": 5},
+    {"reason": "x", "deadlineMs": 5},
+]  # fmt: skip
+
+
+async def test_the_schema_of_a_cancel_takes_what_the_server_takes() -> None:
+    app, _ = make_shop()
+    document = await document_of(app)
+    cancel = document["paths"][f"{BASE}/{{workflow}}/instances/{{instance_id}}/cancel"]["post"]
+    assert cancel["requestBody"]["required"] is False
+    assert {"200", "400", "404", "409", "413", "415"} <= set(cancel["responses"])
+    documented = jsonschema_rs.validator_for(cancel["requestBody"]["content"]["application/json"]["schema"])
+
+    async with opened(app) as api:
+        await api.create("stubborn", id="s")
+        for body in CANCELS:
+            answer = await api.send("POST", "/stubborn/instances/s/cancel", content=json.dumps(body))
+            assert documented.is_valid(body) == (answer.status_code != 400), body
+
+
+async def test_a_search_is_described_by_its_names() -> None:
+    app, _ = make_shop()
+    document = await document_of(app)
+    listing = document["paths"][f"{BASE}/tagged/instances"]["get"]["parameters"]
+    [search] = [one for one in listing if one["name"] == "search"]
+    assert (search["in"], search["style"], search["explode"]) == ("query", "form", True)
+    assert sum(str(path).count("'explode'") for path in document["paths"].values()) == len([*app.registry])
+    documented = jsonschema_rs.validator_for(search["schema"])
+    [pattern] = search["schema"]["patternProperties"]
+
+    async with opened(app) as api:
+        for name in ("a", "_", "a.b-c", "A9", "k" * 64, "9", "-a", "", "a b", "é", "k" * 65):
+            answer = await api.send("GET", "/tagged/instances", params={f"search.{name}": "x"})
+            assert bool(re.search(pattern, f"search.{name}")) == (answer.status_code == 200), name
+        for value in ("", "x", "5", ">=5", '"', "x" * 1000, "x" * 1001):
+            answer = await api.send("GET", "/tagged/instances", params={"search.n": value})
+            assert documented.is_valid({"search.n": value}) == (answer.status_code == 200), value
+
+
+async def test_what_most_instances_do_not_have_is_optional() -> None:
+    parts = (await document_of(make_shop()[0]))["components"]["schemas"]
+
+    optional = {"attempt", "summary", "memo", "search", "parent", "children", "links", "monitors"}
+    assert optional == set(parts["Meta"]["properties"]) - set(parts["Meta"]["required"]) - {"currentStep"}
+    assert set(parts["Event"]["properties"]) - set(parts["Event"]["required"]) == {"sender"}
+
+
+async def test_every_command_is_linked_to_what_was_made() -> None:
+    document = await document_of(make_shop()[0])
+
+    links = document["paths"][f"{BASE}/order/instances"]["post"]["responses"]["200"]["links"]
+    one = f"{BASE}/{{workflow}}/instances/{{instance_id}}"
+    below = [operations for path, operations in document["paths"].items() if path.startswith(f"{one}/")]
+    assert {operations["post"]["operationId"] for operations in below if "post" in operations} <= set(links)
 
 
 async def test_limits_are_those_of_the_app() -> None:

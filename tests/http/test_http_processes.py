@@ -66,6 +66,13 @@ async def test_children_show_their_own_status_and_what_is_over_is_gone(h: Harnes
     assert (await company.get("/waiter/instances/friend"))["details"]["error"]["message"] == "enough"
 
 
+async def test_who_has_ended_is_watched_no_more(h: Harness, company: Api) -> None:
+    await company.post("/waiter/instances/friend/terminate")
+    await h.run_until_idle()
+
+    assert (await dealings(company, "boss", "b"))["monitors"] == ["helper/h"]
+
+
 async def test_what_a_start_says_of_a_run_is_shown(h: Harness, virtual: Api) -> None:
     memo = {"note": "handle with care", "nested": {"a": [1, None]}}
     await h.app.start("waiter", id="w", memo=memo, search={"n": 1, "ok": True, "tags": ["a", "b"]}, summary="a waiter")

@@ -12,6 +12,7 @@ import typer
 
 from holdfast.cli.options import InstanceId, WorkflowName, read_json, read_seconds, remote_command
 from holdfast.cli.remote import Remote
+from holdfast.core.show import shown
 
 instances = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
@@ -88,7 +89,10 @@ def list_instances(
     search: Annotated[
         list[str] | None,
         typer.Option(
-            "--search", metavar="KEY=VALUE", help="Only those with this attribute; KEY=>=5 compares. Repeatable."
+            "--search",
+            metavar="KEY=VALUE",
+            help="Only those with this attribute; total=>=100 compares, a number in double quotes is text. Repeat it "
+            "for several attributes.",
         ),
     ] = None,
     page_size: PageSize = None,
@@ -383,15 +387,27 @@ def _manage(
 
 
 def _attributes(texts: Sequence[str]) -> dict[str, str]:
+    """Texts such as ``total=>=100`` as parts of a query. What the value means is for the server to say."""
     found: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or not key:
-            raise _bad_search(f"{shown(text)} is not of the form KEY=VALUE")
-        if f"search.{key}" in found:
-            raise _bad_search(f"{key} is there twice; one comparison for each attribute")
+        problem = None
+        if not key or not equals or not _is_utf8(text):
+            problem = f"{shown(text)} is not of the form KEY=VALUE"
+        elif f"search.{key}" in found:
+            problem = f"{shown(key)} is given twice; one value or comparison for each"
+        if problem is not None:
+            raise typer.BadParameter(problem, param_hint="'--search'")
         found[f"search.{key}"] = value
     return found
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _json_object(**fields: str | None) -> str:

@@ -105,6 +105,14 @@ def error_text(error: Fields) -> str:
     return f"{name}: {message}" if name and message else name or message
 
 
+def step_name(step: Fields) -> str:
+    """Its key; of what a run did to others, for which the engine made the key, what and to whom."""
+    key, kind, name = (one_line(step.text(field)) for field in ("stepKey", "type", "name"))
+    if key.startswith("#") and kind not in ("do", "sleep", "waitForEvent"):
+        return f"{kind} {name}"
+    return key or name
+
+
 def command(*words: str) -> Text:
     """A command to try next, ready to be copied."""
     return Text("  " + safe(shlex.join(words)), style="bold")

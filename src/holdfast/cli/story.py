@@ -12,12 +12,14 @@ from datetime import UTC, datetime, timedelta
 from rich.text import Text
 
 from holdfast.cli.safe import one_line
-from holdfast.cli.shown import brief, error_text, log_line, when
+from holdfast.cli.shown import brief, error_text, log_line, step_name, when
 from holdfast.cli.wire import Fields
 
 _LATER = datetime.max.replace(tzinfo=UTC)
 _FIRST, _LAST = -1, 1_000_000
 _MILLISECOND = timedelta(milliseconds=1)
+_WITH_RESULTS = ("do", "child", "ask", "version")
+"""Of the others the result only says that they were done."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +58,32 @@ def _of_run(run: Fields) -> Iterator[Moment]:
 
 def _of_events(events: Iterable[Fields]) -> Iterator[Moment]:
     for event in events:
-        sender = event.text("sender")
-        origin = f" from {one_line(sender)}" if sender else ""
-        text = f"event {one_line(event.text('type'))} came{origin}" + _value(event.any("payload"))
-        taker = event.text("consumedByStepKey")
-        if taker:
-            text += f" (taken by {one_line(taker)})"
-        elif event.time("deliveredAt") is None:
+        text = _of_engine(event) or _came(event)
+        if event.time("deliveredAt") is None:
             text += " (not taken yet)"
         yield Moment(event.time("createdAt"), (_FIRST, 0), Text(text, "magenta"))
+
+
+def _came(event: Fields) -> str:
+    sender, taker = one_line(event.text("sender")), one_line(event.text("consumedByStepKey"))
+    origin = f" from {sender}" if sender else ""
+    text = f"event {one_line(event.text('type'))} came{origin}" + _value(event.any("payload"))
+    return f"{text} (taken by {taker})" if taker else text
+
+
+def _of_engine(event: Fields) -> str | None:
+    """An event that the engine itself sent, in words."""
+    kind, payload, sender = event.text("type"), event.fields("payload"), one_line(event.text("sender"))
+    if kind == "@cancel":
+        reason, deadline = one_line(payload.text("reason")), payload.number("deadlineMs")
+        within = "" if deadline is None else f" within {_described(deadline)}"
+        return f"{sender or 'somebody'} asked the run to cancel{within}" + (f": {reason}" if reason else "")
+    if kind == "@exit" and sender:
+        error = error_text(payload.fields("error")) or one_line(payload.text("note"))
+        return f"{sender} ended: {one_line(payload.text('status'))}" + (f": {error}" if error else "")
+    if kind == "@reply" and sender:
+        return f"{sender} {'answered' if payload.true('ok') else 'refused'}{_value(payload.any('value'))}"
+    return None
 
 
 def _of_logs(logs: Iterable[Fields], steps: list[Fields]) -> Iterator[Moment]:
@@ -76,7 +95,7 @@ def _of_logs(logs: Iterable[Fields], steps: list[Fields]) -> Iterator[Moment]:
 
 def _of_step(number: int, step: Fields) -> Iterator[Moment]:
     if step.text("status") == "pending" and not step.number("attempts"):
-        yield Moment(None, (number, 0), Text(f"{_name(step)} is still to come", "dim"))
+        yield Moment(None, (number, 0), Text(f"{step_name(step)} is still to come", "dim"))
         return
     yield Moment(step.time("createdAt"), (number, 0), Text(_beginning(step)))
     end = _end(step)
@@ -84,19 +103,13 @@ def _of_step(number: int, step: Fields) -> Iterator[Moment]:
         yield Moment(step.time("updatedAt"), (number, 2), end)
 
 
-def _name(step: Fields) -> str:
-    """A key that the engine made says less than the name."""
-    key = step.text("stepKey")
-    return one_line(step.text("name") if key.startswith("#") or not key else key)
-
-
 def _beginning(step: Fields) -> str:
-    name, kind = _name(step), step.text("type")
+    name, kind = step_name(step), step.text("type")
     if kind == "sleep":
         return f"{name}: sleeps{_until(step)}"
     if kind == "waitForEvent":
         return f"{name}: waits for an event of type {one_line(step.text('waitEventType'))}{_until(step)}"
-    return f"{name} began" if kind == "do" else f"{name} ({one_line(kind)}) began"
+    return f"{name} began"
 
 
 def _until(step: Fields) -> str:
@@ -109,21 +122,22 @@ def _end(step: Fields) -> Text | None:
     if status == "completed":
         return Text(_completion(step), "green")
     if status == "errored":
-        return Text(f"{_name(step)} failed{_attempt(step)}: {error_text(step.fields('error'))}", "red")
+        return Text(f"{step_name(step)} failed{_attempt(step)}: {error_text(step.fields('error'))}", "red")
     if step.time("nextRetryAt") is not None:
         retry = f"; tries again at {when(step.time('nextRetryAt'))}"
-        return Text(f"{_name(step)} failed{_attempt(step)}: {error_text(step.fields('error'))}{retry}", "yellow")
+        return Text(f"{step_name(step)} failed{_attempt(step)}: {error_text(step.fields('error'))}{retry}", "yellow")
     if (step.number("attempts") or 0) > 1:
-        return Text(f"{_name(step)} runs again{_attempt(step)}", "cyan")
+        return Text(f"{step_name(step)} runs again{_attempt(step)}", "cyan")
     return None
 
 
 def _completion(step: Fields) -> str:
     if step.text("type") == "sleep":
-        return f"{_name(step)}: slept"
+        return f"{step_name(step)}: slept"
     if step.text("type") == "waitForEvent":
-        return f"{_name(step)}: got its event"
-    return f"{_name(step)} completed{_attempt(step)}{_duration(step)}{_value(step.any('result'))}"
+        return f"{step_name(step)}: got its event"
+    value = step.any("result") if step.text("type") in _WITH_RESULTS else None
+    return f"{step_name(step)} completed{_attempt(step)}{_duration(step)}{_value(value)}"
 
 
 def _attempt(step: Fields) -> str:
@@ -137,12 +151,16 @@ def _attempt(step: Fields) -> str:
 
 
 def _duration(step: Fields) -> str:
-    from holdfast.core.durations import describe  # noqa: PLC0415
-
     began, ended = step.time("createdAt"), step.time("updatedAt")
     if began is None or ended is None or ended < began:
         return ""
-    return f" after {describe((ended - began) // _MILLISECOND)}"
+    return f" after {_described((ended - began) // _MILLISECOND)}"
+
+
+def _described(milliseconds: int) -> str:
+    from holdfast.core.durations import describe  # noqa: PLC0415
+
+    return describe(milliseconds)
 
 
 def _value(value: object) -> str:

@@ -21,6 +21,7 @@ from holdfast.cli.shown import (
     log_line,
     pairs,
     show_table,
+    step_name,
     table,
     when,
     when_utc,
@@ -36,7 +37,7 @@ _SHOWN = 10
 def show_list(answer: Fields, workflow: str, status: str | None, search: Sequence[str] = ()) -> None:
     out, found = console(), answer.list("instances")
     if not found:
-        out.print(line(f"No {status or ''} instances of {workflow}."))
+        out.print(line(f"No {status or ''} instances of {workflow}{' with these attributes' if search else ''}."))
         return
     rows, columns = [_row(item) for item in found], ["ID", "STATUS", "CREATED (UTC)", "ERROR"]
     if not any(error for *_, error in rows):
@@ -100,7 +101,8 @@ def _dealings(meta: Fields) -> Iterator[tuple[str, Text]]:
 
 def _step(step: Fields) -> Text:
     """The current step on one line: what it is, how far, and what it waits for."""
-    text = line(step.text("stepKey")).append(f" ({one_line(step.text('type'))}), ")
+    name, key = step_name(step), one_line(step.text("stepKey"))
+    text = line(name).append(f" ({one_line(step.text('type'))}), " if name == key else ", ")
     text.append_text(coloured(step.text("status")))
     if step.text("type") == "do":
         most = step.number("maxAttempts")

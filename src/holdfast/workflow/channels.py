@@ -218,6 +218,7 @@ async def _first_to_come(cases: tuple[Case, ...]) -> Selected:
         for waiter in waiters:
             waiter.channel._receivers.pop(waiter, None)  # noqa: SLF001
             waiter.channel._senders.pop(waiter, None)  # noqa: SLF001
+            del waiter.future  # whose result names the waiter: a circle
     channel = won.waiter.channel
     received = won.ok and isinstance(won.waiter.case, Channel)
     return Selected(channel, channel._received(won.value) if received else won.value, won.ok)  # noqa: SLF001

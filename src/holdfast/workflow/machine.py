@@ -21,7 +21,7 @@ from typing import Any, Protocol
 from holdfast.core import codec, durations, failure
 from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
-from holdfast.core.model import Level, Status, StepType, from_ms
+from holdfast.core.model import Level, StepType, from_ms
 from holdfast.core.names import check_step_name
 from holdfast.errors import (
     DuplicateStepError,
@@ -39,8 +39,6 @@ from holdfast.kernel.options import NO_OPTIONS, RunOptions
 from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import (
     CANCEL,
-    EXIT,
-    REPLY,
     Act,
     Answer,
     Deed,
@@ -63,13 +61,11 @@ from holdfast.workflow.loop import Nobody, WorkflowLoop, WorkflowTimer
 from holdfast.workflow.mailbox import Mailbox
 from holdfast.workflow.past import Past
 from holdfast.workflow.portrait import Portrait
+from holdfast.workflow.post import MORE, Place, Post
 from holdfast.workflow.processes import Processes
 from holdfast.workflow.steps import StepSpec
 from holdfast.workflow.tries import Tries
 
-_SYSTEM = "@"
-_MORE = 1
-"""In place of the attempts of an arrival: the next one comes before the code runs."""
 _ANONYMOUS = "#"
 """Keys of timers without a name begin with it. No key of a step does: a name before ``#2`` is never empty."""
 
@@ -128,8 +124,7 @@ class Machine:
         self._unsent: list[AskedAct] = []
         self._acting: list[Act] = []
         """Written with the last commit; what came of them is not known yet."""
-        self._mailbox: Mailbox | None = None
-        self._processes: Processes | None = None
+        self._post = Post(self._agenda, self._make_mailbox, self._make_processes)
 
         self._wall_ms = 0
         self._news = News()
@@ -188,6 +183,8 @@ class Machine:
             # Nothing but the garbage collector would find its way through these circles.
             self._main = None
             self.loop.host = Nobody()
+            self._post.dissolve()
+            del self._post
 
     # --- asked by workflow code
 
@@ -285,18 +282,20 @@ class Machine:
 
     @property
     def mailbox(self) -> Mailbox:
-        if self._mailbox is None:
-            self._mailbox = Mailbox(self._consume, self.look)
-        return self._mailbox
+        return self._post.mailbox
 
     @property
     def processes(self) -> Processes:
-        if self._processes is None:
-            program = self.program
-            self._processes = Processes(
-                self, self._requests, self._consume, trap_links=program.trap_links, raises=program.raises_cancel
-            )
-        return self._processes
+        return self._post.processes
+
+    def _make_mailbox(self) -> Mailbox:
+        return Mailbox(self._consume, self.look)
+
+    def _make_processes(self) -> Processes:
+        program = self.program
+        return Processes(
+            self, self._requests, self._consume, trap_links=program.trap_links, raises=program.raises_cancel
+        )
 
     def numbered(self, kind: StepType, name: str) -> str:
         base = f"{_ANONYMOUS}{kind} {name}"
@@ -535,24 +534,13 @@ class Machine:
                 self._observe(self._tries.refused(refused, now_ms, self._position + 1), None)
                 continue
             asked = agenda.due_wait(now_ms)
-            mail = self._wanted_mail()
+            mail = self._post.wanted()
             if mail is not None and (asked is None or mail.created_at <= asked.due):
                 self._deliver_mail(mail, None if asked is None else asked.due)
             elif asked is not None:
                 self._deliver_time(asked, now_ms)
             else:
                 return
-
-    def _wanted_mail(self) -> Mail | None:
-        found = self._agenda.wanted_mail(self._may_arrive)
-        if self._mailbox is not None:
-            # It came for somebody who listened, and now somebody waits for it.
-            arrived = (self._mailbox.oldest(topic) for topic in self._agenda.topics)
-            found = min((mail for mail in (found, *arrived) if mail is not None), key=_number, default=None)
-        return found
-
-    def _may_arrive(self, topic: str) -> bool:
-        return topic.startswith(_SYSTEM) or (self._mailbox is not None and self._mailbox.has_room(topic))
 
     def _deliver_mail(self, mail: Mail, due: int | None) -> None:
         wait = self._agenda.hand_over(mail)
@@ -565,42 +553,14 @@ class Machine:
 
     def _deliver_arrival(self, mail: Mail, due: int | None) -> None:
         """Mail comes to a channel. What is there at the same time comes along before the code looks."""
-        fact = self._arrival(mail)
+        fact = self._post.arrival(mail, Place(self._position + 1, self._wall_ms), self._begun)
         self._reach(fact)
-        self._arrive(mail)
-        following = self._wanted_mail() if not mail.type.startswith(_SYSTEM) else None
-        if following is not None and self._comes_along(following, due):
-            self._news.facts.append(fact._replace(attempts=_MORE))
+        self._post.arrive(mail)
+        if self._post.goes_on(mail, due):
+            self._news.facts.append(fact._replace(attempts=MORE))
         else:
             self._news.facts.append(fact)
             self._run()
-
-    def _comes_along(self, mail: Mail, due: int | None) -> bool:
-        in_time = due is None or mail.created_at <= due
-        return in_time and not mail.type.startswith(_SYSTEM) and mail.type not in self._agenda.topics
-
-    def _arrival(self, mail: Mail) -> Fact:
-        """The fact that mail has come. Where somebody knows under which key it was asked for, it has that key."""
-        key, kind, ok = mail_key(mail.n), StepType.MESSAGE, True
-        if mail.type == EXIT and (child := self.processes.key_of(mail)) is not None:
-            key, kind, ok = child, StepType.CHILD, codec.plain(mail.payload)["status"] == Status.COMPLETE
-        elif mail.type == REPLY and (asked := self.processes.asked_under(mail)) is not None:
-            key, kind, ok = asked, StepType.ASK, codec.plain(mail.payload)["ok"]
-        name = self._begun[key].name if key in self._begun else None
-        return Fact(
-            FactState.RESULT, key, 0, kind, self._wall_ms, mail.created_at,
-            seq=self._position + 1, ok=ok, name=name, event=mail.n, event_type=mail.type,
-        )  # fmt: skip
-
-    def _arrive(self, mail: Mail) -> None:
-        if mail.type == EXIT:
-            self.processes.exited(mail)
-        elif mail.type == REPLY:
-            self.processes.replied(mail)
-        elif mail.type == CANCEL:
-            self.processes.cancel_asked(mail)
-        else:
-            self.mailbox.arrive(mail)
 
     def _consume(self, mail: Mail, by: str) -> None:
         self.history_length += 1
@@ -628,15 +588,15 @@ class Machine:
         self._reach(fact)
         if fact.event is not None and fact.kind != StepType.WAIT:
             self._agenda.arrived(fact.event)
-            self._arrive(self._past.mail[fact.event])
-            if fact.attempts != _MORE:
+            self._post.arrive(self._past.mail[fact.event])
+            if fact.attempts != MORE:
                 self._run()
             return
         self.history_length += 1
         self.history_size += len(fact.value or b"")
         (self._begun if fact.state == FactState.START else self._settled)[fact.key] = fact
-        if fact.event is not None and self._mailbox is not None:
-            self._mailbox.take(self._live.get(fact.key) or self._past.mail[fact.event])
+        if fact.event is not None:
+            self._post.taken(self._live.get(fact.key) or self._past.mail[fact.event])
         asked = self._asked.pop(fact.key, None)
         if asked is None:
             return  # not asked for yet: it waits until it is
@@ -699,7 +659,7 @@ class Machine:
             cancelled=taken(news.cancelled),
             wake_at=wake_at,
             retrying=retrying,
-            topics=self._agenda.topics if self._mailbox is None else self._agenda.topics | self._mailbox.awaited,
+            topics=self._post.topics,
             end=end,
             started_at=started_at,
         )
@@ -733,8 +693,8 @@ class Machine:
             return Park(f"NON_DETERMINISTIC: {self._diverged}")
         if self._ended:
             end = self._ending().of(self._main, self._fatal)
-            if self._processes is not None and end.next is not None and end.next.continues:
-                self._processes.pass_on()
+            if end.next is not None and end.next.continues:
+                self._post.pass_on()
             self.loop.report_unseen()
             self._report_unstarted()
             return end
@@ -747,12 +707,7 @@ class Machine:
 
     def _stuck_with_history(self) -> bool:
         """The code waits for nothing that can ever happen, and there are results it did not ask for."""
-        return not self._asked and bool(self._unasked()) and not self._waits_for_others()
-
-    def _waits_for_others(self) -> bool:
-        if self._processes is not None and self._processes.waiting:
-            return True
-        return self._mailbox is not None and bool(self._mailbox.awaited)
+        return not self._asked and bool(self._unasked()) and not self._post.awaited
 
     def _unasked(self) -> list[str]:
         return [key for key in self._settled if key not in self._kinds and not key.startswith(_ANONYMOUS)]
@@ -781,14 +736,6 @@ class Machine:
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
-
-
-def mail_key(n: int) -> str:
-    return f"{_ANONYMOUS}{StepType.MESSAGE} {n}"
-
-
-def _number(mail: Mail) -> int:
-    return mail.n
 
 
 def _waited(fact: Fact) -> int:

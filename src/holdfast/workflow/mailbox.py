@@ -115,6 +115,11 @@ class Mailbox:
                 del self._listeners[topic]
                 self._keep(listener.take_back())
 
+    def dissolve(self) -> None:
+        """Nobody listens any more, and nobody hears of it."""
+        self._listeners.clear()
+        self._inbox = None
+
     def arrive(self, mail: Mail) -> None:
         channel = self._channel(mail.type)
         if channel is None:

@@ -462,6 +462,9 @@ class Processes:
             self._events.put(event, mail)
         return mail is not None
 
+    def dissolve(self) -> None:
+        self._events = None
+
     def pass_on(self) -> None:
         """The run continues as a new one, which is to be told of what nobody has looked at here."""
         for event, _ in self._early:

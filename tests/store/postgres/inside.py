@@ -46,6 +46,7 @@ class Proxy:
         self._server = server
         self._at: bytes | None = None
         self._how = Cut.BEFORE
+        self._skip = 0
         self._down = False
         self._stays_down = False
         self._lines: set[asyncio.StreamWriter] = set()
@@ -62,9 +63,13 @@ class Proxy:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
-    def cut(self, at: str | bytes, how: Cut, *, stays_down: bool = False) -> None:
-        """Break the next line on which the client says this, once. ``stays_down``: and let nobody in after that."""
+    def cut(self, at: str | bytes, how: Cut, *, stays_down: bool = False, skip: int = 0) -> None:
+        """Break the next line on which the client says this, once. ``stays_down``: and let nobody in after that.
+
+        ``skip``: not the first times it is said.
+        """
         self._at, self._how, self._stays_down = at if isinstance(at, bytes) else at.encode(), how, stays_down
+        self._skip = skip
 
     def back(self) -> None:
         self._down = False
@@ -93,7 +98,9 @@ class Proxy:
         client: asyncio.StreamWriter,
     ) -> None:
         while data := await _read(reader):
-            if self._at is not None and self._at in data:
+            if self._at is not None and self._at in data and self._skip:
+                self._skip -= 1
+            elif self._at is not None and self._at in data:
                 self._at = None
                 self.cuts += 1
                 self._down = self._stays_down

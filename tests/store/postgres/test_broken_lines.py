@@ -19,6 +19,7 @@ from holdfast.store.protocol import (
     Answer,
     Claimant,
     Deed,
+    Delivery,
     Finish,
     Letter,
     NewEvent,
@@ -28,6 +29,8 @@ from holdfast.store.protocol import (
     OnReuse,
     PageQuery,
     Park,
+    Release,
+    Signal,
     Statement,
     TaskRef,
     TerminateRun,
@@ -103,6 +106,51 @@ async def test_a_commit_is_applied_once(world: World, proxy: Proxy, how: Cut, th
     assert await world.keys(task.run) == ["precious"]
     assert len(await world.store.logs(PageQuery(task.run))) == 1
     assert len(await world.store.logs(PageQuery(other.run))) == 1
+
+
+@BOTH
+@pytest.mark.parametrize("then", [None, Finish(Status.COMPLETE), waiting("other"), waiting("go")], ids=str)
+@pytest.mark.parametrize("stays_down", [False, True])
+async def test_a_commit_of_one_fact_is_applied_once(
+    world: World, proxy: Proxy, how: Cut, then: Finish | Release | None, stays_down: bool
+) -> None:
+    task = await world.begin("a")
+    await world.store.send([NewEvent(FLOW, "a", "go"), NewEvent(FLOW, "a", "go")])
+    await world.store.signals("w1")  # so that nothing is in the way of the short way
+    commit = turn(task, facts=[result("precious", event=1)], deliveries=[Delivery(1, "precious", 1)], then=then, seen=1)
+    proxy.cut("precious", how, stays_down=stays_down)
+
+    if stays_down:
+        with pytest.raises(StoreUnavailableError):
+            await world.store.commit([commit])
+        proxy.back()
+    [answer] = await world.store.commit([commit])
+
+    assert proxy.cuts == 1
+    assert (answer.verdict, answer.due_now) == (Verdict.APPLIED, then == waiting("go"))
+    assert await world.keys(task.run) == ["precious"]
+    assert [mail.n for mail in await world.unread(task.run)] == [2]
+
+
+@BOTH
+@pytest.mark.parametrize("stays_down", [False, True])
+async def test_a_commit_for_which_the_short_way_is_too_short_is_applied_once(
+    world: World, proxy: Proxy, how: Cut, stays_down: bool
+) -> None:
+    task = await world.begin("a")
+    await world.send("go", "a")
+    commit = turn(task, facts=[result("precious")])
+    proxy.cut("precious", how, stays_down=stays_down, skip=1)
+
+    if stays_down:
+        with pytest.raises(StoreUnavailableError):
+            await world.store.commit([commit])
+        proxy.back()
+    [answer] = await world.store.commit([commit])
+
+    assert proxy.cuts == 1
+    assert (answer.verdict, answer.signal) == (Verdict.APPLIED, Signal.MAIL)
+    assert await world.keys(task.run) == ["precious"]
 
 
 async def test_the_answer_is_that_of_the_first_time(world: World, proxy: Proxy) -> None:

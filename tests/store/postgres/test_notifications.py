@@ -26,6 +26,12 @@ async def hearer(url: str, store: PostgresStore, clock: FakeClock) -> AsyncItera
     await hearer.close()
 
 
+@pytest.fixture(autouse=True)
+def meetings_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or a number would still move seconds after a store was opened."""
+    monkeypatch.setattr("holdfast.store.postgres.listener._AFTER_MEETING_S", (0.0, 0.05))
+
+
 async def _due(world: World) -> None:
     await world.start("new")
 
@@ -129,6 +135,56 @@ async def test_one_call_is_one_notification(world: World, store: PostgresStore, 
     await other.execute("SELECT 1")
 
     assert heard == [store._database._by]  # type: ignore[union-attr]
+
+
+async def test_who_is_alone_does_not_tell_of_single_writes(
+    world: World, store: PostgresStore, other: asyncpg.Connection
+) -> None:
+    heard: list[object] = []
+    await other.add_listener("holdfast_holdfast", lambda *said: heard.append(said[3]))
+    await asyncio.sleep(0.15)  # others would have answered by now
+    assert store._listener.is_alone()
+
+    await world.start("a")
+    task = await world.begin("b")
+    await world.commit(task, facts=[result("s")], then=Finish(Status.COMPLETE))
+    await other.execute("SELECT 1")
+
+    assert heard == []
+
+
+async def test_nobody_is_alone_once_another_store_is_there(
+    store: PostgresStore, url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await asyncio.sleep(0.15)
+    assert store._listener.is_alone()
+
+    late = PostgresStore(url, clock=clock, random=SystemRandomness())
+    await late.open()
+    async with asyncio.timeout(5):
+        while store._listener.is_alone():
+            await asyncio.sleep(0.01)
+    await asyncio.sleep(0.15)
+    assert not late._listener.is_alone()
+
+    await late.close()
+    monkeypatch.setattr("holdfast.store.postgres.listener._FORGET_S", 0.05)
+    await asyncio.sleep(0.1)
+    assert store._listener.is_alone()
+
+
+async def test_after_a_meeting_both_look_for_what_the_other_wrote_before(
+    store: PostgresStore, url: str, clock: FakeClock
+) -> None:
+    number = await _quiet(store)
+    late = PostgresStore(url, clock=clock, random=SystemRandomness())
+    await late.open()
+    first = await late.changed(None)
+
+    async with asyncio.timeout(0.9):
+        assert await store.changed(number) != number
+        assert await late.changed(first) != first
+    await late.close()
 
 
 async def test_ones_own_writes_are_not_heard(world: World, store: PostgresStore) -> None:

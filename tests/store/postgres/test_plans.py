@@ -51,10 +51,13 @@ class Reading:
     def __init__(self, connection: asyncpg.Connection, world: World) -> None:
         self._connection = connection
         self._world = world
+        self._flush = "SELECT pg_stat_force_next_flush()"
+        if connection.get_server_version().major < 15:
+            self._flush = "SELECT pg_sleep(0.6)"  # so old that it is done by itself after the next statement
 
     async def of(self, work: Callable[[Tx, Any], Awaitable[object]], argument: Any, *, scans: bool = False) -> int:
         """How many rows; a scan of a whole table is a failure, unless they are so small that it is the quickest."""
-        await self._connection.execute("SELECT pg_stat_force_next_flush()")  # or earlier calls would be counted too
+        await self._connection.execute(self._flush)  # or earlier calls would be counted too
         await self._connection.execute("BEGIN")
         tx = Tx(self._connection, "holdfast", await self._world.now(), "me")
         await work(tx, argument)

@@ -82,9 +82,9 @@ async def test_a_statement_cannot_end_the_transaction(world: World, task: TaskRe
 async def test_what_a_statement_sets_is_gone_with_it(world: World, task: TaskRef) -> None:
     await world.commit(task, statements=[Statement("SELECT set_config('synchronous_commit', 'off', true)", ())])
     for _ in range(8):
-        await world.commit(task, statements=[Statement("SET statement_timeout = 1", ())])
+        await world.commit(task, statements=[Statement("SET statement_timeout = 60000", ())])
         live = await world.store.begin()
-        await live.execute("SET statement_timeout = 1", ())
+        await live.execute("SET statement_timeout = 60000", ())
         await world.commit(task, transaction=live)
     for _ in range(8):
         live = await world.store.begin()

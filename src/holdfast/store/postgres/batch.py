@@ -97,8 +97,21 @@ async def _short(tx: Tx, batch: Batch) -> Committed | None:
         [(event, key, at)] = observed.deliveries
         delivery = (event, packed(key), at)
     sql = statements("commit", tx.schema)["commit_one"]
-    asked = (tx.now, tx.by, *batch.receipt, *one.task, *fact, *delivery, one.started_at, *_what_comes(next_), one.seen)
-    done: int = await tx.connection.fetchval(sql, *asked, batch.token, tx.again or batch.again)
+    done: int = await tx.connection.fetchval(
+        sql,
+        tx.now,
+        tx.by,
+        *batch.receipt,
+        *one.task,
+        *fact,
+        *delivery,
+        one.started_at,
+        *_what_comes(next_),
+        one.seen,
+        batch.token,
+        tx.again or batch.again,
+        tx.quiet,
+    )
     return None if done == 0 else _PLAIN if done == 1 else _DUE
 
 

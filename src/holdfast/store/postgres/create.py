@@ -59,8 +59,8 @@ async def create(tx: Tx, runs: Sequence[Making]) -> list[Created]:
 
 async def _create_one(tx: Tx, one: Making) -> Created | None:
     """None: its id is taken, or an earlier try has made it."""
-    row = await tx.connection.fetchrow(statements("create", tx.schema)["create_one"], tx.now, tx.by, *_row(one))
-    run, at = row
+    sql = statements("create", tx.schema)["create_one"]
+    run, at = await tx.connection.fetchrow(sql, tx.now, tx.by, *_row(one), tx.quiet)
     return None if run is None else created(Key(run, 0, run, at), one.new)
 
 

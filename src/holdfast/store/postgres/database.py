@@ -70,6 +70,7 @@ class Database:
         self._spent: list[str] = []
         self._lent: set[Connection] = set()
         """To steps, for their transactions."""
+        self.is_alone: Callable[[], bool] = lambda: False
 
     # --- life
 
@@ -92,8 +93,9 @@ class Database:
         """A connection of one's own."""
         return await self._another()
 
-    def tx(self, connection: Connection, *, again: bool = False) -> Tx:
-        return Tx(connection, self._schema, self._now(), self._by, again)
+    def tx(self, connection: Connection, *, again: bool = False, theirs: bool = False) -> Tx:
+        """``theirs``: the connection is the caller's, and nobody knows when the transaction is committed."""
+        return Tx(connection, self._schema, self._now(), self._by, again, not theirs and self.is_alone())
 
     # --- calls
 

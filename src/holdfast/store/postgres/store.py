@@ -109,7 +109,8 @@ class PostgresStore:
             migrated = await database.call(_migrate if migrate else _verify, None)
             self._guard = Guard(await database.call(_relations, None))
             await self._set_clock(database)
-            self._listener = Listener(database.connect, channel(self._schema), by, self._random)
+            self._listener = Listener(database.connect, channel(self._schema), by, self._random, self._local)
+            database.is_alone = self._listener.is_alone
             await self._listener.start()
         except BaseException:
             await database.close()
@@ -274,7 +275,7 @@ class PostgresStore:
         """On the caller's own connection."""
         database = self._in_use()
         try:
-            return await work(database.tx(await driver_connection(connection)), argument)
+            return await work(database.tx(await driver_connection(connection), theirs=True), argument)
         except DRIVER as error:
             raise translate(error, database.where) from error
 

@@ -41,6 +41,8 @@ class Tx:
     """The store that writes: others are told of it, and it is not told of its own writes."""
     again: bool = False
     """An earlier try of this call may have been done: its connection broke before the answer."""
+    quiet: bool = False
+    """No other store listens, so that a single write need not be told."""
 
 
 Work = Callable[[Tx, A], Awaitable[R]]

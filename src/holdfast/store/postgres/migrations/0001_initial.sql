@@ -513,7 +513,7 @@ END $$;
 CREATE FUNCTION {schema}.holdfast_send_one(
     p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT, p_type TEXT, p_payload BYTEA, p_sender BYTEA,
     p_dedup BYTEA, p_token BIGINT, p_ask BYTEA, p_owner TEXT, p_lease_ms BIGINT, p_queues TEXT, p_suspect INTEGER,
-    OUT woken BOOLEAN, OUT epoch BIGINT, OUT kind INTEGER, OUT lost BOOLEAN, OUT now BIGINT, OUT mail_n BIGINT[],
+    p_quiet BOOLEAN, OUT woken BOOLEAN, OUT epoch BIGINT, OUT kind INTEGER, OUT lost BOOLEAN, OUT now BIGINT, OUT mail_n BIGINT[],
     OUT mail_type TEXT[], OUT mail_payload BYTEA[], OUT mail_at BIGINT[], OUT mail_sender BYTEA[], OUT mail_ask BYTEA[],
     OUT mail_last BIGINT, OUT r {schema}.holdfast_run, OUT t {schema}.holdfast_task
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
@@ -571,7 +571,7 @@ BEGIN
     ELSIF woken AND v_due IS NOT TRUE THEN
         UPDATE {schema}.holdfast_task AS x SET run_at = now, kind = 0, bucket = 0 WHERE x.run = t.run AND x.unit = 0;
     END IF;
-    IF woken THEN
+    IF woken AND NOT p_quiet THEN
         PERFORM pg_notify('{channel}', p_by);
     END IF;
 END $$;
@@ -911,7 +911,7 @@ END $$;
 CREATE FUNCTION {schema}.holdfast_create_one(
     p_now BIGINT, p_by TEXT, p_token BIGINT, p_workflow TEXT, p_instance_id TEXT, p_kind TEXT, p_params BYTEA,
     p_queue TEXT, p_priority BIGINT, p_delay_ms BIGINT, p_seed BIGINT, p_owner TEXT, p_lease_ms BIGINT,
-    OUT run BIGINT, OUT at BIGINT
+    p_quiet BOOLEAN, OUT run BIGINT, OUT at BIGINT
 ) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 BEGIN
@@ -932,7 +932,7 @@ BEGIN
     VALUES (run, 0, p_workflow, p_queue, 1, 3, p_priority, at + p_delay_ms, p_owner,
             CASE WHEN p_owner IS NOT NULL THEN at + p_lease_ms END, CASE WHEN p_owner IS NULL THEN 0 ELSE 1 END, 0,
             false, 0, '');
-    IF p_owner IS NULL THEN
+    IF p_owner IS NULL AND NOT p_quiet THEN
         PERFORM pg_notify('{channel}', p_by);
     END IF;
 END $$;
@@ -1334,7 +1334,8 @@ END $$;
 -- The most common commit: one turn with one fact and at most one event consumed, which goes on, waits or ends the run.
 -- Half the time of the general one, which has to take fifty arrays apart. p_next: as there. 0, and nothing is done, if
 -- there is more to it: a signal, losses, an end that concerns others; 1 done; 2 done, and the task is due at once.
--- It leaves no receipt: the fact itself tells by p_token that it was done. p_again: an earlier try may have.
+-- It leaves no receipt: the fact itself tells by p_token that it was done. p_again: an earlier try may have. p_quiet: no
+-- other store listens.
 CREATE FUNCTION {schema}.holdfast_commit_one(
     p_now BIGINT, p_by TEXT, p_line INTEGER, p_n BIGINT, p_run BIGINT, p_unit BIGINT, p_owner TEXT, p_epoch BIGINT,
     p_state INTEGER, p_key BYTEA, p_fact_n BIGINT, p_kind TEXT, p_at BIGINT, p_started_at BIGINT, p_seq BIGINT,
@@ -1342,7 +1343,7 @@ CREATE FUNCTION {schema}.holdfast_commit_one(
     p_wake_at BIGINT, p_event_type TEXT, p_event BIGINT,
     p_d_event BIGINT, p_d_key BYTEA, p_d_at BIGINT, p_run_started_at BIGINT,
     p_next INTEGER, p_status TEXT, p_output BYTEA, p_error BYTEA, p_note BYTEA, p_run_at BIGINT, p_task_kind INTEGER,
-    p_bucket INTEGER, p_topics TEXT, p_seen BIGINT, p_token BIGINT, p_again BOOLEAN
+    p_bucket INTEGER, p_topics TEXT, p_seen BIGINT, p_token BIGINT, p_again BOOLEAN, p_quiet BOOLEAN
 ) RETURNS INTEGER LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
@@ -1412,7 +1413,7 @@ BEGIN
     IF v_due THEN
         UPDATE {schema}.holdfast_task SET run_at = v_now, kind = 0, bucket = 0 WHERE run = p_run AND unit = p_unit;
     END IF;
-    IF p_next = 1 OR v_due OR (p_next = 3 AND p_run_at <= v_now) THEN
+    IF NOT p_quiet AND (p_next = 1 OR v_due OR (p_next = 3 AND p_run_at <= v_now)) THEN
         PERFORM pg_notify('{channel}', p_by);
     END IF;
     RETURN CASE WHEN v_due THEN 2 ELSE 1 END;

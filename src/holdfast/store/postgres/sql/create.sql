@@ -5,4 +5,4 @@ SELECT ord, answer, run, number, instance, at, ended, woken, work
            $27, $28, $29, $30, $31, $32, $33, $34, $35));
 
 -- name: create_one
-SELECT run, at FROM {schema}.holdfast_create_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13);
+SELECT run, at FROM {schema}.holdfast_create_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);

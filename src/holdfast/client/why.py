@@ -1,0 +1,114 @@
+"""Why a run is where it is: one sentence for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.client.records import error_of
+from holdfast.core import durations, history
+from holdfast.core.model import (
+    Status,
+    StepRecord,
+    from_ms,
+)
+from holdfast.store.protocol import (
+    ANY_TOPIC,
+    Relations,
+    RunRecord,
+    Watch,
+)
+
+_SHOWN = 5
+"""How many runs a sentence names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reasons:
+    """What the sentence is made of."""
+
+    row: RunRecord
+    steps: Sequence[StepRecord]
+    relations: Relations
+    before: RunRecord | None
+    """The run before this one, if this one waits for its start."""
+
+
+def why(reasons: Reasons, now: int, *, known: bool) -> str:
+    """``known``: this process itself could run it."""
+    row, relations = reasons.row, reasons.relations
+    return _state(reasons, now, known=known) + _after(reasons.before) + _linked(row, relations)
+
+
+def _state(reasons: Reasons, now: int, *, known: bool) -> str:
+    row = reasons.row
+    if row.status.terminal:
+        return _why_ended(row)
+    if row.pausing:
+        return "a pause was asked for; it takes effect when the step in flight has ended"
+    if row.status is Status.PAUSED:
+        return f"paused: {row.note}" if row.note else "paused by a person; resume it to go on"
+    clauses = history.why_waiting(list(reasons.steps), now), _awaited(row, reasons.steps, now)
+    waiting = "; ".join(filter(None, clauses))
+    if row.owner is not None:
+        return waiting or "running workflow code or its first step"
+    if row.run_at is None:
+        return waiting or _never_due(reasons.relations)
+    if row.run_at > now:
+        return waiting or _why_later(row)
+    if not known:
+        return f"due, but this process has no workflow {row.workflow!r} registered; a worker that has must take it"
+    return f"due, and waiting for a worker of queue {row.queue!r}"
+
+
+def _never_due(relations: Relations) -> str:
+    if relations.watches:
+        return f"waiting for {_watched(relations)} to end, or for a cancellation"
+    return "waiting for something inside the workflow that nothing outside will bring about"
+
+
+def _why_ended(row: RunRecord) -> str:
+    error = error_of(row)
+    if error is not None:
+        return f"{row.status.value}: {error.name}: {error.message}"
+    return f"{row.status.value}: {row.note}" if row.note else row.status.value
+
+
+def _why_later(row: RunRecord) -> str:
+    """It is due in a while, and has no step that says why."""
+    when = f"{from_ms(row.run_at or 0):%Y-%m-%d %H:%M:%S} UTC"
+    if row.started_at is not None:
+        return f"due at {when}"
+    if row.attempt > 1:
+        return f"waiting for attempt {row.attempt} of the workflow at {when}"
+    return f"waiting for its start at {when}"
+
+
+def _awaited(row: RunRecord, steps: Sequence[StepRecord], now: int) -> str:
+    """The messages that the code waits for, as far as it does not by steps."""
+    topics = sorted(row.topics - {step.wait_event_type for step in steps})
+    if not topics or row.owner is not None:
+        return ""
+    since = durations.describe(max(0, now - row.updated_at))
+    if ANY_TOPIC in topics:
+        return f"waiting for a message since {since}"
+    return f"waiting for message {' or '.join(map(repr, topics))} since {since}"
+
+
+def waits_for_start(row: RunRecord) -> bool:
+    return row.number > 0 and row.started_at is None and not row.status.terminal
+
+
+def _after(before: RunRecord | None) -> str:
+    """How the last attempt, or the last tick of a schedule, came out."""
+    return "" if before is None else f"; run {before.number} was {_why_ended(before)}"
+
+
+def _watched(relations: Relations) -> str:
+    pids = [pid for pid, _ in relations.watches]
+    return ", ".join(pids[:_SHOWN]) + (" …" if len(pids) > _SHOWN else "")
+
+
+def _linked(row: RunRecord, relations: Relations) -> str:
+    links = [pid for pid, watch in relations.watches if watch & Watch.LINK][:_SHOWN]
+    return f"; linked to {', '.join(links)}" if links and not row.status.terminal else ""
