@@ -79,7 +79,6 @@ async def signature(ctx: Context) -> str:
 @app.workflow
 async def purchase(ctx: Context) -> str:
     child = await ctx.spawn(signature, id="s-1", link=True)
-    await ctx.send(child.pid, "reminder", "please")
     return await child.result()
 """
 NEW_CODE = APP.replace('ctx.do("feed", charge, "prices")', 'ctx.wait_for_event("feed", type="feed")')

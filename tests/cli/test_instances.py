@@ -246,13 +246,11 @@ def test_a_history_tells_what_runs_did_to_each_other(live: Live) -> None:
     told = untimed(live.ok("history", *of("2", "boss")))
     for line in (
         "TIME  child helper/h-2 began",
-        "TIME  link helper/h-2 began",
-        "TIME  link helper/h-2 completed after A WHILE",
+        "TIME  link helper/h-2: done",
         "TIME  ask question of helper/h-2 began",
         'TIME  helper/h-2 answered: "yes"',
         'TIME  ask question of helper/h-2 completed after A WHILE: "yes"',
-        "TIME  send leave to helper/h-2 began",
-        "TIME  send leave to helper/h-2 completed after A WHILE",
+        "TIME  send leave to helper/h-2: done",
         "TIME  helper/h-2 ended: complete",
         'TIME  child helper/h-2 completed after A WHILE: "bye"',
     ):
@@ -260,7 +258,7 @@ def test_a_history_tells_what_runs_did_to_each_other(live: Live) -> None:
     assert "#" not in "".join(told)
     helped = untimed(live.ok("history", *of("h-2", "helper")))
     assert 'TIME  event question came from boss/2: {"may": "I"} (taken by listen question)' in helped
-    assert "TIME  reply question from boss/2 began" in helped
+    assert "TIME  reply question from boss/2: done" in helped
 
 
 # --- steering

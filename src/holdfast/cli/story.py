@@ -18,8 +18,8 @@ from holdfast.cli.wire import Fields
 _LATER = datetime.max.replace(tzinfo=UTC)
 _FIRST, _LAST = -1, 1_000_000
 _MILLISECOND = timedelta(milliseconds=1)
-_WITH_RESULTS = ("do", "child", "ask", "version")
-"""Of the others the result only says that they were done."""
+_LASTING = ("do", "sleep", "waitForEvent", "child", "ask")
+"""Steps with a beginning and an end; what a run did to others is done at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,9 @@ def _of_step(number: int, step: Fields) -> Iterator[Moment]:
     if step.text("status") == "pending" and not step.number("attempts"):
         yield Moment(None, (number, 0), Text(f"{step_name(step)} is still to come", "dim"))
         return
+    if step.text("type") not in _LASTING and step.text("status") == "completed":
+        yield Moment(step.time("createdAt"), (number, 0), Text(f"{step_name(step)}: done", "green"))
+        return
     yield Moment(step.time("createdAt"), (number, 0), Text(_beginning(step)))
     end = _end(step)
     if end is not None:
@@ -136,8 +139,7 @@ def _completion(step: Fields) -> str:
         return f"{step_name(step)}: slept"
     if step.text("type") == "waitForEvent":
         return f"{step_name(step)}: got its event"
-    value = step.any("result") if step.text("type") in _WITH_RESULTS else None
-    return f"{step_name(step)} completed{_attempt(step)}{_duration(step)}{_value(value)}"
+    return f"{step_name(step)} completed{_attempt(step)}{_duration(step)}{_value(step.any('result'))}"
 
 
 def _attempt(step: Fields) -> str:

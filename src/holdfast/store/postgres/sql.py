@@ -56,10 +56,15 @@ def groups() -> list[str]:
 
 @cache
 def migrations(schema: str) -> tuple[Migration, ...]:
-    """All migrations, oldest first."""
-    found = (file for file in _folder("migrations").iterdir() if file.name.endswith(".sql"))
-    read = (Migration(int(file.name[:4]), file.name, _written_for(schema, file.read_text("utf-8"))) for file in found)
+    """All migrations, oldest first. One is a file, or a folder of files that are done in the order of their names."""
+    found = (one for one in _folder("migrations").iterdir() if one.is_dir() or one.name.endswith(".sql"))
+    read = (Migration(int(one.name[:4]), one.name, _written_for(schema, _text(one))) for one in found)
     return tuple(sorted(read))
+
+
+def _text(one: Traversable) -> str:
+    files = sorted(one.iterdir(), key=lambda file: file.name) if one.is_dir() else [one]
+    return "\n".join(file.read_text("utf-8") for file in files)
 
 
 def _written_for(schema: str, text: str) -> str:

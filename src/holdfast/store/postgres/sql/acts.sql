@@ -1,5 +1,5 @@
--- A commit that reaches other runs, in one call: $7 to $18 are its deeds, $19 to $50 the runs it starts, $51 to $99 its own
--- rows, as in a batch, and the rest is what follows from it. Each part is done once the one before it has been.
+-- A commit that reaches other runs, in one call: $7 to $18 are its deeds, $19 to $50 the runs it starts, $51 to $99 its
+-- own rows, as in a batch, and the rest is what follows from it. Each part is done once the one before it has been.
 -- name: reach
 SELECT c.verdicts[1], c.signals[1], c.due[1],
        {schema}.holdfast_follow(

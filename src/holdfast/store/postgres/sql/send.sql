@@ -1,6 +1,6 @@
 -- name: send
-SELECT s.accepted, s.duplicate, s.woken, s.epoch, s.kind, s.lost, s.now, s.mail_n, s.mail_type, s.mail_payload, s.mail_at,
-       s.mail_sender, s.mail_ask, s.mail_last, (s.r).*
+SELECT s.accepted, s.duplicate, s.woken, s.epoch, s.kind, s.lost, s.now, s.mail_n, s.mail_type, s.mail_payload,
+       s.mail_at, s.mail_sender, s.mail_ask, s.mail_last, (s.r).*
   FROM {schema}.holdfast_send($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) AS s;
 
 -- name: send_one

@@ -1,0 +1,128 @@
+-- Who holds what, and what becomes of it when a holder is gone.
+
+-- Mail signals are cleared by being read, but nobody waits for a lock here: a heartbeat must not be late.
+CREATE FUNCTION {schema}.holdfast_signals(p_owner TEXT, p_all BOOLEAN)
+RETURNS TABLE (run BIGINT, unit BIGINT, epoch BIGINT, signal INTEGER) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_mailed BIGINT[];
+BEGIN
+    WITH mailed AS (
+        SELECT t.run, t.unit FROM {schema}.holdfast_task AS t
+         WHERE t.owner = p_owner AND t.signal <> 0 AND t.signal & 1 <> 0 FOR NO KEY UPDATE SKIP LOCKED
+    ), cleared AS (
+        UPDATE {schema}.holdfast_task AS t SET signal = t.signal & ~1
+          FROM mailed AS m WHERE t.run = m.run AND t.unit = m.unit RETURNING t.run
+    )
+    SELECT array_agg(c.run) INTO v_mailed FROM cleared AS c;
+    IF p_all THEN
+        RETURN QUERY
+            SELECT t.run, t.unit, t.epoch, t.signal | CASE WHEN t.run = ANY (v_mailed) THEN 1 ELSE 0 END
+              FROM {schema}.holdfast_task AS t WHERE t.owner = p_owner;
+    ELSE
+        RETURN QUERY
+            SELECT t.run, t.unit, t.epoch, t.signal FROM {schema}.holdfast_task AS t
+             WHERE t.owner = p_owner AND t.signal <> 0 AND t.run <> ALL (coalesce(v_mailed, '{}'))
+            UNION ALL
+            SELECT t.run, t.unit, t.epoch, t.signal | 1 FROM {schema}.holdfast_task AS t
+             WHERE t.run = ANY (v_mailed) AND t.owner = p_owner;
+    END IF;
+END $$;
+
+CREATE FUNCTION {schema}.holdfast_heartbeat(p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT)
+RETURNS TABLE (now BIGINT, run BIGINT, unit BIGINT, epoch BIGINT, signal INTEGER) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+BEGIN
+    INSERT INTO {schema}.holdfast_worker AS w (id, started_at, seen_at, lease_until)
+    VALUES (p_owner, v_now, v_now, v_now + p_lease_ms)
+    ON CONFLICT (id) DO UPDATE SET seen_at = excluded.seen_at, lease_until = excluded.lease_until;
+    RETURN QUERY SELECT v_now, s.* FROM {schema}.holdfast_signals(p_owner, true) AS s;
+    RETURN QUERY SELECT v_now, NULL::bigint, NULL::bigint, NULL::bigint, NULL::int;
+END $$;
+
+-- Frees tasks whose lease ran out: neither their claim nor their holder's last heartbeat is recent enough. Owners are
+-- few and tasks many: one seek per owner, and then only what has run out.
+CREATE FUNCTION {schema}.holdfast_reap(p_now BIGINT, p_by TEXT, p_max_losses INTEGER, p_suspect INTEGER)
+RETURNS TABLE (run BIGINT, unit BIGINT, losses INTEGER, parked BOOLEAN) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_owner TEXT := '';
+    v_one RECORD;
+    v_told BOOLEAN := false;
+BEGIN
+    LOOP
+        SELECT t.owner INTO v_owner FROM {schema}.holdfast_task AS t
+         WHERE t.owner IS NOT NULL AND t.owner > v_owner ORDER BY t.owner LIMIT 1;
+        EXIT WHEN NOT FOUND;
+        PERFORM 1 FROM {schema}.holdfast_worker WHERE id = v_owner AND lease_until > v_now;
+        CONTINUE WHEN FOUND;
+        FOR v_one IN
+            SELECT t.run, t.unit, t.losses + 1 AS losses, t.signal FROM {schema}.holdfast_task AS t
+             WHERE t.owner = v_owner AND t.lease_until <= v_now
+             ORDER BY t.owner, t.lease_until FOR NO KEY UPDATE SKIP LOCKED
+        LOOP
+            v_told := true;
+            UPDATE {schema}.holdfast_task AS t
+               SET owner = NULL, lease_until = NULL, run_at = v_now, kind = 1, losses = v_one.losses, lost = true,
+                   bucket = CASE WHEN v_one.losses >= p_suspect THEN 2 ELSE 0 END, signal = 0
+             WHERE t.run = v_one.run AND t.unit = v_one.unit;
+            IF v_one.losses >= p_max_losses THEN
+                PERFORM {schema}.holdfast_set_paused(v_now, v_one.run, convert_to('parked: its worker died '
+                    || CASE WHEN v_one.losses = 1 THEN 'once' ELSE v_one.losses || ' times in a row' END
+                    || '; resume to try again', 'UTF8'));
+            ELSIF v_one.signal & 2 <> 0 THEN  -- asked for while it was held, and nobody holds it now
+                PERFORM {schema}.holdfast_set_paused(v_now, v_one.run, NULL);
+            ELSE
+                PERFORM {schema}.holdfast_still_paused(v_one.run);
+            END IF;
+            RETURN QUERY SELECT v_one.run, v_one.unit, v_one.losses, v_one.losses >= p_max_losses;
+        END LOOP;
+    END LOOP;
+    IF v_told THEN
+        PERFORM pg_notify('{channel}', p_by);
+    END IF;
+END $$;
+
+CREATE FUNCTION {schema}.holdfast_release(
+    p_now BIGINT, p_by TEXT, p_run BIGINT[], p_unit BIGINT[], p_owner TEXT[], p_epoch BIGINT[]
+) RETURNS BIGINT LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_one RECORD;
+    v_count BIGINT := 0;
+BEGIN
+    FOR v_one IN
+        SELECT DISTINCT a.run, a.unit, a.owner, a.epoch
+          FROM unnest(p_run, p_unit, p_owner, p_epoch) AS a (run, unit, owner, epoch) ORDER BY a.run
+    LOOP
+        PERFORM 1 FROM {schema}.holdfast_task AS t
+          WHERE t.run = v_one.run AND t.unit = v_one.unit AND (t.owner = v_one.owner) IS TRUE AND t.epoch = v_one.epoch
+            FOR NO KEY UPDATE;
+        CONTINUE WHEN NOT FOUND;
+        v_count := v_count + 1;
+        IF EXISTS (SELECT FROM {schema}.holdfast_task AS t
+                    WHERE t.run = v_one.run AND t.unit = v_one.unit AND t.signal & 2 <> 0) THEN
+            PERFORM {schema}.holdfast_set_paused(v_now, v_one.run, NULL);
+        ELSE
+            -- A loss that no commit has followed yet is still news to the next holder.
+            UPDATE {schema}.holdfast_task AS t
+               SET owner = NULL, lease_until = NULL, run_at = v_now, lost = t.losses > 0, signal = 0
+             WHERE t.run = v_one.run AND t.unit = v_one.unit;
+            PERFORM {schema}.holdfast_still_paused(v_one.run);
+        END IF;
+    END LOOP;
+    IF v_count > 0 THEN
+        PERFORM pg_notify('{channel}', p_by);
+    END IF;
+    RETURN v_count;
+END $$;
