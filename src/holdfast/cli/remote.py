@@ -127,7 +127,7 @@ class Remote:
     def _url(self, path: Sequence[str], query: Mapping[str, object] | None) -> str:
         given = {name: value for name, value in (query or {}).items() if value is not None}
         parts = "/".join(quote(part, safe="") for part in path)
-        return f"{self._connection.base_url}/{parts}" + (f"?{urlencode(given)}" if given else "")
+        return f"{self._connection.base_url}/{parts}" + (f"?{urlencode(given, doseq=True)}" if given else "")
 
     def _once(self, method: str, url: str, body: str | None, expect: str) -> Fields:
         import httpx  # noqa: PLC0415

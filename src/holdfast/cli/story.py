@@ -98,7 +98,8 @@ def _of_step(number: int, step: Fields) -> Iterator[Moment]:
         yield Moment(None, (number, 0), Text(f"{step_name(step)} is still to come", "dim"))
         return
     if step.text("type") not in _LASTING and step.text("status") == "completed":
-        yield Moment(step.time("createdAt"), (number, 0), Text(f"{step_name(step)}: done", "green"))
+        outcome = brief(step.any("result")) if step.text("type") == "version" else "done"
+        yield Moment(step.time("createdAt"), (number, 0), Text(f"{step_name(step)}: {outcome}", "green"))
         return
     yield Moment(step.time("createdAt"), (number, 0), Text(_beginning(step)))
     end = _end(step)

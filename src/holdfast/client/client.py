@@ -24,7 +24,7 @@ from holdfast.client.records import (
 )
 from holdfast.client.why import Reasons, waits_for_start, why
 from holdfast.core import codec, history
-from holdfast.core.attributes import condition
+from holdfast.core.attributes import conditions
 from holdfast.core.durations import Duration
 from holdfast.core.limits import Limits
 from holdfast.core.model import (
@@ -583,7 +583,7 @@ def _conditions(search: Mapping[str, Any] | None) -> Sequence[Condition]:
         return ()
     if not isinstance(search, Mapping):
         raise InvalidOptionError(f"search must be a mapping of names to values, not {shown(search)}")
-    return [Condition(*condition(key, asked)) for key, asked in search.items()]
+    return [Condition(*one) for key, asked in search.items() for one in conditions(key, asked)]
 
 
 def _status(value: str | None) -> Status | None:

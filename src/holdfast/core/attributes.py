@@ -64,8 +64,13 @@ def comparable(value: Any) -> Scalar:
     return int(value) if isinstance(value, bool) else value
 
 
-def condition(key: str, asked: Any) -> tuple[str, str, Scalar]:
-    """A filter: a value that it equals, or ``(">=", 5)``."""
+def conditions(key: str, asked: Any) -> list[tuple[str, str, Scalar]]:
+    """A filter, or a list of filters that all must hold: ``[(">=", 5), ("<", 10)]``."""
+    return [_condition(key, one) for one in (asked if isinstance(asked, list) else [asked])]
+
+
+def _condition(key: str, asked: Any) -> tuple[str, str, Scalar]:
+    """A value that it equals, or ``(">=", 5)``."""
     op, value = "=", asked
     if isinstance(asked, tuple):
         if len(asked) != 2 or asked[0] not in OPERATORS:

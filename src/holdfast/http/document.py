@@ -47,13 +47,14 @@ _SEARCH: Schema = {
     "in": "query",
     "style": "form",
     "explode": True,
-    "description": f"search.KEY=VALUE, for up to {MOST_FILTERS} attributes: only instances that have them all. A VALUE "
+    "description": f"search.KEY=VALUE, up to {MOST_FILTERS} times: only instances for which all of them hold. A VALUE "
     "that reads as a number, true or false is compared as such, anything else, and what is in double quotes, as text. "
     "In front of it may stand one of <, <=, >, >=.",
     "schema": {
         "type": "object",
-        "patternProperties": {r"^search\.[a-zA-Z_][a-zA-Z0-9_.-]{0,63}$": {"type": "string", "maxLength": 1000}},
-        "additionalProperties": {"type": "string"},  # unknown names are left alone, but none may be there twice
+        # Without types: whatever stands in a query is text.
+        "patternProperties": {r"^search\.[a-zA-Z_][a-zA-Z0-9_.-]{0,63}$": {"maxLength": 1000}},
+        "additionalProperties": True,
     },
 }
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.client import Client, HistoryQuery, Start
-from holdfast.core.attributes import condition
+from holdfast.core.attributes import conditions
 from holdfast.core.limits import Limits
 from holdfast.errors import InvalidOptionError
 from holdfast.http import answers, bodies, wire
@@ -286,8 +286,9 @@ def _check_length(path: list[str | int], text: str, most: int) -> None:
 
 
 def _check_query(request: Request) -> None:
-    """Of two values for one name nobody can say which was meant."""
-    names = Counter(name for name, _ in request.query_params.multi_items())
+    """Of two values for one name nobody can say which was meant; of a search both are."""
+    items = request.query_params.multi_items()
+    names = Counter(name for name, _ in items if not name.startswith(_SEARCH))
     issues: list[wire.Issue] = [
         {"path": ["query", name], "message": "is given more than once", "type": "repeated"}
         for name, count in names.items()
@@ -297,21 +298,21 @@ def _check_query(request: Request) -> None:
         raise answers.invalid(answers.sentence(issues), issues)
 
 
-def _search(request: Request) -> dict[str, Any]:
+def _search(request: Request) -> dict[str, list[Any]]:
     """The attributes that a query asks for; an error names the one that is wrong."""
-    found: dict[str, Any] = {}
+    found: dict[str, list[Any]] = {}
     issues: list[wire.Issue] = []
     for name, text in request.query_params.multi_items():
         if name.startswith(_SEARCH):
             key, asked = name[len(_SEARCH) :], _compared(text)
             try:
-                condition(key, asked)
+                conditions(key, asked)
             except InvalidOptionError as error:
                 issues.append({"path": ["query", name], "message": error.message, "type": "search_invalid"})
-            found[key] = asked
+            found.setdefault(key, []).append(asked)
     if issues:
         raise answers.invalid(answers.sentence(issues), issues)
-    _check_at_most(["query", "search"], len(found), MOST_FILTERS)
+    _check_at_most(["query", "search"], sum(map(len, found.values())), MOST_FILTERS)
     return found
 
 

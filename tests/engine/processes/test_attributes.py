@@ -432,7 +432,8 @@ async def test_too_many_attributes_are_refused(app: Holdfast, h: Harness) -> Non
     "asked",
     [
         None,
-        [1],
+        [[1]],
+        [(">=", 1), None],
         {"a": 1},
         ("!=", 1),
         (">=",),
@@ -449,6 +450,15 @@ async def test_too_many_attributes_are_refused(app: Holdfast, h: Harness) -> Non
 async def test_a_bad_filter_is_refused(h: Harness, tagged: Workflow[Any], asked: Any) -> None:
     with pytest.raises(InvalidOptionError, match="search"):
         await h.app.list(search={"key": asked})
+
+
+async def test_several_filters_of_one_attribute_all_hold(h: Harness, tagged: Workflow[Any]) -> None:
+    for n in range(6):
+        await h.start(tagged, {}, id=f"n{n}", search={"n": n})
+
+    page = await h.app.list(tagged, search={"n": [(">=", 2), ("<", 5)]})
+
+    assert [one.id for one in page.items] == ["n4", "n3", "n2"]
 
 
 @pytest.mark.parametrize("search", [[("a", 1)], "a=1", 5, {1: 2}], ids=str)

@@ -5,8 +5,8 @@ While nothing can be heard, because the server is away or a pooler is in between
 then everyone looks, as with a poll.
 
 Listeners know of each other: each says hello when it begins, which the others answer, and is heard every so often.
-Where nobody else is, single writes are not told at all: to tell takes a tenth of their time. What two of them wrote
-without a word before they knew of each other they find because the number moves a few more times after they met.
+Where nobody else is, single writes are not told at all: to tell takes a tenth of their time. Who was alone and hears of
+another tells it that something was written, at once and a little later: a write may have been under way.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CHECK_S = 20.0
 _FORGET_S = 3 * _CHECK_S
 _GRACE_S = 0.1
 """How long others have to answer a hello before they count as not there."""
-_AFTER_MEETING_S = (0.0, 0.2, 1.0, 5.0)
+_UNDER_WAY_S = 1.0
 _LONGEST_PAUSE_S = 10.0
 
 
@@ -50,11 +50,13 @@ class Listener:
         self._hears = False
         self._since = 0.0
         """When it began to hear."""
-        self._others: dict[str, float] = {}
-        """Who else listens, and when it was heard last."""
+        self._company = -_FORGET_S
+        """When another one was heard last."""
         self._echo = asyncio.Event()
         self._up = asyncio.Event()
-        """There is something to do for who listens: an answer to a hello, or the connection is gone."""
+        """There is something to do for who listens: to say something, or the connection is gone."""
+        self._untold = False
+        """Something may have been written that was not told."""
         self._tried = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -86,9 +88,7 @@ class Listener:
     def is_alone(self) -> bool:
         """Nobody else listens."""
         now = self._clock.monotonic()
-        if not self._hears or now - self._since < _GRACE_S:
-            return False
-        return not self._others or now - max(self._others.values()) > _FORGET_S
+        return self._hears and now - self._since > _GRACE_S and now - self._company > _FORGET_S
 
     def _move(self) -> None:
         self._number += 1
@@ -115,7 +115,7 @@ class Listener:
         connection.add_termination_listener(lambda _: self._up.set())
         try:
             await connection.add_listener(self._channel, self._heard)
-            await self._say(connection, _HELLO)
+            await self._say(connection, f"{_HELLO} {self._by}")
             while not connection.is_closed() and await self._hears_itself(connection):
                 if not self._hears:
                     self._hears, self._since = True, self._clock.monotonic()
@@ -125,6 +125,9 @@ class Listener:
                     async with asyncio.timeout(_CHECK_S):
                         await self._up.wait()
                 self._up.clear()
+                if self._untold:
+                    self._untold = False
+                    await self._say(connection, self._by)
         finally:
             connection.terminate()
 
@@ -132,14 +135,14 @@ class Listener:
         self._echo.clear()
         try:
             async with asyncio.timeout(_ECHO_S):
-                await self._say(connection, _ECHO)
+                await self._say(connection, f"{_ECHO} {self._by}")
                 await self._echo.wait()
         except TimeoutError:
             return False
         return True
 
     async def _say(self, connection: Any, what: str) -> None:
-        await connection.execute("SELECT pg_notify($1, $2)", self._channel, f"{what} {self._by}")
+        await connection.execute("SELECT pg_notify($1, $2)", self._channel, what)
 
     def _heard(self, _connection: Any, _pid: int, _channel: str, said: object) -> None:
         what, _, who = str(said).rpartition(" ")
@@ -147,16 +150,19 @@ class Listener:
             if what == _ECHO:
                 self._echo.set()
         elif what:
-            self._met(who, begins=what == _HELLO)
+            self._met(begins=what == _HELLO)
         else:
             self._move()
 
-    def _met(self, who: str, *, begins: bool) -> None:
-        now = self._clock.monotonic()
-        known = not begins and now - self._others.get(who, -_FORGET_S) < _FORGET_S
-        self._others[who] = now
+    def _met(self, *, begins: bool) -> None:
+        was_alone = self.is_alone()
+        self._company = self._clock.monotonic()
+        if was_alone:
+            self._tell()
+            asyncio.get_running_loop().call_later(_UNDER_WAY_S, self._tell)
         if begins:
-            self._up.set()
-        if not known:
-            for delay in _AFTER_MEETING_S:
-                asyncio.get_running_loop().call_later(delay, self._move)
+            self._up.set()  # and so be heard
+
+    def _tell(self) -> None:
+        self._untold = True
+        self._up.set()

@@ -165,7 +165,8 @@ CREATE FUNCTION {schema}.holdfast_send_one(
     p_dedup BYTEA, p_token BIGINT, p_ask BYTEA, p_owner TEXT, p_lease_ms BIGINT, p_queues TEXT, p_suspect INTEGER,
     p_quiet BOOLEAN, OUT woken BOOLEAN, OUT epoch BIGINT, OUT kind INTEGER, OUT lost BOOLEAN, OUT now BIGINT,
     OUT mail_n BIGINT[], OUT mail_type TEXT[], OUT mail_payload BYTEA[], OUT mail_at BIGINT[],
-    OUT mail_sender BYTEA[], OUT mail_ask BYTEA[], OUT mail_last BIGINT, OUT r {schema}.holdfast_run, OUT t {schema}.holdfast_task
+    OUT mail_sender BYTEA[], OUT mail_ask BYTEA[], OUT mail_last BIGINT, OUT r {schema}.holdfast_run,
+    OUT t {schema}.holdfast_task
 ) LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 #variable_conflict use_column
 DECLARE
