@@ -9,6 +9,7 @@ up to the intents, which leave marks by which they know their own traces.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -188,7 +189,7 @@ class Database:
     async def _another(self) -> Any:
         return await asyncpg.connect(
             self._settings.dsn,
-            timeout=max(self._settings.patience, 1.0),
+            timeout=math.ceil(max(self._settings.patience, 1.0)),
             command_timeout=_ANSWER_S,
             statement_cache_size=self._settings.statement_cache_size,
             server_settings={"application_name": "holdfast"},
@@ -213,8 +214,7 @@ class Database:
         return connection
 
     async def _was_committed(self, connection: Connection, mark: str) -> bool:
-        found: bool = await connection.fetchval(statements("commit", self._schema)["outcome"], mark)
-        return found
+        return await self._do(self.tx(connection), _outcome, mark)
 
     async def _borrowing(self, use: Callable[[Connection], Awaitable[R]], *, users: bool = False) -> R:
         connection = await self._take()
@@ -247,6 +247,8 @@ class Database:
                 async with asyncio.timeout(_CLEAN_S):
                     await connection.execute("ROLLBACK")
                     await connection.execute("RESET ALL")
+                if _is_to_standby(connection):  # after a failover; a new one may lead to the primary
+                    connection.terminate()
         except DRIVER:
             if not is_gone(connection):
                 connection.terminate()
@@ -293,6 +295,15 @@ class Database:
 def _is_broken(error: BaseException, connection: Connection) -> bool:
     """Of one that was closed before it could be used, the driver says that it was used wrongly."""
     return isinstance(error, asyncpg.InterfaceError) and is_gone(connection)
+
+
+async def _outcome(tx: Tx, mark: str) -> bool:
+    found: bool = await tx.connection.fetchval(statements("commit", tx.schema)["outcome"], mark)
+    return found
+
+
+def _is_to_standby(connection: Connection) -> bool:
+    return getattr(connection.get_settings(), "in_hot_standby", "off") == "on"
 
 
 async def _close(connection: Any) -> None:

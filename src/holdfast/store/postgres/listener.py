@@ -115,8 +115,10 @@ class Listener:
         connection.add_termination_listener(lambda _: self._up.set())
         try:
             await connection.add_listener(self._channel, self._heard)
-            await self._say(connection, f"{_HELLO} {self._by}")
-            while not connection.is_closed() and await self._hears_itself(connection):
+            pooled = await self._say(connection, f"{_HELLO} {self._by}") != connection.get_server_pid()
+            if pooled:
+                self._tried.set()  # whether it hears takes a while to find out, and the answer is mostly no
+            while not connection.is_closed() and await self._hears_itself(connection, pooled=pooled):
                 if not self._hears:
                     self._hears, self._since = True, self._clock.monotonic()
                     self._move()
@@ -131,18 +133,26 @@ class Listener:
         finally:
             connection.terminate()
 
-    async def _hears_itself(self, connection: Any) -> bool:
+    async def _hears_itself(self, connection: Any, *, pooled: bool) -> bool:
+        """``pooled``: through a pooler one hears only what one says oneself, so somebody else has to say it."""
         self._echo.clear()
+        caller = await self._connect() if pooled else connection
         try:
             async with asyncio.timeout(_ECHO_S):
-                await self._say(connection, f"{_ECHO} {self._by}")
+                await self._say(caller, f"{_ECHO} {self._by}")
                 await self._echo.wait()
         except TimeoutError:
             return False
+        finally:
+            if pooled:
+                caller.terminate()
         return True
 
-    async def _say(self, connection: Any, what: str) -> None:
-        await connection.execute("SELECT pg_notify($1, $2)", self._channel, what)
+    async def _say(self, connection: Any, what: str) -> int:
+        """Answers which process of the server said it: a pooler gives its clients numbers of its own."""
+        async with connection.transaction():  # a pooler would send the parts of a statement to different servers
+            pid: int = await connection.fetchval("SELECT pg_backend_pid() FROM pg_notify($1, $2)", self._channel, what)
+        return pid
 
     def _heard(self, _connection: Any, _pid: int, _channel: str, said: object) -> None:
         what, _, who = str(said).rpartition(" ")
