@@ -46,7 +46,7 @@ class Side:
     def ran(self, needs: tuple[str, ...]) -> int:
         attempt = current_attempt.get()
         assert attempt is not None
-        line = {"run": attempt.instance, "key": attempt.key, "attempt": attempt.number, "needs": needs}
+        line = {"run": attempt.pid.partition("/")[2], "key": attempt.key, "attempt": attempt.number, "needs": needs}
         self.write(line)
         return attempt.number
 
