@@ -301,16 +301,19 @@ class Worker:
 
     async def claim_due(self, limit: int, tools: Tools | None = None) -> int:
         """Claim what is due and begin its turns; how many."""
-        result = await self._store.claim(
-            ClaimRequest(
-                owner=self.id,
-                lease_ms=self.lease_ms,
-                limit=limit,
-                queues=self._config.queues,
-                workflows=self._registry.runnable(),
-                suspects=not any(turn.suspect for turn in self._turns.values()),
-            )
+        request = ClaimRequest(
+            owner=self.id,
+            lease_ms=self.lease_ms,
+            limit=limit,
+            queues=self._config.queues,
+            workflows=self._registry.runnable(),
+            suspects=not any(turn.suspect for turn in self._turns.values()),
         )
+        self._reserved += limit  # what is on its way has its place
+        try:
+            result = await self._store.claim(request)
+        finally:
+            self._reserved -= limit
         for claim in result.claims:
             self._begin(claim, tools or self._tools)
         for claim in result.overdue:
