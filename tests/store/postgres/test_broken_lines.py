@@ -452,7 +452,7 @@ async def test_a_statement_that_is_under_way_when_its_connection_is_ended(
     await other.execute("BEGIN")
     await other.execute("SELECT FROM holdfast.holdfast_task FOR UPDATE")
     committing = asyncio.create_task(world.commit(task, facts=[result("s")]))
-    waits = "SELECT pid FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    waits = "SELECT pid FROM pg_locks WHERE NOT granted"  # the activity is looked at once in a transaction
     while not (waiting := await other.fetch(waits)):
         await asyncio.sleep(0.01)
 
@@ -508,7 +508,7 @@ async def test_deadlocks_are_tried_again(url: str, other: asyncpg.Connection, cl
     lock = "SELECT FROM holdfast.holdfast_task WHERE run = $1 FOR UPDATE"
     await other.fetch(lock, b.run)
     sending = asyncio.create_task(impatient.send([NewEvent(FLOW, "a", "go"), NewEvent(FLOW, "b", "go")]))
-    waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
+    waits = "SELECT count(*) FROM pg_locks WHERE NOT granted"
     while not await other.fetchval(waits):
         await asyncio.sleep(0.01)
 
