@@ -82,13 +82,15 @@ def _start(id: str) -> Any:
 
 async def test_no_more_runs_are_held_than_the_settings_allow(make_app: MakeApp) -> None:
     app, gates = make_app(worker=WorkerConfig(concurrency=3)), [Gate() for _ in range(10)]
-    at_once, most = [0], [0]
+    at_once, most, full = [0], [0], asyncio.Event()
 
     @app.workflow
     async def flow(ctx: Context, n: int) -> None:
         async def hold() -> None:
             at_once[0] += 1
             most[0] = max(most[0], at_once[0])
+            if at_once[0] == 3:
+                full.set()
             await gates[n]()
             at_once[0] -= 1
 
@@ -96,9 +98,10 @@ async def test_no_more_runs_are_held_than_the_settings_allow(make_app: MakeApp) 
 
     async with app:
         runs = [await app.start(flow, n) for n in range(10)]
-        for n, run in enumerate(runs):
-            await gates[n].began.wait()
-            gates[n].open.set()
+        await full.wait()
+        for gate in gates:
+            gate.open.set()
+        for run in runs:
             await run.result(timeout=5)
         assert most[0] == 3
 
