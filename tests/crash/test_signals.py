@@ -133,8 +133,10 @@ async def test_asked_to_stop_at_any_call_it_gives_everything_back(make_scene: Ma
             while points and not scene.checker.complete():
                 worker = scene.work(kill_at=f"{points[0]}:{when}", kill_with=signal.SIGTERM, lease=LEASE, drain="10 s")
                 await until(lambda w=worker, s=scene: not w.alive or s.checker.complete(), scene.story)
-                assert await scene.stop(worker) == 0, worker.said()
-                assert held(scene) == 0
+                asked = not worker.alive  # else all was done before, and two may ask it to stop now: that kills
+                ended = await scene.stop(worker)
+                assert ended == 0 or not asked, worker.said()
+                assert held(scene) == 0 or not asked
                 points.pop(0)
             last = scene.work(lease=LEASE)
             await scene.until_complete(20)
