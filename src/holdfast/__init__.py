@@ -1,7 +1,19 @@
 """Durable workflows for Python: ordinary async code that survives crashes, deploys and months of waiting."""
 
 from holdfast.app import Holdfast
+from holdfast.chain.chain import Chain
+from holdfast.chain.values import (
+    ChainTask,
+    ChainTaskKind,
+    Completed,
+    Dead,
+    Outbound,
+    Outcome,
+    RetryStep,
+    Waiting,
+)
 from holdfast.client import Handle, Start
+from holdfast.core.event import Event
 from holdfast.core.limits import Limits
 from holdfast.core.model import (
     EventRecord,
@@ -14,12 +26,14 @@ from holdfast.core.model import (
     StepRecord,
     WorkerInfo,
 )
+from holdfast.core.outbound import OutboundEvent, OutboxRecord
 from holdfast.core.retry import Retry
 from holdfast.errors import (
     AppClosedError,
     ChannelClosed,
     ChildError,
     DefinitionError,
+    DeliveryError,
     DuplicateStepError,
     ErrorInfo,
     HoldfastError,
@@ -53,6 +67,7 @@ from holdfast.errors import (
     RunTerminatedError,
     RunTimeoutError,
     SchemaVersionError,
+    SignatureError,
     StateError,
     StepError,
     StepMaxAttemptsExceeded,
@@ -73,13 +88,14 @@ from holdfast.errors import (
     WorkflowNotFoundError,
     WorkflowStuckError,
 )
+from holdfast.graph import Finished, Graph, Killed, Node, Started
 from holdfast.http.auth import Authorize, AuthRequest, BearerTokens, Denied
 from holdfast.kernel.attempt import StepTx, Transaction, context_values
 from holdfast.ports import Clock, Randomness, Runtime
 from holdfast.runner.config import WorkerConfig
+from holdfast.webhook import Webhook, verify_webhook
 from holdfast.workflow.channels import Channel, Selected, select
 from holdfast.workflow.context import Context, RunInfo, Workflow
-from holdfast.workflow.event import Event
 from holdfast.workflow.processes import Cancel, Child, Exit, LinkDown, Message
 from holdfast.workflow.steps import Step
 
@@ -91,19 +107,27 @@ __all__ = [
     "Authorize",
     "BearerTokens",
     "Cancel",
+    "Chain",
+    "ChainTask",
+    "ChainTaskKind",
     "Channel",
     "ChannelClosed",
     "Child",
     "ChildError",
     "Clock",
+    "Completed",
     "Context",
+    "Dead",
     "DefinitionError",
+    "DeliveryError",
     "Denied",
     "DuplicateStepError",
     "ErrorInfo",
     "Event",
     "EventRecord",
     "Exit",
+    "Finished",
+    "Graph",
     "Handle",
     "History",
     "Holdfast",
@@ -124,6 +148,7 @@ __all__ = [
     "InvalidNameError",
     "InvalidOptionError",
     "InvalidUrlError",
+    "Killed",
     "LeaseLostError",
     "Limits",
     "LinkDown",
@@ -131,17 +156,23 @@ __all__ = [
     "LogLine",
     "MaxStepsExceededError",
     "Message",
+    "Node",
     "NonDeterministicError",
     "NonRetryableError",
     "NotADatabaseError",
     "NotAskedError",
     "NotSerializableError",
+    "Outbound",
+    "OutboundEvent",
+    "OutboxRecord",
+    "Outcome",
     "Page",
     "ParamsInvalidError",
     "PayloadTooLargeError",
     "Randomness",
     "Rejected",
     "Retry",
+    "RetryStep",
     "RunCancelledError",
     "RunError",
     "RunFailedError",
@@ -151,7 +182,9 @@ __all__ = [
     "Runtime",
     "SchemaVersionError",
     "Selected",
+    "SignatureError",
     "Start",
+    "Started",
     "StateError",
     "Step",
     "StepError",
@@ -170,6 +203,8 @@ __all__ = [
     "UniqueConstraintError",
     "VersionUnsupportedError",
     "WaitForEventTimeoutError",
+    "Waiting",
+    "Webhook",
     "WorkerConfig",
     "WorkerInfo",
     "Workflow",
@@ -180,4 +215,5 @@ __all__ = [
     "WorkflowStuckError",
     "context_values",
     "select",
+    "verify_webhook",
 ]

@@ -10,19 +10,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
+from holdfast.chain.chain import Chain
+from holdfast.chain.chain import define as define_chain
 from holdfast.client import Client, Handle, Start
 from holdfast.core import codec
 from holdfast.core.durations import Duration, to_ms
 from holdfast.core.limits import Limits
-from holdfast.core.model import InstanceSummary, Page, WorkerInfo
+from holdfast.core.model import InstanceSummary, Page, Status, WorkerInfo
 from holdfast.core.names import check_step_name, check_workflow_name
+from holdfast.core.outbound import OutboundEvent
 from holdfast.core.retry import Retry
-from holdfast.errors import AppClosedError, InvalidOptionError, InvalidUrlError
+from holdfast.errors import AppClosedError, DefinitionError, InvalidOptionError, InvalidUrlError
+from holdfast.graph.definition import Graph
+from holdfast.graph.progress import Advancement, Finished, Killed, Started
+from holdfast.graph.units import GraphDriver
 from holdfast.http.auth import Authorize, check_authorize
 from holdfast.kernel.attempt import StepTx, Transaction
-from holdfast.kernel.definition import Definition, Registry
+from holdfast.kernel.definition import Definition, Registry, Startable
 from holdfast.kernel.notify import Hub
+from holdfast.kernel.outbox import DEFAULT_CONCURRENCY, DEFAULT_MAX_ATTEMPTS, outbox_handler
 from holdfast.kernel.requests import Requests, StartOptions, timeout_ms
+from holdfast.kernel.units import GRAPH
 from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers, milliseconds
 from holdfast.runner.attempts import Ports
 from holdfast.runner.config import WorkerConfig
@@ -38,10 +46,12 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
+D = TypeVar("D", bound=Callable[[OutboundEvent], Any])
 
 DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_SCHEMA = "holdfast"
 _POSTGRES = ("postgresql://", "postgres://")
+_DEFINING = ("holdfast.app", "holdfast.graph.", "holdfast.chain.")
 
 
 class Holdfast:
@@ -206,6 +216,72 @@ class Holdfast:
 
         return register if fn is None else register(fn)
 
+    def graph(self, name: str, *, version: int = 1, params: Any = Any) -> Graph:
+        """Register a graph; its nodes are added with ``@graph.node``. ``version`` is recorded with each run.
+
+        ``params``: the type of its input, where the nodes' own annotations do not say.
+        """
+        check_workflow_name(name, self.limits)
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise InvalidOptionError(f"version must be a whole number of at least 1, not {version!r}")
+        graph = Graph(
+            name, version, params,
+            limits=self.limits, local_names=_caller_names, changed=lambda g: self.registry.replace(self._graph(g)),
+        )  # fmt: skip
+        self.registry.add(self._graph(graph))
+        return graph
+
+    def _graph(self, graph: Graph) -> Definition:
+        return Definition(
+            graph.name,
+            GRAPH,
+            None,
+            graph.decode_params,
+            codec.decoder(Any),
+            params_type=graph.params_type,
+            version=graph.version,
+            blueprint=graph.blueprint,
+            unit_driver=GraphDriver(graph, self.limits),
+        )
+
+    def chain(self, name: str, version: int = 1, *, params: Any = Any) -> Chain:
+        """Register a chain; its steps are added with ``@chain.step("TYPE")``. ``version`` is recorded with each run.
+
+        ``params``: the type of its input.
+        """
+        chain, definition = define_chain(name, version, params, limits=self.limits, now=self.runtime.time.now)
+        self.registry.add(definition)
+        return chain
+
+    @overload
+    def outbox(self, handler: D, /, *, max_attempts: int = ..., concurrency: int = ...) -> D: ...
+
+    @overload
+    def outbox(self, /, *, max_attempts: int = ..., concurrency: int = ...) -> Callable[[D], D]: ...
+
+    def outbox(
+        self,
+        handler: Any = None,
+        /,
+        *,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        concurrency: int = DEFAULT_CONCURRENCY,
+    ) -> Any:
+        """Register who delivers the outbound events of chains: ``async`` or plain, called with an ``OutboundEvent``.
+
+        At least once each, those of a run in their order; it has failed if it raises, and is then tried again, up to
+        ``max_attempts`` times. ``concurrency``: how many at a time. Register it before the app is opened.
+        """
+
+        def register(function: Any) -> Any:
+            chosen = outbox_handler(function, max_attempts, concurrency)
+            if self.registry.outbox is not None:
+                raise DefinitionError("this app has an outbox handler already; let one function call the other")
+            self.registry.outbox = chosen
+            return function
+
+        return register if handler is None else register(handler)
+
     def remote(self, name: str, *, params: Any = Any, result: Any = Any) -> Workflow[Any]:
         """Declare a workflow that other processes implement, so that this one can start it."""
         check_workflow_name(name, self.limits)
@@ -259,12 +335,12 @@ class Holdfast:
 
     @overload
     async def start(
-        self, workflow: str, params: Any = ..., *, connection: Any = ..., **options: Unpack[StartOptions]
+        self, workflow: Startable | str, params: Any = ..., *, connection: Any = ..., **options: Unpack[StartOptions]
     ) -> Handle[Any]: ...
 
     async def start(
         self,
-        workflow: Workflow[Any] | str,
+        workflow: Startable | str,
         params: Any = None,
         *,
         connection: Any = None,
@@ -276,16 +352,28 @@ class Holdfast:
         """
         return await self._opened().client.start(workflow, params, connection=connection, **options)
 
-    async def start_many(self, workflow: Workflow[R] | str, starts: Iterable[Start]) -> list[Handle[R]]:
+    @overload
+    async def start_many(self, workflow: Workflow[R], starts: Iterable[Start]) -> list[Handle[R]]: ...
+
+    @overload
+    async def start_many(self, workflow: Startable | str, starts: Iterable[Start]) -> list[Handle[Any]]: ...
+
+    async def start_many(self, workflow: Startable | str, starts: Iterable[Start]) -> list[Handle[Any]]:
         """Start a batch in one transaction; ids that exist, and repeats, are left out of the result."""
         return await self._opened().client.start_many(workflow, starts)
 
-    async def get(self, workflow: Workflow[R] | str, id: str) -> Handle[R]:
+    @overload
+    async def get(self, workflow: Workflow[R], id: str) -> Handle[R]: ...
+
+    @overload
+    async def get(self, workflow: Startable | str, id: str) -> Handle[Any]: ...
+
+    async def get(self, workflow: Startable | str, id: str) -> Handle[Any]:
         return await self._opened().client.get(workflow, id)
 
     async def list(
         self,
-        workflow: Workflow[Any] | str | None = None,
+        workflow: Startable | str | None = None,
         *,
         status: str | None = None,
         search: Mapping[str, Any] | None = None,
@@ -309,6 +397,13 @@ class Holdfast:
                 raise InvalidOptionError(f"{name} must be a whole number, not {value!r}")
         worker = self._opened().new_worker(self.worker_config)
         return await worker.run_pass(max_instances, max_steps)
+
+    async def advance(self, run: Handle[Any]) -> Advancement:
+        """One step of a graph's processor: claim its ready nodes and start them in this process.
+
+        Safe to call from anywhere at any time: a node never has two starts under a living lease, nor two results.
+        """
+        return await self._opened().advance(run)
 
     # --- serving
 
@@ -355,6 +450,8 @@ class OpenApp:
         self.client = Client(store, app.registry, self.hub, requests, app.limits, store.clock)
         self.ports = Ports(milliseconds(store.clock), timers, spawn, requests, store.begin)
         self.worker: Worker | None = None
+        self.hand: Worker | None = None
+        """The one that ``advance`` drives."""
 
     def new_worker(self, config: WorkerConfig) -> Worker:
         return Worker(self.store, self._app.registry, self.hub, self.ports, self._app.runtime.random, config)
@@ -364,11 +461,28 @@ class OpenApp:
         self.worker.start()
         self.client.worker = self.worker
 
+    async def advance(self, run: Handle[Any]) -> Advancement:
+        row = await self.client.graph(run.workflow, run.id)
+        if row.status.terminal:
+            return Killed(row.note) if row.status is Status.TERMINATED else Finished(row.status.value)
+        nodes = await self._hand().start_units(row)
+        if nodes is None:
+            return await self.advance(run)
+        return Started(tuple(nodes))
+
+    def _hand(self) -> Worker:
+        """A worker that does only what it is told."""
+        if self.hand is None:
+            self.hand = self.new_worker(self._app.worker_config)
+            self.hand.start_by_hand()
+        return self.hand
+
     async def close(self) -> None:
         self.client.worker = None
         await self.client.close()
-        if self.worker is not None:
-            await self.worker.stop()
+        for worker in (self.worker, self.hand):
+            if worker is not None:
+                await worker.stop()
         self._spawn.close()
         await self.store.close()
         self.hub.close()
@@ -451,7 +565,7 @@ async def _not_here(*_args: Any) -> Any:
 def _caller_names() -> Mapping[str, Any]:
     """Names at the place of the decorator: annotations may mean classes that are local to a function there."""
     frame = inspect.currentframe()
-    while frame is not None and frame.f_code.co_filename == __file__:
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_DEFINING):
         frame = frame.f_back
     if frame is None:
         return {}

@@ -14,6 +14,7 @@
     │   ├── InvalidOptionError              INVALID_OPTION
     │   ├── InvalidLogError                 INVALID_LOG
     │   ├── InvalidUrlError                 INVALID_URL
+    │   ├── SignatureError                  INVALID_SIGNATURE
     │   ├── NotSerializableError            NOT_SERIALIZABLE
     │   ├── PayloadTooLargeError            PAYLOAD_TOO_LARGE
     │   └── ParamsInvalidError              WORKFLOW_PARAMS_INVALID
@@ -29,6 +30,7 @@
     │   ├── RunTerminatedError              RUN_TERMINATED
     │   └── RunCancelledError               RUN_CANCELLED
     ├── Rejected                            REJECTED: what was asked of a run was refused by its code
+    ├── DeliveryError                       DELIVERY_FAILED: an outbound event did not arrive
     ├── WorkflowCodeError                   raised inside workflow code
     │   ├── IOInWorkflowError               IO_IN_WORKFLOW
     │   ├── DuplicateStepError              DUPLICATE_STEP_KEY
@@ -122,6 +124,12 @@ class InvalidUrlError(InputError):
     code = "INVALID_URL"
 
 
+class SignatureError(InputError):
+    """A webhook was not signed with the secret, or too long ago."""
+
+    code = "INVALID_SIGNATURE"
+
+
 class NotSerializableError(InputError, TypeError):
     """A value cannot be stored as JSON. Never retried: the same code would return the same value."""
 
@@ -210,6 +218,16 @@ class Rejected(HoldfastError):  # noqa: N818  (reads like what happened)
     def __init__(self, message: str, reason: Any = None) -> None:
         super().__init__(message)
         self.reason = reason
+
+
+class DeliveryError(HoldfastError):
+    """An outbound event did not arrive; ``status`` is what was answered, if anything was."""
+
+    code = "DELIVERY_FAILED"
+
+    def __init__(self, message: str, status: int | None = None) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class WorkflowCodeError(HoldfastError):

@@ -10,9 +10,13 @@ from typing import Any
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
+    FIRST_EPOCH,
     Act,
+    Advance,
+    Advanced,
     Attributes,
     Claim,
+    Claimant,
     ClaimRequest,
     ClaimResult,
     Commit,
@@ -28,8 +32,10 @@ from holdfast.store.protocol import (
     Mail,
     NewEvent,
     NewRun,
+    NewUnit,
     NextRun,
     Observed,
+    Opening,
     Park,
     Release,
     RunRecord,
@@ -101,8 +107,9 @@ class World:
         queues: Iterable[str] = ("default",),
         workflows: Iterable[str] = (FLOW,),
         suspects: bool = True,
+        run: int | None = None,
     ) -> ClaimResult:
-        request = ClaimRequest(owner, lease_ms, limit, list(queues), frozenset(workflows), suspects)
+        request = ClaimRequest(owner, lease_ms, limit, list(queues), frozenset(workflows), suspects, run)
         return await self.store.claim(request)
 
     async def claimed_ids(self, **options: Any) -> list[str]:
@@ -116,6 +123,18 @@ class World:
         """A run that ``owner`` holds."""
         created = await self.create(id, owner=owner, lease_ms=LEASE, **options)
         return TaskRef(created.run.run, 0, owner, created.epoch)
+
+    async def graph(self, id: str = "a", *units: NewUnit, **options: Any) -> list[TaskRef]:
+        """A run with units; those that w1 holds, as many as are due at once (or ``room``)."""
+        options = {"kind": "graph", "owner": "w1", "lease_ms": LEASE, "room": len(units)} | options
+        created = await self.create(id, units=units, **options)
+        return [TaskRef(created.run.run, unit, "w1", FIRST_EPOCH) for unit in created.units]
+
+    async def advance(self, *advances: Advance, owner: str = "w1", room: int = 0) -> Advanced:
+        return await self.store.advance(advances, Claimant(owner, LEASE, ["default"]), room)
+
+    async def claimed_units(self, owner: str = "w1", **options: Any) -> list[int]:
+        return [claim.task.unit for claim in (await self.claim(owner, **options)).claims]
 
     async def wait(self, id: str = "a", *topics: str, run_at: int | None = None) -> RunRecord:
         """A run that waits for events of these types, or for a time."""
@@ -176,6 +195,13 @@ class World:
     async def keys(self, run: int) -> list[str]:
         return [fact.key for fact in await self.store.facts(run)]
 
+    async def results(self, run: int) -> list[str]:
+        return [fact.key for fact in await self.store.facts(run, FactState.RESULT)]
+
+    async def starts(self, run: int) -> list[tuple[str, int]]:
+        """Which units were claimed, and under which epochs."""
+        return [(fact.key, fact.n) for fact in await self.store.facts(run, FactState.START)]
+
 
 def turn(
     task: TaskRef,
@@ -201,6 +227,21 @@ def waiting(*topics: str, run_at: int | None = None) -> Release:
 def result(key: str, **fields: Any) -> Fact:
     row: dict[str, Any] = {"kind": "do", "at": 1, "started_at": 1, "seq": 0, "value": b"1"} | fields
     return Fact(FactState.RESULT, key, 0, **row)
+
+
+def done(task: TaskRef, *opens: int, key: str | None = None, **fields: Any) -> Advance:
+    """A unit (whose key is its letter) has its result, and these miss one less."""
+    results = [result(key or letter(task.unit), kind="node", seq=None)]
+    return Advance(task, results=results, opens=[Opening(unit) for unit in opens], **fields)
+
+
+def letter(unit: int) -> str:
+    return chr(ord("a") + unit - 1)
+
+
+def unit(number: int, missing: int = 0) -> NewUnit:
+    """One whose key is its letter."""
+    return NewUnit(number, letter(number), missing)
 
 
 def act(key: str, deed: Deed) -> Act:

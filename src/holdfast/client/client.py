@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from holdfast.client import graphs
 from holdfast.client.handle import Handle, seconds_of
 from holdfast.client.records import (
     HistoryPage,
@@ -14,17 +15,21 @@ from holdfast.client.records import (
     Part,
     Positions,
     check_choice,
+    current_step,
     error_of,
     event_record,
     event_value,
     log_line,
+    outbox_record,
     page_query,
     part_of,
     position,
+    steps_of,
 )
 from holdfast.client.why import Reasons, waits_for_start, why
-from holdfast.core import codec, history
+from holdfast.core import codec
 from holdfast.core.attributes import conditions
+from holdfast.core.chains import CHAIN, native_status
 from holdfast.core.durations import Duration
 from holdfast.core.limits import Limits
 from holdfast.core.model import (
@@ -45,6 +50,7 @@ from holdfast.core.model import (
     to_ms,
 )
 from holdfast.core.names import check_instance_id
+from holdfast.core.outbound import OutboxRecord
 from holdfast.core.show import shown
 from holdfast.errors import (
     InstanceExistsError,
@@ -59,6 +65,7 @@ from holdfast.kernel.ends import Ends, Expected
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
 from holdfast.kernel.requests import START_OPTIONS, Requests, check_known
+from holdfast.kernel.units import GRAPH
 from holdfast.ports import Clock
 from holdfast.store.protocol import (
     FIRST_EPOCH,
@@ -67,6 +74,7 @@ from holdfast.store.protocol import (
     Claimant,
     Condition,
     Created,
+    Fact,
     Finish,
     ListQuery,
     NewEvent,
@@ -89,15 +97,15 @@ class LocalWorker(Protocol):
     id: str
     lease_ms: int
 
-    def reserve(self, workflow: str, queue: str) -> bool: ...
+    def reserve(self, new: NewRun) -> int: ...
 
-    def begin(self, created: Created) -> None: ...
+    def begin(self, created: Created, places: int, plan: Sequence[Fact] = ()) -> None: ...
 
     def claimant(self, workflow: str) -> Claimant | None: ...
 
     def take(self, claim: Claim) -> None: ...
 
-    def cancel_reservation(self) -> None: ...
+    def cancel_reservation(self, places: int = 1) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,29 +162,29 @@ class Client:
     async def _create(self, new: NewRun, *, eager: bool) -> tuple[Created, Expected | None]:
         """Create a run; with a worker here that has room it is born claimed and begins without a poll."""
         worker = self.worker if eager and not new.delay_ms else None
-        if worker is None or not worker.reserve(new.workflow, new.queue):
+        places = 0 if worker is None else worker.reserve(new)
+        if worker is None or not places:
             [created] = await self._store.create([new])
             self._after_create(created)
             self._hub.work()
             return created, None
-        new.owner, new.lease_ms = worker.id, worker.lease_ms
         try:
             [created] = await self._store.create([new])
         except asyncio.CancelledError:
             # Born claimed, it must begin here even if the caller stops waiting: nobody else would take it.
-            task = asyncio.ensure_future(self._begin_anyway(new, worker))
+            task = asyncio.ensure_future(self._begin_anyway(new, worker, places))
             self._beginning.add(task)
             task.add_done_callback(self._beginning.discard)
             raise
         except BaseException:
-            worker.cancel_reservation()
+            worker.cancel_reservation(places)
             raise
         self._after_create(created)
         if not created.created:
-            worker.cancel_reservation()
+            worker.cancel_reservation(places)
             return created, None
         expected = self._ends.expect(created.run.run)
-        worker.begin(created)
+        worker.begin(created, places, new.plan)
         return created, expected
 
     def _after_create(self, created: Created) -> None:
@@ -185,17 +193,17 @@ class Client:
         if created.run.expires_at is not None:
             self._hub.work(created.run.expires_at)
 
-    async def _begin_anyway(self, new: NewRun, worker: LocalWorker) -> None:
+    async def _begin_anyway(self, new: NewRun, worker: LocalWorker, places: int) -> None:
         """Begin a run whose creation was cut off, made or not."""
         try:
             [created] = await self._store.create([new])
         except BaseException:
-            worker.cancel_reservation()
+            worker.cancel_reservation(places)
             raise
         if created.run.owner == worker.id and created.run.started_at is None:
-            worker.begin(replace(created, epoch=FIRST_EPOCH))
+            worker.begin(replace(created, epoch=FIRST_EPOCH), places)
         else:
-            worker.cancel_reservation()
+            worker.cancel_reservation(places)
 
     async def start_many(self, workflow: Any, starts: Iterable[Start]) -> list[Handle[Any]]:
         """Start many at once; ids that exist, and repeats, are left out. One bad entry starts nothing."""
@@ -256,7 +264,8 @@ class Client:
 
     def status_of(self, row: RunRecord) -> InstanceStatus:
         """Its output is plain JSON: reading a status never depends on the types a program has today."""
-        return InstanceStatus(row.status.value, error_of(row), codec.plain(row.output))
+        native = native_status(row.kind, row.status)
+        return InstanceStatus(row.status.value, error_of(row), codec.plain(row.output), row.kind, native)
 
     # --- one instance
 
@@ -265,8 +274,10 @@ class Client:
         facts = await self._store.facts(row.run)
         relations = await self._store.relations(row.run)
         before = await self._store.find(workflow, id, row.number - 1) if waits_for_start(row) else None
-        steps = history.steps_of(row.number, facts, {})
+        steps = steps_of(row, facts, {})
+        at = current_step(row, steps)
         updated = max([row.updated_at, *(f.at for f in facts)])
+        options = RunOptions.decode(row.options)
         return InstanceDescription(
             id=id,
             workflow_name=workflow,
@@ -280,9 +291,9 @@ class Client:
             updated_at=from_ms(updated),
             started_at=optional_from_ms(row.started_at),
             completed_at=optional_from_ms(row.completed_at),
-            current_step=history.current_step(steps),
+            current_step=at,
             why=why(
-                Reasons(row, steps, relations, before),
+                Reasons(row, steps if row.kind != CHAIN else [at] if at is not None else [], relations, before),
                 to_ms(self._clock.now()),
                 known=row.workflow in self._registry.runnable(),
             ),
@@ -293,7 +304,9 @@ class Client:
             links=[pid for pid, watch in relations.watches if watch & Watch.LINK],
             monitors=[pid for pid, watch in relations.watches if watch & Watch.MONITOR],
             attempt=row.attempt,
-            summary=RunOptions.decode(row.options).summary,
+            summary=options.summary,
+            native_status=native_status(row.kind, row.status),
+            workflow_version=options.version,
         )
 
     async def history(self, workflow: str, id: str, run_number: int | None = None) -> History:
@@ -305,7 +318,7 @@ class Client:
         facts = await self._store.facts(row.run)
         mail = await self._store.events(PageQuery(row.run))
         payloads = {m.n: event_value(m) for m in mail}
-        return History(number, history.steps_of(number, facts, payloads), [event_record(number, m) for m in mail])
+        return History(number, steps_of(row, facts, payloads), [event_record(number, m) for m in mail])
 
     async def history_page(self, workflow: str, id: str, run_number: int | None, query: HistoryQuery) -> HistoryPage:
         """A page of one run's steps, events and, if asked for, logs. A run that never was has empty ones."""
@@ -327,7 +340,7 @@ class Client:
         if row is not None:
             snapshot = await self._store.load(row.run)
             payloads = {n: event_value(mail) for n, mail in snapshot.mail.items()}
-            steps = history.steps_of(row.number, snapshot.facts, payloads)
+            steps = steps_of(row, snapshot.facts, payloads)
         numbered = [*enumerate(steps, 1)]  # in the order they began: later ones come after
         if query.descending:
             return part_of([one for one in reversed(numbered) if one[0] < after], "s", query.limit, after)
@@ -373,7 +386,10 @@ class Client:
     async def terminate(self, workflow: str, id: str, reason: str | None = None) -> None:
         if reason is not None and not isinstance(reason, str):
             raise InvalidOptionError(f"reason must be text, not {reason!r}")
-        self._steered(workflow, id, await self._store.terminate(workflow, id, reason), "terminated")
+        await self._end(workflow, id, reason, None, "terminated")
+
+    async def _end(self, workflow: str, id: str, reason: str | None, fact: Fact | None, what: str) -> None:
+        self._steered(workflow, id, await self._store.terminate(workflow, id, reason, fact), what)
 
     async def cancel(self, workflow: str, id: str, reason: str | None = None, deadline: Duration | None = None) -> None:
         payload, deadline_ms = self._requests.cancellation(reason, deadline)
@@ -389,7 +405,8 @@ class Client:
         if options.execution_ms is not None:
             options = options.ending(to_ms(self._clock.now()) + options.execution_ms)
         expires_ms, expiry = options.expiry(to_ms(self._clock.now()))
-        steered = await self._store.restart(workflow, id, expires_ms, expiry, options.encode())
+        units = (await graphs.shape(self._store, before)).units if before.kind == GRAPH else ()
+        steered = await self._store.restart(workflow, id, expires_ms, expiry, options.encode(), units)
         self._found(workflow, id, steered.run)
         self._hub.touched(steered.touched)
         self._hub.signal(before.run, None)
@@ -487,6 +504,30 @@ class Client:
         finally:
             changed.cancel()
 
+    # --- graphs
+
+    async def graph(self, workflow: str, id: str) -> RunRecord:
+        """The current run, which has to be one of a graph."""
+        row = await self.find(workflow, id)
+        if row.kind != GRAPH:
+            raise InvalidOptionError(f"instance {id!r} of {workflow!r} is a {row.kind} and no graph")
+        return row
+
+    async def kill(self, workflow: str, id: str, reason: str | None = None) -> None:
+        if reason is not None and not isinstance(reason, str):
+            raise InvalidOptionError(f"reason must be text, not {reason!r}")
+        await self.graph(workflow, id)
+        await self._end(workflow, id, reason, graphs.tombstone(reason, to_ms(self._clock.now())), "killed")
+
+    async def facts(self, workflow: str, id: str, prefix: str = "") -> dict[str, Any]:
+        return await graphs.facts(self._store, await self.graph(workflow, id), prefix)
+
+    async def results(self, workflow: str, id: str) -> dict[str, Any]:
+        return await graphs.results(self._store, await self.graph(workflow, id))
+
+    async def to_mermaid(self, workflow: str, id: str) -> str:
+        return await graphs.drawn(self._store, await self.graph(workflow, id))
+
     # --- waiting for the end
 
     async def ended(self, workflow: str, id: str, expected: Expected | None) -> RunRecord | Finish:
@@ -521,6 +562,18 @@ class Client:
                 waiting = self._hub.wait(row.run)
                 await asyncio.wait([waiting], timeout=0.1)
                 waiting.cancel()
+
+    # --- what goes out
+
+    async def outbox(self, workflow: str, id: str, run_number: int | None = None) -> Sequence[OutboxRecord]:
+        row = await self.find(workflow, id, run_number)
+        return [outbox_record(one) for one in await self._store.outbox(row.run)]
+
+    async def redeliver(self, workflow: str, id: str, run_number: int | None = None) -> int:
+        row = await self.find(workflow, id, run_number)
+        parked = await self._store.outbox_retry(row.run)
+        self._hub.posted()
+        return parked
 
     # --- workers
 

@@ -16,6 +16,7 @@ from holdfast.core.model import (
     LogLine,
     Status,
 )
+from holdfast.core.outbound import OutboxRecord
 from holdfast.errors import (
     ErrorInfo,
     RunCancelledError,
@@ -116,6 +117,30 @@ class Handle(Generic[R]):
 
     async def history(self, run_number: int | None = None) -> History:
         return await self._client.history(self.workflow, self.id, run_number)
+
+    async def results(self) -> dict[str, Any]:
+        """Of a graph: what its nodes have come to so far, by name; those that failed or were skipped are left out."""
+        return await self._client.results(self.workflow, self.id)
+
+    async def facts(self, prefix: str = "") -> dict[str, Any]:
+        """Of a graph: what is stored of it, as ``meta``, ``start/<node>/<ts>``, ``result/<node>``, ``tombstone``."""
+        return await self._client.facts(self.workflow, self.id, prefix)
+
+    async def kill(self, reason: str | None = None) -> None:
+        """Of a graph: write the tombstone. Nothing starts any more, and what is in flight is refused."""
+        await self._client.kill(self.workflow, self.id, reason)
+
+    async def to_mermaid(self) -> str:
+        """Of a graph: a Mermaid flowchart, coloured by what its nodes have come to."""
+        return await self._client.to_mermaid(self.workflow, self.id)
+
+    async def outbox(self, run_number: int | None = None) -> list[OutboxRecord]:
+        """What a chain has to tell the world, in its order: pending, delivered, or parked after too many failures."""
+        return [*await self._client.outbox(self.workflow, self.id, run_number)]
+
+    async def redeliver(self, run_number: int | None = None) -> int:
+        """Try parked events again, from the first attempt on; how many there were."""
+        return await self._client.redeliver(self.workflow, self.id, run_number)
 
     async def logs(self, level: str | None = None, category: str | None = None) -> list[LogLine]:
         row = await self._client.find(self.workflow, self.id)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from holdfast.core import codec
+from holdfast.core import chains, codec, history
 from holdfast.core.failure import Failure
 from holdfast.core.model import (
     EventRecord,
@@ -15,14 +15,19 @@ from holdfast.core.model import (
     from_ms,
     optional_from_ms,
 )
+from holdfast.core.outbound import OutboxRecord, OutboxState, outbound_id
 from holdfast.core.show import shown
 from holdfast.errors import (
     ErrorInfo,
     InvalidCursorError,
     InvalidOptionError,
 )
+from holdfast.graph.history import current_node, nodes_of
+from holdfast.kernel.units import GRAPH
 from holdfast.store.protocol import (
+    Fact,
     Mail,
+    OutboxRow,
     PageQuery,
     RunRecord,
     StoredLog,
@@ -67,6 +72,40 @@ class HistoryPage:
 
 def error_of(row: RunRecord) -> ErrorInfo | None:
     return None if row.error is None else Failure.decode(row.error).info
+
+
+def steps_of(row: RunRecord, facts: Iterable[Fact], payloads: Mapping[int, Any]) -> list[StepRecord]:
+    """The steps of a run; of a chain or a graph also those that are to come."""
+    if row.kind == chains.CHAIN:
+        return chains.records(row.number, facts, chains.Place(row.owner is not None, row.run_at))
+    if row.kind == GRAPH:
+        return nodes_of(row.number, facts)
+    return history.steps_of(row.number, facts, payloads)
+
+
+def current_step(row: RunRecord, steps: list[StepRecord]) -> StepRecord | None:
+    if row.kind == GRAPH:
+        return current_node(steps)
+    return chains.current_record(steps) if row.kind == chains.CHAIN else history.current_step(steps)
+
+
+def outbox_record(row: OutboxRow) -> OutboxRecord:
+    state = OutboxState.PENDING
+    if row.delivered_at is not None or row.parked_at is not None:
+        state = OutboxState.PARKED if row.delivered_at is None else OutboxState.DELIVERED
+    return OutboxRecord(
+        id=outbound_id(row.workflow, row.instance_id, row.number, row.n),
+        type=row.type,
+        payload=codec.plain(row.payload),
+        step=row.step,
+        state=state.value,
+        attempts=row.attempts,
+        error=row.error,
+        created_at=from_ms(row.created_at),
+        next_attempt_at=from_ms(row.run_at) if state is OutboxState.PENDING else None,
+        delivered_at=optional_from_ms(row.delivered_at),
+        parked_at=optional_from_ms(row.parked_at),
+    )
 
 
 def event_value(mail: Mail) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from holdfast.core.model import (
     StepRecord,
     from_ms,
 )
+from holdfast.graph import history as nodes
+from holdfast.kernel.units import GRAPH
 from holdfast.store.protocol import (
     ANY_TOPIC,
     Relations,
@@ -48,6 +50,8 @@ def _state(reasons: Reasons, now: int, *, known: bool) -> str:
         return "a pause was asked for; it takes effect when the step in flight has ended"
     if row.status is Status.PAUSED:
         return f"paused: {row.note}" if row.note else "paused by a person; resume it to go on"
+    if row.kind == GRAPH and row.run_at is None:
+        return nodes.why(reasons.steps, now)
     clauses = history.why_waiting(list(reasons.steps), now), _awaited(row, reasons.steps, now)
     waiting = "; ".join(filter(None, clauses))
     if row.owner is not None:

@@ -126,7 +126,7 @@ def why_waiting(steps: list[StepRecord], now_ms: int) -> str:
 
 
 def _clause(step: StepRecord, now_ms: int) -> str:
-    if step.type == StepType.WAIT:
+    if step.type == StepType.WAIT or (step.state is not None and step.wait_event_type is not None):
         return (
             f"waiting for an event of type {step.wait_event_type!r} in {step.step_key!r}{_until(step.wake_at, now_ms)}"
         )
@@ -143,7 +143,8 @@ def _clause(step: StepRecord, now_ms: int) -> str:
             f"waiting to retry step {step.step_key!r} after failed attempt {step.attempts}{most}{cause}"
             f"{_until(step.next_retry_at, now_ms)}"
         )
-    return f"running step {step.step_key!r} (attempt {step.attempts})"
+    attempt = step.attempts if step.state is None else step.attempts + 1  # a chain counts those that failed
+    return f"running step {step.step_key!r} (attempt {attempt})"
 
 
 def _until(when: Any, now_ms: int) -> str:

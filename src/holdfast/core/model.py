@@ -50,6 +50,7 @@ TERMINAL = frozenset({Status.COMPLETE, Status.ERRORED, Status.TERMINATED, Status
 
 class StepType(StrEnum):
     DO = "do"
+    NODE = "node"
     SLEEP = "sleep"
     WAIT = "waitForEvent"
     VERSION = "version"
@@ -103,6 +104,9 @@ class InstanceStatus:
     status: str
     error: ErrorInfo | None = None
     output: Any = None
+    kind: str = "workflow"
+    native_status: str | None = None
+    """In the words of its kind, where that has its own: a chain is RUNNING, COMPLETED, FAILED or CANCELED."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +129,11 @@ class StepRecord:
     error: ErrorInfo | None
     created_at: datetime
     updated_at: datetime
+    state: str | None = None
+    """Of a chain's step: PENDING, READY, RUNNING, WAITING, DONE or DEAD. Of a graph's node: pending, started,
+    retrying, ok, error or skipped."""
+    step_seq: int | None = None
+    """Of a chain's step: its place, from 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +208,10 @@ class InstanceDescription:
     monitors: list[str] = field(default_factory=list)
     attempt: int = 1
     summary: str | None = None
+    native_status: str | None = None
+    """As of ``InstanceStatus``."""
+    workflow_version: int | None = None
+    """Of the definition it was started by, where that has one."""
 
 
 @dataclass(frozen=True, slots=True)

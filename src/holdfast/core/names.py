@@ -45,6 +45,11 @@ def check_step_name(value: object, limits: Limits) -> str:
     return _checked(value, "step name", limits.step_name, InvalidNameError)
 
 
+def check_node_name(value: object, limits: Limits) -> str:
+    name = _checked(value, "node name", limits.step_name, InvalidNameError)
+    return _matching(name, "node name", _DOTTED, _DOTTED_RULE, InvalidNameError)
+
+
 def check_log_category(value: object, limits: Limits) -> str:
     name = _checked(value, "log category", limits.log_category, InvalidLogError)
     if name == SYSTEM_CATEGORY:

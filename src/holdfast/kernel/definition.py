@@ -2,15 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple, Protocol
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
 from holdfast.core.retry import Retry
 from holdfast.errors import ParamsInvalidError, WorkflowAlreadyRegisteredError, WorkflowNotFoundError
 from holdfast.kernel.driver import Driver
+from holdfast.kernel.outbox import OutboxHandler
+from holdfast.kernel.units import UnitDriver
+from holdfast.store.protocol import Fact, NewUnit
+
+
+class Startable(Protocol):
+    """What stands for a definition where one is started: a workflow, a chain, a graph."""
+
+    @property
+    def name(self) -> str: ...
+
+
+class Blueprint(NamedTuple):
+    """What a run is made of besides its input, where its start fixes that: the steps of a chain, a graph's nodes."""
+
+    plan: Sequence[Fact]
+    units: Sequence[NewUnit] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,10 +47,20 @@ class Definition:
     """Of the workflow as a whole, where a start does not say otherwise."""
     run_ms: int | None = None
     """How long a run may take, where a start does not say otherwise."""
+    version: int | None = None
+    """Recorded with each run that is started from now on."""
+    blueprint: Callable[[int], Blueprint] | None = None
+    """Of a run that starts at this time."""
+    unit_driver: UnitDriver | None = None
+    """In place of ``driver``, where a run is made of units."""
+
+    @property
+    def runnable(self) -> bool:
+        return self.driver is not None or self.unit_driver is not None
 
     @property
     def has_defaults(self) -> bool:
-        return self.retry is not None or self.run_ms is not None
+        return self.retry is not None or self.run_ms is not None or self.version is not None
 
     def encode_params(self, params: Any, limits: Limits) -> bytes | None:
         """Encode and check an input, so that a run never starts with something its code cannot take."""
@@ -55,14 +82,20 @@ class Registry:
     def __init__(self) -> None:
         self._by_name: dict[str, Definition] = {}
         self._runnable: frozenset[str] = frozenset()
+        self.outbox: OutboxHandler | None = None
+        """Who delivers what runs tell the world."""
 
     def add(self, definition: Definition) -> None:
         if definition.name in self._by_name:
             raise WorkflowAlreadyRegisteredError(
                 f"a workflow named {definition.name!r} is registered already; give one of them another name="
             )
+        self.replace(definition)
+
+    def replace(self, definition: Definition) -> None:
+        """There is more to it than there was."""
         self._by_name[definition.name] = definition
-        self._runnable = frozenset(d.name for d in self if d.driver is not None)
+        self._runnable = frozenset(d.name for d in self if d.runnable)
 
     def get(self, name: str) -> Definition:
         try:

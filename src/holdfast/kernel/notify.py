@@ -19,21 +19,27 @@ class Hub:
     def __init__(self) -> None:
         self._on_work: list[Callable[[int | None], None]] = []
         self._on_signal: list[Callable[[int, Signal | None], None]] = []
+        self._on_post: list[Callable[[], None]] = []
         self._waiting: dict[int, set[asyncio.Future[Finish | None]]] = {}
         self._asking: set[asyncio.Future[None]] = set()
         self._company = 0
 
     def join(
-        self, on_work: Callable[[int | None], None], on_signal: Callable[[int, Signal | None], None]
+        self,
+        on_work: Callable[[int | None], None],
+        on_signal: Callable[[int, Signal | None], None],
+        on_post: Callable[[], None],
     ) -> Callable[[], None]:
         """Add a worker's listeners; the answer takes them away again."""
         self._on_work.append(on_work)
         self._on_signal.append(on_signal)
+        self._on_post.append(on_post)
 
         def leave() -> None:
             if on_work in self._on_work:
                 self._on_work.remove(on_work)
                 self._on_signal.remove(on_signal)
+                self._on_post.remove(on_post)
 
         return leave
 
@@ -50,6 +56,11 @@ class Hub:
         """A task became due, or will be at a time."""
         for listener in self._on_work:
             listener(due_at)
+
+    def posted(self) -> None:
+        """There is something to go out."""
+        for listener in self._on_post:
+            listener()
 
     def signal(self, run: int, signal: Signal | None) -> None:
         """Somebody wants something of a run that may be held here; None: it was ended from outside."""

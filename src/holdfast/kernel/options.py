@@ -33,6 +33,8 @@ class RunOptions:
     memo: Mapping[str, Any] = field(default_factory=dict)
     search: Mapping[str, Any] = field(default_factory=dict)
     summary: str | None = None
+    version: int | None = None
+    """Of the definition it was started by."""
 
     def encode(self) -> bytes | None:
         content = {
@@ -46,6 +48,7 @@ class RunOptions:
             "memo": dict(self.memo),
             "search": dict(self.search),
             "summary": self.summary,
+            "version": self.version,
         }
         kept = {key: value for key, value in content.items() if value is not None and value != {}}
         return codec.encode(kept, what="options") if kept else None
@@ -67,6 +70,7 @@ class RunOptions:
             memo=content.get("memo", {}),
             search=content.get("search", {}),
             summary=content.get("summary"),
+            version=content.get("version"),
         )
 
     def ending(self, end: int) -> RunOptions:

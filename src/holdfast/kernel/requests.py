@@ -130,7 +130,10 @@ class Requests:
                 memo={} if memo is None else attributes.check_memo(memo, self._limits.params),
                 search={} if search is None else attributes.check_search(search),
                 summary=_check_summary(summary),
+                version=definition.version,
             ))  # fmt: skip
+        if definition.blueprint is not None:
+            new.plan, new.units = definition.blueprint(time_ms(self._clock.now()))
         return new
 
     def _add_options(self, new: NewRun, options: RunOptions) -> None:

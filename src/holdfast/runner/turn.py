@@ -21,6 +21,7 @@ from holdfast.kernel.definition import Definition
 from holdfast.kernel.driver import Call, Driver, Machine, Outcome, Rest
 from holdfast.kernel.options import RunOptions
 from holdfast.ports import Alarm, Randomness
+from holdfast.runner.advancer import Advancer
 from holdfast.runner.attempts import Ports, Running
 from holdfast.runner.committer import Committer
 from holdfast.runner.letterbox import UNREAD, Letterbox
@@ -43,6 +44,7 @@ from holdfast.store.protocol import (
     Park,
     Release,
     Signal,
+    Snapshot,
     Store,
     Verdict,
 )
@@ -75,16 +77,19 @@ class Tools:
 
     store: Store
     committer: Committer
+    advancer: Advancer
     ports: Ports
     random: Randomness
     tell: Callable[[Committed], None]
     """Called with commits that reached other runs."""
-    adopt: Callable[[NewRun], bool]
-    """Takes a run that is about to be made for the worker itself, if it has room."""
+    adopt: Callable[[NewRun], int]
+    """Takes a run that is about to be made for the worker itself, if it has room: how many places that needs."""
     begin: Callable[[int, Sequence[Created]], None]
-    """So many were adopted, and these have come."""
+    """So many places were kept, and these have come."""
     later: Callable[[Coroutine[Any, Any, None]], None]
     """Does something that nobody waits for."""
+    posted: Callable[[], None]
+    """Something was written that is to go out."""
     budget: Budget = field(default_factory=Budget)
 
 
@@ -95,7 +100,15 @@ class TurnOver(BaseException):
 class Turn:
     """One claimed run, from the claim to its rest."""
 
-    def __init__(self, tools: Tools, claim: Claim, definition: Definition, machine: Machine | None) -> None:
+    def __init__(
+        self,
+        tools: Tools,
+        claim: Claim,
+        definition: Definition,
+        machine: Machine | None,
+        plan: Sequence[Fact] = (),
+    ) -> None:
+        """``plan``: of a run that was made just now."""
         if definition.driver is None:
             raise RuntimeError(f"{definition.name} cannot be run here")
         self.claim = claim
@@ -108,6 +121,8 @@ class Turn:
         """When a released run is due again."""
         self._tools = tools
         self._driver: Driver = definition.driver
+        self._plan_of_new = plan
+        self._has_plan = definition.blueprint is not None
         self._buffers = definition.persist == "task"
         self._task_ms = RunOptions.decode(claim.run.options).task_ms
         self._buffer: list[Rest] = []
@@ -293,7 +308,10 @@ class Turn:
 
     async def _write_sealed(self, commit: Commit, buffered: list[Rest]) -> Committed | None:
         if commit.observed.transaction is None:
-            return await self._tools.committer.commit(commit)
+            done = await self._tools.committer.commit(commit)
+            if commit.observed.outbox:
+                self._tools.posted()
+            return done
         committed = await self._write_transaction(commit)
         if buffered and committed is not None and committed.verdict is Verdict.REJECTED:
             self._buffer = buffered  # it happened all the same
@@ -500,9 +518,11 @@ class Turn:
 
     async def _load(self) -> Machine:
         run = self.claim.run
-        if run.started_at is None and self.task.epoch == FIRST_EPOCH and not self._loaded:
-            snapshot = None
-        else:
+        new = run.started_at is None and self.task.epoch == FIRST_EPOCH and not self._loaded
+        snapshot: Snapshot | None = None
+        if new and self._plan_of_new:
+            snapshot = Snapshot(self._plan_of_new, {}, 0)
+        elif not new or self._has_plan:
             store = self._tools.store
             snapshot = await self._patiently(lambda: store.load(run.run))
             [run] = await self._patiently(lambda: store.get([run.run]))
@@ -562,7 +582,7 @@ def _merged(buffer: list[Rest], last: Commit) -> Commit:
     observed, follows = Observed(transaction=last.observed.transaction), Follows(next=last.follows.next)
     parts: list[tuple[Observed, Follows]] = [(r.observed, r.follows) for r in buffer]
     for o, f in [*parts, (last.observed, last.follows)]:
-        for name in ("facts", "deliveries", "logs", "statements", "starts", "sends"):
+        for name in ("facts", "deliveries", "logs", "statements", "starts", "sends", "outbox"):
             setattr(observed, name, [*getattr(observed, name), *getattr(o, name)])
         for name in ("facts", "logs", "acts"):
             setattr(follows, name, [*getattr(follows, name), *getattr(f, name)])

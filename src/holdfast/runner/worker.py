@@ -2,7 +2,8 @@
 
 Its loops: *claim* takes what is due, woken by notifications and otherwise by the next due time or the poll; *heartbeat*
 extends the leases; *watch* notices what other processes did; *reap* frees the runs of dead workers; *note* shows
-steps that take their time. A pass (``app.tick``, the test harness) does the same once, without the loops.
+steps that take their time; *outbox* (``outbox.py``) delivers what runs tell the world. A pass (``app.tick``, the test
+harness) does the same once, without the loops.
 """
 
 from __future__ import annotations
@@ -21,13 +22,17 @@ from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import overdue
 from holdfast.ports import Randomness
+from holdfast.runner.advancer import Advancer
 from holdfast.runner.attempts import Ports
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.committer import Committer
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.looper import Looper
+from holdfast.runner.outbox import Courier
 from holdfast.runner.turn import Budget, Tools, Turn
+from holdfast.runner.units import KeeperTurn, Memory, UnitTurn
 from holdfast.store.protocol import (
+    FIRST_EPOCH,
     SUSPECT_LOSSES,
     Claim,
     Claimant,
@@ -35,6 +40,7 @@ from holdfast.store.protocol import (
     Commit,
     Committed,
     Created,
+    Fact,
     Finish,
     Follows,
     Held,
@@ -42,6 +48,7 @@ from holdfast.store.protocol import (
     Mailbag,
     NewRun,
     Park,
+    RunRecord,
     Signal,
     Store,
     TaskRef,
@@ -51,11 +58,18 @@ from holdfast.store.protocol import (
 
 _log = logging.getLogger("holdfast")
 
+_NO_MAIL = Mailbag((), complete=True, last=0)
+
 # The most that is claimed at once: a small bite keeps claims short and leaves work to other processes.
 _LARGEST_CLAIM = 200
 _NOTE_SECONDS = 0.5
 # How long a full worker waits for more room before it claims into what little there is.
 _ROOM_SECONDS = 0.02
+
+
+_Place = tuple[int, int]
+"""Run and unit."""
+_AnyTurn = Turn | UnitTurn | KeeperTurn
 
 
 class Worker:
@@ -79,25 +93,32 @@ class Worker:
         self._ports = ports
         self._config = config
         self._cache = MachineCache(config.cache)
+        claimant = Claimant(self.id, config.lease_ms, config.queues)
         self._tools = Tools(
             store,
             Committer(store, random, hub.in_company),
+            Advancer(store, random, claimant, self._reserve_units, self._take_units),
             ports,
             random,
             tell=self._tell,
             later=self._later,
+            posted=hub.posted,
             adopt=self._adopt,
             begin=self._begin_adopted,
         )
+        self._courier = Courier(store, registry, ports, random, self.id, config.poll_ms)
         self._afterwards: set[asyncio.Task[None]] = set()
-        self._turns: dict[int, Turn] = {}
-        self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._turns: dict[_Place, _AnyTurn] = {}
+        self._tasks: dict[_Place, asyncio.Task[None]] = {}
+        self._memories: dict[int, Memory] = {}
+        """Of runs that are made of units, while any of those is held."""
         self._reserved = 0
         self._next_due: int | None = None
         self._seen_version: int | None = None
         self._accepting = False
+        self._by_hand = False
         self._enrolled = False
-        self._strangers: Collection[tuple[int, int]] = ()
+        self._strangers: Collection[tuple[int, int, int]] = ()
         self._room = asyncio.Event()
         self._bite = min(_LARGEST_CLAIM, max(1, config.concurrency // 5))
         self._leave_hub: Callable[[], None] = lambda: None
@@ -114,10 +135,19 @@ class Worker:
     # --- life
 
     def start(self) -> None:
-        self._leave_hub = self._hub.join(self._work_at, self._signalled)
+        self._leave_hub = self._hub.join(self._work_at, self._signalled, self._courier.wake)
         self._accepting = True
         for loop in self._loops:
             loop.start()
+        if self._registry.outbox is not None:
+            self._courier.start()
+
+    def start_by_hand(self) -> None:
+        """Keep what it holds, but take nothing by itself: see ``start_units``."""
+        self._leave_hub = self._hub.join(lambda _: None, self._signalled, self._courier.wake)
+        self._accepting = True
+        self._by_hand = True
+        self._heartbeats.start()
 
     async def stop(self, drain_ms: int | None = None) -> None:
         """Take nothing new, let steps in flight end within the bound, give every lease back."""
@@ -125,7 +155,8 @@ class Worker:
         self._stop_turns()
         await self._claims.stop()
         self._stop_turns()  # also those that a claim under way has brought
-        await self._wait_for_turns((self._config.drain_ms if drain_ms is None else drain_ms) / 1000)
+        drain = (self._config.drain_ms if drain_ms is None else drain_ms) / 1000
+        await asyncio.gather(self._wait_for_turns(drain), self._courier.stop(drain))
         for loop in self._loops:
             await loop.stop()
         await self._give_back()
@@ -164,17 +195,24 @@ class Worker:
         for task in self._tasks.values():
             task.cancel()
         self._tools.committer.abandon()
+        self._tools.advancer.abandon()
+        self._courier.abandon()
         self._leave_hub()
         self._cache.clear()
 
     # --- runs that are given to this worker without a look for work
 
-    def reserve(self, workflow: str, queue: str) -> bool:
-        """Whether a run that is about to be created may begin here at once.
+    def reserve(self, new: NewRun) -> int:
+        """Whether a run that is about to be created may begin here at once: how many places are kept for it.
 
-        Then ``begin`` or ``cancel_reservation`` must follow.
+        Then it has this worker as its owner, and ``begin`` or ``cancel_reservation`` must follow.
         """
-        return queue in self._config.queues and self._reserve(workflow)
+        if new.queue not in self._config.queues or not self._reserve(new.workflow):
+            return 0
+        new.owner, new.lease_ms = self.id, self.lease_ms
+        if new.units:
+            new.room = 1 + self._reserve_units(sum(unit.missing == 0 for unit in new.units) - 1)
+        return max(1, new.room)
 
     def claimant(self, workflow: str) -> Claimant | None:
         """Who takes a run if an event wakes it. Then ``take`` or ``cancel_reservation`` must follow."""
@@ -196,43 +234,71 @@ class Worker:
         if self._accepting:
             self._begin(claim, self._tools)
 
-    def _adopt(self, new: NewRun) -> bool:
-        if new.delay_ms or not new.eager or not self.reserve(new.workflow, new.queue):
-            return False
-        new.owner, new.lease_ms = self.id, self.lease_ms
-        return True
+    def _adopt(self, new: NewRun) -> int:
+        return 0 if new.delay_ms or not new.eager else self.reserve(new)
 
     def _begin_adopted(self, adopted: int, births: Sequence[Created]) -> None:
-        self._reserved -= adopted - len(births)
+        self._reserved -= adopted
         for created in births:
-            self.begin(created)
+            self.begin(created, 0)
 
-    def cancel_reservation(self) -> None:
-        self._reserved -= 1
+    def cancel_reservation(self, places: int = 1) -> None:
+        self._reserved -= places
 
-    def begin(self, created: Created) -> None:
-        """A run that was born claimed by this worker."""
-        self._reserved -= 1
+    def begin(self, created: Created, places: int, plan: Sequence[Fact] = ()) -> None:
+        """A run that was born claimed by this worker, itself or units of it. ``plan``: if it is at hand."""
+        self._reserved -= places
         if not self._accepting:
             return  # it stops, and gives back all it holds at the end
-        if created.run.run in self._turns:
-            return  # of two that started the same one, one was cut off
-        task = TaskRef(created.run.run, 0, self.id, created.epoch)
         bag = Mailbag(created.mail, complete=True, last=len(created.mail))
-        self._begin(Claim(task, TaskKind.RUN, lost=False, run=created.run, mailbag=bag), self._tools)
+        for unit in created.units or (0,):
+            if (created.run.run, unit) in self._turns:
+                continue  # of two that started the same one, one was cut off
+            task = TaskRef(created.run.run, unit, self.id, FIRST_EPOCH if unit else created.epoch)
+            self._begin(Claim(task, TaskKind.RUN, lost=False, run=created.run, mailbag=bag), self._tools, plan)
+
+    # --- units that become due by what this worker writes
+
+    def _reserve_units(self, most: int) -> int:
+        places = max(0, min(most, self._free())) if self._accepting and not self._by_hand else 0
+        self._reserved += places
+        return places
+
+    def _take_units(self, places: int, tasks: Sequence[TaskRef], more: bool) -> None:
+        self._reserved -= places
+        for task in tasks:
+            memory = self._memories.get(task.run)
+            if memory is not None:
+                claim = Claim(task, TaskKind.RESUME, lost=False, run=memory.run, mailbag=_NO_MAIL)
+                self._begin(claim, self._tools)
+        if more:
+            self._hub.work()
 
     # --- turns
 
-    def _begin(self, claim: Claim, tools: Tools) -> None:
-        definition = self._registry.get(claim.run.workflow)
-        machine = self._cache.take(claim.task.run, claim.task.epoch)
-        turn = Turn(tools, claim, definition, machine)
+    def _begin(self, claim: Claim, tools: Tools, plan: Sequence[Fact] = ()) -> None:
+        place = claim.task[:2]
+        turn = self._turn_of(claim, tools, plan)
         if claim.run.expires_at is not None:
             self._work_at(claim.run.expires_at)
-        self._turns[claim.task.run] = turn
-        self._tasks[claim.task.run] = asyncio.get_running_loop().create_task(self._run(turn))
+        self._turns[place] = turn
+        self._tasks[place] = asyncio.get_running_loop().create_task(self._run(turn))
 
-    async def _run(self, turn: Turn) -> None:
+    def _turn_of(self, claim: Claim, tools: Tools, plan: Sequence[Fact]) -> _AnyTurn:
+        definition = self._registry.get(claim.run.workflow)
+        if definition.unit_driver is None:
+            return Turn(tools, claim, definition, self._cache.take(claim.task.run, claim.task.epoch), plan)
+        run, unit = claim.task[:2]
+        memory = self._memories.get(run)
+        if memory is None:
+            memory = self._memories[run] = Memory(claim.run, definition.unit_driver)
+            for fact in plan:
+                if fact.value is not None:
+                    memory.open(fact.value, tools)
+        memory.holders.add(unit)
+        return UnitTurn(tools, claim, memory) if unit else KeeperTurn(tools, claim, memory)
+
+    async def _run(self, turn: _AnyTurn) -> None:
         try:
             await turn.run()
         except Exception as error:
@@ -240,10 +306,15 @@ class Worker:
         finally:
             self._forget(turn)
 
-    def _forget(self, turn: Turn) -> None:
-        run = turn.task.run
-        if self._turns.get(run) is turn:
-            del self._turns[run], self._tasks[run]
+    def _forget(self, turn: _AnyTurn) -> None:
+        run, unit = place = turn.task[:2]
+        if self._turns.get(place) is turn:
+            del self._turns[place], self._tasks[place]
+            memory = self._memories.get(run)
+            if memory is not None:
+                memory.holders.discard(unit)
+                if not memory.holders:
+                    del self._memories[run]
         if turn.resting and turn.machine is not None:
             self._cache.put(run, turn.task.epoch, turn.machine)
         if turn.finish is not None:
@@ -286,7 +357,7 @@ class Worker:
         if not task.cancelled() and task.exception() is not None:
             _log.warning("could not roll back the transaction of a step: %s", task.exception())
 
-    async def _park(self, turn: Turn, error: Exception) -> None:
+    async def _park(self, turn: _AnyTurn, error: Exception) -> None:
         """Something is wrong with the engine or the data: the run is set aside, and says why; the others go on."""
         run = turn.claim.run
         _log.exception("run %s/%s is parked after an unexpected error", run.workflow, run.instance_id, exc_info=error)
@@ -294,6 +365,8 @@ class Worker:
         line = Log("error", "system", note[:2000], None, self._ports.now_ms())
         try:
             await self._tools.committer.commit(Commit(turn.task, follows=Follows(logs=[line], next=Park(note))))
+            if turn.task.unit:
+                await self._store.release([turn.task])  # the run is paused, and the unit is its again
         except Exception:
             _log.exception("could not park run %s/%s", run.workflow, run.instance_id)
 
@@ -330,6 +403,26 @@ class Worker:
         if committed.verdict is Verdict.APPLIED:
             self._ended(run, finish)
             self._tell(committed)
+
+    async def start_units(self, run: RunRecord) -> list[str] | None:
+        """Claim the units of a run that are due, and begin them: what people call them. None: the run itself was."""
+        request = ClaimRequest(
+            self.id, self.lease_ms, max(0, self._free()), [run.queue], frozenset({run.workflow}), run=run.run
+        )
+        await self.reap()
+        result = await self._store.claim(request)
+        for claim in result.claims:
+            self._begin(claim, self._tools)
+        keeper = self._tasks.get((run.run, 0))
+        if keeper is not None:
+            await asyncio.wait([keeper])
+            return None
+        units = [claim.task.unit for claim in result.claims]
+        memory = self._memories.get(run.run)
+        if memory is None:
+            return []
+        known = await memory.units(self._tools)
+        return [known.key(unit) for unit in units]
 
     async def _claim_step(self) -> float:
         if self._free() < self._bite:
@@ -369,11 +462,14 @@ class Worker:
     # --- the other loops
 
     def _signalled(self, run: int, signal: Signal | None) -> None:
-        turn = self._turns.get(run)
+        turn = self._turns.get((run, 0))
         if turn is not None:
             turn.signal(signal)
         elif signal is None:
             self._cache.drop(run)
+        memory = self._memories.get(run) if signal is None else None
+        for unit in list(memory.holders) if memory is not None else ():
+            self._turns[run, unit].signal(None)
 
     async def _heartbeat_step(self) -> float:
         if self._accepting and not self._enrolled:
@@ -390,21 +486,21 @@ class Worker:
 
         A start or a claim whose answer got lost: this very heartbeat would keep it for ever.
         """
-        strangers = {(h.run, h.epoch): h for h in held if h.run not in self._turns}
+        strangers = {(h.run, h.unit, h.epoch): h for h in held if (h.run, h.unit) not in self._turns}
         lost = [h for key, h in strangers.items() if key in self._strangers]
         self._strangers = strangers.keys()
         if lost:
             await self._store.release([TaskRef(h.run, h.unit, self.id, h.epoch) for h in lost])
 
-    def _take_held(self, turns: dict[int, Turn], held: Sequence[Held]) -> None:
+    def _take_held(self, turns: dict[_Place, _AnyTurn], held: Sequence[Held]) -> None:
         """Tell turns what others want of them, and those that are lost that they are."""
-        by_run = {h.run: h for h in held}
-        for run, turn in turns.items():
-            found = by_run.get(run)
+        by_place = {(h.run, h.unit): h for h in held}
+        for place, turn in turns.items():
+            found = by_place.get(place)
             if found is not None and found.epoch == turn.task.epoch:
                 if found.signal:
                     turn.signal(found.signal)
-            elif self._turns.get(run) is turn:
+            elif self._turns.get(place) is turn:
                 turn.signal(None)
 
     async def _watch_step(self) -> float:
@@ -413,6 +509,7 @@ class Worker:
         if version != self._seen_version:
             self._seen_version = version
             self._claims.wake()
+            self._courier.wake()
             if self._turns:
                 for held in await self._store.signals(self.id):
                     self._signalled(held.run, held.signal)
@@ -440,7 +537,7 @@ class Worker:
 
     async def run_pass(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """Claim what is due now, once, and run it until it rests; how many runs."""
-        self._leave_hub = self._hub.join(self._work_at, self._signalled)
+        self._leave_hub = self._hub.join(self._work_at, self._signalled, self._courier.wake)
         try:
             await self.reap()
             limit = self._config.concurrency if max_instances is None else max_instances
@@ -450,9 +547,14 @@ class Worker:
             self._heartbeats.start()
             while self._tasks:
                 await asyncio.wait(list(self._tasks.values()))
+            await self.deliver_due()
             return claimed
         finally:
             await self.stop(drain_ms=0)
+
+    async def deliver_due(self) -> int:
+        """Deliver the outbound events that are due; how many were tried."""
+        return await self._courier.deliver_due()
 
     def blocked(self) -> bool:
         """Whether every held run waits for its steps (or none is held).

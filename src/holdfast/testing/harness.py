@@ -5,16 +5,27 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, overload
 
 from holdfast.app import Holdfast, OpenApp
 from holdfast.client import Handle
 from holdfast.core.durations import Duration, to_ms
 from holdfast.core.model import Status, StepRecord, StepType, from_ms
 from holdfast.core.model import to_ms as time_ms
+from holdfast.kernel.definition import Startable
 from holdfast.ports import Clock, LocalSpawn, Runtime
 from holdfast.runner.worker import Worker
-from holdfast.store.protocol import ClaimRequest, Commit, Committed, Store
+from holdfast.store.protocol import (
+    Advance,
+    Advanced,
+    Claimant,
+    ClaimRequest,
+    Commit,
+    Committed,
+    OutboxClaim,
+    Store,
+    TaskRef,
+)
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.virtual import SeededRandomness, VirtualClock, VirtualTimers, later
 from holdfast.workflow.context import Workflow
@@ -54,12 +65,29 @@ class _CountingStore:
         for one in commits:  # one by one: each is a place to crash
             if not self.dropped:
                 done.extend(await self._store.commit([one]))
-                self.commits += 1
-                self.dropped = self.commits == self.drop_after
-            if self.dropped:
-                self.cut.set()
-                await asyncio.get_running_loop().create_future()
+            await self._count()
         return done
+
+    async def advance(self, advances: Sequence[Advance], claimant: Claimant, room: int) -> Advanced:
+        applied: list[bool] = []
+        taken: list[TaskRef] = []
+        due = False
+        for one in advances:
+            if not self.dropped:
+                answer = await self._store.advance([one], claimant, room - len(taken))
+                applied += answer.applied
+                taken += answer.taken
+                due |= answer.due
+            await self._count()
+        return Advanced(applied, taken, due)
+
+    async def _count(self) -> None:
+        if not self.dropped:
+            self.commits += 1
+            self.dropped = self.commits == self.drop_after
+        if self.dropped:
+            self.cut.set()
+            await asyncio.get_running_loop().create_future()
 
 
 class Harness:
@@ -102,9 +130,19 @@ class Harness:
         """The app on the harness's store: ``h.app.list()``, ``h.app.get(...)``."""
         return self._own
 
+    @overload
     async def start(
-        self, workflow: Workflow[R] | str, params: Any = None, *, id: str | None = None, **options: Any
-    ) -> Handle[R]:
+        self, workflow: Workflow[R], params: Any = ..., *, id: str | None = ..., **options: Any
+    ) -> Handle[R]: ...
+
+    @overload
+    async def start(
+        self, workflow: Startable | str, params: Any = ..., *, id: str | None = ..., **options: Any
+    ) -> Handle[Any]: ...
+
+    async def start(
+        self, workflow: Startable | str, params: Any = None, *, id: str | None = None, **options: Any
+    ) -> Handle[Any]:
         return await self._own.start(workflow, params, id=id, **options)
 
     def now(self) -> datetime:
@@ -116,6 +154,8 @@ class Harness:
         await self._the_worker().reap()
         claimed = await self._claim()
         await self._settle()
+        if not self._store.dropped:
+            claimed += await self._the_worker().deliver_due()
         return claimed
 
     async def _claim(self) -> int:
@@ -159,9 +199,17 @@ class Harness:
         await self._drop_worker()
         self._worker = self._new_worker()
 
+    @overload
+    async def crash_everywhere(self, workflow: Workflow[R], params: Any = ..., *, drive: Drive | None = ...) -> R: ...
+
+    @overload
     async def crash_everywhere(
-        self, workflow: Workflow[R] | str, params: Any = None, *, drive: Drive | None = None
-    ) -> R:
+        self, workflow: Startable | str, params: Any = ..., *, drive: Drive | None = ...
+    ) -> Any: ...
+
+    async def crash_everywhere(
+        self, workflow: Startable | str, params: Any = None, *, drive: Drive | None = None
+    ) -> Any:
         """Run it once for each of its commits, losing the worker right after that commit.
 
         Checks that every time the result and the committed steps are the same, and returns the result. ``drive`` is
@@ -179,7 +227,7 @@ class Harness:
         status, output, error, _ = expected
         if status != Status.COMPLETE:
             raise CrashMismatch(f"the run did not complete but is {status}: {error}")
-        return self._own.registry.get(_name(workflow)).decode_output(output)  # type: ignore[no-any-return]
+        return self._own.registry.get(_name(workflow)).decode_output(output)
 
     # --- driving
 
@@ -201,7 +249,15 @@ class Harness:
         config = self._own.worker_config
         request = ClaimRequest("harness", 1000, 0, config.queues, self._own.registry.runnable())
         queued = (await self._store.claim(request)).next_due
-        return min((t for t in (queued, self._timers.next_at()) if t is not None), default=None)
+        times = queued, await self._next_post(), self._timers.next_at()
+        return min((t for t in times if t is not None), default=None)
+
+    async def _next_post(self) -> int | None:
+        """When an outbound event is to be delivered."""
+        if self._own.registry.outbox is None:
+            return None
+        claim: OutboxClaim = await self._store.outbox_claim("harness", 1000, 0)
+        return claim.next_due
 
     async def _drop_worker(self) -> None:
         if self._worker is not None:
@@ -209,7 +265,7 @@ class Harness:
             await worker.stop(drain_ms=0)
 
     async def _run_with_crash(
-        self, workflow: Workflow[Any] | str, params: Any, crash_after: int | None, drive: Drive | None
+        self, workflow: Startable | str, params: Any, crash_after: int | None, drive: Drive | None
     ) -> tuple[tuple[str, Any, Any, Any], int]:
         async with Harness(self._app, seed=self._seed, store=self._make_store) as h:
             run = await h.start(workflow, params, id="crash-everywhere")
@@ -256,7 +312,7 @@ class Harness:
     def _new_worker(self) -> Worker:
         """A worker whose loops do not run, but which hears of events, pauses and ends as in an open app."""
         worker = self._opened().new_worker(self._own.worker_config)
-        worker._leave_hub = self._opened().hub.join(worker._work_at, worker._signalled)
+        worker._leave_hub = self._opened().hub.join(worker._work_at, worker._signalled, worker._courier.wake)
         return worker
 
     def _opened(self) -> OpenApp:

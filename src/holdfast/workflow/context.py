@@ -11,16 +11,17 @@ from typing import Any, Generic, Literal, TypeVar, Unpack, overload
 
 from holdfast.core import codec, durations
 from holdfast.core.durations import Duration
+from holdfast.core.event import Event
 from holdfast.core.model import Level, from_ms, to_ms
-from holdfast.core.names import check_event_type, check_log_category, check_step_name
+from holdfast.core.names import check_event_type, check_step_name
 from holdfast.core.retry import Retry
-from holdfast.errors import InvalidDurationError, InvalidLogError, InvalidOptionError
-from holdfast.kernel.attempt import current_attempt
+from holdfast.errors import InvalidDurationError, InvalidOptionError
+from holdfast.kernel.definition import Startable
+from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.requests import ChildOptions
-from holdfast.store.protocol import Log, Watch
+from holdfast.store.protocol import Watch
 from holdfast.workflow.channels import Channel
 from holdfast.workflow.ending import ContinueAsNew
-from holdfast.workflow.event import Event
 from holdfast.workflow.loop import running_loop
 from holdfast.workflow.machine import Machine
 from holdfast.workflow.mailbox import payload_of
@@ -32,8 +33,6 @@ from holdfast.workflow.timers import Timer, ticks
 R = TypeVar("R")
 T = TypeVar("T")
 Out = TypeVar("Out", covariant=True)
-
-_RESERVED = "system"
 
 
 @dataclass(eq=False)
@@ -248,10 +247,12 @@ class Context:
     ) -> Coroutine[None, None, R]: ...
 
     @overload
-    def run(self, child: str, params: Any = ..., **options: Unpack[ChildOptions]) -> Coroutine[None, None, Any]: ...
+    def run(
+        self, child: Startable | str, params: Any = ..., **options: Unpack[ChildOptions]
+    ) -> Coroutine[None, None, Any]: ...
 
     def run(
-        self, child: Workflow[Any] | str, params: Any = None, **options: Unpack[ChildOptions]
+        self, child: Startable | str, params: Any = None, **options: Unpack[ChildOptions]
     ) -> Coroutine[None, None, Any]:
         """Run another workflow as a child and wait for its result. Raises ``ChildError`` if it does not end well.
 
@@ -267,11 +268,11 @@ class Context:
 
     @overload
     def spawn(
-        self, child: str, params: Any = ..., *, link: bool = ..., **options: Unpack[ChildOptions]
+        self, child: Startable | str, params: Any = ..., *, link: bool = ..., **options: Unpack[ChildOptions]
     ) -> Coroutine[None, None, Child[Any]]: ...
 
     def spawn(
-        self, child: Workflow[Any] | str, params: Any = None, *, link: bool = False, **options: Unpack[ChildOptions]
+        self, child: Startable | str, params: Any = None, *, link: bool = False, **options: Unpack[ChildOptions]
     ) -> Coroutine[None, None, Child[Any]]:
         """Start another workflow as a child; it is durable when this returns. ``ctx.events`` tells of its end."""
         return self._machine.processes.start(child, params, link=link, **options)
@@ -393,42 +394,15 @@ class Context:
         return self._machine.random_bytes(n)
 
 
-class Logger:
+class Logger(StepLogger):
     """Durable log lines. Plain calls, in workflow code and inside steps (then with the step's key and attempt)."""
 
     def __init__(self, machine: Machine, now: Callable[[], datetime]) -> None:
+        super().__init__(machine.limits, now)
         self._machine = machine
-        self._now = now
 
-    def debug(self, message: str, data: Any = None, *, category: str = "workflow") -> None:
-        self._write(Level.DEBUG, message, data, category)
-
-    def info(self, message: str, data: Any = None, *, category: str = "workflow") -> None:
-        self._write(Level.INFO, message, data, category)
-
-    def warning(self, message: str, data: Any = None, *, category: str = "workflow") -> None:
-        self._write(Level.WARN, message, data, category)
-
-    def error(self, message: str, data: Any = None, *, category: str = "workflow") -> None:
-        self._write(Level.ERROR, message, data, category)
-
-    def _write(self, level: Level, message: str, data: Any, category: str) -> None:
-        limits = self._machine.limits
-        check_log_category(category, limits)
-        if category == _RESERVED:
-            raise InvalidLogError(f"the log category {_RESERVED!r} is the engine's own; use another")
-        text = str(message)
-        if len(text) > limits.log_message:
-            text = text[: limits.log_message - 1] + "…"
-        encoded = None if data is None else codec.encode(data, what="log data", limit=limits.log_data)
+    def _put(self, level: Level, category: str, text: str, data: bytes | None) -> None:
         if running_loop() is self._machine.loop:
-            self._machine.log(level, category, text, encoded)
+            self._machine.log(level, category, text, data)
         else:
-            self._write_in_step(level, category, text, encoded)
-
-    def _write_in_step(self, level: Level, category: str, text: str, data: bytes | None) -> None:
-        attempt = current_attempt.get()
-        if attempt is None:
-            raise InvalidLogError("ctx.log belongs to a run: call it in workflow code or inside one of its steps")
-        line = Log(level, category, text, data, to_ms(self._now()), attempt.key, attempt.number)
-        attempt.log(line)
+            super()._put(level, category, text, data)

@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 from holdfast.core import codec
+from holdfast.core.functions import type_hints
 from holdfast.core.limits import Limits
 from holdfast.core.retry import Retry
 from holdfast.errors import DefinitionError, ParamsInvalidError
@@ -17,7 +18,6 @@ from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import RunRecord, Snapshot
 from holdfast.workflow.context import Context
 from holdfast.workflow.machine import Machine
-from holdfast.workflow.steps import type_hints
 
 
 class ReplayDriver:

@@ -19,6 +19,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from holdfast.core import codec, durations, failure
+from holdfast.core.event import Event
 from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
 from holdfast.core.model import Level, StepType, from_ms
@@ -56,7 +57,6 @@ from holdfast.store.protocol import (
 from holdfast.workflow.agenda import Agenda
 from holdfast.workflow.asked import Asked, AskedAct, AskedStep, AskedTimer, AskedWait, News, taken
 from holdfast.workflow.ending import ContinueAsNew, Ending
-from holdfast.workflow.event import Event
 from holdfast.workflow.loop import Nobody, WorkflowLoop, WorkflowTimer
 from holdfast.workflow.mailbox import Mailbox
 from holdfast.workflow.past import Past
@@ -461,7 +461,7 @@ class Machine:
                 f"no event of type {fact.event_type!r} came for {fact.key!r} within {durations.describe(_waited(fact))}"
             )
         mail = self._live.get(fact.key) or self._past.mail[fact.event or 0]
-        return Event(mail.type, decode(codec.plain(mail.payload)), from_ms(mail.created_at))
+        return Event(mail.type, decode(codec.plain(mail.payload)), from_ms(mail.created_at), mail.sender)
 
     def _note_divergence(self, message: str) -> None:
         self._diverged = self._diverged or message

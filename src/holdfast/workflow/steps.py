@@ -6,14 +6,13 @@ import asyncio
 import functools
 import inspect
 import sys
-import typing
 from collections.abc import Callable, Coroutine, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from holdfast.core import codec
 from holdfast.core.durations import Duration, to_ms
+from holdfast.core.functions import closure_of, is_async, type_hints
 from holdfast.core.retry import Retry
 from holdfast.errors import InvalidOptionError, NotSerializableError, ParamsInvalidError
 from holdfast.kernel.attempt import StepTx, Transaction
@@ -97,41 +96,9 @@ def inspect_step(function: Callable[..., Any], local_names: Mapping[str, Any] | 
     if not callable(function):
         raise InvalidOptionError(f"a step needs a function, not {function!r}")
     hints = type_hints(function, local_names)
-    spec = StepSpec(function, _is_async(function), codec.decoder(hints.get("return", Any)))
+    spec = StepSpec(function, is_async(function), codec.decoder(hints.get("return", Any)))
     wanted = [name for name, hint in hints.items() if hint in (StepTx, Transaction) and name != "return"]
     return _with_tx(spec, wanted, hints) if wanted else spec
-
-
-def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Annotations of a function as types; those that cannot be resolved are left out."""
-    target = function.func if isinstance(function, functools.partial) else function
-    if not inspect.isroutine(target):
-        target = getattr(target, "__call__", target)  # noqa: B004  (an object that is called)
-    scope = {**(local_names or {}), **_closure(target)}
-    try:
-        return typing.get_type_hints(target, localns=scope, include_extras=True)
-    except (NameError, TypeError, AttributeError):
-        return _resolvable_hints(target, scope)
-
-
-def _resolvable_hints(target: Any, scope: Mapping[str, Any]) -> dict[str, Any]:
-    found = {}
-    module = sys.modules.get(getattr(target, "__module__", ""), None)
-    for name, annotation in getattr(target, "__annotations__", {}).items():
-        holder = type("Holder", (), {"__annotations__": {name: annotation}})
-        try:
-            hints = typing.get_type_hints(holder, globalns=vars(module) if module else {}, localns=dict(scope))
-        except (NameError, TypeError, AttributeError):
-            continue
-        found.update(hints)
-    return found
-
-
-def _is_async(function: Callable[..., Any]) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    call = getattr(function, "__call__", None)  # noqa: B004
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
 def _with_tx(spec: StepSpec, wanted: list[str], hints: Mapping[str, Any]) -> StepSpec:
@@ -173,24 +140,13 @@ def _shape(function: Any) -> tuple[Any, ...] | None:
     code = getattr(function, "__code__", None)
     if code is None:
         return None
-    classes = tuple(value for value in _closure(function).values() if isinstance(value, type))
+    classes = tuple(value for value in closure_of(function).values() if isinstance(value, type))
     shape = (code, tuple(function.__annotations__.values()), classes)
     try:
         hash(shape)
     except TypeError:
         return None
     return shape
-
-
-def _closure(function: Any) -> dict[str, Any]:
-    """The variables a function closes over, as far as they have a value yet."""
-    cells = getattr(function, "__closure__", None) or ()
-    names = function.__code__.co_freevars if cells else ()
-    values: dict[str, Any] = {}
-    for name, cell in zip(names, cells, strict=True):
-        with suppress(ValueError):  # a variable that is assigned later
-            values[name] = cell.cell_contents
-    return values
 
 
 @dataclass(eq=False)

@@ -110,7 +110,7 @@ def created(key: Key, new: NewRun, others: Touched | None = None) -> Created:
         expiry=None if new.expires_ms is None else new.expiry,
     )
     mail = [Mail(n, letter.type, letter.payload, key.at, new.sender) for n, letter in enumerate(new.letters, 1)]
-    return Created(Answer.DONE, made, 0 if owner is None else FIRST_EPOCH, mail, others)
+    return Created(Answer.DONE, made, 0 if owner is None else FIRST_EPOCH, mail, touched=others)
 
 
 def _owner(new: NewRun) -> str | None:

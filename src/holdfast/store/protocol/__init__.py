@@ -41,7 +41,6 @@ from holdfast.store.protocol.commits import (
     Commit,
     Committed,
     Deed,
-    Delivery,
     Finish,
     Follows,
     LiveTransaction,
@@ -55,7 +54,20 @@ from holdfast.store.protocol.commits import (
     Verdict,
     WatchRun,
 )
-from holdfast.store.protocol.facts import ANY_TOPIC, CANCEL, EXIT, REPLY, Fact, FactState, Log, Mail, Mailbag, StoredLog
+from holdfast.store.protocol.facts import (
+    ANY_TOPIC,
+    CANCEL,
+    EXIT,
+    REPLY,
+    Delivery,
+    Fact,
+    FactState,
+    Log,
+    Mail,
+    Mailbag,
+    StoredLog,
+)
+from holdfast.store.protocol.outbox import Delivered, Outbound, OutboxClaim, OutboxRow, Undelivered
 from holdfast.store.protocol.reads import Condition, ListQuery, Migrated, PageQuery, Relations, Relative, Steered
 from holdfast.store.protocol.runs import (
     FIRST_EPOCH,
@@ -87,10 +99,10 @@ from holdfast.store.protocol.tasks import (
     Held,
     Signal,
     Snapshot,
-    TaskRef,
     WorkerCard,
     WorkerRecord,
 )
+from holdfast.store.protocol.units import Advance, Advanced, GiveBack, NewUnit, Opening, TaskRef
 
 __all__ = [
     "ANY_TOPIC",
@@ -100,6 +112,8 @@ __all__ = [
     "REPLY",
     "SUSPECT_LOSSES",
     "Act",
+    "Advance",
+    "Advanced",
     "Answer",
     "AnswerEvent",
     "Attributes",
@@ -113,6 +127,7 @@ __all__ = [
     "Condition",
     "Created",
     "Deed",
+    "Delivered",
     "Delivery",
     "Expiry",
     "Fact",
@@ -120,6 +135,7 @@ __all__ = [
     "Finish",
     "Follows",
     "Freed",
+    "GiveBack",
     "Held",
     "Letter",
     "ListQuery",
@@ -130,10 +146,15 @@ __all__ = [
     "Migrated",
     "NewEvent",
     "NewRun",
+    "NewUnit",
     "NextRun",
     "Observed",
     "OnConflict",
     "OnReuse",
+    "Opening",
+    "Outbound",
+    "OutboxClaim",
+    "OutboxRow",
     "PageQuery",
     "ParentClose",
     "Park",
@@ -153,6 +174,7 @@ __all__ = [
     "Term",
     "TerminateRun",
     "Touched",
+    "Undelivered",
     "UnwatchRun",
     "Verdict",
     "Watch",

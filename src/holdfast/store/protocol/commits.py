@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol.facts import Fact, Log
+from holdfast.store.protocol.facts import Delivery, Fact, Log
+from holdfast.store.protocol.outbox import Outbound
 from holdfast.store.protocol.runs import (
     Answer,
     Attributes,
@@ -21,7 +22,8 @@ from holdfast.store.protocol.runs import (
     Touched,
     Watch,
 )
-from holdfast.store.protocol.tasks import Signal, TaskRef
+from holdfast.store.protocol.tasks import Signal
+from holdfast.store.protocol.units import NewUnit, TaskRef
 
 
 class Statement(NamedTuple):
@@ -48,14 +50,6 @@ class LiveTransaction(Protocol):
         ...
 
 
-class Delivery(NamedTuple):
-    """An event consumed by a wait."""
-
-    event: int
-    step_key: str
-    at: int
-
-
 @dataclass(slots=True)
 class Observed:
     """What became known: it is written whenever the fence holds."""
@@ -66,6 +60,7 @@ class Observed:
     statements: Sequence[Statement] = ()
     starts: Sequence[NewRun] = ()
     sends: Sequence[NewEvent] = ()
+    outbox: Sequence[Outbound] = ()
     transaction: LiveTransaction | None = None
     """The step's own transaction: all of this commit is written in it, and it is over afterwards."""
 
@@ -91,6 +86,8 @@ class NextRun:
     continues: bool = False
     options: bytes | None = None
     """In place of those of the one before; None: the same."""
+    units: Sequence[NewUnit] = ()
+    """As of ``NewRun``. PLAN facts are those of the one before."""
 
 
 @dataclass(frozen=True, slots=True)

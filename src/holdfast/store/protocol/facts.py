@@ -15,6 +15,16 @@ class FactState(IntEnum):
     """A wait that began (with its ``wake_at``), or an attempt that has been running long enough to be worth showing."""
     FAILURE = 2
     """An attempt that failed or was lost; ``wake_at`` is when the next one may start."""
+    PLAN = 3
+    """What the run was started to do: a step of a chain (``n`` is its place), the shape of a graph. All that come after
+    the run have it too."""
+    WOKEN = 4
+    """A step of a chain that waited goes on: ``event`` is what it waited for, none if its time was up. ``n`` is that of
+    the wait (START)."""
+    ITEM = 5
+    """The result of one item of a node that is mapped over a list; ``n`` is its place."""
+    TOMBSTONE = 6
+    """Somebody killed the run."""
 
 
 class Fact(NamedTuple):
@@ -68,6 +78,14 @@ class Mail(NamedTuple):
     consumed_by: str | None = None
     ask: str | None = None
     """Set if the sender waits for an answer: the key under which it does."""
+
+
+class Delivery(NamedTuple):
+    """An event consumed by a wait."""
+
+    event: int
+    step_key: str
+    at: int
 
 
 @dataclass(frozen=True, slots=True)

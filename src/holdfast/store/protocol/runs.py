@@ -8,7 +8,8 @@ from enum import IntFlag, StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.model import Status
-from holdfast.store.protocol.facts import Mail
+from holdfast.store.protocol.facts import Fact, Mail
+from holdfast.store.protocol.units import NewUnit
 
 if TYPE_CHECKING:
     from holdfast.store.protocol.tasks import Claim
@@ -169,6 +170,15 @@ class NewRun:
     watch: Watch = Watch.MONITOR
     eager: bool = True
     """Whether it may be born claimed. For the engine; a store looks at ``owner`` only."""
+    plan: Sequence[Fact] = ()
+    """PLAN facts, written with the run."""
+    units: Sequence[NewUnit] = ()
+    """Parts that are claimed by themselves. The run itself (unit 0) is then due when all of them are done.
+
+    With ``owner`` it is units that are born claimed (``room``), and never the run itself.
+    """
+    room: int = 0
+    """How many of the units that are due ``owner`` takes at most; those with the lowest numbers."""
 
 
 FIRST_EPOCH = 1
@@ -203,6 +213,8 @@ class Created:
     epoch: int = 0
     mail: Sequence[Mail] = ()
     """The letters, if it was made."""
+    units: Sequence[int] = ()
+    """Those that were born claimed, each with FIRST_EPOCH."""
     touched: Touched | None = None
     """What else that changed: a run that was terminated to make room, or got letters."""
 

@@ -8,18 +8,19 @@ from typing import Any, Protocol
 from holdfast.ports import Clock
 from holdfast.store.protocol.commits import Commit, Committed, LiveTransaction
 from holdfast.store.protocol.facts import Fact, Mail, Mailbag, StoredLog
+from holdfast.store.protocol.outbox import Delivered, OutboxClaim, OutboxRow, Undelivered
 from holdfast.store.protocol.reads import ListQuery, Migrated, PageQuery, Relations, Steered
-from holdfast.store.protocol.runs import Created, Expiry, NewEvent, NewRun, Reply, RunRecord, Sent
+from holdfast.store.protocol.runs import Claimant, Created, Expiry, NewEvent, NewRun, Reply, RunRecord, Sent
 from holdfast.store.protocol.tasks import (
     ClaimRequest,
     ClaimResult,
     Freed,
     Held,
     Snapshot,
-    TaskRef,
     WorkerCard,
     WorkerRecord,
 )
+from holdfast.store.protocol.units import Advance, Advanced, NewUnit, TaskRef
 
 
 class Store(Protocol):
@@ -67,10 +68,13 @@ class Store(Protocol):
         """Make a paused run due (kind RESUME, losses forgotten), or withdraw a pause not in effect. Else nothing."""
         ...
 
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
+    async def terminate(
+        self, workflow: str, instance_id: str, reason: str | None = None, fact: Fact | None = None
+    ) -> Steered:
         """End it now.
 
-        The row is terminal and the task is gone before this returns. Answers the run as it was before.
+        The row is terminal and the task is gone (with all units) before this returns. ``fact``: written with the end.
+        Answers the run as it was before.
         """
         ...
 
@@ -85,11 +89,13 @@ class Store(Protocol):
         expires_ms: int | None = None,
         expiry: Expiry | None = None,
         options: bytes | None = None,
+        units: Sequence[NewUnit] = (),
     ) -> Steered:
         """Begin again with the next run number. ``options``: in place of those of the old run; None: the same.
 
         The old run, ended (TERMINATED) if it was not, stays readable, and its mail stays with it. The new one has its
-        params, options, parent, memo and search, and those who watched it; its attempt is 1. Answers the new run.
+        PLAN facts, params, options, parent, memo and search, and those who watched it; its attempt is 1. Answers the
+        new run.
         """
         ...
 
@@ -103,6 +109,13 @@ class Store(Protocol):
         """Apply each under its own fence. One that is lost or rejected does not touch the others.
 
         A commit that holds a RESULT, or gives the task back, forgets the task's losses.
+        """
+        ...
+
+    async def advance(self, advances: Sequence[Advance], claimant: Claimant, room: int) -> Advanced:
+        """Apply each under its own fence; ``task.owner`` of all is the claimant.
+
+        It takes up to ``room`` of the units that become due by this, and any unit 0 that does.
         """
         ...
 
@@ -137,6 +150,27 @@ class Store(Protocol):
         """Give tasks back, due now, without a loss. Stale ones are passed over. Answers how many were given back."""
         ...
 
+    # --- the outbox
+
+    async def outbox_claim(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
+        """Take events that are due, of each run the first that is left, unless somebody has it and lives.
+
+        One whose holder's lease ran out counts an attempt.
+        """
+        ...
+
+    async def outbox_settle(self, owner: str, settled: Sequence[Delivered | Undelivered]) -> int:
+        """Write down what came of them. What ``owner`` does not hold any more is passed over. Answers how many held."""
+        ...
+
+    async def outbox(self, run: int) -> list[OutboxRow]:
+        """All of a run's, in their order."""
+        ...
+
+    async def outbox_retry(self, run: int) -> int:
+        """Parked ones are due again, with no attempts counted. Answers how many."""
+        ...
+
     # --- reads
 
     async def load(self, run: int) -> Snapshot: ...
@@ -160,7 +194,9 @@ class Store(Protocol):
 
     async def get(self, runs: Sequence[int]) -> list[RunRecord]: ...
 
-    async def facts(self, run: int) -> list[Fact]: ...
+    async def facts(self, run: int, state: int | None = None, keys: Sequence[str] | None = None) -> list[Fact]:
+        """All, or those of one state (one range scan), or of that state with these keys. Ordered by state, key, n."""
+        ...
 
     async def events(self, query: PageQuery) -> list[Mail]: ...
 

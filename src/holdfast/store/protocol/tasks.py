@@ -10,17 +10,9 @@ from typing import NamedTuple
 from holdfast.core.model import TaskKind
 from holdfast.store.protocol.facts import Fact, Mail, Mailbag
 from holdfast.store.protocol.runs import RunRecord
+from holdfast.store.protocol.units import TaskRef
 
 SUSPECT_LOSSES = 2
-
-
-class TaskRef(NamedTuple):
-    """A claimed task: the four values that every write of a turn must match."""
-
-    run: int
-    unit: int
-    owner: str
-    epoch: int
 
 
 class Signal(IntFlag):
@@ -68,6 +60,8 @@ class ClaimRequest:
     Whoever holds many runs dies with all of them, so losses fall on the innocent too. Suspects are therefore held
     one at a time by each worker: the guilty one soon dies alone.
     """
+    run: int | None = None
+    """Only units of this run, 0 too; in the order of their numbers. Nothing that is overdue."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,9 +86,9 @@ class _Actor:
     def _start(self, new: NewRun) -> Answer:
         [created] = create(self._tx, [new])
         ends.add(self.acted.touched, created.touched)
-        if created.epoch:
+        if created.epoch or created.units:
             self.acted.births.append(created)
-        elif created.created:
+        if created.created and not created.epoch:
             self.acted.touched.work = True
         return created.answer
 

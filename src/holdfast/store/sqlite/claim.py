@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import groupby
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.core.model import TaskKind
 from holdfast.store.protocol import Claim, Claimant, ClaimRequest, ClaimResult, Mailbag, TaskRef
@@ -14,11 +14,13 @@ from holdfast.store.sqlite.mailbox import EMPTY, mailbags
 from holdfast.store.sqlite.reads import records_by_run
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
+from holdfast.store.sqlite.units import Holder, Start, next_start, write_starts
 
 _SQL = statements("claim")
 
 SUSPECT_BUCKET = 2
 """The lanes of tasks that lost several holders in a row: the last ones."""
+_NO_BUCKET = -1
 _OVERDUE = 100
 """How many runs whose time has run out are handed out at once."""
 
@@ -40,9 +42,15 @@ class _Due(NamedTuple):
     lost: int
     epoch: int
     bucket: int
+    key: Any
+    """Of a unit, as it is stored."""
+    started_at: int | None
+    """The time of a unit's last START."""
 
 
 def claim(tx: Tx, request: ClaimRequest) -> ClaimResult:
+    if request.run is not None:
+        return _claim_units(tx, request, request.run)
     overdue = _overdue(tx, request) if request.limit else []
     lanes = _lanes(tx, request)
     due = _due(tx, lanes, request.limit)
@@ -51,7 +59,8 @@ def claim(tx: Tx, request: ClaimRequest) -> ClaimResult:
     _take(tx, due, request)
     if due[-1].bucket == SUSPECT_BUCKET:
         request = replace(request, suspects=False)  # one is enough
-    claims = _claims(tx, due, request.owner, mailbags(tx, [task.run for task in due]))
+    itself = [task.run for task in due if task.unit == 0]
+    claims = _claims(tx, due, request.owner, mailbags(tx, itself) if itself else {})
     return ClaimResult(claims, _next_due(tx, _lanes(tx, request)), tx.now, overdue)
 
 
@@ -61,6 +70,20 @@ def take(tx: Tx, run: int, claimant: Claimant) -> Claim:
     _take(tx, due, claimant)
     [claimed] = _claims(tx, due, claimant.owner, mailbags(tx, [run]))
     return claimed
+
+
+def _claim_units(tx: Tx, request: ClaimRequest, run: int) -> ClaimResult:
+    """Of one run only."""
+    left_out = _NO_BUCKET if request.suspects else SUSPECT_BUCKET
+    rows = tx.connection.execute(_SQL["due_of_run"], (run, tx.now, left_out, request.limit))
+    found = [_Due(*row) for row in rows]
+    suspects = [task for task in found if task.bucket == SUSPECT_BUCKET]
+    due = [task for task in found if task not in suspects[1:]]  # one is enough
+    if due:
+        _take(tx, due, request)
+    left_out = SUSPECT_BUCKET if suspects else left_out
+    next_due: int | None = tx.connection.execute(_SQL["next_of_run"], (run, left_out)).get
+    return ClaimResult(_claims(tx, due, request.owner, {}), next_due, tx.now)
 
 
 def _overdue(tx: Tx, request: ClaimRequest) -> list[Claim]:
@@ -118,23 +141,36 @@ def _due_in(tx: Tx, lane: _Lane, limit: int) -> list[Row]:
 
 def _take(tx: Tx, due: list[_Due], by: ClaimRequest | Claimant) -> None:
     _hold(tx, due, by)
-    tx.connection.executemany(_SQL["activate"], [(task.run, tx.now) for task in due])
+    tx.connection.executemany(_SQL["activate"], [(run, tx.now) for run in {task.run for task in due}])
 
 
 def _hold(tx: Tx, due: list[_Due], by: ClaimRequest | Claimant) -> None:
     until = tx.now + by.lease_ms
-    tx.connection.executemany(_SQL["take"], [(task.run, task.unit, by.owner, until) for task in due])
+    itself = [(task.run, 0, by.owner, until) for task in due if task.unit == 0]
+    tx.connection.executemany(_SQL["take"], itself)
+    if len(itself) < len(due):
+        _start(tx, [task for task in due if task.unit], Holder(by.owner, until))
+
+
+def _start(tx: Tx, due: list[_Due], holder: Holder) -> None:
+    at = [next_start(tx.now, task.started_at) for task in due]
+    tx.connection.executemany(
+        _SQL["take_unit"], [(*task[1:3], *holder, when) for task, when in zip(due, at, strict=True)]
+    )
+    write_starts(
+        tx, [Start(task.run, task.key, task.epoch + 1, when) for task, when in zip(due, at, strict=True)], holder
+    )
 
 
 def _claims(tx: Tx, due: list[_Due], owner: str, bags: Mapping[int, Mailbag]) -> list[Claim]:
-    records = records_by_run(tx, json.dumps([task.run for task in due]))
+    records = records_by_run(tx, json.dumps(list({task.run for task in due})))
     return [
         Claim(
             TaskRef(task.run, task.unit, owner, task.epoch + 1),
             TaskKind(task.kind),
             task.lost == 1,
             records[task.run],
-            bags.get(task.run, EMPTY),
+            bags.get(task.run, EMPTY) if task.unit == 0 else EMPTY,
         )
         for task in due
     ]

@@ -36,6 +36,7 @@ from holdfast.store.sqlite.acts import facts_of, perform
 from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.create import create
 from holdfast.store.sqlite.guard import TransactionGone
+from holdfast.store.sqlite.outbox import outbox_rows
 from holdfast.store.sqlite.reads import find_current
 from holdfast.store.sqlite.rows import fact_rows, log_rows, safe, safe_or_none
 from holdfast.store.sqlite.search import describe
@@ -50,6 +51,8 @@ _LOST = Committed(Verdict.LOST)
 _PAUSING = Committed(Verdict.PAUSING)
 _PAUSED = Committed(Verdict.PAUSED)
 _PAUSE_ASKED = int(Signal.PAUSE)
+_PUT_OUT = statements("outbox")["put"]
+_WRITES = ("fact", "deliver", "log", "outbox", "started", "keep", "finish", "drop_task", "release", "wait")
 
 
 class _Hold(NamedTuple):
@@ -88,7 +91,7 @@ def _reaches_out(one: Commit) -> bool:
 def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
     if not commits:
         return []
-    holds = _holds(tx, list(commits))
+    holds = _holds(tx, [one.task for one in commits.values()])
     batch = _Batch(tx)
     answers = [batch.add(one, holds) for one in commits.values()]
     batch.write()
@@ -99,14 +102,14 @@ def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
 
 
 def _apply_alone(tx: Tx, one: Commit) -> Committed:
-    if not _holds_task(_holds(tx, [one.task.run]), one.task):
+    if not _holds_task(_holds(tx, [one.task]), one.task):
         return _LOST
     rejected = _unreachable(tx, one.observed) or _run_statements(tx, one)
     if rejected is not None:
         return rejected
     started = create(tx, one.observed.starts)
     sent = send(tx, one.observed.sends)
-    if started and not _holds_task(_holds(tx, [one.task.run]), one.task):
+    if started and not _holds_task(_holds(tx, [one.task]), one.task):
         # It made room for one of those, itself or by its parent. What it has observed is true nevertheless.
         return _with_answers(_write_observed(tx, one), started, sent)
     return _with_answers(_apply_together(tx, {one.task.run: one})[0], started, sent)
@@ -161,9 +164,13 @@ def _run_statements(tx: Tx, one: Commit) -> Committed | None:
     return rejected
 
 
-def _holds(tx: Tx, runs: list[int]) -> _Holds:
-    found = tx.connection.execute(_SQL["fence"], (json.dumps(runs),)).get
-    return {(run, unit): _Hold(*hold) for run, unit, *hold in json.loads(found)}
+def _holds(tx: Tx, tasks: list[TaskRef]) -> _Holds:
+    holds: _Holds = {}
+    for unit in {task.unit for task in tasks}:  # almost always 0
+        runs = json.dumps([task.run for task in tasks if task.unit == unit])
+        found = tx.connection.execute(_SQL["fence"], (runs, unit)).get
+        holds |= {(run, unit): _Hold(*hold) for run, unit, *hold in json.loads(found)}
+    return holds
 
 
 def _holds_task(holds: _Holds, task: TaskRef) -> _Hold | None:
@@ -177,6 +184,13 @@ def _holds_task(holds: _Holds, task: TaskRef) -> _Hold | None:
 def _progress(one: Commit) -> bool:
     """Whether the run got further. Writing down that attempts were lost, or that one runs, is not progress."""
     return any(fact.state == FactState.RESULT for fact in one.observed.facts)
+
+
+def deliver(tx: Tx, rows: Sequence[Row]) -> None:
+    for row in rows:
+        tx.connection.execute(_SQL["deliver"], row)
+        if tx.connection.changes() != 1:
+            raise StateError(f"event {row[1]} of run {row[0]} cannot be consumed: it is not there, or was before")
 
 
 class _Batch:
@@ -200,14 +214,14 @@ class _Batch:
 
     def write(self) -> None:
         connection = self._tx.connection
-        for name in ("fact", "deliver", "log", "started", "keep", "finish", "drop_task", "release", "wait"):
+        for name in _WRITES:
             rows = self._rows.get(name)
             if rows is None:
                 continue
             if name == "deliver":
-                self._deliver(rows)
+                deliver(self._tx, rows)
             else:
-                connection.executemany(_SQL[name], rows)
+                connection.executemany(_PUT_OUT if name == "outbox" else _SQL[name], rows)
         self._rows = {}
         for run, said in self._said:
             describe(self._tx, run, said)
@@ -237,6 +251,8 @@ class _Batch:
             self._put("deliver", *((run, event, at, safe(key)) for event, key, at in observed.deliveries))
         if observed.logs:
             self._put("log", *log_rows(run, observed.logs))
+        if observed.outbox:
+            self._put("outbox", *outbox_rows(run, observed.outbox, self._tx.now))
         if one.started_at is not None:
             self._put("started", (run, one.started_at, self._tx.now))
 
@@ -264,7 +280,7 @@ class _Batch:
         run, acts = one.task.run, one.follows.acts
         acted = perform(self._tx, run, acts)
         self._put("fact", *fact_rows(run, facts_of(acts, acted.answers)))
-        hold = _holds_task(_holds(self._tx, [run]), one.task)
+        hold = _holds_task(_holds(self._tx, [one.task]), one.task)
         answer = _APPLIED if hold is None else self._go_on(one, hold)
         touched = acted.touched if acted.touched != Touched() else None
         return replace(answer, acted=acted.answers, births=acted.births, touched=touched)
@@ -306,9 +322,3 @@ class _Batch:
         self._put("release", (*task[:2], run_at, kind, kind.bucket, topics))
         self._put("wait", (task.run, release.status, self._tx.now))
         return Committed(Verdict.APPLIED, due_now=True) if mail else _APPLIED
-
-    def _deliver(self, rows: list[Row]) -> None:
-        for row in rows:
-            self._tx.connection.execute(_SQL["deliver"], row)
-            if self._tx.connection.changes() != 1:
-                raise StateError(f"event {row[1]} of run {row[0]} cannot be consumed: it is not there, or was before")

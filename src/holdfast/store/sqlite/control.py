@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import CANCEL, Expiry, RunRecord, Steered, Touched
+from holdfast.store.protocol import CANCEL, Expiry, Fact, NewUnit, RunRecord, Steered, Touched
 from holdfast.store.sqlite import ends, successors
 from holdfast.store.sqlite.reads import find_current
-from holdfast.store.sqlite.rows import safe_or_none
+from holdfast.store.sqlite.rows import fact_rows, safe_or_none
 from holdfast.store.sqlite.send import Parcel, note_effect, post
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("control")
 _PAUSE = statements("pause")
+_NEW_FACT = statements("commit")["fact"]
 RESTARTED = "restarted"
 
 
@@ -26,6 +28,7 @@ class Target(NamedTuple):
 class Ending(NamedTuple):
     target: Target
     reason: str | None
+    fact: Fact | None = None
 
 
 class Cancelling(NamedTuple):
@@ -39,10 +42,14 @@ class Restarting(NamedTuple):
     expires_ms: int | None
     expiry: Expiry | None
     options: bytes | None = None
+    units: Sequence[NewUnit] = ()
 
 
 def set_paused(tx: Tx, run: int, note: str | None = None) -> None:
-    """The run is paused; its task stays, for the sake of its epoch, held by nobody and never due."""
+    """The run is paused; its task stays, for the sake of its epoch, held by nobody and never due.
+
+    Its units are not due either.
+    """
     tx.connection.execute(_PAUSE["run"], (run, safe_or_none(note), tx.now))
     tx.connection.execute(_PAUSE["task"], (run,))
 
@@ -75,6 +82,8 @@ def terminate(tx: Tx, ending: Ending) -> Steered:
     run = find_current(tx, *ending.target)
     if run is None or run.status.terminal:
         return Steered(run, Touched())
+    if ending.fact is not None:
+        tx.connection.executemany(_NEW_FACT, fact_rows(run.run, [ending.fact]))
     return Steered(run, ends.terminate(tx, run.run, ending.reason))
 
 
@@ -102,7 +111,8 @@ def restart(tx: Tx, restarting: Restarting) -> Steered:
     if lived:
         ends.close(tx, old.run, RESTARTED)
     expires = successors.expires_in(restarting.expires_ms, restarting.expiry, tx.now)
-    new = successors.succeed(tx, old, successors.Heir(old.params, tx.now, 1, expires, restarting.options))
+    heir = successors.Heir(old.params, tx.now, 1, expires, restarting.options, restarting.units)
+    new = successors.succeed(tx, old, heir)
     touched = Touched(work=True)
     if lived:
         touched.ended.append(old.run)

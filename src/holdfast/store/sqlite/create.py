@@ -14,6 +14,7 @@ from holdfast.store.protocol import (
     Created,
     Mail,
     NewRun,
+    NewUnit,
     OnConflict,
     OnReuse,
     RunRecord,
@@ -27,6 +28,7 @@ from holdfast.store.sqlite.send import Parcel, note_effect, post
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.successors import Expires, expires_in, supersede
 from holdfast.store.sqlite.tx import Row, Tx
+from holdfast.store.sqlite.units import Holder, Place, Units
 from holdfast.store.sqlite.watching import watch
 
 _SQL = statements("create")
@@ -51,7 +53,32 @@ def create(tx: Tx, runs: Sequence[NewRun]) -> list[Created]:
     else:
         made = {run for (run,) in connection.execute(_SQL["made"], (last,))}
     connection.executemany(_SQL["task"], [_task_row(key.run, new, tx.now) for key, new in numbered if key.run in made])
+    _furnish(tx, [(key.run, new) for key, new in numbered if (new.units or new.plan) and key.run in made])
     return [_created(tx, key, new) if key.run in made else _meet(tx, new) for key, new in numbered]
+
+
+def _furnish(tx: Tx, made: Sequence[tuple[int, NewRun]]) -> None:
+    """With plans and units."""
+    if not made:
+        return
+    units = Units(tx)
+    for run, new in made:
+        units.plan(run, new.plan)
+        place, born = Place(run, new.workflow, new.queue, new.priority, tx.now + new.delay_ms), _born(new)
+        if born and new.owner is not None:
+            claimed = {unit.unit for unit in born}
+            units.add_claimed(place, born, Holder(new.owner, tx.now + new.lease_ms))
+            units.add(place, [unit for unit in new.units if unit.unit not in claimed])
+        else:
+            units.add(place, new.units)
+    units.write()
+
+
+def _born(new: NewRun) -> list[NewUnit]:
+    """The units that are claimed from the start."""
+    if new.owner is None or new.delay_ms > 0 or not new.units:
+        return []
+    return sorted(unit for unit in new.units if not unit.missing)[: new.room]
 
 
 def _run_row(key: _Key, new: NewRun, now: int) -> Row:
@@ -87,11 +114,12 @@ def _task_row(run: int, new: NewRun, now: int) -> Row:
         kind.bucket,
         kind,
         new.priority,
-        now + new.delay_ms,
+        _run_at(new, now),
         owner,
         lease_until,
         epoch,
         *_expires(new, now),
+        len(new.units),
     )
 
 
@@ -99,9 +127,14 @@ def _status(new: NewRun) -> Status:
     return Status.WAITING if new.delay_ms > 0 else Status.ACTIVE
 
 
+def _run_at(new: NewRun, now: int) -> int | None:
+    """One with units is due when all of them are done."""
+    return None if new.units else now + new.delay_ms
+
+
 def _owner(new: NewRun) -> str | None:
     """There is nothing to hold before its time has come."""
-    return None if new.delay_ms > 0 else new.owner
+    return None if new.units or new.delay_ms > 0 else new.owner
 
 
 def _expires(new: NewRun, now: int) -> Expires:
@@ -141,12 +174,13 @@ def _created(tx: Tx, key: _Key, new: NewRun, touched: Touched | None = None) -> 
         options=new.options,
         memo=said.memo,
         search=said.search,
-        run_at=tx.now + new.delay_ms,
+        run_at=_run_at(new, tx.now),
         owner=owner,
         expires_at=expires.at,
         expiry=expires.expiry,
     )
-    return Created(Answer.DONE, made, 0 if owner is None else FIRST_EPOCH, _letters(tx, key.run, new), touched)
+    epoch, born = 0 if owner is None else FIRST_EPOCH, [unit.unit for unit in _born(new)]
+    return Created(Answer.DONE, made, epoch, _letters(tx, key.run, new), born, touched)
 
 
 def _letters(tx: Tx, run: int, new: NewRun) -> Sequence[Mail]:
@@ -211,4 +245,5 @@ def _take_place(tx: Tx, new: NewRun, old: RunRecord) -> _Key:
     key = _Key(last + 1, old.instance, old.number + 1)
     tx.connection.execute(_SQL["run"], _run_row(key, new, tx.now))
     tx.connection.execute(_SQL["task"], _task_row(key.run, new, tx.now))
+    _furnish(tx, [(key.run, new)] if new.units or new.plan else [])
     return key

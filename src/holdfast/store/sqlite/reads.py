@@ -9,7 +9,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from holdfast.store.protocol import Fact, ListQuery, Mail, PageQuery, RunRecord, Snapshot, StoredLog
-from holdfast.store.sqlite.rows import fact, mail, record, stored_log
+from holdfast.store.sqlite.rows import fact, mail, record, safe, stored_log
 from holdfast.store.sqlite.search import matching
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
@@ -17,6 +17,14 @@ from holdfast.store.sqlite.tx import Row, Tx
 _SQL = statements("reads")
 _ENDLESS = 2**63 - 1
 _INSTANCE = 15
+
+
+class Chosen(NamedTuple):
+    """Facts of a run: all, those of a state, or of that state with these keys."""
+
+    run: int
+    state: int | None = None
+    keys: Sequence[str] | None = None
 
 
 class Which(NamedTuple):
@@ -74,15 +82,21 @@ def _newest_first(tx: Tx, workflow: str, query: ListQuery) -> Iterable[Row]:
 
 
 def load(tx: Tx, run: int) -> Snapshot:
-    known = facts(tx, run)
+    known = facts(tx, Chosen(run))
     named = json.dumps([fact.event for fact in known if fact.event is not None])
     events = map(mail, tx.connection.execute(_SQL["named"], (run, named)))
     logged: int = tx.connection.execute(_SQL["logged"], (run,)).get
     return Snapshot(known, {event.n: event for event in events}, logged)
 
 
-def facts(tx: Tx, run: int) -> list[Fact]:
-    return [fact(row) for row in tx.connection.execute(_SQL["facts"], (run,))]
+def facts(tx: Tx, chosen: Chosen) -> list[Fact]:
+    run, state, keys = chosen
+    if state is None:
+        return [fact(row) for row in tx.connection.execute(_SQL["facts"], (run,))]
+    if keys is None:
+        return [fact(row) for row in tx.connection.execute(_SQL["facts_of_state"], (run, state))]
+    found = [tx.connection.execute(_SQL["facts_of_key"], (run, state, safe(key))) for key in sorted(set(keys))]
+    return [fact(row) for rows in found for row in rows]
 
 
 def events(tx: Tx, query: PageQuery) -> list[Mail]:

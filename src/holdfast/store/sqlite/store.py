@@ -14,11 +14,15 @@ from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StateError, StoreUnavailableError
 from holdfast.ports import Clock, start_thread
 from holdfast.store.protocol import (
+    Advance,
+    Advanced,
+    Claimant,
     ClaimRequest,
     ClaimResult,
     Commit,
     Committed,
     Created,
+    Delivered,
     Expiry,
     Fact,
     Freed,
@@ -30,6 +34,9 @@ from holdfast.store.protocol import (
     Migrated,
     NewEvent,
     NewRun,
+    NewUnit,
+    OutboxClaim,
+    OutboxRow,
     PageQuery,
     Relations,
     Reply,
@@ -39,10 +46,12 @@ from holdfast.store.protocol import (
     Steered,
     StoredLog,
     TaskRef,
+    Undelivered,
     WorkerCard,
     WorkerRecord,
 )
-from holdfast.store.sqlite import borrowed, control, leases, mailbox, opening, reads, workers
+from holdfast.store.sqlite import borrowed, control, leases, mailbox, opening, outbox, reads, workers
+from holdfast.store.sqlite.advance import Advancing, advance
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
 from holdfast.store.sqlite.connection import Database, Mode, Spawn
@@ -120,7 +129,7 @@ class SqliteStore:
     async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> List[Created]:
         if connection is not None:
             return self._write_on(connection, create, runs)
-        return await self._write(create, runs, Mode.MERGED, anywhere=len(runs) <= _FEW)
+        return await self._write(create, runs, Mode.MERGED, anywhere=_weight(runs) <= _FEW)
 
     async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> List[Sent]:
         if connection is not None:
@@ -133,8 +142,11 @@ class SqliteStore:
     async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._write(control.resume, control.Target(workflow, instance_id))
 
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
-        return await self._write(control.terminate, control.Ending(control.Target(workflow, instance_id), reason))
+    async def terminate(
+        self, workflow: str, instance_id: str, reason: str | None = None, fact: Fact | None = None
+    ) -> Steered:
+        target = control.Target(workflow, instance_id)
+        return await self._write(control.terminate, control.Ending(target, reason, fact))
 
     async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> Steered:
         target = control.Target(workflow, instance_id)
@@ -147,9 +159,10 @@ class SqliteStore:
         expires_ms: int | None = None,
         expiry: Expiry | None = None,
         options: bytes | None = None,
+        units: Sequence[NewUnit] = (),
     ) -> Steered:
         target = control.Target(workflow, instance_id)
-        return await self._write(control.restart, control.Restarting(target, expires_ms, expiry, options))
+        return await self._write(control.restart, control.Restarting(target, expires_ms, expiry, options, units))
 
     # --- what a worker writes
 
@@ -162,6 +175,10 @@ class SqliteStore:
         # Users' statements may take any time.
         short = len(commits) <= _FEW and not any(one.observed.statements for one in commits)
         return await self._write(commit, commits, Mode.MERGED, anywhere=short, alone=True)  # already gathered
+
+    async def advance(self, advances: Sequence[Advance], claimant: Claimant, room: int) -> Advanced:
+        asked = Advancing(advances, claimant, room)
+        return await self._write(advance, asked, anywhere=len(advances) <= _FEW, alone=True)  # already gathered
 
     async def heartbeat(self, owner: str, lease_ms: int) -> List[Held]:
         return await self._write(leases.heartbeat, leases.Beat(owner, lease_ms))
@@ -196,6 +213,24 @@ class SqliteStore:
     async def release(self, tasks: Sequence[TaskRef]) -> int:
         return await self._write(leases.release, tasks)
 
+    # --- the outbox
+
+    async def outbox_claim(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
+        # Asked for often, and there is almost always nothing: as for signals.
+        due = await self._read(outbox.next_due, None, short=True)
+        if due is None or due > self._now():
+            return OutboxClaim([], due)
+        return await self._write(outbox.claim, outbox.Carrier(owner, lease_ms, limit), anywhere=True)
+
+    async def outbox_settle(self, owner: str, settled: Sequence[Delivered | Undelivered]) -> int:
+        return await self._write(outbox.settle, outbox.Settling(owner, settled), anywhere=len(settled) <= _FEW)
+
+    async def outbox(self, run: int) -> List[OutboxRow]:
+        return await self._read(outbox.outbox, run)
+
+    async def outbox_retry(self, run: int) -> int:
+        return await self._write(outbox.retry, run)
+
     # --- reads
 
     async def load(self, run: int) -> Snapshot:
@@ -219,8 +254,8 @@ class SqliteStore:
     async def list(self, query: ListQuery) -> List[RunRecord]:
         return await self._read(reads.list_runs, query)
 
-    async def facts(self, run: int) -> List[Fact]:
-        return await self._read(reads.facts, run, short=True)
+    async def facts(self, run: int, state: int | None = None, keys: Sequence[str] | None = None) -> List[Fact]:
+        return await self._read(reads.facts, reads.Chosen(run, state, keys), short=True)
 
     async def events(self, query: PageQuery) -> List[Mail]:
         return await self._read(reads.events, query)
@@ -326,6 +361,11 @@ class SqliteStore:
             raise StoreUnavailableError(
                 f"{self._path} was deleted or replaced while it was in use. Stop, put the right file back, start again"
             )
+
+
+def _weight(runs: Sequence[NewRun]) -> int:
+    """Rows, about."""
+    return len(runs) + sum(len(new.units) + len(new.plan) for new in runs)
 
 
 def _open(_: Tx, live: Live) -> None:

@@ -5,15 +5,17 @@ What it is found by is kept with the instance, so it has that of the one before 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import Expiry, NextRun, RunRecord
+from holdfast.store.protocol import Expiry, NewUnit, NextRun, RunRecord
 from holdfast.store.sqlite import mailbox
 from holdfast.store.sqlite.ends import End, drop_task
 from holdfast.store.sqlite.reads import record_of
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
+from holdfast.store.sqlite.units import Place, Units
 
 _SQL = statements("successors")
 _NEW_TASK = statements("create")["task"]
@@ -33,6 +35,7 @@ class Heir(NamedTuple):
     attempt: int
     expires: Expires
     options: bytes | None = None
+    units: Sequence[NewUnit] = ()
 
 
 def supersede(tx: Tx, run: int) -> None:
@@ -45,8 +48,14 @@ def succeed(tx: Tx, old: RunRecord, heir: Heir) -> int:
     status = Status.WAITING if heir.run_at > tx.now else Status.ACTIVE
     tx.connection.execute(_SQL["again"], (old.run, tx.now, status, heir.params, heir.attempt, heir.options))
     new, kind = tx.connection.last_insert_rowid(), TaskKind.RUN
-    place = (new, old.workflow, old.queue, kind.bucket, kind, old.priority, heir.run_at)
-    tx.connection.execute(_NEW_TASK, (*place, None, None, 0, *heir.expires))
+    run_at = None if heir.units else heir.run_at
+    place = (new, old.workflow, old.queue, kind.bucket, kind, old.priority, run_at)
+    tx.connection.execute(_NEW_TASK, (*place, None, None, 0, *heir.expires, len(heir.units)))
+    tx.connection.execute(_SQL["plan"], (old.run, new))
+    if heir.units:
+        units = Units(tx)
+        units.add(Place(new, old.workflow, old.queue, old.priority, heir.run_at), heir.units)
+        units.write()
     return new
 
 
@@ -54,7 +63,8 @@ def follow_on(tx: Tx, run: int, next: NextRun) -> End:
     """Make the successor that a run has asked for at its end; its row is terminal already, its task still there."""
     old = record_of(tx, run)
     run_at = tx.now if next.run_at is None else next.run_at
-    new = succeed(tx, old, Heir(next.params, run_at, next.attempt, _expires(old, next, run_at), next.options))
+    expires = _expires(old, next, run_at)
+    new = succeed(tx, old, Heir(next.params, run_at, next.attempt, expires, next.options, next.units))
     drop_task(tx, run)
     mailbox.move(tx, run, new, engines=next.continues)
     return End(run, new, next.continues)

@@ -29,7 +29,7 @@ WITH RECURSIVE
 SELECT json_group_array(json_array(bucket, priority, queue, workflow, run_at)) FROM lane;
 
 -- name: due
-SELECT run_at, run, unit, kind, lost, epoch, bucket FROM holdfast_task INDEXED BY holdfast_task_due
+SELECT run_at, run, unit, kind, lost, epoch, bucket, key, started_at FROM holdfast_task INDEXED BY holdfast_task_due
  WHERE owner IS NULL AND run_at IS NOT NULL
    AND queue = ?1 AND workflow = ?2 AND bucket = ?3 AND priority = ?4 AND run_at <= ?5
  ORDER BY run_at LIMIT ?6;
@@ -37,20 +37,35 @@ SELECT run_at, run, unit, kind, lost, epoch, bucket FROM holdfast_task INDEXED B
 -- name: take
 UPDATE holdfast_task SET owner = ?3, lease_until = ?4, epoch = epoch + 1, lost = 0 WHERE run = ?1 AND unit = ?2;
 
+-- name: take_unit
+UPDATE holdfast_task SET owner = ?3, lease_until = ?4, epoch = epoch + 1, lost = 0, started_at = ?5
+ WHERE run = ?1 AND unit = ?2;
+
 -- name: activate
 UPDATE holdfast_run SET status = 'active', updated_at = ?2 WHERE id = ?1 AND status = 'waiting';
 
 -- name: place
-SELECT run_at, run, unit, kind, lost, epoch, bucket FROM holdfast_task WHERE run = ?1 AND unit = 0;
+SELECT run_at, run, unit, kind, lost, epoch, bucket, NULL, NULL FROM holdfast_task WHERE run = ?1 AND unit = 0;
 
 -- name: expires
 SELECT min(expires_at) FROM holdfast_task WHERE expires_at IS NOT NULL;
 
 -- name: overdue
-SELECT coalesce(run_at, 0), run, unit, kind, lost OR owner IS NOT NULL, epoch, bucket
+SELECT coalesce(run_at, 0), run, unit, kind, lost OR owner IS NOT NULL, epoch, bucket, NULL, NULL
   FROM holdfast_task INDEXED BY holdfast_task_expiry
  WHERE expires_at IS NOT NULL AND expires_at <= ?1 ORDER BY expires_at LIMIT ?2;
 
 -- A pause does not keep a run from ending, and nobody else is to take it before this lease has run out.
 -- name: put_off
 UPDATE holdfast_task SET expires_at = ?3, signal = 0 WHERE run = ?1 AND unit = ?2;
+
+-- The units of one run. ?3 is the bucket that is left out, -1 for none.
+-- name: due_of_run
+SELECT run_at, run, unit, kind, lost, epoch, bucket, key, started_at FROM holdfast_task INDEXED BY holdfast_task_unit
+ WHERE unit > 0 AND owner IS NULL AND run_at IS NOT NULL AND run = ?1 AND run_at <= ?2 AND bucket <> ?3
+ ORDER BY unit LIMIT ?4;
+
+-- name: next_of_run
+SELECT run_at FROM holdfast_task INDEXED BY holdfast_task_unit_due
+ WHERE unit > 0 AND owner IS NULL AND run_at IS NOT NULL AND run = ?1 AND bucket <> ?2
+ ORDER BY run_at LIMIT 1;

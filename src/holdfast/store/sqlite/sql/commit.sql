@@ -1,7 +1,7 @@
 -- One answer for a whole batch: a step per row would hand the interpreter to other threads once per row.
 -- name: fence
 SELECT json_group_array(json_array(t.run, t.unit, t.owner, t.epoch, t.losses, t.signal))
-  FROM json_each(?1) AS asked CROSS JOIN holdfast_task AS t ON t.run = asked.value;
+  FROM json_each(?1) AS asked CROSS JOIN holdfast_task AS t ON t.run = asked.value AND t.unit = ?2;
 
 -- name: fact
 INSERT INTO holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
@@ -37,7 +37,7 @@ UPDATE holdfast_task
 UPDATE holdfast_run SET status = ?2, updated_at = ?3 WHERE id = ?1;
 
 -- name: forget_losses
-UPDATE holdfast_task SET losses = 0 WHERE run = ?1 AND losses <> 0;
+UPDATE holdfast_task SET losses = 0 WHERE run = ?1 AND unit = 0 AND losses <> 0;
 
 -- name: unseen
 SELECT type FROM holdfast_event INDEXED BY holdfast_event_undelivered

@@ -12,8 +12,8 @@ SELECT id FROM holdfast_run WHERE id > ?1;
 
 -- name: task
 INSERT INTO holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner, lease_until, epoch,
-                           losses, lost, signal, topics, expires_at, expiry)
-VALUES (?1, 0, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 0, '', ?11, ?12);
+                           losses, lost, signal, topics, expires_at, expiry, missing)
+VALUES (?1, 0, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, 0, 0, 0, '', ?11, ?12, ?13);
 
 -- name: letter
 INSERT INTO holdfast_event (run, n, type, payload, created_at, sender) VALUES (?, ?, ?, ?, ?, ?);

@@ -20,9 +20,12 @@ WITH RECURSIVE holder (owner) AS (
 SELECT json_group_array(json_array(t.run, t.unit, t.losses, t.signal))
   FROM holder AS h CROSS JOIN holdfast_task AS t ON t.owner = h.owner AND t.lease_until <= ?1;
 
+-- Of a paused run nothing is due.
 -- name: lose
 UPDATE holdfast_task
-   SET owner = NULL, lease_until = NULL, run_at = ?3, kind = ?4, bucket = ?5, losses = ?6, lost = 1, signal = 0
+   SET owner = NULL, lease_until = NULL,
+       run_at = (SELECT iif(status = 'paused', NULL, ?3) FROM holdfast_run WHERE id = ?1),
+       kind = ?4, bucket = ?5, losses = ?6, lost = 1, signal = 0
  WHERE run = ?1 AND unit = ?2;
 
 -- name: signal_of
@@ -30,5 +33,8 @@ SELECT signal FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND
 
 -- A loss that no commit has followed yet is still news to the next holder.
 -- name: give_back
-UPDATE holdfast_task SET owner = NULL, lease_until = NULL, run_at = ?3, lost = losses > 0, signal = 0
+UPDATE holdfast_task
+   SET owner = NULL, lease_until = NULL,
+       run_at = (SELECT iif(status = 'paused', NULL, ?3) FROM holdfast_run WHERE id = ?1),
+       lost = losses > 0, signal = 0
  WHERE run = ?1 AND unit = ?2;

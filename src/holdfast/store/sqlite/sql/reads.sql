@@ -31,6 +31,16 @@ SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_
        event_type, event
   FROM holdfast_fact WHERE run = ?1 ORDER BY state, key, n;
 
+-- name: facts_of_state
+SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
+       event_type, event
+  FROM holdfast_fact WHERE run = ?1 AND state = ?2 ORDER BY key, n;
+
+-- name: facts_of_key
+SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
+       event_type, event
+  FROM holdfast_fact WHERE run = ?1 AND state = ?2 AND key = ?3 ORDER BY n;
+
 -- name: named
 SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM holdfast_event WHERE run = ?1 AND n IN (SELECT value FROM json_each(?2));

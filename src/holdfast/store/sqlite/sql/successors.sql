@@ -8,3 +8,10 @@ INSERT INTO holdfast_run (instance, workflow, instance_id, number, current, kind
 SELECT instance, workflow, instance_id, number + 1, 1, kind, ?3, ?4, queue, priority, seed, created_at, ?2, parent,
        parent_run, parent_close, ?5, coalesce(?6, options), memo, search
   FROM holdfast_run WHERE id = ?1;
+
+-- name: plan
+INSERT INTO holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
+                           timeout_ms, wake_at, event_type, event)
+SELECT ?2, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
+       event_type, event
+  FROM holdfast_fact WHERE run = ?1 AND state = 3;

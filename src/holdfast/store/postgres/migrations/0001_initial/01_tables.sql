@@ -64,12 +64,19 @@ CREATE TABLE {schema}.holdfast_task (
     expiry       TEXT,
     bound        BOOLEAN  NOT NULL DEFAULT false,  -- it watches, is watched or has children, or once did: its end may
                                                    -- concern others. Set by whoever binds it, with the task locked
+    missing      BIGINT,   -- how many units have to be done before it; NULL: the run has none but 0
+    key          BYTEA,    -- of its START facts; unit 0 has none
     PRIMARY KEY (run, unit)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
         autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
 
-CREATE INDEX holdfast_task_due ON {schema}.holdfast_task (queue, workflow, bucket, priority, run_at, run)
+CREATE INDEX holdfast_task_due ON {schema}.holdfast_task (queue, workflow, bucket, priority, run_at, run, unit)
     WHERE owner IS NULL AND run_at IS NOT NULL;
+-- Of one run: which come first, and when the next one does.
+CREATE INDEX holdfast_task_unit ON {schema}.holdfast_task (run, unit)
+    WHERE owner IS NULL AND run_at IS NOT NULL AND unit > 0;
+CREATE INDEX holdfast_task_unit_due ON {schema}.holdfast_task (run, run_at)
+    WHERE owner IS NULL AND run_at IS NOT NULL AND unit > 0;
 CREATE INDEX holdfast_task_lease ON {schema}.holdfast_task (owner, lease_until) WHERE owner IS NOT NULL;
 CREATE INDEX holdfast_task_signal ON {schema}.holdfast_task (owner) WHERE signal <> 0;
 CREATE INDEX holdfast_task_expiry ON {schema}.holdfast_task (expires_at) WHERE expires_at IS NOT NULL;
@@ -140,6 +147,37 @@ CREATE TABLE {schema}.holdfast_watch (
 
 CREATE INDEX holdfast_watch_watcher ON {schema}.holdfast_watch (watcher, target);
 
+-- What runs tell the world: on its way, delivered, or given up.
+CREATE TABLE {schema}.holdfast_outbox (
+    run           BIGINT  NOT NULL,
+    n             BIGINT  NOT NULL,
+    step          BYTEA   NOT NULL,
+    type          BYTEA   NOT NULL,
+    payload       BYTEA,
+    created_at    BIGINT  NOT NULL,
+    attempts      BIGINT  NOT NULL DEFAULT 0,
+    run_at        BIGINT  NOT NULL,
+    error         BYTEA,
+    delivered_at  BIGINT,
+    parked_at     BIGINT,
+    PRIMARY KEY (run, n)
+);
+
+CREATE INDEX holdfast_outbox_left ON {schema}.holdfast_outbox (run, n) WHERE delivered_at IS NULL AND parked_at IS NULL;
+CREATE INDEX holdfast_outbox_parked ON {schema}.holdfast_outbox (run, n) WHERE parked_at IS NOT NULL;
+
+-- A row for each run that has something left to deliver: the first of it. So what waits behind that costs nothing.
+-- Whoever adds to a run's outbox or takes from it locks its row here: one that is seen stays until it was seen to.
+CREATE TABLE {schema}.holdfast_outlet (
+    run         BIGINT  NOT NULL PRIMARY KEY,
+    n           BIGINT  NOT NULL,
+    run_at      BIGINT  NOT NULL,  -- when it can be taken; while it is held, the end of the lease
+    owner       TEXT    COLLATE "C",
+    claimed_by  BIGINT             -- the call that claimed it: asked when its answer got lost
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
+
+CREATE INDEX holdfast_outlet_due ON {schema}.holdfast_outlet (run_at, run);
+
 -- What the current run of an instance can be found by: a text or a number. An index takes only the beginning of a text
 -- (head, below): a long one would not fit into its pages.
 CREATE TABLE {schema}.holdfast_term (
@@ -179,6 +217,7 @@ CREATE TABLE {schema}.holdfast_receipt (
     signals   INTEGER[]  NOT NULL,
     due       BOOLEAN[]  NOT NULL,
     more      TEXT,      -- JSON: what came of acts, and which other runs were changed
+    taken     BIGINT[],  -- by an advance: runs, then units, then epochs
     PRIMARY KEY (store, line)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
@@ -197,7 +236,16 @@ CREATE TYPE {schema}.holdfast_new AS (
     params BYTEA, queue TEXT, priority BIGINT, delay_ms BIGINT, seed BIGINT, owner TEXT, lease_ms BIGINT,
     on_conflict TEXT, on_reuse TEXT, options BYTEA, memo BYTEA, search BYTEA, expires_ms BIGINT, expiry TEXT,
     parent TEXT, parent_run BIGINT, parent_close TEXT, watch INTEGER, sender BYTEA, letter_type TEXT[],
-    letter_payload BYTEA[], term_key BYTEA[], term_text BYTEA[], term_number NUMERIC[]
+    letter_payload BYTEA[], term_key BYTEA[], term_text BYTEA[], term_number NUMERIC[], units BIGINT
+);
+
+-- What runs to make consist of: facts of their plans, and their units with whether each is born claimed. f_of and u_of
+-- say to which run (holdfast_new.ord) each belongs.
+CREATE TYPE {schema}.holdfast_parts AS (
+    f_of INTEGER[], f_state INTEGER[], f_key BYTEA[], f_n BIGINT[], f_kind TEXT[], f_at BIGINT[],
+    f_started_at BIGINT[], f_seq BIGINT[], f_ok BOOLEAN[], f_value BYTEA[], f_name BYTEA[], f_attempts BIGINT[],
+    f_max_attempts BIGINT[], f_timeout_ms BIGINT[], f_wake_at BIGINT[], f_event_type TEXT[], f_event BIGINT[],
+    u_of INTEGER[], u_unit BIGINT[], u_key BYTEA[], u_missing BIGINT[], u_taken BOOLEAN[]
 );
 
 -- Something that a run does to others (Act). What it needs of the rest depends on what it is.

@@ -6,7 +6,8 @@
 -- right only while a table is small: everything is found by an index, row by row.
 --
 -- The order of locks, everywhere: tasks by their run, then runs. Whoever changes a run that has not ended locks its
--- task.
+-- task (unit 0), and only then, if at all, those of its other units. Who takes or frees a unit that nobody else can take
+-- may do with that alone, if it waits for no other task.
 
 
 -- The time of a call (p_now where a test has a clock), in a transaction that is durable once it has ended.
@@ -69,7 +70,7 @@ BEGIN
                              SELECT watcher FROM {schema}.holdfast_watch WHERE target = e.run OFFSET 0) AS w
                 UNION SELECT unnest(p_also)) AS x (run);
         EXIT WHEN v_all IS NOT DISTINCT FROM v_locked;
-        PERFORM 1 FROM {schema}.holdfast_task WHERE run = ANY (v_all) ORDER BY run, unit FOR NO KEY UPDATE;
+        PERFORM 1 FROM {schema}.holdfast_task WHERE run = ANY (v_all) AND unit = 0 ORDER BY run FOR NO KEY UPDATE;
         v_locked := v_all;
     END LOOP;
 END $$;
@@ -79,7 +80,7 @@ CREATE FUNCTION {schema}.holdfast_lock_to_end(p_workflow TEXT, p_instance_id TEX
 DECLARE
     v_run BIGINT := {schema}.holdfast_current(p_workflow, p_instance_id);
 BEGIN
-    IF EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = v_run AND bound) THEN
+    IF EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = v_run AND unit = 0 AND bound) THEN
         PERFORM {schema}.holdfast_lock_family(ARRAY[v_run], NULL);
     END IF;
     RETURN {schema}.holdfast_lock(p_workflow, p_instance_id);

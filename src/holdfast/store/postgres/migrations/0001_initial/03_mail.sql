@@ -112,7 +112,8 @@ BEGIN
         PERFORM 1 FROM {schema}.holdfast_task AS t
           WHERE t.run = ANY (ARRAY(SELECT {schema}.holdfast_current(a.workflow, a.instance_id)
                                      FROM unnest(p_workflow, p_instance_id) AS a (workflow, instance_id)))
-          ORDER BY t.run, t.unit FOR NO KEY UPDATE;
+            AND t.unit = 0
+          ORDER BY t.run FOR NO KEY UPDATE;
     END IF;
     FOR v_one IN
         SELECT * FROM unnest(p_workflow, p_instance_id, p_type, p_payload, p_sender, p_dedup, p_token, p_ask, p_owner,

@@ -53,11 +53,11 @@ BEGIN
         SELECT array_agg(c.id ORDER BY c.id), array_agg(a.by ORDER BY c.id) INTO v_ended, v_by
           FROM unnest(v_ended, v_by) AS a (run, by) CROSS JOIN LATERAL {schema}.holdfast_children(a.run) AS c
          WHERE c.parent_close = 'terminate';
+        DELETE FROM {schema}.holdfast_task WHERE run = ANY (v_ended);
         UPDATE {schema}.holdfast_run AS c
            SET status = 'terminated', updated_at = p_now, completed_at = p_now,
                note = 'its parent '::bytea || convert_to(c.parent, 'UTF8') || ' has ended'::bytea
          WHERE c.id = ANY (v_ended);
-        DELETE FROM {schema}.holdfast_task WHERE run = ANY (v_ended);
         RETURN QUERY SELECT a.by, a.run, NULL::bigint, false FROM unnest(v_ended, v_by) AS a (run, by);
     END LOOP;
 END $$;
@@ -71,11 +71,12 @@ CREATE FUNCTION {schema}.holdfast_end(
 DECLARE
     v_bound BOOLEAN;
 BEGIN
+    WITH gone AS (DELETE FROM {schema}.holdfast_task WHERE run = p_run RETURNING bound)
+    SELECT bool_or(bound) INTO v_bound FROM gone;
     UPDATE {schema}.holdfast_run
        SET status = p_status, output = p_output, error = p_error, note = p_note, updated_at = p_now,
            completed_at = p_now
      WHERE id = p_run;
-    DELETE FROM {schema}.holdfast_task WHERE run = p_run AND unit = 0 RETURNING bound INTO v_bound;
     PERFORM pg_notify('{channel}', p_by);
     IF NOT v_bound THEN
         RETURN NULL;
@@ -103,11 +104,12 @@ END $$;
 -- Makes the run that comes after the current one of an instance, and is like it. Nobody holds it.
 CREATE FUNCTION {schema}.holdfast_make_next(
     p_now BIGINT, p_by TEXT, p_old BIGINT, p_token BIGINT, p_params BYTEA, p_run_at BIGINT, p_attempt BIGINT,
-    p_expires_at BIGINT, p_expiry TEXT, p_options BYTEA
+    p_expires_at BIGINT, p_expiry TEXT, p_options BYTEA, p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[]
 ) RETURNS BIGINT LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_new BIGINT := nextval('{schema}.holdfast_run_id');
+    v_units BIGINT := nullif(cardinality(p_unit), 0);
 BEGIN
     UPDATE {schema}.holdfast_run SET current = false WHERE id = p_old;
     INSERT INTO {schema}.holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, params,
@@ -119,9 +121,24 @@ BEGIN
            coalesce(p_options, o.options), o.memo, o.search
       FROM {schema}.holdfast_run AS o WHERE o.id = p_old;
     INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, epoch, losses, lost,
-                                        signal, topics, expires_at, expiry)
-    SELECT v_new, 0, o.workflow, o.queue, 1, 3, o.priority, p_run_at, 0, 0, false, 0, '', p_expires_at, p_expiry
+                                        signal, topics, expires_at, expiry, missing)
+    SELECT v_new, 0, o.workflow, o.queue, 1, 3, o.priority, CASE WHEN v_units IS NULL THEN p_run_at END, 0, 0, false, 0,
+           '', p_expires_at, p_expiry, v_units
       FROM {schema}.holdfast_run AS o WHERE o.id = p_old;
+    IF v_units > 0 THEN
+        INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, epoch, losses,
+                                            lost, signal, topics, missing, key)
+        SELECT v_new, u.unit, o.workflow, o.queue, 1, 3, o.priority, CASE WHEN u.missing = 0 THEN p_run_at END, 0, 0,
+               false, 0, '', u.missing, u.key
+          FROM {schema}.holdfast_run AS o
+         CROSS JOIN unnest(p_unit, p_unit_key, p_unit_missing) AS u (unit, key, missing)
+         WHERE o.id = p_old;
+    END IF;
+    INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts,
+                                        max_attempts, timeout_ms, wake_at, event_type, event)
+    SELECT v_new, f.state, f.key, f.n, f.kind, f.at, f.started_at, f.seq, f.ok, f.value, f.name, f.attempts,
+           f.max_attempts, f.timeout_ms, f.wake_at, f.event_type, f.event
+      FROM {schema}.holdfast_fact AS f WHERE f.run = p_old AND f.state = 3;
     PERFORM pg_notify('{channel}', p_by);
     RETURN v_new;
 END $$;
@@ -130,7 +147,7 @@ END $$;
 CREATE FUNCTION {schema}.holdfast_succeed(
     p_now BIGINT, p_by TEXT, p_run BIGINT, p_status TEXT, p_output BYTEA, p_error BYTEA, p_note BYTEA, p_token BIGINT,
     p_params BYTEA, p_run_at BIGINT, p_attempt BIGINT, p_expires_ms BIGINT, p_expiry TEXT, p_continues BOOLEAN,
-    p_options BYTEA
+    p_options BYTEA, p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[]
 ) RETURNS {schema}.holdfast_touched LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -149,7 +166,8 @@ BEGIN
         v_expiry := 'cancel';
     END IF;
     v_new := {schema}.holdfast_make_next(
-        p_now, p_by, p_run, p_token, p_params, v_run_at, p_attempt, v_expires_at, v_expiry, p_options);
+        p_now, p_by, p_run, p_token, p_params, v_run_at, p_attempt, v_expires_at, v_expiry, p_options, p_unit,
+        p_unit_key, p_unit_missing);
     v_moving := ARRAY(SELECT n FROM {schema}.holdfast_event
                        WHERE run = p_run AND delivered_at IS NULL
                          AND (p_continues OR type = '@cancel' OR type NOT LIKE '@%') ORDER BY n);
@@ -162,9 +180,9 @@ BEGIN
         )
         SELECT bool_or(type LIKE '@%') INTO v_called FROM moved;
     END IF;
-    IF v_called AND v_run_at > p_now THEN  -- the engine's mail does not let a run wait
+    IF v_called AND (v_run_at > p_now OR cardinality(p_unit) > 0) THEN  -- the engine's mail does not let a run wait
         v_run_at := p_now;
-        UPDATE {schema}.holdfast_task SET run_at = p_now WHERE run = v_new;
+        UPDATE {schema}.holdfast_task SET run_at = p_now WHERE run = v_new AND unit = 0;
     END IF;
     v_touched := {schema}.holdfast_end(p_now, p_by, p_run, p_status, p_output, p_error, p_note, v_new, p_continues);
     v_touched.work := coalesce(v_touched.work, false) OR v_run_at <= p_now;

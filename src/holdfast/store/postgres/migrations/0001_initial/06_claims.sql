@@ -1,22 +1,29 @@
 -- Taking tasks.
 
+-- A task that was claimed (Claim); r is its run, with what the task of unit 0 says.
+CREATE TYPE {schema}.holdfast_claimed AS (
+    now BIGINT, next_due BIGINT, overdue BOOLEAN, unit BIGINT, epoch BIGINT, kind INTEGER, lost BOOLEAN,
+    mail_n BIGINT[], mail_type TEXT[], mail_payload BYTEA[], mail_at BIGINT[], mail_sender BYTEA[], mail_ask BYTEA[],
+    mail_last BIGINT, r {schema}.holdfast_record
+);
+
 -- Takes due tasks. p_doubtful: earlier claims of this owner whose answers got lost; what they took is answered now.
 -- Runs that have expired come first and on top of p_limit. The last row has no run; it says when to ask again.
 CREATE FUNCTION {schema}.holdfast_claim(
     p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_limit BIGINT, p_queues TEXT[], p_workflows TEXT[],
     p_buckets INTEGER[], p_token BIGINT, p_doubtful BIGINT[]
-) RETURNS TABLE (ord BIGINT, now BIGINT, next_due BIGINT, overdue BOOLEAN, kind INTEGER, lost BOOLEAN, mail_n BIGINT[],
-                 mail_type TEXT[], mail_payload BYTEA[], mail_at BIGINT[], mail_sender BYTEA[], mail_ask BYTEA[],
-                 mail_last BIGINT, r {schema}.holdfast_record)
-LANGUAGE plpgsql
+) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_runs BIGINT[] := '{}';
+    v_units BIGINT[] := '{}';
     v_lost BOOLEAN[] := '{}';
+    v_again INTEGER := 0;
     v_found BIGINT[];
+    v_found_unit BIGINT[];
     v_found_lost BOOLEAN[];
     v_room BIGINT := p_limit;
     v_suspect BOOLEAN := false;
@@ -25,15 +32,17 @@ DECLARE
 BEGIN
     SELECT min(expires_at) INTO v_expires FROM {schema}.holdfast_task WHERE expires_at IS NOT NULL;
     IF v_expires <= v_now AND p_limit > 0 THEN
-        RETURN QUERY SELECT NULL::bigint, v_now, NULL::bigint, true, o.kind, o.lost, NULL::bigint[], NULL::text[],
-                            NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint, o.r
+        RETURN QUERY SELECT v_now, NULL::bigint, true, 0::bigint, (o.r).epoch, o.kind, o.lost, NULL::bigint[],
+                            NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint, o.r
                        FROM {schema}.holdfast_overdue(v_now, p_owner, p_lease_ms) AS o;
         SELECT min(expires_at) INTO v_expires FROM {schema}.holdfast_task WHERE expires_at IS NOT NULL;
     END IF;
     IF cardinality(p_doubtful) > 0 THEN
-        SELECT coalesce(array_agg(run), '{}'), coalesce(array_agg(losses > 0), '{}') INTO v_runs, v_lost
+        SELECT coalesce(array_agg(run), '{}'), coalesce(array_agg(unit), '{}'), coalesce(array_agg(losses > 0), '{}')
+          INTO v_runs, v_units, v_lost
           FROM {schema}.holdfast_task WHERE owner = p_owner AND claimed_by = ANY (p_doubtful);
-        v_room := greatest(v_room - cardinality(v_runs), 0);
+        v_again := cardinality(v_runs);
+        v_room := greatest(v_room - v_again, 0);
     END IF;
     FOR v_rank IN
         SELECT bucket, priority, array_agg(queue) AS queues, array_agg(workflow) AS workflows
@@ -44,45 +53,139 @@ BEGIN
             v_room := least(v_room, 1);
         END IF;
         EXIT WHEN v_room <= 0;
-        SELECT array_agg(run ORDER BY run_at, run), array_agg(lost ORDER BY run_at, run)
-          INTO v_found, v_found_lost
-          FROM (SELECT d.run, d.run_at, d.lost
+        SELECT array_agg(run ORDER BY run_at, run, unit), array_agg(unit ORDER BY run_at, run, unit),
+               array_agg(lost ORDER BY run_at, run, unit)
+          INTO v_found, v_found_unit, v_found_lost
+          FROM (SELECT d.run, d.unit, d.run_at, d.lost
                   FROM unnest(v_rank.queues, v_rank.workflows) AS l (queue, workflow)
                  CROSS JOIN LATERAL (
-                       SELECT t.run, t.run_at, t.lost FROM {schema}.holdfast_task AS t
+                       SELECT t.run, t.unit, t.run_at, t.lost FROM {schema}.holdfast_task AS t
                         WHERE t.owner IS NULL AND t.run_at IS NOT NULL AND t.queue = l.queue
                           AND t.workflow = l.workflow AND t.bucket = v_rank.bucket
                           AND t.priority = v_rank.priority AND t.run_at <= v_now
-                        ORDER BY t.run_at, t.run LIMIT v_room FOR NO KEY UPDATE SKIP LOCKED) AS d
-                 ORDER BY d.run_at, d.run LIMIT v_room) AS found;
+                        ORDER BY t.run_at, t.run, t.unit LIMIT v_room FOR NO KEY UPDATE SKIP LOCKED) AS d
+                 ORDER BY d.run_at, d.run, d.unit LIMIT v_room) AS found;
         CONTINUE WHEN v_found IS NULL;
         v_runs := v_runs || v_found;
+        v_units := v_units || v_found_unit;
         v_lost := v_lost || v_found_lost;
         v_room := v_room - cardinality(v_found);
         v_suspect := v_rank.bucket = 2;
         EXIT WHEN v_suspect;
     END LOOP;
     IF cardinality(v_runs) > 0 THEN
-        UPDATE {schema}.holdfast_task
-           SET owner = p_owner, lease_until = v_now + p_lease_ms, lost = false, claimed_by = p_token,
-               epoch = CASE WHEN owner IS NULL THEN epoch + 1 ELSE epoch END
-         WHERE run = ANY (v_runs) AND unit = 0;
-        UPDATE {schema}.holdfast_run SET status = 'active', updated_at = v_now
-         WHERE id = ANY (v_runs) AND status = 'waiting';
-        RETURN QUERY
-            SELECT a.ord, v_now, NULL::bigint, false, t.kind, a.lost, m.*, rec
-              FROM unnest(v_runs, v_lost) WITH ORDINALITY AS a (run, lost, ord)
-              JOIN {schema}.holdfast_task AS t ON t.run = a.run AND t.unit = 0
-              JOIN {schema}.holdfast_record AS rec ON rec.run = a.run
-             CROSS JOIN LATERAL {schema}.holdfast_mailbag(a.run, 0) AS m
-             ORDER BY a.ord;
+        RETURN QUERY SELECT * FROM {schema}.holdfast_take(v_now, p_owner, p_lease_ms, p_token, v_runs, v_units, v_lost,
+                                                          v_again);
     END IF;
     RETURN QUERY
-        SELECT NULL::bigint, v_now, least(min(run_at), v_expires), NULL::boolean, NULL::int, NULL::boolean,
-               NULL::bigint[], NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint,
-               NULL::{schema}.holdfast_record
+        SELECT v_now, least(min(run_at), v_expires), NULL::boolean, NULL::bigint, NULL::bigint, NULL::int,
+               NULL::boolean, NULL::bigint[], NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[],
+               NULL::bytea[], NULL::bigint, NULL::{schema}.holdfast_record
           FROM {schema}.holdfast_lanes(v_now, p_limit, p_queues, p_workflows,
                                        CASE WHEN v_suspect THEN array_remove(p_buckets, 2) ELSE p_buckets END);
+END $$;
+
+-- The same for the units of one run, in the order of their numbers; suspects come last.
+CREATE FUNCTION {schema}.holdfast_claim_units(
+    p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_limit BIGINT, p_run BIGINT, p_suspects BOOLEAN, p_token BIGINT,
+    p_doubtful BIGINT[]
+) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_units BIGINT[] := '{}';
+    v_lost BOOLEAN[] := '{}';
+    v_again INTEGER := 0;
+    v_found BIGINT[];
+    v_found_lost BOOLEAN[];
+    v_suspects BOOLEAN := p_suspects;
+BEGIN
+    IF cardinality(p_doubtful) > 0 THEN
+        SELECT coalesce(array_agg(unit), '{}'), coalesce(array_agg(losses > 0), '{}') INTO v_units, v_lost
+          FROM {schema}.holdfast_task
+         WHERE owner = p_owner AND claimed_by = ANY (p_doubtful) AND run = p_run AND unit > 0;
+        v_again := cardinality(v_units);
+    END IF;
+    FOR v_suspect IN 0..p_suspects::int LOOP
+        SELECT array_agg(unit), array_agg(lost) INTO v_found, v_found_lost
+          FROM (SELECT t.unit, t.lost FROM {schema}.holdfast_task AS t
+                 WHERE t.run = p_run AND t.unit > 0 AND t.owner IS NULL AND t.run_at IS NOT NULL AND t.run_at <= v_now
+                   AND (t.bucket = 2) = (v_suspect = 1)
+                 ORDER BY t.unit LIMIT least(greatest(p_limit - cardinality(v_units), 0),
+                                             CASE WHEN v_suspect = 1 THEN 1 ELSE p_limit END)
+                   FOR NO KEY UPDATE SKIP LOCKED) AS found;
+        v_units := v_units || v_found;
+        v_lost := v_lost || v_found_lost;
+        v_suspects := v_suspects AND (v_suspect = 0 OR v_found IS NULL);  -- one is enough
+    END LOOP;
+    IF cardinality(v_units) > 0 THEN
+        RETURN QUERY SELECT * FROM {schema}.holdfast_take(
+            v_now, p_owner, p_lease_ms, p_token, array_fill(p_run, ARRAY[cardinality(v_units)]), v_units, v_lost,
+            v_again);
+    END IF;
+    RETURN QUERY
+        SELECT v_now, min(t.run_at), NULL::boolean, NULL::bigint, NULL::bigint, NULL::int, NULL::boolean,
+               NULL::bigint[], NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[],
+               NULL::bigint, NULL::{schema}.holdfast_record
+          FROM {schema}.holdfast_task AS t
+         WHERE t.run = p_run AND t.unit > 0 AND t.owner IS NULL AND t.run_at IS NOT NULL
+           AND (v_suspects OR t.bucket <> 2);
+END $$;
+
+-- Gives tasks, locked and due, to who claims them, and answers them. The first p_again of them it has already.
+CREATE FUNCTION {schema}.holdfast_take(
+    p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_token BIGINT, p_runs BIGINT[], p_units BIGINT[], p_lost BOOLEAN[],
+    p_again INTEGER
+) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE {schema}.holdfast_task AS t
+       SET owner = p_owner, lease_until = p_now + p_lease_ms, lost = false, claimed_by = p_token,
+           epoch = CASE WHEN t.owner IS NULL THEN t.epoch + 1 ELSE t.epoch END
+      FROM unnest(p_runs, p_units) AS a (run, unit)
+     WHERE t.run = a.run AND t.unit = a.unit;
+    IF 0 < ANY (p_units) THEN
+        PERFORM {schema}.holdfast_write_starts(p_now, p_owner, p_now + p_lease_ms, p_runs[p_again + 1:],
+                                               p_units[p_again + 1:]);
+    END IF;
+    UPDATE {schema}.holdfast_run SET status = 'active', updated_at = p_now
+     WHERE id = ANY (p_runs) AND status = 'waiting';
+    RETURN QUERY
+        SELECT p_now, NULL::bigint, false, t.unit, t.epoch, t.kind, a.lost, m.mail_n, m.mail_type, m.mail_payload,
+               m.mail_at, m.mail_sender, m.mail_ask, m.mail_last, rec
+          FROM unnest(p_runs, p_units, p_lost) WITH ORDINALITY AS a (run, unit, lost, ord)
+          JOIN {schema}.holdfast_task AS t ON t.run = a.run AND t.unit = a.unit
+          JOIN {schema}.holdfast_record AS rec ON rec.run = a.run
+          LEFT JOIN LATERAL {schema}.holdfast_mailbag(a.run, 0) AS m ON a.unit = 0
+         ORDER BY a.ord;
+END $$;
+
+-- What the START fact of a claim says.
+CREATE FUNCTION {schema}.holdfast_holder(p_owner TEXT, p_lease_until BIGINT) RETURNS BYTEA LANGUAGE sql STABLE AS $$
+    SELECT convert_to('{"owner":' || to_json(p_owner) || ',"lease":' || p_lease_until || '}', 'UTF8')
+$$;
+
+-- A START for each of the units that were just claimed. Later than the one before, even if no time has passed, for
+-- people tell them apart by that.
+CREATE FUNCTION {schema}.holdfast_write_starts(
+    p_now BIGINT, p_owner TEXT, p_lease_until BIGINT, p_runs BIGINT[], p_units BIGINT[]
+) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_value BYTEA := {schema}.holdfast_holder(p_owner, p_lease_until);
+BEGIN
+    INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts)
+    SELECT t.run, 1, t.key, t.epoch, 'node', s.at, s.at, true, v_value, 0
+      FROM unnest(p_runs, p_units) AS a (run, unit)
+      JOIN {schema}.holdfast_task AS t ON t.run = a.run AND t.unit = a.unit
+     CROSS JOIN LATERAL (
+           SELECT CASE WHEN t.epoch = 1 THEN p_now ELSE greatest(p_now, 1 + (
+               SELECT f.at FROM {schema}.holdfast_fact AS f
+                WHERE f.run = t.run AND f.state = 1 AND f.key = t.key AND f.n < t.epoch
+                ORDER BY f.n DESC LIMIT 1)) END) AS s (at)
+     WHERE a.unit > 0;
 END $$;
 
 -- Takes runs whose time has run out, whoever holds them, paused or not. A pause does not keep them from ending, and

@@ -1,7 +1,8 @@
 -- What a turn writes of its own run.
 
--- A batch of commits of different runs. p_c_* has one entry for each commit, p_f_*, p_d_* and p_l_* one for each fact,
--- delivery and log line, with the number of its commit and what that commit must have come to for it to be written.
+-- A batch of commits of different runs. p_c_* has one entry for each commit, p_f_*, p_d_*, p_l_* and p_o_* one for each
+-- fact, delivery, log line and event of the outbox, with the number of its commit and what that commit must have come to
+-- for it to be written.
 -- What becomes of a commit: 0 lost, 1 pausing (steps are in flight), 2 paused, 3 what follows is done too.
 -- What comes next: 0 keep, 1 finish, 2 park, 3 release.
 -- p_line and p_n name the receipt; NULL where the caller can tell by itself whether its transaction was committed.
@@ -17,7 +18,8 @@ CREATE FUNCTION {schema}.holdfast_commit(
     p_f_wake_at BIGINT[], p_f_event_type TEXT[], p_f_event BIGINT[],
     p_d_commit INTEGER[], p_d_event BIGINT[], p_d_key BYTEA[], p_d_at BIGINT[],
     p_l_commit INTEGER[], p_l_needs INTEGER[], p_l_level TEXT[], p_l_category TEXT[], p_l_message BYTEA[],
-    p_l_data BYTEA[], p_l_at BIGINT[], p_l_step_key BYTEA[], p_l_attempt BIGINT[], p_l_is_replay BOOLEAN[]
+    p_l_data BYTEA[], p_l_at BIGINT[], p_l_step_key BYTEA[], p_l_attempt BIGINT[], p_l_is_replay BOOLEAN[],
+    p_o_commit INTEGER[], p_o_type BYTEA[], p_o_payload BYTEA[], p_o_step BYTEA[]
 ) RETURNS TABLE (verdicts INTEGER[], signals INTEGER[], due BOOLEAN[], more TEXT) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -107,6 +109,13 @@ BEGIN
          WHERE v_state[l.c] >= l.needs;
     END IF;
 
+    IF cardinality(p_o_commit) > 0 THEN
+        v_told := {schema}.holdfast_put_out(
+            v_now, ARRAY(SELECT CASE WHEN v_state[o.c] > 0 THEN p_c_run[o.c] END
+                           FROM unnest(p_o_commit) WITH ORDINALITY AS o (c, ord) ORDER BY o.ord),
+            p_o_type, p_o_payload, p_o_step);
+    END IF;
+
     -- A commit whose run and task stay as they are, the most common one, has no part in what follows.
     IF EXISTS (SELECT FROM unnest(v_state, p_c_next, p_c_started_at, v_signal, v_losses)
                  AS a (state, next, started_at, signal, losses)
@@ -120,6 +129,14 @@ BEGIN
           INTO v_due
           FROM unnest(v_state, p_c_next, p_c_run, p_c_seen, p_c_topics)
                WITH ORDINALITY AS a (state, next, run, seen, topics, ord);
+
+        DELETE FROM {schema}.holdfast_task AS t
+         USING unnest(v_state, p_c_run, p_c_next) AS a (state, run, next)
+         WHERE t.run = a.run AND a.state = 3 AND a.next = 1;
+        v_told := v_told OR FOUND;
+        PERFORM {schema}.holdfast_hold_units(a.run)
+           FROM unnest(v_state, p_c_run, p_c_next) AS a (state, run, next)
+          WHERE a.state = 2 OR (a.state = 3 AND a.next = 2);
 
         UPDATE {schema}.holdfast_run AS r
            SET started_at = coalesce(r.started_at, a.started_at), updated_at = v_now,
@@ -136,10 +153,6 @@ BEGIN
                  WHERE a.state > 0) AS a
          WHERE r.id = a.run AND (a.what > 0 OR (a.started_at IS NOT NULL AND r.started_at IS NULL));
 
-        DELETE FROM {schema}.holdfast_task AS t
-         USING unnest(v_state, p_c_run, p_c_next) AS a (state, run, next)
-         WHERE t.run = a.run AND a.state = 3 AND a.next = 1;
-        v_told := FOUND;
         UPDATE {schema}.holdfast_task AS t
            SET owner = CASE WHEN a.what = 0 THEN t.owner END, lease_until = CASE WHEN a.what = 0 THEN t.lease_until END,
                run_at = CASE a.what WHEN 0 THEN t.run_at WHEN 3 THEN CASE WHEN a.due THEN v_now ELSE a.run_at END END,
@@ -167,9 +180,9 @@ BEGIN
         v_told := v_told OR EXISTS (
             SELECT FROM unnest(v_state, p_c_next, p_c_run_at, v_due) AS a (state, next, run_at, due)
              WHERE a.state = 2 OR (a.state = 3 AND (a.next = 2 OR a.due OR (a.next = 3 AND a.run_at <= v_now))));
-        IF v_told THEN
-            PERFORM pg_notify('{channel}', p_by);
-        END IF;
+    END IF;
+    IF v_told THEN
+        PERFORM pg_notify('{channel}', p_by);
     END IF;
 
     SELECT array_agg(CASE WHEN s = 3 AND x = 0 THEN g ELSE 0 END ORDER BY o) INTO v_signal
@@ -186,7 +199,8 @@ END $$;
 
 -- The most common commit: one turn with one fact and at most one event consumed, which goes on, waits or ends the run.
 -- Half the time of the general one, which has to take fifty arrays apart. p_next: as there. 0, and nothing is done, if
--- there is more to it: a signal, losses, an end that concerns others; 1 done; 2 done, and the task is due at once.
+-- there is more to it: a signal, losses, an end that concerns others or units; 1 done; 2 done, and the task is due at
+-- once.
 -- It leaves no receipt: the fact itself tells by p_token that it was done. p_again: an earlier try may have been.
 -- p_quiet: no other store listens.
 CREATE FUNCTION {schema}.holdfast_commit_one(
@@ -224,7 +238,7 @@ BEGIN
     ELSIF p_next = 1 THEN
         DELETE FROM {schema}.holdfast_task
          WHERE run = p_run AND unit = p_unit AND (owner = p_owner) IS TRUE AND epoch = p_epoch AND signal = 0
-           AND losses = 0 AND NOT bound;
+           AND losses = 0 AND NOT bound AND missing IS NULL;
     ELSE
         UPDATE {schema}.holdfast_task
            SET owner = NULL, lease_until = NULL, topics = p_topics, run_at = p_run_at, kind = p_task_kind,

@@ -49,13 +49,14 @@ END $$;
 -- the first time): attributes, acts with their facts, and the end. Answers, as JSON, what came of it.
 CREATE FUNCTION {schema}.holdfast_follow(
     p_state INTEGER, p_more TEXT, p_now BIGINT, p_by TEXT, p_line INTEGER, p_run BIGINT,
-    p_deeds {schema}.holdfast_deed[], p_new {schema}.holdfast_new[],
+    p_deeds {schema}.holdfast_deed[], p_new {schema}.holdfast_new[], p_parts {schema}.holdfast_parts,
     p_f_state INTEGER[], p_f_key BYTEA[], p_f_n BIGINT[], p_f_kind TEXT[], p_f_at BIGINT[], p_f_started_at BIGINT[],
     p_f_seq BIGINT[], p_f_name BYTEA[], p_f_attempts BIGINT[], p_f_max_attempts BIGINT[], p_f_timeout_ms BIGINT[],
     p_f_wake_at BIGINT[], p_f_event_type TEXT[], p_f_event BIGINT[],
     p_memo BYTEA, p_search BYTEA, p_term_key BYTEA[], p_term_text BYTEA[], p_term_number NUMERIC[],
     p_status TEXT, p_output BYTEA, p_error BYTEA, p_note BYTEA, p_next BOOLEAN, p_params BYTEA, p_run_at BIGINT,
-    p_attempt BIGINT, p_expires_ms BIGINT, p_expiry TEXT, p_continues BOOLEAN, p_options BYTEA, p_token BIGINT
+    p_attempt BIGINT, p_expires_ms BIGINT, p_expiry TEXT, p_continues BOOLEAN, p_options BYTEA, p_token BIGINT,
+    p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[]
 ) RETURNS TEXT LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -96,7 +97,7 @@ BEGIN
             END LOOP;
             FOR v_some IN
                 SELECT * FROM {schema}.holdfast_create(
-                    p_now, p_by, false, p_new[p_deeds[v_first].number:p_deeds[v_last].number])
+                    p_now, p_by, false, p_new[p_deeds[v_first].number:p_deeds[v_last].number], p_parts)
             LOOP
                 v_acted[v_first + v_some.ord - p_deeds[v_first].number] := v_some.answer;
                 IF v_some.answer = 'done' AND p_new[v_some.ord].owner IS NOT NULL THEN
@@ -127,11 +128,11 @@ BEGIN
            AS f (answer, state, key, n, kind, at, started_at, seq, name, attempts, max_attempts, timeout_ms, wake_at,
                  event_type, event);
 
-    IF p_status IS NOT NULL AND EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = p_run) THEN  -- no act ended it
+    IF p_status IS NOT NULL AND EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = p_run AND unit = 0) THEN  -- no act ended it
         v_touched := {schema}.holdfast_and(v_touched, CASE
             WHEN p_next THEN {schema}.holdfast_succeed(
                 p_now, p_by, p_run, p_status, p_output, p_error, p_note, p_token, p_params, p_run_at, p_attempt,
-                p_expires_ms, p_expiry, p_continues, p_options)
+                p_expires_ms, p_expiry, p_continues, p_options, p_unit, p_unit_key, p_unit_missing)
             ELSE {schema}.holdfast_end(p_now, p_by, p_run, p_status, p_output, p_error, p_note, NULL, false) END);
     END IF;
     -- What it did to itself it is told at once.
@@ -239,7 +240,7 @@ BEGIN
         v_asker := {schema}.holdfast_run_of(v_event.sender);
     END IF;
     IF v_asker IS NOT NULL THEN
-        PERFORM 1 FROM {schema}.holdfast_task WHERE run = v_asker FOR NO KEY UPDATE;
+        PERFORM 1 FROM {schema}.holdfast_task WHERE run = v_asker AND unit = 0 FOR NO KEY UPDATE;
         v_touched := {schema}.holdfast_post_one(
             p_now, v_asker, '@reply', '{"ask":'::bytea || {schema}.holdfast_json(v_event.ask)
                 || CASE WHEN p_deed.ok THEN ',"ok":true,"value":'::bytea ELSE ',"ok":false,"value":'::bytea END

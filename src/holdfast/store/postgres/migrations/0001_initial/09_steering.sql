@@ -17,25 +17,35 @@ BEGIN
         IF v_rec.owner IS NULL THEN
             PERFORM {schema}.holdfast_set_paused(v_now, v_run, NULL);
         ELSE
-            UPDATE {schema}.holdfast_task SET signal = signal | 2 WHERE run = v_run;
+            UPDATE {schema}.holdfast_task SET signal = signal | 2 WHERE run = v_run AND unit = 0;
         END IF;
         PERFORM pg_notify('{channel}', p_by);
     END IF;
     RETURN NEXT v_rec;
 END $$;
 
--- The run is paused; its task stays, for the sake of its epoch, held by nobody and never due.
+-- The run is paused; its task stays, for the sake of its epoch, held by nobody and never due. Units that somebody holds
+-- go on to their end, and the others are not due either.
 CREATE FUNCTION {schema}.holdfast_set_paused(p_now BIGINT, p_run BIGINT, p_note BYTEA) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
+    UPDATE {schema}.holdfast_task SET owner = NULL, lease_until = NULL, run_at = NULL, signal = 0
+     WHERE run = p_run AND unit = 0;
+    PERFORM {schema}.holdfast_hold_units(p_run);
     UPDATE {schema}.holdfast_run SET status = 'paused', note = p_note, updated_at = p_now WHERE id = p_run;
-    UPDATE {schema}.holdfast_task SET owner = NULL, lease_until = NULL, run_at = NULL, signal = 0 WHERE run = p_run;
 END $$;
 
--- A paused run that was held only to be ended, and was not: it is as before.
-CREATE FUNCTION {schema}.holdfast_still_paused(p_run BIGINT) RETURNS void LANGUAGE sql AS $$
+-- Before the run's own row is changed: a claim of one of them may be about to do that.
+CREATE FUNCTION {schema}.holdfast_hold_units(p_run BIGINT) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
     UPDATE {schema}.holdfast_task SET run_at = NULL
-     WHERE run = p_run AND EXISTS (SELECT FROM {schema}.holdfast_run WHERE id = p_run AND status = 'paused')
+     WHERE run = p_run AND unit > 0 AND owner IS NULL AND run_at IS NOT NULL;
+END $$;
+
+-- A task that was given back while its run is paused: one that was held only to be ended, and was not, or a unit.
+CREATE FUNCTION {schema}.holdfast_still_paused(p_run BIGINT, p_unit BIGINT) RETURNS void LANGUAGE sql AS $$
+    UPDATE {schema}.holdfast_task SET run_at = NULL
+     WHERE run = p_run AND unit = p_unit AND EXISTS (SELECT FROM {schema}.holdfast_run WHERE id = p_run AND status = 'paused')
 $$;
 
 CREATE FUNCTION {schema}.holdfast_resume(p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT)
@@ -52,17 +62,22 @@ BEGIN
         RETURN;
     END IF;
     IF v_rec.status = 'paused' THEN
+        UPDATE {schema}.holdfast_task SET run_at = v_now, kind = 2, bucket = 0, losses = 0
+         WHERE run = v_run AND (unit = 0 OR (owner IS NULL AND missing = 0));
         UPDATE {schema}.holdfast_run SET status = 'active', note = NULL, updated_at = v_now WHERE id = v_run;
-        UPDATE {schema}.holdfast_task SET run_at = v_now, kind = 2, bucket = 0, losses = 0 WHERE run = v_run;
         PERFORM pg_notify('{channel}', p_by);
     ELSIF v_rec.signal & 2 <> 0 THEN
-        UPDATE {schema}.holdfast_task SET signal = signal & ~2 WHERE run = v_run;
+        UPDATE {schema}.holdfast_task SET signal = signal & ~2 WHERE run = v_run AND unit = 0;
     END IF;
     RETURN NEXT v_rec;
 END $$;
 
+-- p_state and what comes after it: a fact that is written with the end, or NULL.
 CREATE FUNCTION {schema}.holdfast_terminate(
-    p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT, p_reason BYTEA
+    p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT, p_reason BYTEA,
+    p_state INTEGER, p_key BYTEA, p_n BIGINT, p_kind TEXT, p_at BIGINT, p_started_at BIGINT, p_seq BIGINT, p_ok BOOLEAN,
+    p_value BYTEA, p_name BYTEA, p_attempts BIGINT, p_max_attempts BIGINT, p_timeout_ms BIGINT, p_wake_at BIGINT,
+    p_event_type TEXT, p_event BIGINT
 ) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -80,6 +95,11 @@ BEGIN
     IF v_rec.epoch IS NOT NULL THEN
         v_touched := {schema}.holdfast_end(v_now, p_by, v_run, 'terminated', NULL, NULL, p_reason, NULL, false);
         v_touched.ended := v_run || v_touched.ended;
+        INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts,
+                                            max_attempts, timeout_ms, wake_at, event_type, event)
+        SELECT v_run, p_state, p_key, p_n, p_kind, p_at, p_started_at, p_seq, p_ok, p_value, p_name, p_attempts,
+               p_max_attempts, p_timeout_ms, p_wake_at, p_event_type, p_event
+         WHERE p_state IS NOT NULL;
     END IF;
     RETURN QUERY SELECT v_touched.ended, v_touched.woken, v_touched.work, v_rec;
 END $$;
@@ -110,7 +130,7 @@ END $$;
 -- A restart whose answer got lost and is asked for again has made its run: p_token tells.
 CREATE FUNCTION {schema}.holdfast_restart(
     p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT, p_reason BYTEA, p_expires_ms BIGINT, p_expiry TEXT,
-    p_options BYTEA, p_token BIGINT
+    p_options BYTEA, p_token BIGINT, p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[]
 ) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -127,7 +147,8 @@ BEGIN
     END IF;
     IF v_old.made_by IS DISTINCT FROM p_token THEN
         v_run := {schema}.holdfast_make_next(
-            v_now, p_by, v_old.id, p_token, v_old.params, v_now, 1, v_now + p_expires_ms, p_expiry, p_options);
+            v_now, p_by, v_old.id, p_token, v_old.params, v_now, 1, v_now + p_expires_ms, p_expiry, p_options, p_unit,
+            p_unit_key, p_unit_missing);
         IF v_old.completed_at IS NULL THEN
             v_touched := {schema}.holdfast_end(
                 v_now, p_by, v_old.id, 'terminated', NULL, NULL, p_reason, v_run, false);

@@ -19,7 +19,7 @@ BEGIN
     SELECT array_agg(c.run) INTO v_mailed FROM cleared AS c;
     IF p_all THEN
         RETURN QUERY
-            SELECT t.run, t.unit, t.epoch, t.signal | CASE WHEN t.run = ANY (v_mailed) THEN 1 ELSE 0 END
+            SELECT t.run, t.unit, t.epoch, t.signal | CASE WHEN t.unit = 0 AND t.run = ANY (v_mailed) THEN 1 ELSE 0 END
               FROM {schema}.holdfast_task AS t WHERE t.owner = p_owner;
     ELSE
         RETURN QUERY
@@ -27,7 +27,7 @@ BEGIN
              WHERE t.owner = p_owner AND t.signal <> 0 AND t.run <> ALL (coalesce(v_mailed, '{}'))
             UNION ALL
             SELECT t.run, t.unit, t.epoch, t.signal | 1 FROM {schema}.holdfast_task AS t
-             WHERE t.run = ANY (v_mailed) AND t.owner = p_owner;
+             WHERE t.run = ANY (v_mailed) AND t.unit = 0 AND t.owner = p_owner;
     END IF;
 END $$;
 
@@ -45,7 +45,8 @@ BEGIN
 END $$;
 
 -- Frees tasks whose lease ran out: neither their claim nor their holder's last heartbeat is recent enough. Owners are
--- few and tasks many: one seek per owner, and then only what has run out.
+-- few and tasks many: one seek per owner, and then only what has run out. A unit is freed with its run locked, so that
+-- a pause either finds it free or comes before.
 CREATE FUNCTION {schema}.holdfast_reap(p_now BIGINT, p_by TEXT, p_max_losses INTEGER, p_suspect INTEGER)
 RETURNS TABLE (run BIGINT, unit BIGINT, losses INTEGER, parked BOOLEAN) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
@@ -54,7 +55,13 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_owner TEXT := '';
+    v_expired BIGINT[] := '{}';
+    v_units BIGINT[] := '{}';
+    v_found BIGINT[];
+    v_found_unit BIGINT[];
     v_one RECORD;
+    v_task {schema}.holdfast_task;
+    v_losses INTEGER;
     v_told BOOLEAN := false;
 BEGIN
     LOOP
@@ -63,27 +70,34 @@ BEGIN
         EXIT WHEN NOT FOUND;
         PERFORM 1 FROM {schema}.holdfast_worker WHERE id = v_owner AND lease_until > v_now;
         CONTINUE WHEN FOUND;
-        FOR v_one IN
-            SELECT t.run, t.unit, t.losses + 1 AS losses, t.signal FROM {schema}.holdfast_task AS t
-             WHERE t.owner = v_owner AND t.lease_until <= v_now
-             ORDER BY t.owner, t.lease_until FOR NO KEY UPDATE SKIP LOCKED
-        LOOP
-            v_told := true;
-            UPDATE {schema}.holdfast_task AS t
-               SET owner = NULL, lease_until = NULL, run_at = v_now, kind = 1, losses = v_one.losses, lost = true,
-                   bucket = CASE WHEN v_one.losses >= p_suspect THEN 2 ELSE 0 END, signal = 0
-             WHERE t.run = v_one.run AND t.unit = v_one.unit;
-            IF v_one.losses >= p_max_losses THEN
-                PERFORM {schema}.holdfast_set_paused(v_now, v_one.run, convert_to('parked: its worker died '
-                    || CASE WHEN v_one.losses = 1 THEN 'once' ELSE v_one.losses || ' times in a row' END
-                    || '; resume to try again', 'UTF8'));
-            ELSIF v_one.signal & 2 <> 0 THEN  -- asked for while it was held, and nobody holds it now
-                PERFORM {schema}.holdfast_set_paused(v_now, v_one.run, NULL);
-            ELSE
-                PERFORM {schema}.holdfast_still_paused(v_one.run);
-            END IF;
-            RETURN QUERY SELECT v_one.run, v_one.unit, v_one.losses, v_one.losses >= p_max_losses;
-        END LOOP;
+        SELECT array_agg(t.run), array_agg(t.unit) INTO v_found, v_found_unit FROM {schema}.holdfast_task AS t
+         WHERE t.owner = v_owner AND t.lease_until <= v_now;
+        v_expired := v_expired || v_found;
+        v_units := v_units || v_found_unit;
+    END LOOP;
+    FOR v_one IN SELECT a.run, a.unit FROM unnest(v_expired, v_units) AS a (run, unit) ORDER BY a.run, a.unit LOOP
+        IF v_one.unit > 0 THEN
+            PERFORM FROM {schema}.holdfast_task AS t WHERE t.run = v_one.run AND t.unit = 0 FOR NO KEY UPDATE;
+        END IF;
+        SELECT * INTO v_task FROM {schema}.holdfast_task AS t
+         WHERE t.run = v_one.run AND t.unit = v_one.unit AND t.lease_until <= v_now FOR NO KEY UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND;
+        v_told := true;
+        v_losses := v_task.losses + 1;
+        UPDATE {schema}.holdfast_task AS t
+           SET owner = NULL, lease_until = NULL, run_at = v_now, kind = 1, losses = v_losses, lost = true,
+               bucket = CASE WHEN v_losses >= p_suspect THEN 2 ELSE 0 END, signal = 0
+         WHERE t.run = v_one.run AND t.unit = v_one.unit;
+        IF v_losses >= p_max_losses THEN
+            PERFORM {schema}.holdfast_set_paused(v_now, v_one.run, convert_to('parked: its worker died '
+                || CASE WHEN v_losses = 1 THEN 'once' ELSE v_losses || ' times in a row' END
+                || '; resume to try again', 'UTF8'));
+        ELSIF v_task.signal & 2 <> 0 THEN  -- asked for while it was held, and nobody holds it now
+            PERFORM {schema}.holdfast_set_paused(v_now, v_one.run, NULL);
+        ELSE
+            PERFORM {schema}.holdfast_still_paused(v_one.run, v_one.unit);
+        END IF;
+        RETURN QUERY SELECT v_one.run, v_one.unit, v_losses, v_losses >= p_max_losses;
     END LOOP;
     IF v_told THEN
         PERFORM pg_notify('{channel}', p_by);
@@ -103,8 +117,11 @@ DECLARE
 BEGIN
     FOR v_one IN
         SELECT DISTINCT a.run, a.unit, a.owner, a.epoch
-          FROM unnest(p_run, p_unit, p_owner, p_epoch) AS a (run, unit, owner, epoch) ORDER BY a.run
+          FROM unnest(p_run, p_unit, p_owner, p_epoch) AS a (run, unit, owner, epoch) ORDER BY a.run, a.unit
     LOOP
+        IF v_one.unit > 0 THEN  -- so that a pause either finds it free or comes before
+            PERFORM FROM {schema}.holdfast_task AS t WHERE t.run = v_one.run AND t.unit = 0 FOR NO KEY UPDATE;
+        END IF;
         PERFORM 1 FROM {schema}.holdfast_task AS t
           WHERE t.run = v_one.run AND t.unit = v_one.unit AND (t.owner = v_one.owner) IS TRUE AND t.epoch = v_one.epoch
             FOR NO KEY UPDATE;
@@ -118,7 +135,7 @@ BEGIN
             UPDATE {schema}.holdfast_task AS t
                SET owner = NULL, lease_until = NULL, run_at = v_now, lost = t.losses > 0, signal = 0
              WHERE t.run = v_one.run AND t.unit = v_one.unit;
-            PERFORM {schema}.holdfast_still_paused(v_one.run);
+            PERFORM {schema}.holdfast_still_paused(v_one.run, v_one.unit);
         END IF;
     END LOOP;
     IF v_count > 0 THEN

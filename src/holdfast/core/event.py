@@ -1,4 +1,4 @@
-"""What ``ctx.wait_for_event`` returns."""
+"""An event as the code sees it that it was sent to."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[T]):
-    """An event that a run has consumed."""
+    """An event that a run has consumed. ``sender`` is the pid of a run, or None: from outside."""
 
     type: str
     payload: T
     timestamp: datetime
+    sender: str | None = None

@@ -1,0 +1,160 @@
+"""``Chain``: a list of steps under a name, as a program writes it, and the driver that runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, ClassVar, TypeVar
+
+from holdfast.chain.call import Handler
+from holdfast.chain.machine import DEFAULT_BACKOFF, ChainMachine
+from holdfast.chain.values import ChainTask
+from holdfast.core import codec
+from holdfast.core.chains import CHAIN
+from holdfast.core.durations import Duration, to_ms
+from holdfast.core.functions import is_async
+from holdfast.core.limits import Limits
+from holdfast.core.model import StepType
+from holdfast.core.names import check_step_name, check_workflow_name
+from holdfast.core.retry import Retry
+from holdfast.core.show import shown
+from holdfast.errors import DefinitionError, InvalidOptionError
+from holdfast.kernel.definition import Blueprint, Definition
+from holdfast.kernel.logger import StepLogger
+from holdfast.kernel.requests import Requests
+from holdfast.store.protocol import Fact, FactState, RunRecord, Snapshot
+
+F = TypeVar("F", bound=Callable[[ChainTask], Any])
+
+DEFAULT_MAX_ATTEMPTS = 5
+_LARGEST = 2**31 - 1
+
+
+class ChainProgram:
+    """The steps of a chain with their handlers: opens machines for its runs, and plans new ones."""
+
+    def __init__(self, name: str, params: Any, limits: Limits, now: Callable[[], datetime]) -> None:
+        self.name = name
+        self.limits = limits
+        self.log = StepLogger(limits, now)
+        self.decode_params = codec.decoder(params)
+        self._plan: list[Fact] = []
+        self._handlers: dict[str, Handler] = {}
+
+    def open(self, run: RunRecord, snapshot: Snapshot | None, _requests: Requests) -> ChainMachine:
+        if snapshot is None:
+            raise RuntimeError(f"the plan of {run.pid} was not read")
+        return ChainMachine(self, run, snapshot)
+
+    def handler(self, step_type: str) -> Handler | None:
+        return self._handlers.get(step_type)
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        return tuple(self._handlers)
+
+    def check_new(self, step_type: str) -> None:
+        if step_type in self._handlers:
+            raise DefinitionError(f"chain {self.name!r} has a step {step_type!r} already; give one another type")
+        if len(self._plan) >= self.limits.steps:
+            raise DefinitionError(f"chain {self.name!r} has {len(self._plan)} steps; more are not allowed")
+
+    def add(self, step_type: str, handler: Handler, max_attempts: int, lease_ms: int | None) -> None:
+        self.check_new(step_type)
+        planned = Fact(
+            FactState.PLAN, step_type, len(self._plan), StepType.DO, 0, 0,
+            max_attempts=max_attempts, timeout_ms=lease_ms,
+        )  # fmt: skip
+        self._plan.append(planned)
+        self._handlers[step_type] = handler
+
+    def blueprint(self, now_ms: int) -> Blueprint:
+        """The plan of a run that starts now."""
+        if not self._plan:
+            raise DefinitionError(f"chain {self.name!r} has no steps; add them with its step() decorator")
+        return Blueprint([planned._replace(at=now_ms, started_at=now_ms) for planned in self._plan])
+
+
+class Chain:
+    """A linear workflow: its steps run one after the other, in the order in which they are written down.
+
+    A run is started with the steps there are at that time, and goes by them to its end, whatever becomes of the chain.
+
+    Example::
+
+        orders = app.chain("order.process", version=2)
+
+        @orders.step("VALIDATE", max_attempts=5, lease="60 seconds")
+        async def validate(task: ChainTask) -> Outcome:
+            return Completed({"ok": True})
+    """
+
+    BACKOFF: ClassVar[Retry] = DEFAULT_BACKOFF
+    """How long a step whose handler raised waits for its next attempt."""
+
+    def __init__(self, name: str, version: int, program: ChainProgram) -> None:
+        self.name = name
+        self.version = version
+        self._program = program
+
+    def __repr__(self) -> str:
+        return f"<Chain {self.name} version {self.version}: {' > '.join(self.steps) or 'no steps'}>"
+
+    @property
+    def steps(self) -> tuple[str, ...]:
+        """The types of its steps, in their order."""
+        return self._program.steps
+
+    def step(
+        self, step_type: str, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS, lease: Duration | None = None
+    ) -> Callable[[F], F]:
+        """Add a step, whose handler is the decorated function, ``async`` or plain.
+
+        ``max_attempts``: with so many failed ones it is dead. ``lease``: how long one attempt may take. One that takes
+        longer, or is lost with its worker, has failed (``LEASE_EXPIRED``), and the next one is due at once. None: as
+        long as its worker lives.
+        """
+        check_step_name(step_type, self._program.limits)
+        self._program.check_new(step_type)
+        check_count("max_attempts", max_attempts)
+        lease_ms = None if lease is None else to_ms(lease, "lease")
+        if lease_ms == 0:
+            raise InvalidOptionError("lease must be longer than nothing")
+
+        def register(function: F) -> F:
+            if not callable(function):
+                raise DefinitionError(f"step {step_type!r} needs a function, not {shown(function)}")
+            self._program.add(step_type, Handler(function, is_async(function)), max_attempts, lease_ms)
+            return function
+
+        return register
+
+
+def define(
+    name: str, version: int, params: Any, *, limits: Limits, now: Callable[[], datetime]
+) -> tuple[Chain, Definition]:
+    """A chain without steps, and its definition."""
+    check_workflow_name(name, limits)
+    check_count("version", version)
+    program = ChainProgram(name, params, limits, now)
+    definition = Definition(
+        name=name,
+        kind=CHAIN,
+        driver=program,
+        decode_params=codec.decoder(params, exact=True),
+        decode_output=_as_it_is,
+        params_type=params,
+        version=version,
+        blueprint=program.blueprint,
+    )
+    return Chain(name, version, program), definition
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
+
+
+def check_count(name: str, value: Any) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST:
+        raise InvalidOptionError(f"{name} must be a whole number of at least 1, not {shown(value)}")
+    return value

@@ -1,0 +1,75 @@
+"""What a handler has answered, made ready to be written: checked, encoded, and of one of four kinds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.chain.values import Completed, Dead, Outbound, RetryStep, Waiting
+from holdfast.core import codec
+from holdfast.core.durations import describe
+from holdfast.core.failure import Failure
+from holdfast.core.limits import Limits
+from holdfast.core.names import check_event_type
+from holdfast.errors import InvalidDurationError
+from holdfast.store.protocol import Outbound as Outgoing
+
+
+class Done(NamedTuple):
+    value: bytes
+    outbox: Sequence[Outgoing]
+
+
+class Wait(NamedTuple):
+    event_type: str
+    timeout_ms: int
+    outbox: Sequence[Outgoing]
+
+
+class Again(NamedTuple):
+    backoff_ms: int
+    error: Failure
+
+
+class Over(NamedTuple):
+    error: Failure
+    outbox: Sequence[Outgoing]
+
+
+Decision: TypeAlias = Done | Wait | Again | Over
+
+NO_VALUE = b"null"
+
+
+def decide(step: str, answer: Any, limits: Limits) -> Decision:
+    """Raises what makes an answer unfit: that is the attempt's failure."""
+    if isinstance(answer, Waiting):
+        return _wait(step, answer, limits)
+    if isinstance(answer, RetryStep):
+        return Again(answer.backoff_ms, Failure("RetryStep", answer.error))
+    if isinstance(answer, Dead):
+        return Over(Failure("Dead", answer.error), _outgoing(step, answer.outbound, limits))
+    done = answer if isinstance(answer, Completed) else Completed(answer)
+    value = codec.encode(done.value, what=f"result of step {step!r}", limit=limits.result)
+    return Done(value, _outgoing(step, done.outbound, limits))
+
+
+def _wait(step: str, answer: Waiting, limits: Limits) -> Wait:
+    event_type = check_event_type(answer.event_type, limits)
+    if answer.timeout_ms > limits.event_wait_max_ms:
+        longest = describe(limits.event_wait_max_ms)
+        raise InvalidDurationError(f"step {step!r} waits {describe(answer.timeout_ms)}; the longest wait is {longest}")
+    return Wait(event_type, answer.timeout_ms, _outgoing(step, answer.outbound, limits))
+
+
+def _outgoing(step: str, events: Sequence[Outbound], limits: Limits) -> Sequence[Outgoing]:
+    return [
+        Outgoing(
+            check_event_type(event.type, limits),
+            None
+            if event.payload is None
+            else codec.encode(event.payload, what=f"payload of outbound {event.type!r}", limit=limits.event_payload),
+            step,
+        )
+        for event in events
+    ]

@@ -1,0 +1,6 @@
+"""State-first graphs: nodes with edges between them, each node a unit of its run that any worker can take."""
+
+from holdfast.graph.definition import Graph, Node
+from holdfast.graph.progress import Advancement, Finished, Killed, Started
+
+__all__ = ["Advancement", "Finished", "Graph", "Killed", "Node", "Started"]

@@ -1,0 +1,415 @@
+"""Graphs as users write them: nodes, what they come after, and what is checked before one is ever run."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+from holdfast.core import codec
+from holdfast.core.durations import Duration
+from holdfast.core.functions import is_async, type_hints
+from holdfast.core.limits import Limits
+from holdfast.core.names import check_node_name
+from holdfast.core.retry import Retry
+from holdfast.core.show import shown
+from holdfast.errors import DefinitionError, InvalidOptionError
+from holdfast.graph.edges import is_list, item_of, misfit
+from holdfast.graph.mermaid import mermaid
+from holdfast.graph.shape import MOST_NODES, NodeShape, Shape, cycle
+from holdfast.kernel.definition import Blueprint
+from holdfast.kernel.requests import timeout_ms
+from holdfast.kernel.units import PLAN_KEY
+from holdfast.store.protocol import Fact, FactState
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+PARAMS = "params"
+"""The parameter that gets the input of the run."""
+DEFAULT_TIMEOUT_MS = 600_000
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    name: str
+    annotation: Any
+    decode: Callable[[Any], Any]
+    required: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """Something of a user's that is called with results, by the names of its parameters."""
+
+    call: Callable[..., Any]
+    parameters: tuple[Parameter, ...]
+    returns: Any
+
+    @classmethod
+    def of(
+        cls, what: str, function: Callable[..., Any], provided: Iterable[str], local_names: Mapping[str, Any]
+    ) -> Function:
+        hints = type_hints(function, local_names)
+        there = [PARAMS, *provided]
+        parameters = []
+        for one in inspect.signature(function).parameters.values():
+            if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
+                raise DefinitionError(f"{what}: parameter {one} cannot be given by name")
+            if one.name not in there:
+                if one.default is not one.empty:
+                    continue
+                raise DefinitionError(
+                    f"{what} takes a parameter {one.name!r} that nobody provides; there are {', '.join(there)}. "
+                    "Name a node in after= to get its result"
+                )
+            hint = hints.get(one.name, Any)
+            parameters.append(Parameter(one.name, hint, codec.decoder(hint), one.default is one.empty))
+        return cls(function, tuple(parameters), hints.get("return", Any))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """How one node is run here. Where it stands in a run is said by the shape stored with that."""
+
+    name: str
+    after: tuple[str, ...]
+    map: str | None
+    function: Function | None
+    """None: it starts ``run``."""
+    is_async: bool
+    decode: Callable[[Any], Any]
+    retry: Retry
+    timeout_ms: int | None
+    when: Function | None
+    run: str | None
+    input: Function | None
+
+    @property
+    def shape(self) -> NodeShape:
+        return NodeShape(self.name, self.after, self.map, self.run)
+
+    @property
+    def called(self) -> Iterable[tuple[str, Function]]:
+        for what, function in (("it", self.function), ("its when=", self.when), ("its input=", self.input)):
+            if function is not None:
+                yield what, function
+
+
+@dataclass(eq=False)
+class Node(Generic[P, R]):
+    """A node of a graph. Called, it is the plain function it was made of."""
+
+    name: str
+    fn: Callable[P, R] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(self, self.fn)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.fn(*args, **kwargs)
+
+
+class Graph:
+    """A graph of nodes, made by ``app.graph``.
+
+    Example::
+
+        etl = app.graph("etl")
+
+        @etl.node
+        async def extract(params: Source) -> list[int]: ...
+
+        @etl.node(after=[extract])
+        async def total(extract: list[int]) -> int: ...
+    """
+
+    def __init__(
+        self,
+        name: str,
+        version: int,
+        params: Any,
+        *,
+        limits: Limits,
+        local_names: Callable[[], Mapping[str, Any]],
+        changed: Callable[[Graph], None],
+    ) -> None:
+        self.name = name
+        self.version = version
+        self._params = params
+        self._limits = limits
+        self._local_names = local_names
+        self._changed = changed
+        self._specs: dict[str, NodeSpec] = {}
+        self._awaited: dict[str, list[str]] = {}
+        """Nodes that others come after and that are not defined yet, and those others."""
+        self._inputs: list[Parameter] = []
+        self._shape: Shape | None = None
+
+    def __repr__(self) -> str:
+        return f"<Graph {self.name} of {len(self._specs)} nodes>"
+
+    # --- building
+
+    @overload
+    def node(self, fn: Callable[P, R], /) -> Node[P, R]: ...
+
+    @overload
+    def node(
+        self,
+        /,
+        *,
+        name: str | None = ...,
+        after: Iterable[Any] = ...,
+        map: Any = ...,
+        when: Callable[..., bool] | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+    ) -> Callable[[Callable[P, R]], Node[P, R]]: ...
+
+    @overload
+    def node(
+        self,
+        /,
+        *,
+        run: Any,
+        input: Callable[..., Any] | None = ...,
+        name: str | None = ...,
+        after: Iterable[Any] = ...,
+        map: Any = ...,
+        when: Callable[..., bool] | None = ...,
+    ) -> Node[..., Any]: ...
+
+    def node(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        after: Iterable[Any] = (),
+        map: Any = None,
+        when: Callable[..., bool] | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        run: Any = None,
+        input: Callable[..., Any] | None = None,
+    ) -> Any:
+        """Add a node: a function (or step) whose parameters are named after the nodes whose results they get.
+
+        ``after``: the nodes that have to be done before, themselves or by name. ``map``: one of them, over whose list
+        it runs item by item; its result is the list of results. ``when``: called with their results; if it says no, the
+        node is skipped, and with it all that come after it. ``run``: a workflow, chain or graph to be started in place
+        of a function, with what ``input`` makes of the results.
+        """
+        if run is not None:
+            return self._add_child(run, input, name, after, map, when)
+        if input is not None:
+            raise InvalidOptionError("input= is for a node with run=; a function gets the results by its parameters")
+        local_names = self._local_names()
+
+        def register(function: Callable[..., Any]) -> Node[Any, Any]:
+            return self._add_function(function, name, after, map, when, retry, timeout, local_names)
+
+        return register if fn is None else register(fn)
+
+    def _add_function(
+        self, function: Callable[..., Any], name: str | None, after: Iterable[Any], map_over: Any,
+        when: Callable[..., bool] | None, retry: Retry | None, timeout: Duration | None,
+        local_names: Mapping[str, Any],
+    ) -> Node[Any, Any]:  # fmt: skip
+        if not callable(function):
+            raise DefinitionError(f"a node needs a function, not {shown(function)}")
+        chosen = self._free_name(name or str(getattr(function, "__name__", "")))
+        step = getattr(function, "spec", None)  # of a registered step, whose manners it keeps
+        plain = inspect.unwrap(function)
+        if retry is not None and not isinstance(retry, Retry):
+            raise InvalidOptionError(f"retry must be a Retry(...), not {shown(retry)}")
+        parents, map_over = self._edges(chosen, after, map_over)
+        made = Function.of(f"node {chosen!r}", plain, parents, local_names)
+        self._add(
+            NodeSpec(
+                chosen,
+                parents,
+                map_over,
+                function=made,
+                is_async=is_async(plain),
+                decode=codec.decoder(made.returns),
+                retry=retry or getattr(step, "retry", None) or Retry(),
+                timeout_ms=timeout_ms("timeout", timeout)
+                if timeout is not None
+                else getattr(step, "timeout_ms", DEFAULT_TIMEOUT_MS),
+                when=None if when is None else Function.of(f"when= of node {chosen!r}", when, parents, local_names),
+                run=None,
+                input=None,
+            )
+        )
+        return Node(chosen, plain)
+
+    def _add_child(
+        self, run: Any, make_input: Callable[..., Any] | None, name: str | None, after: Iterable[Any], map_over: Any,
+        when: Callable[..., bool] | None,
+    ) -> Node[..., Any]:  # fmt: skip
+        workflow = run if isinstance(run, str) else getattr(run, "name", None)
+        if not isinstance(workflow, str):
+            raise DefinitionError(f"run= must be a workflow, a chain, a graph or a name, not {shown(run)}")
+        chosen = self._free_name(name or workflow)
+        local_names = self._local_names()
+        parents, map_over = self._edges(chosen, after, map_over)
+        self._add(
+            NodeSpec(
+                chosen,
+                parents,
+                map_over,
+                function=None,
+                is_async=False,
+                decode=codec.decoder(Any),
+                retry=Retry(),
+                timeout_ms=None,
+                when=None if when is None else Function.of(f"when= of node {chosen!r}", when, parents, local_names),
+                run=workflow,
+                input=None
+                if make_input is None
+                else Function.of(f"input= of node {chosen!r}", make_input, parents, local_names),
+            )
+        )
+        return Node(chosen, _only_in_a_run)
+
+    def _free_name(self, name: str) -> str:
+        chosen = check_node_name(name, self._limits)
+        if chosen == PARAMS:
+            raise DefinitionError(f"a node cannot be named {PARAMS!r}: that parameter gets the input of the run")
+        if chosen in self._specs:
+            raise DefinitionError(f"graph {self.name!r} has a node {chosen!r} already; give one of them another name=")
+        if len(self._specs) + 1 >= MOST_NODES:
+            raise DefinitionError(f"graph {self.name!r} has {len(self._specs)} nodes, and more cannot be numbered")
+        return chosen
+
+    def _edges(self, name: str, after: Iterable[Any], map_over: Any) -> tuple[tuple[str, ...], str | None]:
+        if isinstance(after, str | Node) or not isinstance(after, Iterable):
+            raise DefinitionError(f"after= of node {name!r} must be a list of nodes, not {shown(after)}")
+        parents = [self._parent(name, one) for one in after]
+        if map_over is not None:
+            map_over = self._parent(name, map_over)
+            if map_over not in parents:
+                parents.append(map_over)
+        if len(set(parents)) < len(parents):
+            raise DefinitionError(f"after= of node {name!r} names a node twice: {', '.join(parents)}")
+        return tuple(parents), map_over
+
+    def _parent(self, name: str, parent: Any) -> str:
+        if isinstance(parent, str):
+            return parent
+        found = getattr(parent, "name", None) or getattr(parent, "__name__", None)
+        if not isinstance(found, str) or found not in self._specs:
+            raise DefinitionError(
+                f"node {name!r} comes after {shown(parent)}, which is no node of graph {self.name!r}; name one that is "
+                "defined later by its text"
+            )
+        return found
+
+    def _add(self, spec: NodeSpec) -> None:
+        waiting = self._awaited.get(spec.name, [])
+        if waiting or spec.name in spec.after:
+            self._check_circle(spec)
+        for parent in spec.after:
+            if parent in self._specs:
+                self._check_edge(self._specs[parent], spec)
+        for name in waiting:
+            self._check_edge(spec, self._specs[name])
+        self._specs[spec.name] = spec
+        self._awaited.pop(spec.name, None)
+        for parent in spec.after:
+            if parent not in self._specs:
+                self._awaited.setdefault(parent, []).append(spec.name)
+        self._shape = None
+        inputs = [p for _, function in spec.called for p in function.parameters if p.name == PARAMS]
+        if inputs:
+            self._inputs += inputs
+            self.__dict__.pop("_exact", None)
+            self._changed(self)
+
+    def _check_circle(self, spec: NodeSpec) -> None:
+        circle = cycle({one.name: one.after for one in (*self._specs.values(), spec)})
+        if circle is not None:
+            raise DefinitionError(f"graph {self.name!r} has a cycle: {' -> '.join(reversed(circle))}")
+
+    def _check_edge(self, source: NodeSpec, target: NodeSpec) -> None:
+        if source.name not in target.after or source.function is None:
+            return
+        returned: Any = list[source.function.returns] if source.map is not None else source.function.returns  # type: ignore[name-defined]
+        mapped = target.map == source.name
+        if mapped and not is_list(returned):
+            raise DefinitionError(
+                f"node {target.name!r} is mapped over {source.name!r}, which returns {_shown(returned)} and no list"
+            )
+        for what, function in target.called:
+            for one in function.parameters:
+                given = item_of(returned) if mapped and what != "its when=" else returned
+                if one.name == source.name and misfit(given, one.annotation):
+                    raise DefinitionError(
+                        f"node {target.name!r}: {what} takes {one.name}: {_shown(one.annotation)}, and node "
+                        f"{source.name!r} gives {_shown(given)}"
+                    )
+
+    # --- reading
+
+    @property
+    def shape(self) -> Shape:
+        """All nodes with their edges, once they fit together."""
+        if self._shape is None:
+            if not self._specs:
+                raise DefinitionError(f"graph {self.name!r} has no nodes")
+            for spec in self._specs.values():
+                for parent in spec.after:
+                    if parent not in self._specs:
+                        raise DefinitionError(
+                            f"node {spec.name!r} comes after {parent!r}, which graph {self.name!r} does not have; "
+                            f"it has {', '.join(self._specs)}"
+                        )
+            self._shape = Shape([spec.shape for spec in self._specs.values()])
+        return self._shape
+
+    @property
+    def specs(self) -> Mapping[str, NodeSpec]:
+        return self._specs
+
+    @property
+    def params_type(self) -> Any:
+        """What was said, or the annotation of the first ``params`` of a node."""
+        if self._params is not Any:
+            return self._params
+        return next((p.annotation for p in self._inputs if p.annotation is not Any), Any)
+
+    def decode_params(self, value: Any) -> Any:
+        """Every node has to be able to read the input; where none needs one, it can be left out."""
+        if value is None and not any(p.required for p in self._inputs):
+            return None
+        decoded = self._exact(value)
+        for parameter in self._inputs:
+            parameter.decode(value)
+        return decoded
+
+    @functools.cached_property
+    def _exact(self) -> Callable[[Any], Any]:
+        return codec.decoder(self.params_type, exact=True)
+
+    def blueprint(self, now_ms: int) -> Blueprint:
+        shape = self.shape
+        meta = Fact(FactState.PLAN, PLAN_KEY, 0, "meta", now_ms, now_ms, value=shape.meta(self.version, now_ms))
+        return Blueprint([meta], shape.units)
+
+    def to_mermaid(self) -> str:
+        """The graph as a Mermaid flowchart."""
+        return mermaid(self.shape)
+
+
+def _only_in_a_run(*_: Any) -> Any:
+    raise DefinitionError("this node starts another run; it cannot be called")
+
+
+def _shown(annotation: Any) -> str:
+    return (
+        annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else str(annotation)
+    )

@@ -1,0 +1,30 @@
+"""What one call of the processor came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """These nodes were ready and run in this process now. None: all that is left is under way, or waits."""
+
+    nodes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """Every node has a result, and the run has ended."""
+
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """There is a tombstone: nothing starts any more."""
+
+    reason: str | None
+
+
+Advancement: TypeAlias = Started | Finished | Killed

@@ -1,0 +1,136 @@
+"""The shape of a graph as it is stored with each run: names and edges, and what follows from them.
+
+Nodes are numbered from 1 in the order of their definition; that is their unit. One item of a node that is mapped over a
+list has a unit made of the node's and its own place.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from holdfast.core import codec
+from holdfast.store.protocol import NewUnit
+
+MOST_NODES = 1 << 20
+MOST_ITEMS = 100_000
+_NODE_BITS = 20
+_NODES = b'"nodes":'
+
+
+class NodeShape(NamedTuple):
+    name: str
+    after: tuple[str, ...] = ()
+    map: str | None = None
+    """The predecessor whose list it is mapped over."""
+    run: str | None = None
+    """The workflow that it starts and waits for."""
+
+
+class Place(NamedTuple):
+    """What a unit is: a node, or one item of it."""
+
+    node: int
+    item: int | None = None
+
+    @classmethod
+    def of(cls, unit: int) -> Place:
+        item, node = divmod(unit, MOST_NODES)
+        return cls(node, None if item == 0 else item - 1)
+
+    @property
+    def unit(self) -> int:
+        return self.node if self.item is None else (self.item + 1 << _NODE_BITS) + self.node
+
+
+class Shape:
+    """Nodes and edges. Built once for all runs that have it."""
+
+    def __init__(self, nodes: Sequence[NodeShape]) -> None:
+        self.nodes = tuple(nodes)
+        self.number = {node.name: n for n, node in enumerate(nodes, 1)}
+        self._after: list[tuple[int, ...]] = [()]
+        self._before: list[list[int]] = [[] for _ in range(len(nodes) + 1)]
+        for n, node in enumerate(nodes, 1):
+            self._after.append(tuple(self.number[name] for name in node.after))
+            for parent in self._after[n]:
+                self._before[parent].append(n)
+
+    def node(self, number: int) -> NodeShape:
+        return self.nodes[number - 1]
+
+    def successors(self, number: int) -> Sequence[int]:
+        return self._before[number]
+
+    def descendants(self, number: int) -> list[int]:
+        """All that cannot run without it, in ascending order."""
+        found: set[int] = set()
+        ahead = [number]
+        while ahead:
+            for n in self._before[ahead.pop()]:
+                if n not in found:
+                    found.add(n)
+                    ahead.append(n)
+        return sorted(found)
+
+    def key(self, unit: int) -> str:
+        """Under which its attempts are written down."""
+        place = Place.of(unit)
+        name = self.node(place.node).name
+        return name if place.item is None else f"{name}[{place.item}]"
+
+    @cached_property
+    def units(self) -> Sequence[NewUnit]:
+        return [NewUnit(n, node.name, len(node.after)) for n, node in enumerate(self.nodes, 1)]
+
+    def meta(self, version: int, created_at: int) -> bytes:
+        head = json.dumps({"wf_version": version, "created_at": created_at, "total_nodes": len(self.nodes)})
+        return head[:-1].encode() + b", " + _NODES + _encoded(self.nodes) + b"}"
+
+    @staticmethod
+    def of_meta(meta: bytes) -> Shape:
+        return _decoded(meta[meta.index(_NODES) + len(_NODES) : -1])
+
+
+@lru_cache(maxsize=256)
+def _encoded(nodes: tuple[NodeShape, ...]) -> bytes:
+    return codec.encode([_content(node) for node in nodes], what="the shape of the graph")
+
+
+@lru_cache(maxsize=256)
+def _decoded(nodes: bytes) -> Shape:
+    return Shape(
+        [
+            NodeShape(node["name"], tuple(node.get("after", ())), node.get("map"), node.get("run"))
+            for node in codec.plain(nodes)
+        ]
+    )
+
+
+def _content(node: NodeShape) -> dict[str, Any]:
+    content = {"name": node.name, "after": list(node.after), "map": node.map, "run": node.run}
+    return {key: value for key, value in content.items() if value}
+
+
+def cycle(edges: dict[str, Iterable[str]]) -> list[str] | None:
+    """A path from a node back to itself along ``after``, if there is one. Without recursion: paths can be long."""
+    done: set[str] = set()
+    for start in edges:
+        path: list[str] = []
+        on_path: set[str] = set()
+        stack: list[tuple[str, bool]] = [(start, True)]
+        while stack:
+            name, entering = stack.pop()
+            if not entering:
+                on_path.discard(path.pop())
+                done.add(name)
+            elif name in on_path:
+                return [*path[path.index(name) :], name]
+            elif name not in done:
+                path.append(name)
+                on_path.add(name)
+                stack.append((name, False))
+                stack.extend((parent, True) for parent in edges.get(name, ()))
+    return None

@@ -1,0 +1,273 @@
+"""The life of one unit of a run while a worker holds it, and of the run itself (unit 0) that keeps them together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TypeVar
+
+from holdfast.kernel.driver import Call, Machine, Outcome
+from holdfast.kernel.units import PLAN_KEY, UnitDriver, Units
+from holdfast.runner.attempts import Running
+from holdfast.runner.patience import patiently
+from holdfast.runner.turn import Tools
+from holdfast.store.protocol import (
+    CANCEL,
+    EXIT,
+    SUSPECT_LOSSES,
+    Advance,
+    Claim,
+    Commit,
+    Committed,
+    Created,
+    Fact,
+    FactState,
+    Finish,
+    Follows,
+    GiveBack,
+    NewRun,
+    RunRecord,
+    Signal,
+    Verdict,
+)
+
+R = TypeVar("R")
+
+_LARGEST_MEMORY = 16 * 1024 * 1024
+
+
+class Memory:
+    """What a worker knows of a run while it holds units of it: its plan, and results that others may need."""
+
+    def __init__(self, run: RunRecord, driver: UnitDriver) -> None:
+        self.run = run
+        self.holders: set[int] = set()
+        self.started = run.started_at is not None
+        self._driver = driver
+        self._units: asyncio.Future[Units] | None = None
+        self._results: dict[str, Fact] = {}
+        self._size = 0
+
+    async def units(self, tools: Tools) -> Units:
+        """Opened once, by whoever comes first."""
+        if self._units is None:
+            self._units = asyncio.get_running_loop().create_future()
+            try:
+                self.open(await self._plan(tools), tools)
+            except BaseException as error:
+                opened, self._units = self._units, None
+                opened.set_exception(error if isinstance(error, Exception) else RuntimeError("it was cut off"))
+                opened.exception()  # it is raised here, whether others wait for it or not
+                raise
+        return await self._units
+
+    def open(self, plan: bytes, tools: Tools) -> None:
+        if self._units is None:
+            self._units = asyncio.get_running_loop().create_future()
+        self._units.set_result(self._driver.open(self.run, plan, tools.ports.requests))
+
+    async def _plan(self, tools: Tools) -> bytes:
+        facts = await _reading(tools, self.run, lambda: tools.store.facts(self.run.run, FactState.PLAN, [PLAN_KEY]))
+        if not facts or facts[0].value is None:
+            raise RuntimeError("there is no plan stored with this run")
+        return facts[0].value
+
+    async def results(self, keys: Sequence[str], tools: Tools) -> Mapping[str, Fact]:
+        """From memory, or read."""
+        found = {key: self._results[key] for key in keys if key in self._results}
+        missing = [key for key in keys if key not in found]
+        if missing:
+            read = await _reading(tools, self.run, lambda: tools.store.facts(self.run.run, FactState.RESULT, missing))
+            for fact in read:
+                found[fact.key] = fact
+                self.remember(fact)
+        return found
+
+    def remember(self, fact: Fact) -> None:
+        """Those that came last are needed next."""
+        if fact.key in self._results:
+            return
+        self._results[fact.key] = fact
+        self._size += len(fact.value or b"")
+        while self._size > _LARGEST_MEMORY:
+            oldest = next(iter(self._results))
+            self._size -= len(self._results.pop(oldest).value or b"")
+
+
+class UnitTurn:
+    """One claimed unit, from the claim to what follows from it."""
+
+    machine: Machine | None = None
+    finish: Finish | None = None
+    resting = False
+    due_at: int | None = None
+
+    def __init__(self, tools: Tools, claim: Claim, memory: Memory) -> None:
+        self.claim = claim
+        self.task = claim.task
+        self._tools = tools
+        self._memory = memory
+        self._running: Running | None = None
+        self._outcome: asyncio.Future[Outcome | None] | None = None
+        self._gone = False
+        self._stopping = False
+
+    async def run(self) -> None:
+        try:
+            units = await self._memory.units(self._tools)
+            move = await self._begin(units)
+            if isinstance(move, NewRun):
+                move = await self._start(units, move)
+            elif not isinstance(move, Advance):
+                outcome = await self._call(move)
+                if outcome is None:
+                    return
+                move = units.ended(self.task, outcome)
+            await self._write(move)
+        finally:
+            self._drop()
+
+    async def _begin(self, units: Units) -> Call | NewRun | Advance:
+        tools, run = self._tools, self.claim.run
+        needs = units.needs(self.task.unit)
+        results = await self._memory.results(needs.results, tools)
+        items: Sequence[Fact] = ()
+        if needs.items is not None:
+            key = needs.items
+            items = await _reading(tools, run, lambda: tools.store.facts(run.run, FactState.ITEM, [key]))
+        return units.begin(self.task, results, items, tools.ports.now_ms())
+
+    async def _call(self, call: Call) -> Outcome | None:
+        """What came of it; None: it was not run, or nobody wants to know any more."""
+        if self._gone:
+            return None
+        if self._stopping or not self._tools.budget.take():
+            await self._tools.store.release([self.task])
+            return None
+        self._outcome = asyncio.get_running_loop().create_future()
+        self._running = Running(call, self.claim.run.pid, self._tools.ports, self._report)
+        return await self._outcome
+
+    def _report(self, outcome: Outcome) -> None:
+        self._running = None
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+    async def _start(self, units: Units, new: NewRun) -> Advance:
+        """Start another run. Its id is always the same, so that doing it again changes nothing."""
+        tools = self._tools
+        adopted = tools.adopt(new)
+        births: list[Created] = []
+        try:
+            [created] = await _reading(tools, self.claim.run, lambda: tools.store.create([new]))
+            if adopted and created.created:
+                births = [created]
+            else:
+                tools.tell(Committed(Verdict.APPLIED, started=[created]))
+        finally:
+            tools.begin(adopted, births)
+        return units.started(self.task)
+
+    async def _write(self, advance: Advance) -> None:
+        if self._gone:
+            return
+        if not self._memory.started:
+            self._memory.started, advance.started_at = True, self._tools.ports.now_ms()
+        for fact in advance.results:
+            self._memory.remember(fact)
+        if await self._tools.advancer.advance(advance) and advance.then is not None:
+            self.due_at = advance.then.run_at
+
+    # --- told from outside
+
+    def signal(self, signal: Signal | None) -> None:
+        """None: it is not ours any more. All else concerns the run itself."""
+        if signal is None:
+            self._gone = True
+            self._drop()
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    @property
+    def suspect(self) -> bool:
+        return self.claim.run.losses >= SUSPECT_LOSSES
+
+    @property
+    def waiting(self) -> bool:
+        return self._outcome is not None and not self._outcome.done()
+
+    def note(self) -> None:
+        """That it runs was written with its claim."""
+
+    def _drop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            running.cancel()
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(None)
+
+
+class KeeperTurn:
+    """Unit 0: it reads the mail, and ends the run when all other units are done."""
+
+    machine: Machine | None = None
+    resting = False
+    due_at: int | None = None
+    waiting = False
+
+    def __init__(self, tools: Tools, claim: Claim, memory: Memory) -> None:
+        self.claim = claim
+        self.task = claim.task
+        self.finish: Finish | None = None
+        self._tools = tools
+        self._memory = memory
+
+    async def run(self) -> None:
+        units = await self._memory.units(self._tools)
+        mail = [one for one in self.claim.mailbag.mail if one.type in (CANCEL, EXIT)]
+        cancel = next((one for one in mail if one.type == CANCEL), None)
+        if cancel is not None:
+            await self._end(units.cancelled(cancel))
+        elif mail:
+            await self._write(units.exited(self.task, mail, self._now()))
+        else:
+            store, run = self._tools.store, self.claim.run
+            results = await _reading(self._tools, run, lambda: store.facts(run.run, FactState.RESULT))
+            end = units.finish(results, self._now())
+            if end is None:
+                await self._write(Advance(self.task, then=GiveBack()))
+            else:
+                await self._end(end)
+
+    async def _write(self, advance: Advance) -> None:
+        advance.seen = self.claim.mailbag.last
+        for fact in advance.results:
+            self._memory.remember(fact)
+        await self._tools.advancer.advance(advance)
+
+    async def _end(self, finish: Finish) -> None:
+        committed = await self._tools.committer.commit(Commit(self.task, follows=Follows(next=finish)))
+        if committed.verdict is Verdict.APPLIED:
+            self.finish = finish
+            self._tools.tell(committed)
+
+    def signal(self, signal: Signal | None) -> None:
+        """It is over before anybody could want something."""
+
+    def stop(self) -> None:
+        """It is over soon."""
+
+    @property
+    def suspect(self) -> bool:
+        return self.claim.run.losses >= SUSPECT_LOSSES
+
+    def note(self) -> None:
+        """It starts nothing that takes long."""
+
+    def _now(self) -> int:
+        return self._tools.ports.now_ms()
+
+
+async def _reading(tools: Tools, run: RunRecord, read: Callable[[], Awaitable[R]]) -> R:
+    return await patiently(read, f"read run {run.instance_id}", tools.random)

@@ -1,0 +1,247 @@
+"""What is refused when a graph is built, and how it is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from holdfast import DefinitionError, Graph, Holdfast, InvalidNameError, InvalidOptionError, Retry, StepTx
+from holdfast.graph.edges import misfit
+from holdfast.graph.shape import NodeShape, Place, Shape
+
+
+@pytest.fixture
+def etl() -> Graph:
+    return Holdfast("sqlite://").graph("etl")
+
+
+async def nothing() -> None: ...
+
+
+def test_a_cycle_is_shown_as_a_path(etl: Graph) -> None:
+    etl.node(name="a", after=["c"])(nothing)
+    etl.node(name="b", after=["a"])(nothing)
+    with pytest.raises(DefinitionError, match="has a cycle: a -> b -> c -> a"):
+        etl.node(name="c", after=["b"])(nothing)
+
+
+def test_a_node_cannot_come_after_itself(etl: Graph) -> None:
+    with pytest.raises(DefinitionError, match="a -> a"):
+        etl.node(name="a", after=["a"])(nothing)
+
+
+def test_a_name_is_given_once(etl: Graph) -> None:
+    etl.node(name="a")(nothing)
+    with pytest.raises(DefinitionError, match="has a node 'a' already"):
+        etl.node(name="a")(nothing)
+
+
+def test_an_unknown_parent_is_refused_with_what_there_is(etl: Graph) -> None:
+    etl.node(name="a", after=["nowhere"])(nothing)
+    with pytest.raises(DefinitionError, match="'a' comes after 'nowhere', which graph 'etl' does not have; it has a"):
+        etl.to_mermaid()
+
+
+async def test_a_graph_that_does_not_fit_together_starts_nothing() -> None:
+    app = Holdfast("sqlite://")
+    etl = app.graph("etl")
+    etl.node(name="a", after=["nowhere"])(nothing)
+    async with app.connect():
+        with pytest.raises(DefinitionError):
+            await app.start(etl)
+        assert (await app.list()).items == []
+
+
+async def test_a_graph_without_nodes_starts_nothing() -> None:
+    app = Holdfast("sqlite://")
+    app.graph("empty")
+    async with app.connect():
+        with pytest.raises(DefinitionError, match="'empty' has no nodes"):
+            await app.start("empty")
+
+
+def test_a_function_that_is_no_node_cannot_be_a_parent(etl: Graph) -> None:
+    with pytest.raises(DefinitionError, match="which is no node of graph 'etl'"):
+        etl.node(name="a", after=[nothing])(nothing)
+
+
+def _with_parameter(name: str, annotation: Any = int) -> Callable[..., Any]:
+    namespace: dict[str, Any] = {"annotation": annotation}
+    exec(f"async def taker({name}: annotation) -> None: ...", namespace)
+    made: Callable[..., Any] = namespace["taker"]
+    return made
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda etl: etl.node(name="b")(_with_parameter("a")),
+        lambda etl: etl.node(name="b", after=["a"])(_with_parameter("b")),
+        lambda etl: etl.node(name="b", after=["a"], when=lambda c: c)(nothing),
+        lambda etl: etl.node(name="b", after=["a"], run="w", input=lambda c: c),
+        lambda etl: etl.node(name="b")(_with_parameter("tx", StepTx)),
+    ],
+    ids=["not after it", "itself", "when", "input", "a transaction"],
+)
+def test_a_parameter_that_nobody_provides_is_refused(etl: Graph, build: Callable[[Graph], Any]) -> None:
+    etl.node(name="a")(nothing)
+    with pytest.raises(DefinitionError, match="that nobody provides"):
+        build(etl)
+
+
+def test_a_parameter_with_a_default_needs_nobody(etl: Graph) -> None:
+    async def b(limit: int = 10) -> None: ...
+
+    etl.node(b)
+    assert etl.shape.number == {"b": 1}
+
+
+@dataclass
+class Point:
+    x: int
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "refused"),
+    [
+        (int, int, False),
+        (int, float, False),
+        (float, int, True),
+        (bool, int, True),
+        (str, int, True),
+        (int, str, True),
+        (list[int], list[int], False),
+        (list[int], list[str], True),
+        (list[int], int, True),
+        (tuple[int, ...], list[int], False),
+        (tuple[int, str], list[int], False),
+        (list[int] | None, list[int], False),
+        (str | None, int, True),
+        (int, int | str, False),
+        (float, int | str, True),
+        (dict[str, int], dict[str, int], False),
+        (dict[str, int], list[int], True),
+        (Point, dict[str, int], False),
+        (dict[str, int], Point, False),
+        (Point, int, False),  # a serializer of its own may make an int of it
+        (Any, int, False),
+        (int, Any, False),
+        (None.__class__, int, True),
+    ],
+)
+def test_types_of_edges(given: Any, wanted: Any, refused: bool) -> None:
+    assert misfit(given, wanted) is refused
+
+
+def test_an_edge_whose_types_cannot_fit_is_refused_whichever_end_comes_first(etl: Graph) -> None:
+    @etl.node
+    async def a() -> str:
+        return ""
+
+    with pytest.raises(DefinitionError, match="'b': it takes a: int, and node 'a' gives str"):
+        etl.node(name="b", after=[a])(_with_parameter("a", int))
+
+    etl.node(name="c", after=["d"])(_with_parameter("d", int))
+    with pytest.raises(DefinitionError, match="'c': it takes d: int, and node 'd' gives str"):
+
+        @etl.node
+        async def d() -> str:
+            return ""
+
+
+def test_mapped_edges_are_checked_by_item(etl: Graph) -> None:
+    @etl.node
+    async def numbers() -> list[int]:
+        return []
+
+    @etl.node
+    async def number() -> int:
+        return 0
+
+    etl.node(name="fits", map=numbers)(_with_parameter("numbers", int))
+    with pytest.raises(DefinitionError, match="takes numbers: str, and node 'numbers' gives int"):
+        etl.node(name="b", map=numbers)(_with_parameter("numbers", str))
+    with pytest.raises(DefinitionError, match="mapped over 'number', which returns int and no list"):
+        etl.node(name="c", map=number)(_with_parameter("number", int))
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "-a", "x" * 300, 3])
+def test_names_that_cannot_be(etl: Graph, name: Any) -> None:
+    with pytest.raises((InvalidNameError, TypeError)):
+        etl.node(name=name)(nothing if name else _nameless)
+
+
+def _nameless() -> None: ...
+
+
+_nameless.__name__ = ""
+
+
+def test_the_input_has_its_name_for_itself(etl: Graph) -> None:
+    with pytest.raises(DefinitionError, match="cannot be named 'params'"):
+        etl.node(name="params")(nothing)
+
+
+@pytest.mark.parametrize("options", [{"retry": 3}, {"timeout": "soon"}, {"timeout": 0}])
+def test_wrong_options(etl: Graph, options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError):
+        etl.node(name="a", **options)(nothing)
+
+
+def test_input_is_for_runs(etl: Graph) -> None:
+    with pytest.raises(InvalidOptionError, match="input= is for a node with run="):
+        etl.node(name="a", input=lambda: 1)(nothing)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("run", [3, object(), nothing])
+def test_what_is_no_workflow_cannot_be_run(etl: Graph, run: Any) -> None:
+    with pytest.raises(DefinitionError, match="run= must be a workflow"):
+        etl.node(run=run)
+
+
+@pytest.mark.parametrize("version", [0, -1, "2", True, 1.5])
+def test_versions_are_numbers(version: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="version must be"):
+        Holdfast("sqlite://").graph("etl", version=version)
+
+
+def test_a_node_is_still_the_function_it_was(etl: Graph) -> None:
+    @etl.node(retry=Retry(limit=1))
+    def double(n: int = 2) -> int:
+        """Twice."""
+        return 2 * n
+
+    assert double(4) == 8
+    assert double.__doc__ == "Twice."
+
+
+def test_drawn(etl: Graph) -> None:
+    @etl.node
+    async def extract() -> list[int]:
+        return []
+
+    @etl.node(map=extract)
+    async def clean(extract: int) -> int:
+        return extract
+
+    etl.node(run="report", after=[clean])
+    assert etl.to_mermaid() == (
+        'flowchart TD\n    n1["extract"]\n    n2[["clean"]]\n    n3(["report"])\n    n1 ==> n2\n    n2 --> n3\n'
+    )
+
+
+def test_the_stored_shape_is_read_again_as_it_was() -> None:
+    shape = Shape([NodeShape("a"), NodeShape("b", ("a",), map="a"), NodeShape("c", ("a", "b"), run="w")])
+    meta = shape.meta(3, 1000)
+    assert Shape.of_meta(meta).nodes == shape.nodes
+    assert shape.descendants(1) == [2, 3]
+    assert shape.descendants(3) == []
+
+
+@pytest.mark.parametrize("place", [Place(1), Place(1, 0), Place(77, 99_999), Place((1 << 20) - 1, 3)])
+def test_units_tell_their_place(place: Place) -> None:
+    assert Place.of(place.unit) == place
+    assert place.unit < 2**63
