@@ -14,8 +14,13 @@ from holdfast import errors
 
 PUBLIC = [
     "AppClosedError",
+    "Chain",
+    "ChainTask",
+    "ChainTaskKind",
     "Clock",
+    "Completed",
     "Context",
+    "Dead",
     "DuplicateStepError",
     "ErrorInfo",
     "Event",
@@ -27,9 +32,14 @@ PUBLIC = [
     "Limits",
     "LogLine",
     "NonRetryableError",
+    "Outbound",
+    "OutboundEvent",
+    "Outcome",
+    "OutboxRecord",
     "Page",
     "Randomness",
     "Retry",
+    "RetryStep",
     "RunCancelledError",
     "RunFailedError",
     "RunInfo",
@@ -42,9 +52,12 @@ PUBLIC = [
     "StepTx",
     "StepTypeMismatchError",
     "WaitForEventTimeoutError",
+    "Waiting",
+    "Webhook",
     "WorkerConfig",
     "WorkflowError",
     "context_values",
+    "verify_webhook",
 ]
 
 CODES = [

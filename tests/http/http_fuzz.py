@@ -22,7 +22,17 @@ from uuid import UUID
 import uvicorn
 from pydantic import BaseModel, Field
 
-from holdfast import Context, Holdfast
+from holdfast import (
+    ChainTask,
+    Completed,
+    Context,
+    Holdfast,
+    Outbound,
+    OutboundEvent,
+    Outcome,
+    Retry,
+    Waiting,
+)
 from holdfast.cli.protocol import BoundedProtocol
 
 
@@ -87,7 +97,34 @@ def make_target(url: str) -> Holdfast:
     async def label(_ctx: Context, text: str | None) -> str:
         return text or ""
 
+    add_kinds(app)
     return app
+
+
+def add_kinds(app: Holdfast) -> None:
+    sorting = app.chain("sorting.office", version=2, params=Trip)
+
+    @sorting.step("READ")
+    async def read(task: ChainTask) -> Outcome:
+        return Completed(task.params.day, outbound=[Outbound("read", task.params.takes)])
+
+    @sorting.step("STAMP")
+    async def stamp(_task: ChainTask) -> Outcome:
+        return Waiting("stamped", timeout="1 hour")
+
+    @app.outbox(max_attempts=1)
+    async def refuses(_event: OutboundEvent) -> None:
+        raise ConnectionError("nobody is there")
+
+    route = app.graph("route")
+
+    @route.node
+    async def plan(params: Parcel) -> list[int]:
+        return [len(params.to), len(params.tags)]
+
+    @route.node(map=plan, retry=Retry(limit=1, delay="1 hour"))
+    async def leg(plan: int) -> int:
+        return 10 // plan
 
 
 class Counting:

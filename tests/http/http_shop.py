@@ -8,7 +8,21 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from holdfast import Cancel, Context, Holdfast, NonRetryableError, Retry
+from holdfast import (
+    Cancel,
+    ChainTask,
+    Completed,
+    Context,
+    Dead,
+    Holdfast,
+    NonRetryableError,
+    Outbound,
+    OutboundEvent,
+    Outcome,
+    Retry,
+    RetryStep,
+    Waiting,
+)
 
 
 @dataclass
@@ -115,6 +129,8 @@ def make_shop(url: str = "sqlite://", **options: Any) -> tuple[Holdfast, Gates]:
         await ctx.wait_for_event("go", type="go", timeout="1 hour")
 
     add_processes(app)
+    add_chain(app, gates)
+    add_graph(app, gates)
     return app, gates
 
 
@@ -168,3 +184,59 @@ def add_processes(app: Holdfast) -> None:
         await ctx.unmonitor(friend)
         await ctx.cancel(friend, "enough")
         return [answer, result]
+
+
+def add_chain(app: Holdfast, gates: Gates) -> None:
+    """A chain whose input says what becomes of it; what it tells the world is refused until the door "post" is open."""
+    orders = app.chain("order.process", version=2, params=str | None)
+
+    @orders.step("VALIDATE", max_attempts=3, lease="60 seconds")
+    async def validate(task: ChainTask) -> Outcome:
+        if task.params == "busy":
+            return RetryStep("1 hour", "gateway busy")
+        if task.params == "stolen":
+            return Dead("card stolen")
+        return Completed({"ok": True}, outbound=[Outbound("order.validated", {"\ud800": "\x00"})])
+
+    @orders.step("PAY")
+    async def pay(task: ChainTask) -> Outcome:
+        if task.event is None:
+            return Waiting("paid", timeout="1 hour", outbound=[Outbound("payment.requested")])
+        return Completed(task.event.payload)
+
+    @orders.step("SHIP")
+    async def ship(task: ChainTask) -> Any:
+        return {"shipped": task.outputs["PAY"]}
+
+    @app.outbox(max_attempts=2)
+    async def post(event: OutboundEvent) -> None:
+        if not gates.door("post").is_set():
+            raise ConnectionError("nobody is there")
+        gates.entered.append(event.id)
+
+
+def add_graph(app: Holdfast, gates: Gates) -> None:
+    """A graph over the numbers up to its input; with less than three of them it leaves something out."""
+    pipeline = app.graph("pipeline", version=3)
+
+    @pipeline.node
+    async def extract(params: int = 3) -> list[int]:
+        gates.entered.append("extract")
+        return [*range(params)]
+
+    @pipeline.node(map=extract)
+    async def double(extract: int) -> int:
+        return extract * 2
+
+    @pipeline.node(after=[double], when=lambda double: len(double) > 2)
+    async def total(double: list[int]) -> int:
+        return sum(double)
+
+    @pipeline.node(after=[total])
+    async def report(total: int) -> str:
+        return f"total {total}"
+
+    @pipeline.node(after=[extract], retry=Retry(limit=1, delay="1 hour"))
+    async def audit(extract: list[int]) -> None:
+        if extract == [0]:
+            raise ValueError("one is too few")

@@ -33,10 +33,17 @@ ROUTES = [
     ("POST", "/waiter/instances/w/events", "sendEvent", "send_event"),
     ("GET", "/waiter/instances/w/history", "getHistory", "read"),
     ("GET", "/waiter/instances/w/history/0", "getRunHistory", "read"),
+    ("GET", "/pipeline/mermaid", "drawGraph", "read"),
+    ("GET", "/pipeline/instances/w/facts", "getFacts", "read"),
+    ("GET", "/pipeline/instances/w/mermaid", "drawInstance", "read"),
+    ("POST", "/pipeline/instances/w/kill", "killInstance", "manage"),
+    ("GET", "/order.process/instances/w/outbox", "getOutbox", "read"),
+    ("POST", "/order.process/instances/w/outbox/redeliver", "redeliverOutbox", "manage"),
     ("POST", "/_runner/tick", "tick", "tick"),
     ("GET", "/_health", "getHealth", "read"),
     ("GET", "/openapi.json", "getOpenapi", "read"),
 ]
+OF_EACH_KIND = ("waiter", "pipeline", "order.process")
 UNKNOWN = [
     ("GET", "/none"),
     ("DELETE", "/waiter/instances/w"),
@@ -45,6 +52,9 @@ UNKNOWN = [
     ("GET", "/waiter/instances/w/..;/_health/live"),
     ("GET", "/waiter/instances/w%2f_health%2flive"),
     ("POST", "/waiter/instances/w/ready"),
+    ("GET", "/pipeline/instances/w/facts/meta"),
+    ("GET", "/pipeline/instances/mermaid/w"),
+    ("POST", "/order.process/instances/w/redeliver"),
     ("GET", "/_health/live/"),
     ("GET", "/_health/live%0A"),
 ]
@@ -60,12 +70,13 @@ def bearer(token: str) -> dict[str, str]:
 
 
 async def serve(tmp_path: Path, authorize: Authorize | None) -> AsyncIterator[tuple[Api, Path]]:
-    """A file with one paused instance, and the API over it, with nobody working on it."""
+    """A file with a paused instance of each kind, and the API over it, with nobody working on it."""
     path = tmp_path / "shop.db"
     app, _ = make_shop(f"sqlite:///{path}", authorize=authorize)
     async with app.connect():
-        run = await app.start("waiter", id="w")
-        await run.pause()
+        for workflow in OF_EACH_KIND:
+            run = await app.start(workflow, id="w")
+            await run.pause()
         async with client_of(app.asgi(tick=True)) as http:
             yield Api(http), path
 
@@ -184,8 +195,8 @@ async def test_a_request_hook_covers_every_route_and_is_told_what_is_asked(
 
     [asked] = hook.asked
     assert (asked.route, asked.method) == (route, method)
-    assert asked.workflow == ("waiter" if "waiter" in path else None)
-    assert asked.instance_id == ("w" if "/w" in path.removeprefix("/waiter") else None)
+    assert asked.workflow == next((name for name in OF_EACH_KIND if f"/{name}/" in path), None)
+    assert asked.instance_id == ("w" if path.endswith("/w") or "/w/" in path else None)
     assert asked.headers["x-who"] == asked.headers["X-WHO"] == "ann"
     assert "ann" not in repr(asked)
 

@@ -72,7 +72,8 @@ async def test_every_route_is_described_with_its_errors() -> None:
     assert set(document["paths"]) == {
         BASE, one, f"{one}/pause", f"{one}/resume", f"{one}/terminate", f"{one}/restart", f"{one}/cancel",
         f"{one}/events", f"{one}/history", f"{one}/history/{{run}}", f"{BASE}/_runner/tick", f"{BASE}/_health",
-        f"{BASE}/_health/live", f"{BASE}/openapi.json",
+        f"{BASE}/_health/live", f"{BASE}/openapi.json", f"{BASE}/{{workflow}}/mermaid", f"{one}/facts",
+        f"{one}/mermaid", f"{one}/kill", f"{one}/outbox", f"{one}/outbox/redeliver",
         *(f"{BASE}/{name}/instances{rest}" for name in [d.name for d in make_shop()[0].registry]
           for rest in ("", "/batch")),
     }  # fmt: skip
@@ -199,18 +200,76 @@ async def test_a_search_is_described_by_its_names() -> None:
 async def test_what_most_instances_do_not_have_is_optional() -> None:
     parts = (await document_of(make_shop()[0]))["components"]["schemas"]
 
-    optional = {"attempt", "summary", "memo", "search", "parent", "children", "links", "monitors"}
-    assert optional == set(parts["Meta"]["properties"]) - set(parts["Meta"]["required"]) - {"currentStep"}
-    assert set(parts["Event"]["properties"]) - set(parts["Event"]["required"]) == {"sender"}
+    optional = {
+        "currentStep", "attempt", "summary", "memo", "search", "parent", "children", "links", "monitors",
+        "workflowVersion", "nativeStatus", "killed",
+    }  # fmt: skip
+    assert optional_in(parts["Meta"]) == optional
+    assert optional_in(parts["Event"]) == {"sender"}
+    assert optional_in(parts["Step"]) == optional_in(parts["CurrentStep"]) == {"error", "state", "stepSeq"}
+    assert optional_in(parts["ListedInstance"]) == {"kind", "nativeStatus"}
+    assert optional_in(parts["OutboxEvent"]) == set()
+
+
+def optional_in(part: Any) -> set[str]:
+    return set(part["properties"]) - set(part["required"])
 
 
 async def test_every_command_is_linked_to_what_was_made() -> None:
     document = await document_of(make_shop()[0])
 
-    links = document["paths"][f"{BASE}/order/instances"]["post"]["responses"]["200"]["links"]
+    def linked(workflow: str) -> set[str]:
+        return set(document["paths"][f"{BASE}/{workflow}/instances"]["post"]["responses"]["200"]["links"])
+
+    assert linked("pipeline") - linked("order") == {"getFacts", "drawInstance", "killInstance"}
+    assert linked("order.process") - linked("order") == {"getOutbox", "redeliverOutbox"}
     one = f"{BASE}/{{workflow}}/instances/{{instance_id}}"
     below = [operations for path, operations in document["paths"].items() if path.startswith(f"{one}/")]
-    assert {operations["post"]["operationId"] for operations in below if "post" in operations} <= set(links)
+    commands = {operations["post"]["operationId"] for operations in below if "post" in operations}
+    assert commands <= linked("order") | linked("pipeline") | linked("order.process")
+
+
+async def test_what_only_graphs_have_is_documented_for_graphs() -> None:
+    document = await document_of(make_shop()[0])
+    one = f"{BASE}/{{workflow}}/instances/{{instance_id}}"
+
+    for path, method in (("/facts", "get"), ("/mermaid", "get"), ("/kill", "post")):
+        [workflow] = [p for p in document["paths"][one + path][method]["parameters"] if p["name"] == "workflow"]
+        assert workflow["schema"]["enum"] == ["pipeline"]
+    drawn = document["paths"][f"{BASE}/{{workflow}}/mermaid"]["get"]["responses"]
+    assert drawn["200"]["content"] == {"text/plain": {"schema": {"type": "string"}}}
+    assert [*drawn["400"]["content"]] == ["application/json"]
+
+
+async def test_an_app_without_graphs_has_a_document_too() -> None:
+    app = Holdfast("sqlite://")
+    app.remote("elsewhere")
+
+    document = await document_of(app)
+
+    [workflow] = document["paths"][f"{BASE}/{{workflow}}/mermaid"]["get"]["parameters"]
+    assert "enum" not in workflow["schema"]
+
+
+KILLS: list[Any] = [
+    {}, None, [], "x", {"reason": ""}, {"reason": "x" * 2000}, {"reason": "x" * 2001}, {"reason": None}, {"reason": 1},
+    {"deadlineMs": 0},
+]  # fmt: skip
+
+
+async def test_the_schema_of_a_kill_takes_what_the_server_takes() -> None:
+    app, _ = make_shop()
+    document = await document_of(app)
+    kill = document["paths"][f"{BASE}/{{workflow}}/instances/{{instance_id}}/kill"]["post"]
+    assert kill["requestBody"]["required"] is False
+    assert {"200", "400", "404", "409", "413", "415"} <= set(kill["responses"])
+    documented = jsonschema_rs.validator_for(kill["requestBody"]["content"]["application/json"]["schema"])
+
+    async with opened(app) as api:
+        await api.create("pipeline", id="g")
+        for body in KILLS:
+            answer = await api.send("POST", "/pipeline/instances/g/kill", content=json.dumps(body))
+            assert documented.is_valid(body) == (answer.status_code != 400), body
 
 
 async def test_limits_are_those_of_the_app() -> None:

@@ -134,7 +134,7 @@ class World:
         return await self.store.advance(advances, Claimant(owner, LEASE, ["default"]), room)
 
     async def claimed_units(self, owner: str = "w1", **options: Any) -> list[int]:
-        return [claim.task.unit for claim in (await self.claim(owner, **options)).claims]
+        return sorted(claim.task.unit for claim in (await self.claim(owner, **options)).claims)
 
     async def wait(self, id: str = "a", *topics: str, run_at: int | None = None) -> RunRecord:
         """A run that waits for events of these types, or for a time."""
@@ -192,6 +192,13 @@ class World:
     async def ids(self, **query: Any) -> list[str]:
         return [run.instance_id for run in await self.store.list(ListQuery(**query))]
 
+    async def look(self, view: str, run: int, order: str) -> list[dict[str, Any]]:
+        """What people see of a run."""
+        live = await self.store.begin()
+        rows = await live.fetch(self.sql(f"SELECT * FROM {view} WHERE run = ? ORDER BY {order}"), (run,))
+        await live.rollback()
+        return [dict(row) for row in rows]
+
     async def keys(self, run: int) -> list[str]:
         return [fact.key for fact in await self.store.facts(run)]
 
@@ -227,6 +234,10 @@ def waiting(*topics: str, run_at: int | None = None) -> Release:
 def result(key: str, **fields: Any) -> Fact:
     row: dict[str, Any] = {"kind": "do", "at": 1, "started_at": 1, "seq": 0, "value": b"1"} | fields
     return Fact(FactState.RESULT, key, 0, **row)
+
+
+def plan(key: str, n: int = 0, **fields: Any) -> Fact:
+    return Fact(FactState.PLAN, key, n, "plan", 1, 1, **fields)
 
 
 def done(task: TaskRef, *opens: int, key: str | None = None, **fields: Any) -> Advance:

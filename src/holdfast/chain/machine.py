@@ -354,7 +354,10 @@ class ChainMachine:
 
 
 def _is_of(outcome: Outcome, step: ChainStep) -> bool:
-    return outcome.key == step.type and outcome.attempt == step.attempts + 1 and step.result is None
+    """Whether it came of an attempt that the step is, or may be, at."""
+    if outcome.key != step.type or outcome.attempt != step.attempts + 1:
+        return False
+    return step.result is None and not step.waiting and step.not_before <= outcome.at
 
 
 def _took_too_long(step: ChainStep, outcome: Outcome, error: Failure) -> bool:

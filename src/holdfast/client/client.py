@@ -307,6 +307,7 @@ class Client:
             summary=options.summary,
             native_status=native_status(row.kind, row.status),
             workflow_version=options.version,
+            killed=row.kind == GRAPH and graphs.killed(facts),
         )
 
     async def history(self, workflow: str, id: str, run_number: int | None = None) -> History:
@@ -527,6 +528,13 @@ class Client:
 
     async def to_mermaid(self, workflow: str, id: str) -> str:
         return await graphs.drawn(self._store, await self.graph(workflow, id))
+
+    def drawing(self, workflow: str) -> str:
+        """A registered graph as a Mermaid flowchart, without any run of it."""
+        definition = self._registry.get(workflow)
+        if definition.kind != GRAPH:
+            raise InvalidOptionError(f"{workflow!r} is a {definition.kind} and no graph")
+        return graphs.drawn_as_defined(definition)
 
     # --- waiting for the end
 

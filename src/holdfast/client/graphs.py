@@ -10,6 +10,7 @@ from holdfast.core.failure import Failure
 from holdfast.graph.history import status_of
 from holdfast.graph.mermaid import mermaid
 from holdfast.graph.shape import Shape
+from holdfast.kernel.definition import Definition
 from holdfast.kernel.units import PLAN_KEY
 from holdfast.store.protocol import Fact, FactState, RunRecord, Store
 
@@ -63,6 +64,15 @@ async def drawn(store: Store, run: RunRecord) -> str:
     states = {fact.key.partition("[")[0]: "running" for fact in rows if fact.state == FactState.START}
     states |= {fact.key: status_of(fact) for fact in rows if fact.state == FactState.RESULT}
     return mermaid(_shape_of(rows), states)
+
+
+def drawn_as_defined(graph: Definition) -> str:
+    """What a run that started now would look like."""
+    return mermaid(_shape_of(graph.blueprint(0).plan if graph.blueprint is not None else ()))
+
+
+def killed(rows: Iterable[Fact]) -> bool:
+    return any(fact.state == FactState.TOMBSTONE for fact in rows)
 
 
 def _shape_of(rows: Sequence[Fact]) -> Shape:

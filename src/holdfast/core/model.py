@@ -212,6 +212,8 @@ class InstanceDescription:
     """As of ``InstanceStatus``."""
     workflow_version: int | None = None
     """Of the definition it was started by, where that has one."""
+    killed: bool = False
+    """Of a graph: it has a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)

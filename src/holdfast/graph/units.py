@@ -319,7 +319,7 @@ class GraphUnits:
     def _without_descendants(self, task: TaskRef, number: int, fact: Fact, drops: Iterable[int]) -> Advance:
         below = self._shape.descendants(number)
         skips = [_result(self._shape.node(n).name, fact.at, fact.at, kind=SKIPPED) for n in below]
-        return Advance(task, results=[fact, *skips], drops=[*drops, *below])
+        return Advance(task, results=[fact, *skips], drops=[*drops])  # the skipped miss something for ever
 
     # --- the end
 

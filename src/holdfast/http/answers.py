@@ -37,6 +37,9 @@ UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE"
 RUNNER_TICK_DISABLED = "RUNNER_TICK_DISABLED"
 INTERNAL_ERROR = "INTERNAL_ERROR"
 
+DRAWING = "text/plain"
+"""What a drawing is sent as, in UTF-8."""
+
 # The first that fits. What is not here is a fault of ours.
 _STATUS: Sequence[tuple[type[HoldfastError], int]] = (
     (WorkflowNotFoundError, 404),
@@ -83,6 +86,10 @@ class Problem(Exception):  # noqa: N818  (an answer, not a fault)
 def reply(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """JSON in ASCII: any text survives it, lone surrogates too."""
     return Response(_encoder.encode(body), status, headers, media_type="application/json")
+
+
+def drawing(text: str) -> Response:
+    return Response(text, media_type=DRAWING)
 
 
 def invalid(message: str, issues: Sequence[wire.Issue]) -> Problem:

@@ -14,20 +14,24 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
+from starlette.responses import JSONResponse, PlainTextResponse
 from starlette.routing import BaseRoute
 
 from holdfast.core import exact, typed
+from holdfast.core.chains import CHAIN
 from holdfast.errors import ParamsInvalidError
 from holdfast.http import wire
 from holdfast.http.auth import Authorize, BearerTokens
 from holdfast.http.routes import MOST_FILTERS, Backend, Spec
 from holdfast.kernel.definition import Definition
+from holdfast.kernel.units import GRAPH
 
 Schema: TypeAlias = dict[str, Any]
 
 VERSION = "1"
 _REFS = "#/components/schemas/{model}"
 _ERROR = {"$ref": _REFS.format(model="Error")}  # once for all: to FastAPI each use would be a model of its own
+_KIND = "x-kind"
 _EVERYWHERE = (401, 403, 500, 503)
 _MEANINGS = {
     400: "Something in the request is not valid; nothing was changed.",
@@ -61,7 +65,7 @@ _SEARCH: Schema = {
 
 def described(spec: Spec, *, shown: bool) -> dict[str, Any]:
     """What FastAPI is told of a route."""
-    extra: Schema = {}
+    extra: Schema = {} if spec.kind is None else {_KIND: spec.kind}
     if spec.body is not None:
         schema = spec.body.json_schema(ref_template=_REFS)
         schema.pop("$defs", None)
@@ -73,7 +77,8 @@ def described(spec: Spec, *, shown: bool) -> dict[str, Any]:
         "methods": [spec.method],
         "name": spec.name,
         "operation_id": spec.name,
-        "response_model": spec.result,
+        "response_model": None if spec.result is str else spec.result,
+        "response_class": PlainTextResponse if spec.result is str else JSONResponse,
         "responses": {
             status: {"description": _MEANINGS[status], "content": {"application/json": {"schema": _ERROR}}}
             for status in sorted({*spec.errors, *(_EVERYWHERE if spec.scope is not None else (500,))})
@@ -84,20 +89,20 @@ def described(spec: Spec, *, shown: bool) -> dict[str, Any]:
 
 
 class Document:
-    """Made when it is asked for, because workflows may be registered at any time; kept until one more is."""
+    """Made when it is asked for, because workflows may be registered at any time; kept until something is."""
 
     def __init__(self, routes: Sequence[BaseRoute], backend: Backend, base: str, authorize: Authorize) -> None:
         self._routes = routes
         self._backend = backend
         self._base = base
         self._authorize = authorize
-        self._made: tuple[tuple[str, ...], Schema] | None = None
+        self._made: tuple[tuple[Definition, ...], Schema] | None = None
 
     def of(self, root_path: str) -> Schema:
         """The document as it is true under ``root_path``, where this application is mounted."""
-        names = tuple(definition.name for definition in self._backend.registry)
-        if self._made is None or self._made[0] != names:
-            self._made = names, self._make()
+        definitions = tuple(self._backend.registry)
+        if self._made is None or self._made[0] != definitions:
+            self._made = definitions, self._make()
         return self._made[1] | {"servers": [{"url": root_path or "/"}]}
 
     def _make(self) -> Schema:
@@ -122,7 +127,8 @@ class Document:
 
     def _put_limits(self, operation: Schema) -> None:
         limits = self._backend.limits
-        names = [definition.name for definition in self._backend.registry]
+        kind = operation.get(_KIND)
+        names = [definition.name for definition in self._backend.registry if kind in (None, definition.kind)]
         more: Mapping[str, Schema] = {
             "workflow": {"enum": names} if names else {},
             "instance_id": _id_schema(limits.instance_id),
@@ -149,16 +155,15 @@ class Document:
             for path, operations in generic.items():
                 concrete = path.replace("{workflow}", definition.name)
                 paths[concrete] = {
-                    method: self._for_workflow(operation, definition.name, entry)
-                    for method, operation in operations.items()
+                    method: self._for_workflow(operation, definition, entry) for method, operation in operations.items()
                 }
 
     def _of_all_workflows(self) -> tuple[str, ...]:
         return f"{self._base}/{{workflow}}/instances", f"{self._base}/{{workflow}}/instances/batch"
 
-    def _for_workflow(self, operation: Schema, name: str, entry: Schema) -> Schema:
+    def _for_workflow(self, operation: Schema, definition: Definition, entry: Schema) -> Schema:
         mine = copy.deepcopy(operation)
-        mine["operationId"] = f"{mine['operationId']}-{name}"
+        mine["operationId"] = f"{mine['operationId']}-{definition.name}"
         mine["parameters"] = [one for one in mine["parameters"] if one["name"] != "workflow"]
         body = mine.get("requestBody", {}).get("content", {}).get("application/json")
         if body is not None and "instances" in body["schema"]["properties"]:
@@ -170,7 +175,7 @@ class Document:
             }
         elif body is not None:
             body["schema"] = entry
-            mine["responses"]["200"]["links"] = _links(name)
+            mine["responses"]["200"]["links"] = _links(definition)
         return mine
 
     def _entry(self, definition: Definition, components: Schema) -> Schema:
@@ -189,10 +194,17 @@ _ON_INSTANCES = (
 )  # fmt: skip
 
 
-def _links(workflow: str) -> Schema:
+_ON_INSTANCES_OF = {
+    GRAPH: ("getFacts", "drawInstance", "killInstance"),
+    CHAIN: ("getOutbox", "redeliverOutbox"),
+}
+
+
+def _links(definition: Definition) -> Schema:
     """What can be done with the instance that was made: for people, and for tools that go on from there."""
-    parameters = {"workflow": workflow, "instance_id": "$response.body#/id"}
-    return {operation: {"operationId": operation, "parameters": parameters} for operation in _ON_INSTANCES}
+    parameters = {"workflow": definition.name, "instance_id": "$response.body#/id"}
+    operations = *_ON_INSTANCES, *_ON_INSTANCES_OF.get(definition.kind, ())
+    return {operation: {"operationId": operation, "parameters": parameters} for operation in operations}
 
 
 def _id_schema(longest: int) -> Schema:

@@ -21,9 +21,10 @@ from holdfast.core.attributes import conditions
 from holdfast.core.limits import Limits
 from holdfast.errors import InvalidOptionError
 from holdfast.http import answers, bodies, wire
-from holdfast.http.answers import reply
+from holdfast.http.answers import drawing, reply
 from holdfast.http.auth import Scope
 from holdfast.kernel.definition import Registry
+from holdfast.kernel.units import GRAPH
 
 _SEARCH = "search."
 MOST_FILTERS = 100  # no run has more attributes
@@ -34,6 +35,7 @@ _NEW_BATCH = TypeAdapter(wire.NewBatch)
 _NEW_EVENT = TypeAdapter(wire.NewEvent)
 _TICK = TypeAdapter(wire.TickRequest)
 _CANCEL = TypeAdapter(wire.CancelRequest)
+_KILL = TypeAdapter(wire.KillRequest)
 
 Name = Annotated[str, Path(description="The name of a registered workflow.")]
 Id = Annotated[str, Path(description="The id of an instance.")]
@@ -68,9 +70,12 @@ class Spec:
     """None: open to all, whatever the hooks say."""
     handler: Handler
     result: Any
+    """The type of a good answer; ``str`` is plain text, all else JSON."""
     errors: tuple[int, ...] = ()
     body: TypeAdapter[Any] | None = None
     body_needed: bool = True
+    kind: str | None = None
+    """Only of what is of this kind; None: of everything."""
 
 
 class Routes:
@@ -109,12 +114,36 @@ class Routes:
             ),
             Spec("GET", f"{one}/history", "getHistory", read, self.history, wire.History, (400, 404)),
             Spec("GET", f"{one}/history/{{run}}", "getRunHistory", read, self.run_history, wire.History, (400, 404)),
+            *self._of_graphs(one),
+            *self._of_chains(one),
             Spec(
                 "POST", "/_runner/tick", "tick", Scope.TICK, self.tick, wire.Ticked,
                 (400, 403, 408, 413, 415), _TICK, body_needed=False,
             ),
             Spec("GET", "/_health", "getHealth", read, self.health, wire.Health),
             Spec("GET", "/_health/live", "getLiveness", None, self.liveness, wire.Health),
+        ]  # fmt: skip
+
+    def _of_graphs(self, one: str) -> Sequence[Spec]:
+        read, manage = Scope.READ, Scope.MANAGE
+        return [
+            Spec("GET", "/{workflow}/mermaid", "drawGraph", read, self.draw_graph, str, (400, 404), kind=GRAPH),
+            Spec("GET", f"{one}/facts", "getFacts", read, self.facts, wire.Facts, (400, 404), kind=GRAPH),
+            Spec("GET", f"{one}/mermaid", "drawInstance", read, self.draw_instance, str, (400, 404), kind=GRAPH),
+            Spec(
+                "POST", f"{one}/kill", "killInstance", manage, self.kill, wire.Done,
+                (400, 404, 408, 409, 413, 415), _KILL, body_needed=False, kind=GRAPH,
+            ),
+        ]  # fmt: skip
+
+    def _of_chains(self, one: str) -> Sequence[Spec]:
+        read, manage = Scope.READ, Scope.MANAGE
+        return [
+            Spec("GET", f"{one}/outbox", "getOutbox", read, self.outbox, wire.Outbox, (400, 404)),
+            Spec(
+                "POST", f"{one}/outbox/redeliver", "redeliverOutbox", manage, self.redeliver, wire.Redelivered,
+                (400, 404),
+            ),
         ]  # fmt: skip
 
     # --- reading
@@ -235,6 +264,46 @@ class Routes:
         status = await client.send_event(*address, body["type"], body.get("payload"), event_id=body.get("id"))
         sent: wire.SentEvent = {"status": wire.details(status), "accepted": True}
         return reply(sent)
+
+    # --- graphs
+
+    async def draw_graph(self, workflow: Name) -> Response:
+        """A graph as a Mermaid flowchart."""
+        return drawing(self._client().drawing(workflow))
+
+    async def draw_instance(self, workflow: Name, instance_id: Id) -> Response:
+        """A run of a graph as a Mermaid flowchart, coloured by what its nodes have come to."""
+        client = self._client()
+        return drawing(await client.to_mermaid(*client.address(workflow, instance_id)))
+
+    async def facts(
+        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.FactsParams, Query()]
+    ) -> Response:
+        """What is stored of a graph's run, by key; with ``prefix`` only the keys that begin so."""
+        _check_query(request)
+        client = self._client()
+        found: wire.Facts = {"facts": await client.facts(*client.address(workflow, instance_id), query.prefix)}
+        return reply(found)
+
+    async def kill(self, request: Request, workflow: Name, instance_id: Id) -> Response:
+        """Write the tombstone of a graph's run: nothing starts any more, and what is in flight is refused."""
+        client = self._client()
+        address = client.address(workflow, instance_id)
+        body = await bodies.read(request, _KILL, self._limits.body, needed=False)
+        return await _done(client.kill(*address, body.get("reason")))
+
+    # --- chains
+
+    async def outbox(self, workflow: Name, instance_id: Id) -> Response:
+        """What a chain's run has to tell the world, in its order, and what became of that."""
+        client = self._client()
+        return reply(wire.outbox(await client.outbox(*client.address(workflow, instance_id))))
+
+    async def redeliver(self, workflow: Name, instance_id: Id) -> Response:
+        """Try parked events again, from the first attempt on; answers how many there were."""
+        client = self._client()
+        done: wire.Redelivered = {"redelivered": await client.redeliver(*client.address(workflow, instance_id))}
+        return reply(done)
 
     # --- operating
 

@@ -8,14 +8,16 @@ OpenAPI document shows, and the functions that fill them are checked against the
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any, Literal, NotRequired
+from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
 
 from holdfast.client import HistoryPage
+from holdfast.core.chains import ChainStatus, StepState
 from holdfast.core.durations import MAX_MS
 from holdfast.core.model import (
     EventRecord,
@@ -30,13 +32,18 @@ from holdfast.core.model import (
     StepStatus,
     StepType,
 )
+from holdfast.core.outbound import OutboxRecord, OutboxState
 from holdfast.errors import ErrorInfo
 
 Date = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Count = Annotated[int, Field(ge=0)]
+NodeState: TypeAlias = Literal["pending", "started", "retrying", "ok", "error", "skipped"]
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
 _LONGEST_REASON = 2000
+
+WORKFLOW = "workflow"
+"""The kind of which nothing is said where kinds are no matter."""
 
 
 # --- what comes in
@@ -80,6 +87,13 @@ def _short(text: str) -> str:
 
 Reason = Annotated[str, AfterValidator(_short), Field(json_schema_extra={"maxLength": _LONGEST_REASON})]
 Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), BeforeValidator(_integral)]
+
+
+class KillRequest(TypedDict):
+    """Why: it is written on the tombstone."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    reason: NotRequired[Reason]
 
 
 class CancelRequest(TypedDict):
@@ -141,6 +155,12 @@ class HistoryParams(RunParams):
     runNumber: WholeNumber = _optional()
 
 
+class FactsParams(BaseModel):
+    """The query of a graph's facts."""
+
+    prefix: str = ""
+
+
 Bound = Annotated[int, Field(ge=0, le=1_000_000), BeforeValidator(_integral)]
 
 
@@ -179,6 +199,10 @@ class Instance(TypedDict):
 
 class ListedInstance(Instance):
     createdAt: Date
+    kind: NotRequired[str]
+    """Unless it is a workflow."""
+    nativeStatus: NotRequired[ChainStatus]
+    """Of a chain: its status in the words of chains."""
 
 
 class InstanceList(TypedDict):
@@ -204,6 +228,10 @@ class CurrentStep(TypedDict):
     wakeAt: Date | None
     waitEventType: str | None
     error: NotRequired[Failure]
+    state: NotRequired[StepState | NodeState]
+    """Of a chain's step, or of a graph's node, in the words of its kind."""
+    stepSeq: NotRequired[Count]
+    """Of a chain's step: its place."""
 
 
 class Step(CurrentStep):
@@ -230,6 +258,12 @@ class Meta(TypedDict):
     completedAt: Date | None
     currentStep: NotRequired[CurrentStep]
     why: str
+    workflowVersion: NotRequired[int]
+    """Of the chain or graph that it was started by."""
+    nativeStatus: NotRequired[ChainStatus]
+    """Of a chain: its status in the words of chains."""
+    killed: NotRequired[Literal[True]]
+    """Of a graph: it has a tombstone."""
     attempt: NotRequired[Count]
     """Of the workflow as a whole, from the second on."""
     summary: NotRequired[str]
@@ -292,6 +326,32 @@ class History(TypedDict):
     logsHasNextPage: NotRequired[bool]
 
 
+class Facts(TypedDict):
+    facts: dict[str, Any]
+
+
+class OutboxEvent(TypedDict):
+    id: str
+    type: str
+    payload: Any
+    step: str
+    state: OutboxState
+    attempts: Count
+    error: str | None
+    createdAt: Date
+    nextAttemptAt: Date | None
+    deliveredAt: Date | None
+    parkedAt: Date | None
+
+
+class Outbox(TypedDict):
+    events: list[OutboxEvent]
+
+
+class Redelivered(TypedDict):
+    redelivered: Count
+
+
 class Ticked(TypedDict):
     processed: Count
 
@@ -340,9 +400,22 @@ def batch(summaries: list[InstanceSummary]) -> Batch:
     return {"instances": [instance(one) for one in summaries]}
 
 
+def listed_instance(summary: InstanceSummary) -> ListedInstance:
+    shown: ListedInstance = {
+        "id": summary.id,
+        "details": details(summary.details),
+        "createdAt": date(summary.created_at),
+    }
+    if summary.details.kind != WORKFLOW:
+        shown["kind"] = summary.details.kind
+    if summary.details.native_status is not None:
+        shown["nativeStatus"] = ChainStatus(summary.details.native_status)
+    return shown
+
+
 def instance_list(page: Page[InstanceSummary]) -> InstanceList:
     shown: InstanceList = {
-        "instances": [{**instance(one), "createdAt": date(one.created_at)} for one in page.items],
+        "instances": [listed_instance(one) for one in page.items],
         "hasNextPage": page.cursor is not None,
     }
     if page.cursor is not None:
@@ -364,9 +437,20 @@ def described_instance(found: InstanceDescription) -> DescribedInstance:
     }
     if found.current_step is not None:
         meta["currentStep"] = current_step(found.current_step)
+    _add_of_kind(meta, found)
     _add_dealings(meta, found)
     status = InstanceStatus(found.status, found.error, found.output)
     return {"id": found.id, "details": details(status), "meta": meta}
+
+
+def _add_of_kind(meta: Meta, found: InstanceDescription) -> None:
+    """What only chains and graphs have."""
+    if found.workflow_version is not None:
+        meta["workflowVersion"] = found.workflow_version
+    if found.native_status is not None:
+        meta["nativeStatus"] = ChainStatus(found.native_status)
+    if found.killed:
+        meta["killed"] = True
 
 
 def _add_dealings(meta: Meta, found: InstanceDescription) -> None:
@@ -404,12 +488,17 @@ def current_step(record: StepRecord) -> CurrentStep:
     }
     if record.error is not None:
         shown["error"] = failure(record.error)
+    if record.state is not None:
+        shown["state"] = cast("StepState | NodeState", record.state)
+    if record.step_seq is not None:
+        shown["stepSeq"] = record.step_seq
     return shown
 
 
 def _max_attempts(record: StepRecord) -> int | None:
-    """A sleep or a wait happens once; a step that may be retried for ever has no number."""
-    return 1 if record.max_attempts is None and record.type != StepType.DO else record.max_attempts
+    """A sleep or a wait happens once; what may be retried for ever has no number, nor has a node before it failed."""
+    tried = record.type in (StepType.DO, StepType.NODE)
+    return 1 if record.max_attempts is None and not tried else record.max_attempts
 
 
 def step(record: StepRecord) -> Step:
@@ -470,6 +559,26 @@ def history(page: HistoryPage) -> History:
         shown["logsCursor"] = page.logs.cursor  # also on the last page, so that following works
         shown["logsHasNextPage"] = page.logs.more
     return shown
+
+
+def outbox(records: Iterable[OutboxRecord]) -> Outbox:
+    return {"events": [_outbox_event(one) for one in records]}
+
+
+def _outbox_event(record: OutboxRecord) -> OutboxEvent:
+    return {
+        "id": record.id,
+        "type": record.type,
+        "payload": record.payload,
+        "step": record.step,
+        "state": OutboxState(record.state),
+        "attempts": record.attempts,
+        "error": record.error,
+        "createdAt": date(record.created_at),
+        "nextAttemptAt": optional_date(record.next_attempt_at),
+        "deliveredAt": optional_date(record.delivered_at),
+        "parkedAt": optional_date(record.parked_at),
+    }
 
 
 def date(when: datetime) -> str:

@@ -20,6 +20,7 @@ from holdfast import (
     InstanceTerminalError,
     InvalidOptionError,
     Killed,
+    NonRetryableError,
     ParamsInvalidError,
     Retry,
     RunCancelledError,
@@ -377,24 +378,66 @@ async def test_an_item_that_fails_fails_the_node(app: Holdfast, h: Harness) -> N
         await run.result(timeout=5)
 
 
-async def test_an_item_is_tried_again_alone(app: Holdfast, h: Harness) -> None:
+async def test_with_one_item_the_others_are_given_up(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     seen: list[int] = []
+
+    @g.node
+    async def numbers() -> list[int]:
+        return [0, 1]
+
+    @g.node(map=numbers, retry=Retry(limit=1, delay="1 hour"))
+    async def work(numbers: int) -> None:
+        seen.append(numbers)
+        raise OSError if numbers == 0 else NonRetryableError("no")
+
+    @g.node
+    async def slow() -> None:
+        await asyncio.Event().wait()  # the run itself goes on
+
+    await h.start(g)
+    await h.advance("2 hours")
+    assert sorted(seen) == [0, 1]
+
+
+async def test_an_item_is_tried_again_alone_and_as_it_was(app: Holdfast, h: Harness) -> None:
+    g = app.graph("g")
+    seen: list[int] = []
+    again = asyncio.Event()
 
     @g.node
     async def numbers() -> list[dict[str, int]]:
         return [{"n": 1}, {"n": 2}]
 
     @g.node(map=numbers, retry=Retry(limit=1, delay=0))
-    async def work(numbers: dict[str, int]) -> int:
+    async def work(numbers: Any) -> int:
+        if numbers["n"] == 2:
+            await again.wait()
+            return 2
         seen.append(numbers["n"])
-        numbers["n"] += 10  # nobody else sees that
-        if seen == [1, 2] or seen == [2, 1]:
+        numbers["n"] += 10
+        if len(seen) == 1:
             raise OSError
-        return numbers["n"]
+        again.set()
+        return int(numbers["n"])
 
-    assert (await finish(h, g))["work"] == [11, 12]
-    assert len(seen) == 3
+    assert (await finish(h, g))["work"] == [11, 2]
+    assert seen == [1, 1]
+
+
+async def test_a_pass_starts_no_more_than_it_may(make_app: MakeApp) -> None:
+    app = make_app()
+    g = app.graph("g")
+    seen: list[str] = []
+    for name in ("a", "b", "c"):
+        g.node(name=name)(lambda name=name: seen.append(name))
+    async with app.connect():
+        run = await app.start(g)
+        await app.tick(max_steps=1)
+        assert len(seen) == 1
+        await app.tick()
+        assert len(seen) == 3
+        assert (await run.status()).status == "complete"
 
 
 async def test_what_is_no_list_cannot_be_mapped_over(app: Holdfast, h: Harness) -> None:
@@ -656,11 +699,11 @@ async def test_open_runs_keep_the_shape_they_were_started_with(make_app: MakeApp
 
 
 async def test_a_node_that_is_not_there_any_more_parks_the_run(make_app: MakeApp) -> None:
+    async def gone() -> None: ...
+
     old = make_app()
     g = old.graph("g")
-
-    @g.node
-    async def gone() -> None: ...
+    g.node(gone)
 
     async with old.connect():
         await old.start(g, id="open")
@@ -678,6 +721,9 @@ async def test_a_node_that_is_not_there_any_more_parks_the_run(make_app: MakeApp
 
         await until(parked)
         assert "no such node 'gone'" in (await run.describe()).why
+        g.node(gone)
+        await run.resume()
+        assert await run.result(timeout=5) == {"gone": None}  # and nobody had to wait for a lease
 
 
 # --- the processor

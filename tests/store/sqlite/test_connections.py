@@ -21,11 +21,12 @@ from holdfast.store.protocol import (
     NewEvent,
     NewRun,
     OnConflict,
+    TaskRef,
     Term,
     Watch,
 )
 from holdfast.store.sqlite import SqliteStore
-from store.world import FLOW, FakeClock, World, pid
+from store.world import FLOW, LEASE, FakeClock, World, done, pid, plan, unit
 
 
 @pytest.fixture
@@ -55,6 +56,27 @@ async def test_what_is_committed_can_be_seen_and_claimed(
     claim = await world.take()
     assert (claim.run.run, claim.run.instance_id, claim.run.params) == (created.run.run, "a", b"7")
     assert orders(mine) == 1
+
+
+async def test_chains_and_graphs_are_started_with_it(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
+    graph = NewRun(FLOW, "g", kind="graph", units=[unit(1), unit(2, 1)], owner="w1", lease_ms=LEASE, room=1)
+    with mine:
+        chain, made = await store.create([NewRun(FLOW, "c", kind="chain", plan=[plan("s")]), graph], connection=mine)
+
+    assert await store.facts(chain.run.run) == [plan("s")]
+    assert await world.starts(made.run.run) == [("a", 1)]
+    advanced = await world.advance(done(TaskRef(made.run.run, 1, "w1", 1), 2), room=1)
+    assert [one.unit for one in advanced.taken] == [2]
+
+
+async def test_a_graph_that_is_rolled_back_never_was(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
+    mine.execute("BEGIN")
+    [made] = await store.create([NewRun(FLOW, "g", units=[unit(1)], plan=[plan("meta")])], connection=mine)
+
+    mine.execute("ROLLBACK")
+
+    assert await store.facts(made.run.run) == []
+    assert await world.claimed_units() == []
 
 
 async def test_what_is_rolled_back_never_was(world: World, store: SqliteStore, mine: apsw.Connection) -> None:

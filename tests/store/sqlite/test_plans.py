@@ -11,13 +11,18 @@ import pytest
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import (
+    Advance,
     Attributes,
     Condition,
+    Delivered,
     Expiry,
     Finish,
     ListQuery,
     NewEvent,
     NewRun,
+    NewUnit,
+    Opening,
+    Outbound,
     TaskRef,
     Term,
 )
@@ -185,6 +190,59 @@ async def test_a_claim_costs_the_same_however_many_runs_will_expire(world: World
     large = await cost(store, lambda: world.claim("w2"))
 
     assert large < small * 1.5, (small, large)
+
+
+async def test_units_cost_the_same_however_many_their_run_has(world: World, store: SqliteStore) -> None:
+    async def measure(width: int) -> list[int]:
+        run, owner = await _wide(world, width), f"w-{width}"
+        claiming = await cost(store, lambda: world.claim(owner, limit=5))
+        by_run = await cost(store, lambda: world.claim(owner, limit=5, run=run))
+        held = [TaskRef(run, one.unit, owner, one.epoch) for one in await store.heartbeat(owner, LEASE)]
+        opens = [Opening(width + 1)]
+        done = [Advance(task, results=[result(f"u{task.unit}")], opens=opens, drops=[width]) for task in held]
+        advancing = await cost(store, lambda: world.advance(*done, owner=owner, room=5))
+        assert len(await world.results(run)) == len(held) == 10
+        await world.terminate(f"wide-{width}")
+        return [claiming, by_run, advancing]
+
+    small, large = await measure(20), await measure(3_000)
+
+    assert all(b < a * 1.5 for a, b in zip(small, large, strict=True)), (small, large)
+
+
+async def test_a_commit_costs_the_same_however_many_units_the_run_has(world: World, store: SqliteStore) -> None:
+    async def measure(width: int) -> int:
+        await _wide(world, width)
+        await world.cancel(f"wide-{width}")
+        [claim] = (await world.claim(limit=1)).claims
+        assert claim.task.unit == 0
+        committing = await cost(store, lambda: world.commit(claim.task, facts=[result("s")]))
+        await world.terminate(f"wide-{width}")
+        return committing
+
+    small, large = await measure(20), await measure(3_000)
+
+    assert large < small * 1.5, (small, large)
+
+
+async def test_the_outbox_costs_the_same_however_much_waits_in_it(world: World, store: SqliteStore) -> None:
+    async def measure(count: int) -> list[int]:
+        task = await world.begin(f"r{count}")
+        await world.commit(task, outbox=[Outbound("x", None, "s")] * count)
+        claiming = await cost(store, lambda: store.outbox_claim("w1", 10**6, 5))
+        settling = await cost(store, lambda: store.outbox_settle("w1", [Delivered(task.run, 1)]))
+        await store.outbox_claim("w1", 10**6, 5)
+        return [claiming, settling]
+
+    small, large = await measure(20), await measure(3_000)
+
+    assert all(b < a * 1.5 for a, b in zip(small, large, strict=True)), (small, large)
+
+
+async def _wide(world: World, width: int) -> int:
+    """A graph whose nodes are all due, but for one that waits for them."""
+    units = [*(NewUnit(n, f"u{n}") for n in range(1, width + 1)), NewUnit(width + 1, "last", width)]
+    return (await world.start(f"wide-{width}", units=units)).run
 
 
 async def _describe(world: World, count: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 from holdfast.ports import Randomness
 from holdfast.store.postgres.batch import VERDICTS, Receipt, batch_columns
 from holdfast.store.postgres.create import Key, Making, created, new_columns
-from holdfast.store.postgres.rows import columns, fact_rows, packed, touched
+from holdfast.store.postgres.rows import columns, fact_rows, packed, touched, unit_rows
 from holdfast.store.postgres.send import dedup_key
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.terms import term_rows
@@ -40,7 +40,7 @@ from holdfast.store.protocol import (
     WatchRun,
 )
 
-_DEED_WIDTH, _FACT_WIDTH, _TERM_WIDTH = 12, 14, 3
+_DEED_WIDTH, _FACT_WIDTH, _TERM_WIDTH, _UNIT_WIDTH = 12, 14, 3, 3
 _NO_END: Row = (None,) * 4
 _NO_NEXT: Row = (False, None, None, None, None, None, None, None)
 _NOTHING_SAID = Attributes()
@@ -95,6 +95,7 @@ async def reach(tx: Tx, reaching: Reaching) -> Committed:
         *columns(term_rows(said.terms), _TERM_WIDTH),
         *_end(end),
         reaching.token,
+        *columns(_units(end), _UNIT_WIDTH),
     )
     verdict, signal, due, more = await tx.connection.fetchrow(statements("acts", tx.schema)["reach"], *asked)
     answer = Committed(VERDICTS[verdict], Signal(signal), due)
@@ -169,7 +170,7 @@ def _deed(
 
 def _fact_row(act: Act) -> Row:
     """All but what the answer says."""
-    [(_, _, state, key, n, kind, at, started_at, seq, _, _, *rest)] = fact_rows(0, 0, [act.fact])
+    [(state, key, n, kind, at, started_at, seq, _, _, *rest)] = fact_rows([act.fact])
     return (state, key, n, kind, at, started_at, seq, *rest)
 
 
@@ -183,3 +184,8 @@ def _end(end: Finish | None) -> Row:
     expiry = None if next_.expires_ms is None else next_.expiry
     then = (next_.params, next_.run_at, next_.attempt, next_.expires_ms, expiry, next_.continues, next_.options)
     return (*ended, True, *then)
+
+
+def _units(end: Finish | None) -> list[Row]:
+    """Of the run that comes after."""
+    return [] if end is None or end.next is None else unit_rows(end.next.units)

@@ -28,7 +28,7 @@ _APPLIED = 3
 _OBSERVED, _FOLLOWS = 1, 3
 """What a commit must come to for a row of it to be written."""
 _KEEP, _FINISH, _PARK, _RELEASE = range(4)
-_COMMIT_WIDTH, _FACT_WIDTH, _DELIVERY_WIDTH, _LOG_WIDTH = 17, 18, 4, 10
+_COMMIT_WIDTH, _FACT_WIDTH, _DELIVERY_WIDTH, _LOG_WIDTH, _OUTBOX_WIDTH = 17, 18, 4, 10, 4
 _NO_DELIVERY: Row = (None, None, None)
 
 
@@ -70,18 +70,21 @@ def batch_columns(commits: Sequence[Commit]) -> list[Any]:
     facts: list[Row] = []
     deliveries: list[Row] = []
     logs: list[Row] = []
+    outbox: list[Row] = []
     for n, one in enumerate(commits, 1):
         heads.append(_head(one))
-        facts += fact_rows(n, _OBSERVED, one.observed.facts)
-        facts += fact_rows(n, _FOLLOWS, one.follows.facts)
+        facts += fact_rows(one.observed.facts, n, _OBSERVED)
+        facts += fact_rows(one.follows.facts, n, _FOLLOWS)
         deliveries += [(n, event, packed(key), at) for event, key, at in one.observed.deliveries]
-        logs += log_rows(n, _OBSERVED, one.observed.logs)
-        logs += log_rows(n, _FOLLOWS, one.follows.logs)
+        logs += log_rows(one.observed.logs, n, _OBSERVED)
+        logs += log_rows(one.follows.logs, n, _FOLLOWS)
+        outbox += [(n, packed(type_), payload, packed(step)) for type_, payload, step in one.observed.outbox]
     return [
         *columns(heads, _COMMIT_WIDTH),
         *columns(facts, _FACT_WIDTH),
         *columns(deliveries, _DELIVERY_WIDTH),
         *columns(logs, _LOG_WIDTH),
+        *columns(outbox, _OUTBOX_WIDTH),
     ]
 
 
@@ -91,7 +94,7 @@ async def _short(tx: Tx, batch: Batch) -> Committed | None:
     if len(batch.commits) > 1 or line is None or not _is_short(one.observed, one.follows):
         return None
     observed, next_ = one.observed, one.follows.next
-    [(_, _, *fact)] = fact_rows(0, _OBSERVED, observed.facts or one.follows.facts)
+    [fact] = fact_rows(observed.facts or one.follows.facts)
     delivery: Row = _NO_DELIVERY
     if observed.deliveries:
         [(event, key, at)] = observed.deliveries
@@ -116,7 +119,7 @@ async def _short(tx: Tx, batch: Batch) -> Committed | None:
 
 
 def _is_short(observed: Observed, follows: Follows) -> bool:
-    if observed.logs or follows.logs or isinstance(follows.next, Park):
+    if observed.logs or follows.logs or observed.outbox or isinstance(follows.next, Park):
         return False
     return len(observed.facts) + len(follows.facts) == 1 and len(observed.deliveries) <= 1
 

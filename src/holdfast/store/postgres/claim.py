@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from holdfast.core.model import TaskKind
-from holdfast.store.postgres.rows import RECORD_EPOCH, mailbag, record, taken
+from holdfast.store.postgres.rows import mailbag, record, taken
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import Claim, Claimant, ClaimRequest, ClaimResult, TaskRef
 
 _BUCKETS = [0, 1, 2]
 _WITHOUT_SUSPECTS = [0, 1]
-_OVERDUE, _KIND, _LOST, _BAG, _RECORD = 2, 3, 4, slice(5, 12), 12
+_OVERDUE, _UNIT, _EPOCH, _KIND, _LOST, _BAG, _RECORD = 2, 3, 4, 5, 6, slice(7, 14), 14
 
 
 @dataclass(slots=True)
@@ -26,18 +26,14 @@ class Claiming:
 async def claim(tx: Tx, claiming: Claiming) -> ClaimResult:
     request, doubtful = claiming.request, claiming.doubtful
     claiming.doubtful = [*doubtful, claiming.token]  # if this is tried again
-    rows = await tx.connection.fetch(
-        statements("claim", tx.schema)["claim"],
-        tx.now,
-        request.owner,
-        request.lease_ms,
-        request.limit,
-        list(request.queues),
-        sorted(request.workflows),
-        _BUCKETS if request.suspects else _WITHOUT_SUSPECTS,
-        claiming.token,
-        doubtful,
-    )
+    sql, who = statements("claim", tx.schema), (tx.now, request.owner, request.lease_ms, request.limit)
+    if request.run is None:
+        buckets = _BUCKETS if request.suspects else _WITHOUT_SUSPECTS
+        lanes = (list(request.queues), sorted(request.workflows), buckets)
+        rows = await tx.connection.fetch(sql["claim"], *who, *lanes, claiming.token, doubtful)
+    else:
+        of = (request.run, request.suspects)
+        rows = await tx.connection.fetch(sql["claim_units"], *who, *of, claiming.token, doubtful)
     *claimed, last = [tuple(row.values()) for row in rows]
     now, next_due = last[:2]
     claims = tuple(_claim(row, request.owner) for row in claimed if not row[_OVERDUE])
@@ -47,7 +43,7 @@ async def claim(tx: Tx, claiming: Claiming) -> ClaimResult:
 
 def _claim(row: Row, owner: str) -> Claim:
     fields = row[_RECORD:]
-    task = TaskRef(fields[0], 0, owner, fields[RECORD_EPOCH])
+    task = TaskRef(fields[0], row[_UNIT], owner, row[_EPOCH])
     return Claim(task, TaskKind(row[_KIND]), row[_LOST], record(fields), mailbag(row[_BAG]))
 
 

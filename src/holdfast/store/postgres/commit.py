@@ -13,10 +13,8 @@ objects again gets the answer of the first time.
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import count
 
 from holdfast.errors import StateError, StoreError
 from holdfast.ports import Randomness
@@ -26,6 +24,7 @@ from holdfast.store.postgres.create import Making, create
 from holdfast.store.postgres.database import Attempt, Database
 from holdfast.store.postgres.guard import Guard
 from holdfast.store.postgres.live import Live
+from holdfast.store.postgres.receipts import Receipts
 from holdfast.store.postgres.send import Sending, send
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tokens import token
@@ -52,13 +51,11 @@ class _Pending:
 class Commits:
     """The commits of one store."""
 
-    def __init__(self, database: Database, guard: Guard, random: Randomness) -> None:
+    def __init__(self, database: Database, guard: Guard, receipts: Receipts, random: Randomness) -> None:
         self._database = database
         self._guard = guard
+        self._receipts = receipts
         self._random = random
-        self._numbers = count(1)
-        self._lines: list[int] = []
-        self._used = count()
         self._pending: dict[tuple[int, ...], _Pending] = {}
         self._answered: dict[int, tuple[Commit, Committed]] = {}
         """Of calls that failed half-way."""
@@ -85,7 +82,7 @@ class Commits:
         key = tuple(id(one) for one in part)
         pending = self._pending.pop(key, None)
         if pending is None:
-            pending = _Pending(part, self._take_receipt(), token(self._random))
+            pending = _Pending(part, self._receipts.take(), token(self._random))
         try:
             answers = await self._try(pending)
         except StoreError:  # it may have been done all the same
@@ -93,9 +90,9 @@ class Commits:
             self._pending[key] = pending
             raise
         except BaseException:
-            self._free(pending.receipt)
+            self._receipts.free(pending.receipt)
             raise
-        self._free(pending.receipt)
+        self._receipts.free(pending.receipt)
         return answers
 
     async def _try(self, pending: _Pending) -> Sequence[Committed]:
@@ -149,14 +146,6 @@ class Commits:
         started = await create(tx, [Making(new, token(self._random)) for new in observed.starts])
         sent = await send(tx, [Sending(event, token(self._random)) for event in observed.sends])
         return started, sent
-
-    def _take_receipt(self) -> Receipt:
-        line = heapq.heappop(self._lines) if self._lines else next(self._used)
-        return Receipt(line, next(self._numbers))
-
-    def _free(self, receipt: Receipt) -> None:
-        if receipt.line is not None:
-            heapq.heappush(self._lines, receipt.line)
 
 
 def parts(commits: Sequence[Commit]) -> Iterator[list[Commit]]:

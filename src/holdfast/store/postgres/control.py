@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import packed, record, touched
+from holdfast.store.postgres.rows import columns, fact_rows, packed, record, touched, unit_rows
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import Expiry, RunRecord, Steered, Touched
+from holdfast.store.protocol import Expiry, Fact, NewUnit, RunRecord, Steered, Touched
 
 RESTARTED = "restarted"
+_NO_FACT: Row = (None,) * 16
+_UNIT_WIDTH = 3
 
 
 class Target(NamedTuple):
@@ -20,6 +23,7 @@ class Target(NamedTuple):
 class Ending(NamedTuple):
     target: Target
     reason: str | None
+    fact: Fact | None = None
 
 
 class Cancelling(NamedTuple):
@@ -35,6 +39,7 @@ class Restarting(NamedTuple):
     options: bytes | None
     token: int
     """By which it knows the run again that it made."""
+    units: Sequence[NewUnit] = ()
 
 
 async def pause(tx: Tx, target: Target) -> RunRecord | None:
@@ -48,7 +53,8 @@ async def resume(tx: Tx, target: Target) -> RunRecord | None:
 
 
 async def terminate(tx: Tx, asked: Ending) -> Steered:
-    return _steered(await _row(tx, "terminate", asked.target, packed(asked.reason)))
+    [fact] = [_NO_FACT] if asked.fact is None else fact_rows([asked.fact])
+    return _steered(await _row(tx, "terminate", asked.target, packed(asked.reason), *fact))
 
 
 async def cancel(tx: Tx, asked: Cancelling) -> Steered:
@@ -58,7 +64,8 @@ async def cancel(tx: Tx, asked: Cancelling) -> Steered:
 async def restart(tx: Tx, asked: Restarting) -> Steered:
     expiry = None if asked.expires_ms is None else asked.expiry
     more = (packed(RESTARTED), asked.expires_ms, expiry, asked.options, asked.token)
-    return _steered(await _row(tx, "restart", asked.target, *more))
+    units = columns(unit_rows(asked.units), _UNIT_WIDTH)
+    return _steered(await _row(tx, "restart", asked.target, *more, *units))
 
 
 async def _row(tx: Tx, verb: str, target: Target, *more: object) -> Row | None:

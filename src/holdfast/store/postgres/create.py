@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from holdfast.core.model import Status
-from holdfast.store.postgres.rows import columns, packed, record, touched
+from holdfast.store.postgres.rows import columns, fact_rows, packed, record, touched
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.terms import term_rows
 from holdfast.store.postgres.tx import Row, Tx
@@ -17,6 +17,8 @@ _LETTER_WIDTH, _TERM_WIDTH = 2, 3
 _NOTHING_SAID = Attributes()
 _PLAIN: Row = (None,) * 12
 _NONE: Row = (None, None)
+_NO_PLAN: Row = (None,) * 17
+_NO_UNITS: Row = (None,) * 5
 
 
 class Making(NamedTuple):
@@ -38,7 +40,7 @@ class Key(NamedTuple):
 async def create(tx: Tx, runs: Sequence[Making]) -> list[Created]:
     if not runs:
         return []
-    if len(runs) == 1 and _more(runs[0].new) == _PLAIN and not runs[0].new.letters:
+    if len(runs) == 1 and _is_plain(runs[0].new):
         made = await _create_one(tx, runs[0])
         if made is not None:
             return [made]
@@ -65,23 +67,42 @@ async def _create_one(tx: Tx, one: Making) -> Created | None:
 
 
 def new_columns(runs: Sequence[Making]) -> list[Any]:
-    """The arguments of holdfast_news. What none of the runs has is one NULL for all."""
+    """The arguments of holdfast_news and holdfast_parts_of. What none of the runs has is one NULL for all."""
     letters: list[Row] = []
     terms: list[Row] = []
     more: list[Row] = []
     plain = True
     for one in runs:
-        row = (*_more(one.new), *_letters(one.new, letters), *_terms(one.new, terms))
+        row = (*_more(one.new), *_letters(one.new, letters), *_terms(one.new, terms), len(one.new.units) or None)
         plain = plain and row == _ALL_PLAIN
         more.append(row)
     given = columns([_row(one) for one in runs], _WIDTH)
     seldom = _ALL_PLAIN if plain else columns(more, len(_ALL_PLAIN))
-    return [*given, *seldom, *columns(letters, _LETTER_WIDTH), *columns(terms, _TERM_WIDTH)]
+    return [*given, *seldom, *columns(letters, _LETTER_WIDTH), *columns(terms, _TERM_WIDTH), *_parts(runs)]
+
+
+def _parts(runs: Sequence[Making]) -> list[Row]:
+    """What the runs consist of, each row with the place of its run."""
+    plan: list[Row] = []
+    units: list[Row] = []
+    for n, one in enumerate(runs, 1):
+        plan += fact_rows(one.new.plan, n)
+        if one.new.units:
+            taken = set(born(one.new))
+            units += [(n, unit, packed(key), missing, unit in taken) for unit, key, missing in one.new.units]
+    return [*(columns(plan, 0) if plan else _NO_PLAN), *(columns(units, 0) if units else _NO_UNITS)]
+
+
+def born(new: NewRun) -> list[int]:
+    """Units that are born claimed."""
+    if new.owner is None or new.delay_ms > 0:
+        return []
+    return sorted(unit.unit for unit in new.units if not unit.missing)[: new.room]
 
 
 def created(key: Key, new: NewRun, others: Touched | None = None) -> Created:
     said = new.attributes or _NOTHING_SAID
-    owner = _owner(new)
+    owner = None if new.units else _owner(new)
     made = RunRecord(
         run=key.run,
         workflow=new.workflow,
@@ -104,18 +125,22 @@ def created(key: Key, new: NewRun, others: Touched | None = None) -> Created:
         options=new.options,
         memo=said.memo,
         search=said.search,
-        run_at=key.at + new.delay_ms,
+        run_at=None if new.units else key.at + new.delay_ms,
         owner=owner,
         expires_at=None if new.expires_ms is None else key.at + new.expires_ms,
         expiry=None if new.expires_ms is None else new.expiry,
     )
     mail = [Mail(n, letter.type, letter.payload, key.at, new.sender) for n, letter in enumerate(new.letters, 1)]
-    return Created(Answer.DONE, made, 0 if owner is None else FIRST_EPOCH, mail, touched=others)
+    return Created(Answer.DONE, made, 0 if owner is None else FIRST_EPOCH, mail, born(new), touched=others)
 
 
 def _owner(new: NewRun) -> str | None:
     """There is nothing to hold before its time has come."""
-    return None if new.delay_ms > 0 else new.owner
+    return None if new.delay_ms > 0 or (new.units and not born(new)) else new.owner
+
+
+def _is_plain(new: NewRun) -> bool:
+    return _more(new) == _PLAIN and not (new.letters or new.plan or new.units)
 
 
 def _row(one: Making) -> Row:
@@ -172,7 +197,7 @@ def _terms(new: NewRun, terms: list[Row]) -> Row:
     return (first, len(terms))
 
 
-_ALL_PLAIN: Row = (*_PLAIN, *_NONE, *_NONE)
+_ALL_PLAIN: Row = (*_PLAIN, *_NONE, *_NONE, None)
 
 
 async def _existing(tx: Tx, taken: dict[int, tuple[Answer, int, Touched | None]]) -> dict[int, Created]:

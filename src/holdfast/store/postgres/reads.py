@@ -48,6 +48,14 @@ class Look(NamedTuple):
     after: int = 0
 
 
+class Past(NamedTuple):
+    """Facts of a run: all, of one state, or of that state with these keys."""
+
+    run: int
+    state: int | None = None
+    keys: Sequence[str] | None = None
+
+
 class Question(NamedTuple):
     run: int
     dedup: str
@@ -83,15 +91,21 @@ async def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
 
 async def load(tx: Tx, run: int) -> Snapshot:
     sql = statements("reads", tx.schema)
-    found = await facts(tx, run)
+    found = await facts(tx, Past(run))
     logged: int = await tx.connection.fetchval(sql["logged"], run)
     named = [one.event for one in found if one.event is not None]
     rows = await tx.connection.fetch(sql["named_events"], run, named) if named else ()
     return Snapshot(found, {event.n: event for event in (mail(tuple(row.values())) for row in rows)}, logged)
 
 
-async def facts(tx: Tx, run: int) -> list[Fact]:
-    rows = await tx.connection.fetch(statements("reads", tx.schema)["facts"], run)
+async def facts(tx: Tx, past: Past) -> list[Fact]:
+    sql, (run, state, keys) = statements("reads", tx.schema), past
+    if state is None:
+        rows = await tx.connection.fetch(sql["facts"], run)
+    elif keys is None:
+        rows = await tx.connection.fetch(sql["facts_of_state"], run, state)
+    else:
+        rows = await tx.connection.fetch(sql["facts_of_keys"], run, state, [packed(key) for key in keys])
     return [fact(tuple(row.values())) for row in rows]
 
 

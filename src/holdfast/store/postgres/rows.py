@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, overload
 
 from holdfast.core.model import Status
 from holdfast.store.postgres.tx import Row
-from holdfast.store.protocol import Fact, Log, Mail, Mailbag, RunRecord, Signal, StoredLog, Touched
+from holdfast.store.protocol import Fact, Log, Mail, Mailbag, NewUnit, RunRecord, Signal, StoredLog, Touched
 
 _STATUSES = {status.value: status for status in Status}
 _PAUSE = int(Signal.PAUSE)
 _STATUS, _UPDATED_AT, _NOTE, _RUN_AT, _OWNER, _LOSSES, _PAUSING, _TOPICS, _FIELDS = 5, 12, 17, 24, 25, 26, 27, 30, 31
 _NO_TOPICS: frozenset[str] = frozenset()
-RECORD_EPOCH = 31
-"""Where a row of holdfast_record has its task's epoch."""
 BAGFUL = 500
 """How many events are handed out at once: a mailbox of a million is read bag by bag."""
 NO_MAIL = Mailbag((), complete=True, last=0)
@@ -63,10 +61,10 @@ def touched(ended: list[int] | None, woken: list[int] | None, work: bool | None)
     return Touched(ended or [], woken or [], bool(work)) if ended or woken or work else None
 
 
-def fact_rows(commit: int, needs: int, facts: Iterable[Fact]) -> list[Row]:
-    """``commit``: the number of the commit in its batch; ``needs``: what it must come to."""
+def fact_rows(facts: Iterable[Fact], *of: int) -> list[Row]:
+    """``of``: what each row begins with, to say what it belongs to."""
     return [
-        (commit, needs, state, packed(key), n, kind, at, started_at, seq, ok, value, packed(name), *rest)
+        (*of, state, packed(key), n, kind, at, started_at, seq, ok, value, packed(name), *rest)
         for state, key, n, kind, at, started_at, seq, ok, value, name, *rest in facts
     ]
 
@@ -93,9 +91,9 @@ def mailbag(row: Row) -> Mailbag:
     return Mailbag(found[:BAGFUL], complete=len(found) <= BAGFUL, last=last)
 
 
-def log_rows(commit: int, needs: int, lines: Iterable[Log]) -> list[Row]:
+def log_rows(lines: Iterable[Log], *of: int) -> list[Row]:
     return [
-        (commit, needs, level, category, packed(message), data, at, packed(step_key), *rest)
+        (*of, level, category, packed(message), data, at, packed(step_key), *rest)
         for level, category, message, data, at, step_key, *rest in lines
     ]
 
@@ -105,6 +103,10 @@ def stored_log(row: Row) -> StoredLog:
     return StoredLog(n, Log(level, category, unpacked(message), data, at, unpacked(step_key), attempt, is_replay))
 
 
-def columns(rows: list[Row], width: int) -> list[Row]:
+def unit_rows(units: Iterable[NewUnit]) -> list[Row]:
+    return [(unit, packed(key), missing) for unit, key, missing in units]
+
+
+def columns(rows: Sequence[Row], width: int) -> list[Row]:
     """Rows as arrays, one for each column, which is how a batch travels."""
     return list(zip(*rows, strict=True)) if rows else [()] * width

@@ -19,7 +19,8 @@ from typing import Any, TypeVar
 from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StoreUnavailableError
 from holdfast.ports import Clock, Randomness, SystemClock
-from holdfast.store.postgres import control, leases, migrate, reads, workers
+from holdfast.store.postgres import control, leases, migrate, outbox, reads, workers
+from holdfast.store.postgres.advance import Advances
 from holdfast.store.postgres.borrowed import driver_connection
 from holdfast.store.postgres.claim import Claiming, claim
 from holdfast.store.postgres.clock import DatabaseClock
@@ -31,17 +32,22 @@ from holdfast.store.postgres.gather import Gathered
 from holdfast.store.postgres.guard import Guard
 from holdfast.store.postgres.listener import Listener
 from holdfast.store.postgres.live import Live
+from holdfast.store.postgres.receipts import Receipts
 from holdfast.store.postgres.send import Sending, send
 from holdfast.store.postgres.settings import parse
 from holdfast.store.postgres.sql import channel, check_schema, statements
 from holdfast.store.postgres.tokens import token
 from holdfast.store.postgres.tx import Tx, Work
 from holdfast.store.protocol import (
+    Advance,
+    Advanced,
+    Claimant,
     ClaimRequest,
     ClaimResult,
     Commit,
     Committed,
     Created,
+    Delivered,
     Expiry,
     Fact,
     Freed,
@@ -53,6 +59,9 @@ from holdfast.store.protocol import (
     Migrated,
     NewEvent,
     NewRun,
+    NewUnit,
+    OutboxClaim,
+    OutboxRow,
     PageQuery,
     Relations,
     Reply,
@@ -62,6 +71,7 @@ from holdfast.store.protocol import (
     Steered,
     StoredLog,
     TaskRef,
+    Undelivered,
     WorkerCard,
     WorkerRecord,
 )
@@ -89,6 +99,7 @@ class PostgresStore:
         self._clock = DatabaseClock(self._local)
         self._database: Database | None = None
         self._commits: Commits
+        self._advances: Advances
         self._guard: Guard
         self._listener: Listener
         self._creates = Gathered[Making, Created](self._create)
@@ -115,7 +126,9 @@ class PostgresStore:
         except BaseException:
             await database.close()
             raise
-        self._commits = Commits(database, self._guard, self._random)
+        receipts = Receipts()
+        self._commits = Commits(database, self._guard, receipts, self._random)
+        self._advances = Advances(database, receipts, self._random)
         self._process = os.getpid()
         self._database = database
         return migrated
@@ -161,8 +174,11 @@ class PostgresStore:
     async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._control(control.resume, control.Target(workflow, instance_id))
 
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
-        return await self._control(control.terminate, control.Ending(control.Target(workflow, instance_id), reason))
+    async def terminate(
+        self, workflow: str, instance_id: str, reason: str | None = None, fact: Fact | None = None
+    ) -> Steered:
+        target = control.Target(workflow, instance_id)
+        return await self._control(control.terminate, control.Ending(target, reason, fact))
 
     async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> Steered:
         target = control.Target(workflow, instance_id)
@@ -175,15 +191,17 @@ class PostgresStore:
         expires_ms: int | None = None,
         expiry: Expiry | None = None,
         options: bytes | None = None,
+        units: Sequence[NewUnit] = (),
     ) -> Steered:
         target = control.Target(workflow, instance_id)
-        asked = control.Restarting(target, expires_ms, expiry, options, token(self._random))
+        asked = control.Restarting(target, expires_ms, expiry, options, token(self._random), units)
         return await self._control(control.restart, asked)
 
     # --- what a worker writes
 
     async def claim(self, request: ClaimRequest) -> ClaimResult:
-        claiming = Claiming(request, token(self._random), self._take_doubts(request.owner))
+        doubts = self._take_doubts(request.owner) if request.run is None else []
+        claiming = Claiming(request, token(self._random), doubts)
         try:
             return await self._call(claim, claiming)
         except BaseException:  # what it took, if it did, is the next one's to answer
@@ -194,6 +212,10 @@ class PostgresStore:
     async def commit(self, commits: Sequence[Commit]) -> List[Committed]:
         self._in_use()
         return await self._commits.apply(commits)
+
+    async def advance(self, advances: Sequence[Advance], claimant: Claimant, room: int) -> Advanced:
+        self._in_use()
+        return await self._advances.apply(advances, claimant, room)
 
     async def heartbeat(self, owner: str, lease_ms: int) -> List[Held]:
         database = self._in_use()
@@ -221,6 +243,20 @@ class PostgresStore:
         database = self._in_use()
         return await Live.begin(database, self._guard)
 
+    # --- the outbox
+
+    async def outbox_claim(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
+        return await self._call(outbox.claim, outbox.Carrier(owner, lease_ms, limit, token(self._random)))
+
+    async def outbox_settle(self, owner: str, settled: Sequence[Delivered | Undelivered]) -> int:
+        return await self._control(outbox.settle, outbox.Settling(owner, settled))
+
+    async def outbox(self, run: int) -> List[OutboxRow]:
+        return await self._call(outbox.outbox, run)
+
+    async def outbox_retry(self, run: int) -> int:
+        return await self._control(outbox.retry, run)
+
     # --- reads
 
     async def load(self, run: int) -> Snapshot:
@@ -244,8 +280,8 @@ class PostgresStore:
     async def list(self, query: ListQuery) -> List[RunRecord]:
         return await self._call(reads.list_runs, query)
 
-    async def facts(self, run: int) -> List[Fact]:
-        return await self._call(reads.facts, run)
+    async def facts(self, run: int, state: int | None = None, keys: Sequence[str] | None = None) -> List[Fact]:
+        return await self._call(reads.facts, reads.Past(run, state, keys))
 
     async def events(self, query: PageQuery) -> List[Mail]:
         return await self._call(reads.events, query)

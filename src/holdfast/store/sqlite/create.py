@@ -76,7 +76,7 @@ def _furnish(tx: Tx, made: Sequence[tuple[int, NewRun]]) -> None:
 
 def _born(new: NewRun) -> list[NewUnit]:
     """The units that are claimed from the start."""
-    if new.owner is None or new.delay_ms > 0 or not new.units:
+    if new.owner is None or new.delay_ms > 0:
         return []
     return sorted(unit for unit in new.units if not unit.missing)[: new.room]
 
@@ -179,7 +179,7 @@ def _created(tx: Tx, key: _Key, new: NewRun, touched: Touched | None = None) -> 
         expires_at=expires.at,
         expiry=expires.expiry,
     )
-    epoch, born = 0 if owner is None else FIRST_EPOCH, [unit.unit for unit in _born(new)]
+    epoch, born = 0 if owner is None else FIRST_EPOCH, [unit.unit for unit in _born(new)] if new.units else ()
     return Created(Answer.DONE, made, epoch, _letters(tx, key.run, new), born, touched)
 
 

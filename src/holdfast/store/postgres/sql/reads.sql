@@ -15,6 +15,16 @@ SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_
        event_type, event
   FROM {schema}.holdfast_fact WHERE run = $1 ORDER BY state, key, n;
 
+-- name: facts_of_state
+SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
+       event_type, event
+  FROM {schema}.holdfast_fact WHERE run = $1 AND state = $2 ORDER BY state, key, n;
+
+-- name: facts_of_keys
+SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
+       event_type, event
+  FROM {schema}.holdfast_fact WHERE run = $1 AND state = $2 AND key = ANY ($3::bytea[]) ORDER BY state, key, n;
+
 -- name: logged
 SELECT count(*) FROM {schema}.holdfast_log WHERE run = $1 AND step_key IS NULL AND NOT is_replay;
 

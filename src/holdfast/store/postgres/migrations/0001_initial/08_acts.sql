@@ -104,6 +104,9 @@ BEGIN
                     v_born := v_born || jsonb_build_array(
                         v_first + v_some.ord - p_deeds[v_first].number, v_some.run, v_some.number,
                         v_some.instance)::text;
+                    v_some.work := v_some.work OR (p_new[v_some.ord].units > 0 AND EXISTS (
+                        SELECT FROM {schema}.holdfast_task
+                         WHERE run = v_some.run AND unit > 0 AND owner IS NULL AND run_at IS NOT NULL));
                 ELSIF v_some.answer = 'done' THEN
                     v_some.work := v_some.work OR p_new[v_some.ord].delay_ms <= 0;
                 END IF;

@@ -83,7 +83,7 @@ END $$;
 
 -- What came of events: p_error is NULL if it arrived, p_run_at when to try again (NULL: not any more).
 CREATE FUNCTION {schema}.holdfast_outbox_settle(
-    p_now BIGINT, p_by TEXT, p_owner TEXT, p_run BIGINT[], p_n BIGINT[], p_error BYTEA[], p_run_at BIGINT[]
+    p_now BIGINT, p_owner TEXT, p_run BIGINT[], p_n BIGINT[], p_error BYTEA[], p_run_at BIGINT[]
 ) RETURNS BIGINT LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 #variable_conflict use_column
@@ -109,9 +109,6 @@ BEGIN
          WHERE b.run = v_one.run AND b.n = v_one.n;
         PERFORM {schema}.holdfast_turn(v_one.run);
     END LOOP;
-    IF v_count > 0 THEN
-        PERFORM pg_notify('{channel}', p_by);
-    END IF;
     RETURN v_count;
 END $$;
 

@@ -1,0 +1,123 @@
+"""What the processes of the graph and chain tests run. Everything they do is written to a file beside the database."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from holdfast import Chain, ChainTask, Completed, Finished, Graph, Holdfast, Retry, Started, Waiting, WorkerConfig
+from holdfast.core import codec
+
+NODES = 1_000
+LEASE = "700 ms"
+PATIENT = Retry(limit=10_000, delay=0)
+
+
+def make_app(url: str, schema: str | None, side: str) -> Holdfast:
+    worker = WorkerConfig(lease=LEASE, poll=0.2, max_losses=1_000_000, concurrency=20)
+    app = Holdfast(url, **({} if schema is None else {"schema": schema}), worker=worker)
+    make_graph(app, side)
+    make_chain(app, side)
+    return app
+
+
+def wrote(side: str, **line: Any) -> None:
+    """One line, whole or not at all, also if the process is killed right after."""
+    with Path(side).open("ab", buffering=0) as file:
+        file.write(codec.encode(line | {"pid": os.getpid()}, what="line") + b"\n")
+
+
+# --- a graph of a thousand nodes
+
+
+def parents_of(n: int) -> list[int]:
+    random = Random(n)
+    return sorted(random.sample(range(max(0, n - 60), n), min(n, random.randint(0, 3)))) if n >= 20 else []
+
+
+def make_graph(app: Holdfast, side: str) -> Graph:
+    graph = app.graph("thousand")
+    for n in range(NODES):
+        graph.node(name=f"n{n}", after=[f"n{p}" for p in parents_of(n)], retry=PATIENT)(_node(n, side))
+    return graph
+
+
+def _node(n: int, side: str) -> Any:
+    async def work() -> int:
+        wrote(side, node=f"n{n}")
+        await asyncio.sleep(0.002)
+        return n
+
+    return work
+
+
+def process(url: str, schema: str | None, side: str) -> None:
+    """A processor: it advances the graph until that is finished, however often others are killed."""
+
+    async def main() -> None:
+        app = make_app(url, schema, side)
+        async with app.connect():
+            run = await app.get("thousand", "it")
+            while not isinstance(said := await app.advance(run), Finished):
+                assert isinstance(said, Started), said
+                await asyncio.sleep(0.001 if said.nodes else 0.02)
+
+    asyncio.run(main())
+
+
+# --- chains that wait for events
+
+
+def make_chain(app: Holdfast, side: str) -> Chain:
+    chain = app.chain("order")
+
+    def ran(task: ChainTask, step: str) -> None:
+        wrote(side, chain=task.instance_id, step=step, kind=task.kind.value)
+
+    @chain.step("RESERVE", max_attempts=10_000)
+    async def reserve(task: ChainTask) -> Any:
+        ran(task, "RESERVE")
+        return task.params
+
+    @chain.step("PAY", max_attempts=10_000)
+    async def pay(task: ChainTask) -> Any:
+        ran(task, "PAY")
+        if task.event is None:
+            return Waiting("paid", "1 hour")
+        return Completed(task.event.payload)
+
+    @chain.step("SHIP", max_attempts=10_000)
+    async def ship(task: ChainTask) -> Any:
+        ran(task, "SHIP")
+        return [task.outputs["RESERVE"], task.outputs["PAY"]]
+
+    return chain
+
+
+def work(url: str, schema: str | None, side: str) -> None:
+    """A worker that never leaves by itself."""
+
+    async def main() -> None:
+        async with make_app(url, schema, side):
+            await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
+def pay_all(url: str, schema: str | None, side: str, chains: int, seed: int) -> None:
+    """Sends every chain its event, some of them several times, in an order of its own."""
+
+    async def main() -> None:
+        app = make_app(url, schema, side)
+        random = Random(seed)
+        async with app.connect():
+            order = [n for n in range(chains) for _ in range(random.randint(1, 2))]
+            random.shuffle(order)
+            for n in order:
+                run = await app.get("order", f"c{n}")
+                await run.send_event("paid", n, id=f"payment-{n}")
+
+    asyncio.run(main())

@@ -1,0 +1,128 @@
+"""Many processes on one graph, and on many chains, killed at random: each result once, each event once, all done."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from holdfast import Holdfast, InstanceTerminalError
+from postgres_harness import CleanSchemas
+
+from .graph_program import NODES, make_app, parents_of
+from .herd import Child, Herd
+from .scene import until
+
+CHAINS = 500
+SECONDS = 60
+
+pytestmark = pytest.mark.timeout(100)
+
+
+class Place:
+    """A database, the file beside it, and processes that come and go."""
+
+    def __init__(self, url: str, schema: str | None, folder: Path, herd: Herd) -> None:
+        self.where = {"url": url, "schema": schema, "side": str(folder / "side.jsonl")}
+        self.random = Random(7)
+        self.killed = 0
+        self._herd = herd
+        self._living: list[Child] = []
+
+    def app(self) -> Holdfast:
+        return make_app(**self.where)  # type: ignore[arg-type]
+
+    def fork(self, target: str, **spec: Any) -> Child:
+        child = self._herd.fork(f"graph_program:{target}", **self.where, **spec)
+        self._living.append(child)
+        return child
+
+    def side(self) -> list[dict[str, Any]]:
+        path = Path(str(self.where["side"]))
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    async def keep_killing(self, target: str, processes: int) -> None:
+        """So many of them at all times, one of which dies now and then, once it has done something."""
+        herd = [self.fork(target) for _ in range(processes)]
+        while True:
+            await asyncio.sleep(self.random.uniform(0.1, 0.4))
+            busy = {line["pid"] for line in self.side()}
+            at_work = [n for n, child in enumerate(herd) if child.alive and child.pid in busy]
+            if at_work:
+                n = self.random.choice(at_work)
+                herd[n].signal(signal.SIGKILL)
+                self.killed += 1
+                herd[n] = self.fork(target)
+
+    def close(self) -> None:
+        for child in self._living:
+            child.signal(signal.SIGKILL)
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, herd: Herd) -> Iterator[Place]:
+    if request.param == "sqlite":
+        made = Place(f"sqlite:///{tmp_path}/work.db", None, tmp_path, herd)
+        yield made
+        made.close()
+        return
+    with CleanSchemas.one() as (url, schema):
+        made = Place(url, schema, tmp_path, herd)
+        yield made
+        made.close()
+
+
+async def test_eight_processors_on_one_graph(place: Place) -> None:
+    app = place.app()
+    async with app.connect():
+        run = await app.start("thousand", id="it")
+        killing = asyncio.ensure_future(place.keep_killing("process", 8))
+        try:
+            results = await run.result(timeout=SECONDS)
+        finally:
+            killing.cancel()
+        assert results == {f"n{n}": n for n in range(NODES)}
+        starts = Counter(key.split("/")[1] for key in await run.facts("start/"))
+        steps = {step.step_key: step for step in (await run.history()).steps}
+        ran = Counter(line["node"] for line in place.side())
+        facts = await run.facts("result/")
+    assert place.killed > 3
+    assert len(facts) == NODES
+    assert all(found["status"] == "ok" for found in facts.values())
+    assert {key: step.attempts for key, step in steps.items()} == dict(starts)
+    assert all(1 <= ran[name] <= starts[name] for name in steps), "something ran without a start"
+    at = {name: facts[f"result/{name}"]["ts"] for name in steps}
+    began = {name: step.created_at.timestamp() * 1000 for name, step in steps.items()}
+    for n in range(NODES):
+        for parent in parents_of(n):
+            assert at[f"n{parent}"] <= began[f"n{n}"] + 1, f"n{n} began before n{parent} was done"
+
+
+async def test_chains_whose_events_come_again_and_again(place: Place) -> None:
+    app = place.app()
+    async with app.connect():
+        runs = [await app.start("order", n, id=f"c{n}") for n in range(CHAINS)]
+        killing = asyncio.ensure_future(place.keep_killing("work", 4))
+        senders = [place.fork("pay_all", chains=CHAINS, seed=n) for n in range(2)]
+        try:
+            await until(lambda: not any(sender.alive for sender in senders), lambda: senders[0].said(), SECONDS)
+            for n, run in enumerate(runs):
+                with suppress(InstanceTerminalError):
+                    await run.send_event("paid", n, id=f"payment-{n}")
+                assert await run.result(timeout=SECONDS) == [n, n]
+        finally:
+            killing.cancel()
+        for run in runs[::25]:
+            [event] = (await run.history()).events
+            assert event.consumed_by_step_key == "PAY"
+    assert place.killed > 1
+    woken = Counter(line["chain"] for line in place.side() if line["kind"] == "EVENT" and line["step"] == "PAY")
+    assert len(woken) == CHAINS

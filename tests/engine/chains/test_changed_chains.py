@@ -1,0 +1,122 @@
+"""Progress follows what was written at the start, and not the chain that a program has by now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast import ChainTask, Handle, Holdfast
+from holdfast.testing import Harness
+
+
+def chain_of(app: Holdfast, version: int, *steps: str, attempts: int = 5) -> Any:
+    """A chain whose steps answer with the version and their type."""
+    chain = app.chain("changing", version)
+    for step in steps:
+
+        @chain.step(step, max_attempts=attempts)
+        async def handler(task: ChainTask) -> Any:
+            return f"{version}:{task.step_type}"
+
+    return chain
+
+
+async def deploy(h: Harness, *chains: Any) -> None:
+    """The worker is replaced by one that has another version of the chain."""
+    other = Holdfast("sqlite://")
+    chain_of(other, *chains)
+    h._own.registry = other.registry
+    h._opened()._app.registry = other.registry
+    await h.restart()
+
+
+async def results(run: Handle[Any]) -> list[tuple[str, str | None, Any]]:
+    return [(s.name, s.state, s.result) for s in (await run.history()).steps]
+
+
+async def begun(h: Harness, app: Holdfast, *steps: str) -> Handle[Any]:
+    return await h.start(chain_of(app, 1, *steps), start_delay="1 second", id="one")
+
+
+async def test_a_newer_chain_goes_on_by_the_old_plan(h: Harness, app: Holdfast) -> None:
+    run = await begun(h, app, "A", "B", "C")
+    await deploy(h, 2, "NEW", "C", "B", "A", "LAST")
+    await h.advance("1 second")
+    assert await results(run) == [("A", "DONE", "2:A"), ("B", "DONE", "2:B"), ("C", "DONE", "2:C")]
+    assert (await run.status()).output == "2:C"
+    assert (await run.describe()).workflow_version == 1
+
+
+async def test_an_older_chain_goes_on_by_the_new_plan(h: Harness, app: Holdfast) -> None:
+    run = await begun(h, app, "A", "B")
+    await deploy(h, 1, "B", "A", "OLD")
+    await h.advance("1 second")
+    assert [name for name, _, _ in await results(run)] == ["A", "B"]
+    assert (await run.status()).status == "complete"
+
+
+async def test_how_often_a_step_may_fail_was_fixed_at_the_start(h: Harness, app: Holdfast) -> None:
+    chain = app.chain("changing")
+    tried = []
+
+    def fail(task: ChainTask) -> Any:
+        tried.append(task.attempt)
+        raise ValueError("no")
+
+    chain.step("A", max_attempts=2)(fail)
+    run = await h.start(chain, start_delay="1 second")
+    other = Holdfast("sqlite://")
+    other.chain("changing").step("A", max_attempts=9)(fail)
+    h._own.registry = h._opened()._app.registry = other.registry
+    await h.restart()
+    await h.advance("1 hour")
+    assert (tried, (await run.status()).status) == ([1, 2], "errored")
+
+
+async def test_a_step_without_a_handler_is_left_to_others_first(h: Harness, app: Holdfast) -> None:
+    run = await begun(h, app, "A", "B")
+    await deploy(h, 2, "A")
+    await h.advance("2 seconds")
+    assert await results(run) == [("A", "DONE", "2:A"), ("B", "READY", None)]
+    assert (await run.status()).status == "waiting"
+    await deploy(h, 3, "B")
+    await h.advance("1 minute")
+    assert await run.result(timeout=5) == "3:B"
+
+
+async def test_a_step_that_nobody_has_a_handler_for_parks_the_run(h: Harness, app: Holdfast) -> None:
+    run = await begun(h, app, "A", "B")
+    await deploy(h, 2, "A")
+    await h.advance("1 hour")
+    found = await run.describe()
+    assert found.status == "paused"
+    assert "no handler here for step 'B'" in found.why
+    lines = [line for line in await run.logs() if line.category == "system"]
+    assert [line.level for line in lines[-2:]] == ["warn", "error"]
+    assert len(lines) < 20
+    await deploy(h, 3, "B")
+    await run.resume()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == "3:B"
+
+
+async def test_a_restart_has_the_plan_of_the_run_before(h: Harness, app: Holdfast) -> None:
+    run = await begun(h, app, "A", "B")
+    await deploy(h, 2, "B", "A", "NEW")
+    await h.advance("1 second")
+    await run.restart()
+    await h.run_until_idle()
+    assert [name for name, _, _ in await results(run)] == ["A", "B"]
+    assert (await run.describe()).run_number == 1
+
+
+async def test_params_that_do_not_fit_any_more_park_the_run(h: Harness, app: Holdfast) -> None:
+    chain = app.chain("typed")
+    chain.step("A")(lambda task: task.params)
+    run = await h.start(chain, "text", start_delay="1 second")
+    other = Holdfast("sqlite://")
+    other.chain("typed", params=int).step("A")(lambda task: task.params)
+    h._own.registry = h._opened()._app.registry = other.registry
+    await h.restart()
+    await h.advance("1 second")
+    found = await run.describe()
+    assert (found.status, "do not fit" in found.why) == ("paused", True)

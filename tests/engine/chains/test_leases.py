@@ -1,0 +1,177 @@
+"""Workers that are lost and attempts that take too long: what counts, what does not, and what comes too late."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from holdfast import ChainTask, Completed, Holdfast, Waiting, WorkerConfig
+from holdfast.testing import Harness
+
+from ..conftest import MakeApp
+from ..driving import lose_worker, until, until_status
+from ..test_pause import Gate
+
+
+async def test_an_attempt_that_is_lost_with_its_worker_counts(h: Harness, app: Holdfast) -> None:
+    chain, gate = app.chain("lost"), Gate()
+    attempts = []
+
+    @chain.step("ONLY")
+    async def only(task: ChainTask) -> Any:
+        attempts.append(task.attempt)
+        if task.attempt == 1:
+            await gate()
+        return task.attempt
+
+    run = await h.start(chain)
+    await h.tick()
+    await lose_worker(h)
+    await h.run_until_idle()
+    assert (attempts, await run.result(timeout=5)) == ([1, 2], 2)
+
+
+async def test_the_last_attempt_that_is_lost_is_the_death_of_the_step(h: Harness, app: Holdfast) -> None:
+    chain, gate = app.chain("lost"), Gate()
+
+    @chain.step("ONLY", max_attempts=2)
+    async def only(task: ChainTask) -> Any:
+        await gate()
+
+    run = await h.start(chain)
+    for _ in range(2):
+        await h.tick()
+        await lose_worker(h)
+    await h.run_until_idle()
+    [step] = (await run.history()).steps
+    assert (step.state, step.attempts, step.error.message) == ("DEAD", 2, "LEASE_EXPIRED")  # type: ignore[union-attr]
+    found = await run.status()
+    assert (found.status, found.native_status) == ("errored", "FAILED")
+    assert found.error is not None
+    assert "LEASE_EXPIRED" in found.error.message
+
+
+async def test_a_worker_that_is_lost_while_the_chain_waits_costs_nothing(h: Harness, app: Holdfast) -> None:
+    chain = app.chain("waits")
+
+    @chain.step("ONLY", max_attempts=1)
+    async def only(task: ChainTask) -> Any:
+        return Waiting("go", "1 hour") if task.event is None else Completed(task.event.payload)
+
+    run = await h.start(chain)
+    await h.run_until_idle()
+    for _ in range(3):
+        await lose_worker(h)
+        await h.run_until_idle()
+    await run.send_event("go", 1)
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == 1
+
+
+async def test_a_lease_ends_an_attempt_that_takes_too_long(h: Harness, app: Holdfast) -> None:
+    chain, gate = app.chain("slow"), Gate()
+    ended = []
+
+    @chain.step("ONLY", lease="60 seconds")
+    async def only(task: ChainTask) -> Any:
+        if task.attempt > 1:
+            return task.attempt
+        try:
+            await gate()
+        except asyncio.CancelledError:
+            ended.append(task.attempt)
+            raise
+
+    run = await h.start(chain)
+    await h.tick()
+    await h.advance("59 seconds")
+    [step] = (await run.history()).steps
+    assert (step.state, step.timeout_ms) == ("RUNNING", 60_000)
+    await h.advance("1 second")
+    assert (ended, await run.result(timeout=5)) == ([1], 2)
+
+
+async def test_without_a_lease_an_attempt_takes_as_long_as_it_takes(h: Harness, app: Holdfast) -> None:
+    chain, gate = app.chain("patient"), Gate()
+
+    @chain.step("ONLY", max_attempts=1)
+    async def only(task: ChainTask) -> Any:
+        await gate()
+        return "done"
+
+    run = await h.start(chain)
+    await h.tick()
+    await h.advance("3 days")
+    assert (await run.describe()).why == "running step 'ONLY' (attempt 1)"
+    gate.open.set()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == "done"
+
+
+async def test_what_a_lost_worker_writes_changes_nothing(h: Harness, app: Holdfast) -> None:
+    """The first worker stalls, the second runs the step again; the first one's answer comes after that."""
+    chain, gate = app.chain("late"), Gate()
+
+    @chain.step("ONLY")
+    async def only(task: ChainTask) -> Any:
+        if task.attempt == 1:
+            await gate()
+        return Completed(task.attempt)
+
+    run = await h.start(chain)
+    await h.tick()
+    stalled, h._worker = h._the_worker(), h._new_worker()
+    await h.advance("31 seconds", run=False)
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == 2
+    gate.open.set()
+    await until_turns_are_over(stalled)
+    assert (await run.status()).output == 2
+    [step] = (await run.history()).steps
+    assert (step.result, step.attempts) == (2, 1)
+    stalled.abandon()
+
+
+async def until_turns_are_over(worker: Any) -> None:
+    async def over() -> bool:
+        return not worker.busy
+
+    await until(over)
+
+
+async def test_a_killed_worker_is_followed_by_another(make_app: MakeApp) -> None:
+    config = WorkerConfig(lease="300 ms", poll="20 ms")
+    gate, attempts = Gate(), []
+
+    def made() -> tuple[Holdfast, Any]:
+        app = make_app(worker=config)
+        chain = app.chain("killed")
+
+        @chain.step("ONLY")
+        async def only(task: ChainTask) -> Any:
+            attempts.append(task.attempt)
+            if task.attempt == 1:
+                await gate()
+            return task.attempt
+
+        return app, chain
+
+    first, chain = made()
+    second, _ = made()
+    async with first:
+        run = await first.start(chain, id="one")
+
+        async def begun() -> bool:
+            return bool(attempts)
+
+        await until(begun)
+        worker = first._opened().worker
+        assert worker is not None
+        for loop in worker._loops:
+            await loop.stop()
+        worker.abandon()
+        async with second:
+            again = await second.get("killed", "one")
+            assert await again.result(timeout=10) == 2
+        assert await until_status(run, "complete") == "complete"
+    assert attempts == [1, 2]

@@ -1,0 +1,290 @@
+"""Chains are paused, cancelled, restarted, limited and repeated as every run is."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import (
+    ChainTask,
+    Completed,
+    Context,
+    Dead,
+    Handle,
+    Holdfast,
+    InstanceTerminalError,
+    Retry,
+    RunCancelledError,
+    RunFailedError,
+    RunTerminatedError,
+    Waiting,
+)
+from holdfast.testing import Harness
+
+from ..conftest import MakeApp
+from ..driving import until_status
+from ..processes.surviving import cancelled_once, end_of, everywhere
+from ..test_pause import Gate
+
+
+@pytest.fixture
+def waits(app: Holdfast) -> Any:
+    chain = app.chain("waits")
+
+    @chain.step("WAIT")
+    async def wait(task: ChainTask) -> Any:
+        return Waiting("go", "30 days") if task.event is None else Completed(task.event.payload)
+
+    @chain.step("LAST")
+    async def last(task: ChainTask) -> Any:
+        return task.outputs["WAIT"]
+
+    return chain
+
+
+@pytest.fixture
+def gate() -> Gate:
+    return Gate()
+
+
+@pytest.fixture
+def gated(app: Holdfast, gate: Gate) -> Any:
+    chain = app.chain("gated")
+
+    @chain.step("GATE")
+    async def through(task: ChainTask) -> Any:
+        return await gate()
+
+    @chain.step("LAST")
+    async def last(task: ChainTask) -> Any:
+        return task.outputs["GATE"]
+
+    return chain
+
+
+# --- cancel
+
+
+async def test_a_cancellation_ends_a_chain_that_waits(h: Harness, waits: Any) -> None:
+    async def enough(_h: Harness, run: Handle[Any]) -> None:
+        await cancelled_once(run, "enough")
+
+    found = await everywhere(h, waits, look=end_of, drive=enough)
+    assert found == ("cancelled", None, "CancelledError", "enough")
+
+
+async def test_what_is_left_of_a_cancelled_chain(h: Harness, waits: Any) -> None:
+    run = await h.start(waits)
+    await h.run_until_idle()
+    await run.cancel("enough")
+    await h.run_until_idle()
+    with pytest.raises(RunCancelledError, match="enough"):
+        await run.result(timeout=5)
+    assert (await run.status()).native_status == "CANCELED"
+    assert [s.state for s in (await run.history()).steps] == ["WAITING", "PENDING"]
+
+
+async def test_a_cancellation_stops_the_handler_in_flight(make_app: MakeApp) -> None:
+    app = make_app()
+    chain, began, stopped = app.chain("stops"), asyncio.Event(), asyncio.Event()
+
+    @chain.step("ONLY")
+    async def only(task: ChainTask) -> Any:
+        began.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with app:
+        run = await app.start(chain)
+        await asyncio.wait_for(began.wait(), 5)
+        await run.cancel("enough")
+        assert await until_status(run, "cancelled") == "cancelled"
+        await asyncio.wait_for(stopped.wait(), 5)
+
+
+async def test_a_chain_that_is_cancelled_before_it_begins_runs_nothing(h: Harness, gated: Any, gate: Gate) -> None:
+    run = await h.start(gated)
+    await run.cancel()
+    await h.run_until_idle()
+    assert ((await run.status()).status, gate.began.is_set()) == ("cancelled", False)
+
+
+async def test_a_chain_that_is_terminated_stays_so(h: Harness, gated: Any, gate: Gate) -> None:
+    run = await h.start(gated)
+    await h.tick()
+    await run.terminate("because")
+    gate.open.set()
+    await h.run_until_idle()
+    with pytest.raises(RunTerminatedError, match="because"):
+        await run.result(timeout=5)
+    assert (await run.status()).native_status == "CANCELED"
+    with pytest.raises(InstanceTerminalError):
+        await run.send_event("go")
+
+
+# --- pause
+
+
+async def test_a_pause_keeps_what_is_in_flight_and_starts_no_more(h: Harness, gated: Any, gate: Gate) -> None:
+    run = await h.start(gated)
+    await h.tick()
+    await run.pause()
+    gate.open.set()
+    await h.run_until_idle()
+    assert (await run.status()).status == "paused"
+    assert [s.state for s in (await run.history()).steps] == ["DONE", "READY"]
+    await run.resume()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == "through"
+
+
+async def test_a_paused_chain_keeps_its_events_and_its_deadline(h: Harness, waits: Any) -> None:
+    run = await h.start(waits)
+    await h.run_until_idle()
+    await run.pause()
+    await run.send_event("go", 5)
+    await h.advance("31 days")
+    assert (await run.status()).status == "paused"
+    await run.resume()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == 5
+
+
+async def test_a_pause_that_is_withdrawn_leaves_the_attempt_alone(h: Harness, gated: Any, gate: Gate) -> None:
+    run = await h.start(gated)
+    await h.tick()
+    await run.pause()
+    await run.resume()
+    gate.open.set()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == "through"
+    assert [s.attempts for s in (await run.history()).steps] == [0, 0]
+
+
+# --- again
+
+
+async def test_a_restart_begins_again_with_a_mailbox_of_its_own(h: Harness, waits: Any) -> None:
+    run = await h.start(waits)
+    await run.send_event("go", 1)
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == 1
+    await run.restart()
+    await h.run_until_idle()
+    assert [s.state for s in (await run.history()).steps] == ["WAITING", "PENDING"]
+    assert [s.state for s in (await run.history(0)).steps] == ["DONE", "DONE"]
+    await run.send_event("go", 2)
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == 2
+
+
+async def test_a_failed_chain_is_retried_as_a_whole(h: Harness, app: Holdfast) -> None:
+    chain = app.chain("retried")
+    numbers = []
+
+    @chain.step("A")
+    async def a(task: ChainTask) -> Any:
+        return task.run_number
+
+    @chain.step("B")
+    async def b(task: ChainTask) -> Any:
+        numbers.append((task.run_number, task.attempt))
+        return Dead("no") if task.run_number < 2 else task.outputs["A"]
+
+    run = await h.start(chain, retry=Retry(limit=5, delay="1 minute"))
+    await h.advance("1 hour")
+    assert (numbers, await run.result(timeout=5)) == ([(0, 1), (1, 1), (2, 1)], 2)
+
+
+async def test_a_chain_runs_by_schedule(h: Harness, app: Holdfast) -> None:
+    chain = app.chain("hourly")
+    hours = []
+
+    @chain.step("A")
+    async def a(task: ChainTask) -> Any:
+        hours.append(h.now().hour)
+
+    run = await h.start(chain, cron="0 * * * *")
+    await h.advance("3 hours")
+    assert hours == [1, 2, 3]
+    assert ((await run.status()).status, len((await run.history()).steps)) == ("waiting", 1)
+    await run.cancel()
+    await h.run_until_idle()
+    assert (await run.status()).status == "cancelled"
+
+
+@pytest.mark.parametrize("option", ["run_timeout", "execution_timeout"])
+async def test_a_chain_may_take_only_so_long(h: Harness, waits: Any, option: str) -> None:
+    run = await h.start(waits, **{option: "1 hour"})
+    await h.advance("1 hour")
+    with pytest.raises(RunFailedError) as caught:
+        await run.result(timeout=5)
+    assert caught.value.error.name == "RunTimeoutError"
+
+
+async def test_start_options_hold_for_chains(h: Harness, app: Holdfast) -> None:
+    from holdfast import context_values
+
+    chain = app.chain("options")
+    seen = []
+
+    @chain.step("A")
+    async def a(task: ChainTask) -> Any:
+        seen.append(dict(context_values()))
+        return Waiting("go", "1 hour") if task.event is None else task.event.payload
+
+    run = await h.start(
+        chain, id="one", memo={"m": 1}, search={"customer": "c-1"}, context={"tenant": "t"},
+        messages=[("go", 5)], summary="a chain", priority=3,
+    )  # fmt: skip
+    await h.run_until_idle()
+    assert (await run.result(timeout=5), seen) == (5, [{"tenant": "t"}, {"tenant": "t"}])
+    found = await run.describe()
+    assert (found.memo, found.search, found.summary) == ({"m": 1}, {"customer": "c-1"}, "a chain")
+    [item] = (await h.app.list(chain, search={"customer": "c-1"})).items
+    assert (item.id, item.details.kind, item.details.native_status) == ("one", "chain", "COMPLETED")
+
+
+# --- parents and links
+
+
+async def test_a_chain_goes_down_with_a_run_it_is_linked_to(h: Harness, app: Holdfast, waits: Any) -> None:
+    @app.workflow
+    async def fails(ctx: Context) -> None:
+        await ctx.spawn(waits, id="linked", link=True, parent_close="abandon")
+        await ctx.sleep("a while", "1 minute")
+        raise ValueError("down")
+
+    await h.start(fails, id="one")
+    await h.advance("1 minute")
+    run = await h.app.get(waits, "linked")
+    found = await run.status()
+    assert (found.status, found.error.name) == ("errored", "LinkDownError")  # type: ignore[union-attr]
+    assert "fails/one ended errored: ValueError: down" in found.error.message  # type: ignore[union-attr]
+
+
+async def test_a_chain_outlives_a_linked_run_that_ends_well(h: Harness, app: Holdfast, waits: Any) -> None:
+    @app.workflow
+    async def ends(ctx: Context) -> None:
+        await ctx.spawn(waits, id="linked", link=True, parent_close="abandon")
+
+    await h.start(ends)
+    await h.run_until_idle()
+    run = await h.app.get(waits, "linked")
+    await run.send_event("go", 1)
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == 1
+
+
+async def test_a_parent_that_ends_asks_its_chain_to_cancel(h: Harness, app: Holdfast, waits: Any) -> None:
+    @app.workflow
+    async def parent(ctx: Context) -> None:
+        await ctx.spawn(waits, id="child", parent_close="request_cancel")
+
+    await h.start(parent)
+    await h.run_until_idle()
+    assert (await (await h.app.get(waits, "child")).status()).status == "cancelled"

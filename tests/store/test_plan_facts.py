@@ -1,0 +1,198 @@
+"""Plans: what a run was started to do is written with it, and handed on to all that come after it."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.core.model import Status
+from holdfast.store.protocol import Fact, FactState, NewRun, NextRun, OnConflict, OnReuse, TerminateRun
+from store.world import FLOW, LEASE, World, act, failure, plan, result, unit
+
+STEPS = [plan("pack", 0, max_attempts=3, timeout_ms=1_000), plan("send", 1, value=b'{"to": "you"}')]
+
+
+async def plans(world: World, run: int) -> list[Fact]:
+    return await world.store.facts(run, FactState.PLAN)
+
+
+# --- written and handed on
+
+
+async def test_a_plan_is_written_with_the_run(world: World) -> None:
+    run = await world.start("a", plan=STEPS)
+
+    assert await world.store.facts(run.run) == STEPS
+
+
+async def test_plans_of_a_batch_keep_apart(world: World) -> None:
+    made = await world.store.create(
+        [NewRun(FLOW, "a", plan=STEPS), NewRun(FLOW, "b"), NewRun(FLOW, "c", plan=STEPS[:1])]
+    )
+
+    assert [await plans(world, one.run.run) for one in made] == [STEPS, [], STEPS[:1]]
+
+
+async def test_a_run_that_is_used_in_its_place_keeps_its_own_plan(world: World) -> None:
+    run = await world.start("a", plan=STEPS)
+
+    again = await world.create("a", plan=[plan("other")])
+
+    assert (again.created, await plans(world, run.run)) == (False, STEPS)
+
+
+@pytest.mark.parametrize("policy", [{"on_conflict": OnConflict.TERMINATE_EXISTING}, {"on_reuse": OnReuse.ALLOW}])
+async def test_a_run_that_takes_the_place_of_another_has_its_own_plan(world: World, policy: dict[str, str]) -> None:
+    await world.start("a", plan=STEPS)
+    if "on_reuse" in policy:
+        await world.terminate("a")
+
+    new = await world.start("a", plan=[plan("other")], **policy)
+
+    assert new.number == 1
+    assert await plans(world, new.run) == [plan("other")]
+
+
+async def test_the_next_run_has_the_plan_and_nothing_else_of_the_one_before(world: World) -> None:
+    task = await world.begin("a", plan=STEPS)
+    await world.commit(task, facts=[result("pack"), failure("send", 1)])
+
+    new = await world.go_on(task)
+
+    assert await world.store.facts(new.run) == STEPS
+    assert await plans(world, task.run) == STEPS
+
+
+async def test_a_restart_has_the_plan_and_so_has_the_one_after_it(world: World) -> None:
+    task = await world.begin("a", plan=STEPS)
+    await world.commit(task, facts=[result("pack")])
+
+    first = await world.restart("a")
+    second = await world.restart("a")
+
+    assert [await world.store.facts(run.run) for run in (first, second)] == [STEPS, STEPS]
+
+
+async def test_a_graph_that_is_restarted_has_plan_and_units(world: World) -> None:
+    shape = plan("meta", value=b'{"nodes": {}}')
+    await world.graph("a", unit(1), plan=[shape])
+
+    new = await world.restart("a", units=[unit(1)])
+
+    assert await world.store.facts(new.run) == [shape]
+    assert await world.claimed_units() == [1]
+
+
+async def test_a_plan_goes_on_with_units(world: World) -> None:
+    task = await world.begin("a", plan=STEPS)
+
+    await world.finish(task, next=NextRun(None, units=[unit(1)]))
+
+    new = await world.find("a", 1)
+    assert await plans(world, new.run) == STEPS
+
+
+async def test_a_run_that_is_started_by_another_has_its_plan(world: World) -> None:
+    task = await world.begin("a")
+
+    await world.commit(
+        task, starts=[NewRun(FLOW, "b", plan=STEPS)], acts=[act("child", NewRun(FLOW, "c", plan=STEPS[:1]))]
+    )
+
+    assert await plans(world, (await world.find("b")).run) == STEPS
+    assert await plans(world, (await world.find("c")).run) == STEPS[:1]
+
+
+async def test_the_keys_of_a_plan_can_be_any_text(world: World) -> None:
+    odd = [plan("\ud800", 1), plan("ü\x00", 0)]
+
+    run = await world.start("a", plan=odd)
+    new = await world.restart("a")
+
+    assert {(fact.key, fact.n) for fact in await plans(world, run.run)} == {("\ud800", 1), ("ü\x00", 0)}
+    assert await plans(world, new.run) == await plans(world, run.run)
+
+
+# --- facts by state and key
+
+
+async def _varied(world: World) -> int:
+    task = await world.begin("a", plan=STEPS)
+    await world.commit(task, facts=[result("b"), result("a"), failure("a", 2), failure("a", 1), failure("b", 1)])
+    return task.run
+
+
+async def test_facts_of_a_state(world: World) -> None:
+    run = await _varied(world)
+
+    assert [fact.key for fact in await world.store.facts(run, FactState.RESULT)] == ["a", "b"]
+    assert [(fact.key, fact.n) for fact in await world.store.facts(run, FactState.FAILURE)] == [
+        ("a", 1),
+        ("a", 2),
+        ("b", 1),
+    ]
+    assert await world.store.facts(run, FactState.PLAN) == STEPS
+    assert await world.store.facts(run, FactState.ITEM) == []
+
+
+async def test_facts_of_a_state_with_some_keys(world: World) -> None:
+    run = await _varied(world)
+
+    found = await world.store.facts(run, FactState.FAILURE, ["b", "none", "a", "a"])
+
+    assert [(fact.state, fact.key, fact.n) for fact in found] == [(2, "a", 1), (2, "a", 2), (2, "b", 1)]
+    assert await world.store.facts(run, FactState.RESULT, ["b"]) == [result("b")]
+    assert await world.store.facts(run, FactState.RESULT, []) == []
+
+
+async def test_facts_with_a_key_of_any_text(world: World) -> None:
+    task = await world.begin("a")
+    await world.commit(task, facts=[result("\ud800"), result("ü")])
+
+    found = await world.store.facts(task.run, FactState.RESULT, ["\ud800", "ü"])
+
+    assert {fact.key for fact in found} == {"\ud800", "ü"}
+
+
+async def test_facts_of_a_run_are_not_those_of_others(world: World) -> None:
+    run = await _varied(world)
+    other = await world.start("b", plan=STEPS[:1])
+
+    assert await world.store.facts(other.run, FactState.PLAN) == STEPS[:1]
+    assert await world.store.facts(other.run, FactState.RESULT, ["a"]) == []
+    assert len(await world.store.facts(run)) == 7
+
+
+# --- the end by somebody's hand
+
+
+async def test_an_end_can_have_a_fact(world: World) -> None:
+    stone = Fact(FactState.TOMBSTONE, "", 0, "tombstone", 5, 5, value=b'{"reason": "enough"}')
+    [task] = await world.graph("a", unit(1))
+
+    steered = await world.store.terminate(FLOW, "a", "enough", stone)
+
+    assert steered.run is not None
+    assert steered.run.status is Status.ACTIVE
+    assert (await world.find("a")).note == "enough"
+    assert await world.store.facts(task.run, FactState.TOMBSTONE) == [stone]
+
+
+async def test_what_has_ended_gets_no_fact_more(world: World) -> None:
+    stone = Fact(FactState.TOMBSTONE, "", 0, "tombstone", 5, 5)
+    run = await world.end("a")
+
+    await world.store.terminate(FLOW, "a", None, stone)
+    missing = await world.store.terminate(FLOW, "nobody", None, stone)
+
+    assert await world.store.facts(run.run) == []
+    assert missing.run is None
+
+
+async def test_units_of_a_run_that_an_act_ends_are_gone(world: World) -> None:
+    await world.graph("a", unit(1), unit(2, 1))
+    task = await world.begin("b", "w2")
+
+    await world.act(task, TerminateRun(FLOW, "a", None))
+
+    assert await world.store.heartbeat("w1", LEASE) == []
+    assert await world.claimed_units() == []
