@@ -53,9 +53,11 @@ $(VENV)/.ready-bench: $(READY)
 	$(BIN)/python -m pip install --quiet --group bench
 	touch $@
 
-bench: $(VENV)/.ready-bench ## Measure beside DBOS and the disk's ceiling, on SQLite and PostgreSQL (8 minutes)
+bench: $(VENV)/.ready-bench ## Measure beside DBOS and the disk's ceiling, on SQLite and PostgreSQL (9 minutes)
 	$(BIN)/python -m bench
+	$(BIN)/python -m bench models
 	$(BIN)/python -m bench --postgres
+	$(BIN)/python -m bench models --postgres
 
 scale: $(READY) ## Measure in a file with 150,000 runs (10 minutes)
 	$(BIN)/python -m bench scale --window 60

@@ -19,7 +19,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     names = [workload.key for workload in WORKLOADS]
     parser.add_argument(
-        "what", nargs="*", metavar="WORKLOAD", help=f"{', '.join(names)} (all), scale, growth, workers or messages"
+        "what",
+        nargs="*",
+        metavar="WORKLOAD",
+        help=f"{', '.join(names)} (all), scale, growth, workers, messages or models",
     )
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own (without W6)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
@@ -29,7 +32,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--window", type=float, default=20.0, help="scale: seconds over which the timers are due (20)")
     parser.add_argument("--dir", help="where the databases go (the temporary directory, if it is on a disk)")
     chosen = parser.parse_args(arguments)
-    unknown = set(chosen.what) - {*names, "scale", "growth", "workers", "messages"}
+    unknown = set(chosen.what) - {*names, "scale", "growth", "workers", "messages", "models"}
     if unknown:
         parser.error(f"no such workload: {', '.join(sorted(unknown))}")
     return chosen
@@ -68,6 +71,8 @@ def measured(chosen: argparse.Namespace, where: Path) -> str:
         return workers.run(where)
     if "messages" in chosen.what:
         return of_messages(chosen, where)
+    if "models" in chosen.what:
+        return of_models(chosen, where)
     wanted = [workload for workload in WORKLOADS if not chosen.what or workload.key in chosen.what]
     plan = Plan(wanted, contenders(chosen), chosen.rounds, quick=chosen.quick, lease=chosen.lease)
     if not chosen.postgres:
@@ -83,6 +88,15 @@ def of_messages(chosen: argparse.Namespace, where: Path) -> str:
         return messages.run(where, quick=chosen.quick)
     with postgres.serving(where) as server:
         return messages.run(where, quick=chosen.quick, url=server.database("messages"))
+
+
+def of_models(chosen: argparse.Namespace, where: Path) -> str:
+    from bench import models, postgres
+
+    if not chosen.postgres:
+        return models.run(where, quick=chosen.quick)
+    with postgres.serving(where) as server:
+        return models.run(where, quick=chosen.quick, url=server.database)
 
 
 def on_postgres(plan: Plan, where: Path) -> str:

@@ -17,6 +17,13 @@ EXPECTED = {
         "model calls in all: 5, tool calls: 4",
         "log lines written again by the replay: 2",
     ],
+    "four_ways.py": [
+        "outbox: press.started {'graph': 'monday-press'}",
+        "published: 24 words; a summary of 114 characters, approved by the editor",
+        "chain    complete PREPARE DONE, ASSEMBLE DONE, PUBLISH DONE",
+        "graph    complete fetch ok, count_words ok, count_words[0] ok, count_words[1] ok, summarize ok,",
+        "workflow complete ask_model completed, approval completed",
+    ],
     "idempotent_payments.py": [
         "receipt for invoice-1-0",
         "attempts: 3, payments at the bank: 1",

@@ -195,6 +195,17 @@ async def test_a_search_is_described_by_its_names() -> None:
         for value in ("", "x", "5", ">=5", '"', "x" * 1000, "x" * 1001):
             answer = await api.send("GET", "/tagged/instances", params={"search.n": value})
             assert documented.is_valid({"search.n": value}) == (answer.status_code == 200), value
+        for value, query in (
+            (["x", "y"], "search.n=x&search.n=y"),
+            (10**20, f"search.n={10**20}"),
+            (-1e20, "search.n=-1e20"),
+            ({"x": 1}, "search.n[x]=1"),
+            ({}, ""),
+        ):
+            answer = await api.send("GET", f"/tagged/instances?{query}")
+            assert documented.is_valid({"search.n": value}) == (answer.status_code == 200), query
+        assert documented.is_valid({"n": ["x", "y"]})
+        assert (await api.send("GET", "/tagged/instances?n=x&n=y")).status_code == 200
 
 
 async def test_what_most_instances_do_not_have_is_optional() -> None:

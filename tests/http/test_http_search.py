@@ -123,6 +123,23 @@ async def test_an_attribute_can_be_given_several_times(h: Harness, virtual: Api)
     assert [one["id"] for one in listed["instances"]] == ["n4", "n3", "n2"]
 
 
+async def test_a_large_number_is_the_same_however_it_is_spelt(h: Harness, virtual: Api) -> None:
+    await tag(h, virtual, a={"n": 1e20}, b={"n": -1e17}, c={"n": 2**53}, d={"n": 1e300})
+
+    for same in (
+        {"1e20": ["a"], "1" + "0" * 20: ["a"], "1" + "0" * 20 + ".0": ["a"]},
+        {"-1e17": ["b"], "-1" + "0" * 17: ["b"]},
+        {
+            "9007199254740992": ["c"],
+            "9007199254740992.0": ["c"],
+            "9007199254740993": ["c"],
+            "9007199254740993e0": ["c"],
+        },
+        {">1e19": ["d", "a"], ">1" + "0" * 19: ["d", "a"], "<=-9" + "9" * 15: ["b"]},
+    ):
+        assert {value: await found(virtual, n=value) for value in same} == same
+
+
 def values(name: str) -> list[Any]:
     value = RUNS[name]
     return value if isinstance(value, list) else [value]
@@ -136,9 +153,9 @@ def fits(op: str, value: Any, bound: Any) -> bool:
     "query",
     [
         "search.=1", "search.9=1", "search.-a=1", "search.a%20b=1", "search.%C3%A9=1", "search.a%00=1", "search.a%0A=1",
-        "search." + "k" * 65 + "=1", "search.n=" + "x" * 1001, 'search.n="' + "x" * 1001 + '"', "search.n=" + "9" * 17,
-        "search.n=>" + "9" * 5000, "search.n=-9007199254740993", "search.n=1e400", "search.n=<-1e400",
-        "search.a=1&search.9=1",
+        "search." + "k" * 65 + "=1", "search.n=" + "x" * 1001, 'search.n="' + "x" * 1001 + '"', "search.n=" + "9" * 400,
+        "search.n=>" + "9" * 5000, "search.n=1e400", "search.n=<-1e400",
+        "search.a=1&search.9=1", "search.n[x]=1", "search.n[]=1",
         "&".join(f"search.k{n}=1" for n in range(MOST_FILTERS + 1)),
     ],
     ids=lambda query: query[:25],
@@ -206,4 +223,5 @@ async def test_a_search_goes_with_a_status_and_one_workflow(h: Harness, virtual:
 async def test_a_search_of_nothing_but_other_names_is_a_list(h: Harness, virtual: Api) -> None:
     await tag(h, virtual, a={"n": 1})
 
-    assert [one["id"] for one in (await virtual.get("/tagged/instances?search=x&searchn=2&n=3"))["instances"]] == ["a"]
+    for query in ("search=x&searchn=2&n=3", "n=3&n=4&%00=&%00=&search=x&search=y"):
+        assert [one["id"] for one in (await virtual.get(f"/tagged/instances?{query}"))["instances"]] == ["a"]

@@ -472,6 +472,16 @@ async def test_a_unit_advances_once_in_a_batch(world: World) -> None:
     assert await world.results(task.run) == ["a"]
 
 
+async def test_an_older_claim_of_a_unit_does_not_spoil_the_newer_one_in_its_batch(world: World) -> None:
+    [task] = await world.graph("a", unit(1), unit(2, 1))
+    await world.store.release([task])
+    newer = (await world.take()).task
+
+    advanced = await world.advance(done(task, 2), done(newer, 2))
+
+    assert list(advanced.applied) == [False, True]
+
+
 async def test_a_unit_of_a_terminated_run_is_lost(world: World) -> None:
     [task] = await world.graph("a", unit(1), unit(2, 1))
     await world.terminate("a")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from random import Random
@@ -11,7 +11,12 @@ from typing import Any, assert_type
 from uuid import UUID
 
 from holdfast import (
+    Chain,
+    ChainTask,
+    ChainTaskKind,
+    Completed,
     Context,
+    Dead,
     Event,
     Handle,
     History,
@@ -20,11 +25,18 @@ from holdfast import (
     InstanceStatus,
     InstanceSummary,
     LogLine,
+    Outbound,
+    OutboundEvent,
+    OutboxRecord,
+    Outcome,
     Page,
     Retry,
+    RetryStep,
     Start,
     Step,
     StepTx,
+    Waiting,
+    Webhook,
     Workflow,
 )
 from holdfast.testing import Harness
@@ -159,3 +171,50 @@ async def tested() -> None:
         assert_type(await h.crash_everywhere(simple, 5), str)
         assert_type(h.now(), datetime)
         assert_type(await h.tick(), int)
+
+
+# --- chains
+
+orders = app.chain("order.process", version=2, params=Order)
+assert_type(orders, Chain)
+
+
+@orders.step("VALIDATE", max_attempts=5, lease="60 seconds")
+async def validate(task: ChainTask) -> Outcome:
+    assert_type(task.kind, ChainTaskKind)
+    assert_type(task.event, Event[Any] | None)
+    assert_type(task.outputs, Mapping[str, Any])
+    if task.attempt > 3:
+        return Dead("no", outbound=[Outbound("refused")])
+    if task.attempt > 2:
+        return RetryStep("30 seconds", "busy")
+    if task.kind is ChainTaskKind.RUN:
+        return Waiting("paid", timeout="1 hour", outbound=[Outbound("asked", {"total": 5})])
+    return Completed({"ok": True})
+
+
+@orders.step("SHIP")
+def ship_order(task: ChainTask) -> dict[str, int]:
+    return {"seq": task.step_seq}
+
+
+@app.outbox
+async def deliver(event: OutboundEvent) -> None:
+    assert_type(event.id, str)
+
+
+app.outbox(Webhook("https://example.com", "secret"), max_attempts=3)
+
+
+@app.outbox(concurrency=4)
+def deliver_plainly(event: OutboundEvent) -> None: ...
+
+
+async def with_chains(ctx: Context) -> None:
+    assert_type(await app.start(orders, Order("o-1", 5), id="o-1"), Handle[Any])
+    assert_type(await app.get(orders, "o-1"), Handle[Any])
+    run = await app.get(orders, "o-1")
+    assert_type(await run.outbox(), list[OutboxRecord])
+    assert_type(await run.redeliver(), int)
+    assert_type((await run.history()).steps[0].state, str | None)
+    assert_type(await ctx.run(orders, Order("o-1", 5)), Any)

@@ -47,13 +47,13 @@ class ChainCall:
     def wants_tx(self) -> None:
         return None
 
-    def arguments(self, _tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+    def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:  # noqa: ARG002  (it has none)
         return self.args, self.kwargs
 
     def record(self, value: Any) -> tuple[bytes, Decision]:
         decision = decide(self.key, value, self.limits)
         return decision.value if isinstance(decision, Done) else NO_VALUE, decision
 
-    def note(self, _attempt: int, _at: int) -> Fact | None:
+    def note(self, attempt: int, at: int) -> Fact | None:  # noqa: ARG002
         """That it runs is known by its claim: a START would be taken for a wait."""
         return None

@@ -41,7 +41,7 @@ class ChainProgram:
         self._plan: list[Fact] = []
         self._handlers: dict[str, Handler] = {}
 
-    def open(self, run: RunRecord, snapshot: Snapshot | None, _requests: Requests) -> ChainMachine:
+    def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests) -> ChainMachine:  # noqa: ARG002
         if snapshot is None:
             raise RuntimeError(f"the plan of {run.pid} was not read")
         return ChainMachine(self, run, snapshot)

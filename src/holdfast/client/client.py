@@ -20,6 +20,7 @@ from holdfast.client.records import (
     event_record,
     event_value,
     log_line,
+    open_steps,
     outbox_record,
     page_query,
     part_of,
@@ -29,7 +30,7 @@ from holdfast.client.records import (
 from holdfast.client.why import Reasons, waits_for_start, why
 from holdfast.core import codec
 from holdfast.core.attributes import conditions
-from holdfast.core.chains import CHAIN, native_status
+from holdfast.core.chains import native_status
 from holdfast.core.durations import Duration
 from holdfast.core.limits import Limits
 from holdfast.core.model import (
@@ -275,7 +276,6 @@ class Client:
         relations = await self._store.relations(row.run)
         before = await self._store.find(workflow, id, row.number - 1) if waits_for_start(row) else None
         steps = steps_of(row, facts, {})
-        at = current_step(row, steps)
         updated = max([row.updated_at, *(f.at for f in facts)])
         options = RunOptions.decode(row.options)
         return InstanceDescription(
@@ -291,9 +291,9 @@ class Client:
             updated_at=from_ms(updated),
             started_at=optional_from_ms(row.started_at),
             completed_at=optional_from_ms(row.completed_at),
-            current_step=at,
+            current_step=current_step(row, steps),
             why=why(
-                Reasons(row, steps if row.kind != CHAIN else [at] if at is not None else [], relations, before),
+                Reasons(row, open_steps(row, steps), relations, before),
                 to_ms(self._clock.now()),
                 known=row.workflow in self._registry.runnable(),
             ),

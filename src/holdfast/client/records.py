@@ -89,6 +89,11 @@ def current_step(row: RunRecord, steps: list[StepRecord]) -> StepRecord | None:
     return chains.current_record(steps) if row.kind == chains.CHAIN else history.current_step(steps)
 
 
+def open_steps(row: RunRecord, steps: list[StepRecord]) -> list[StepRecord]:
+    """Those that say what the run is at, or waits for."""
+    return [step for step in steps if chains.is_open(step)] if row.kind == chains.CHAIN else steps
+
+
 def outbox_record(row: OutboxRow) -> OutboxRecord:
     state = OutboxState.PENDING
     if row.delivered_at is not None or row.parked_at is not None:

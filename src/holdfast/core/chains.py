@@ -170,6 +170,11 @@ def current_record(steps: list[StepRecord]) -> StepRecord | None:
     return at if at is not None else (steps[-1] if steps else None)
 
 
+def is_open(step: StepRecord) -> bool:
+    """Whether it runs, or waits for an event or its next attempt. One that is only due says nothing."""
+    return step.state in (StepState.RUNNING, StepState.WAITING) or step.next_retry_at is not None
+
+
 def _record(run_number: int, step: ChainStep, state: StepState) -> StepRecord:
     waiting = state is StepState.WAITING
     retry_at = step.not_before if state is StepState.READY else 0

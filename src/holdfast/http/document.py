@@ -56,8 +56,8 @@ _SEARCH: Schema = {
     "In front of it may stand one of <, <=, >, >=.",
     "schema": {
         "type": "object",
-        # Without types: whatever stands in a query is text.
-        "patternProperties": {r"^search\.[a-zA-Z_][a-zA-Z0-9_.-]{0,63}$": {"maxLength": 1000}},
+        # Without types: whatever stands in a query is text. But an object would be other names, search.KEY[name].
+        "patternProperties": {r"^search\.[a-zA-Z_][a-zA-Z0-9_.-]{0,63}$": {"maxLength": 1000, "maxProperties": 0}},
         "additionalProperties": True,
     },
 }

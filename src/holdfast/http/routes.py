@@ -12,7 +12,7 @@ from datetime import timedelta
 from typing import Annotated, Any, Protocol
 
 from fastapi import Path, Query
-from pydantic import TypeAdapter
+from pydantic import BaseModel, TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -156,7 +156,7 @@ class Routes:
         self, request: Request, workflow: Name, query: Annotated[wire.ListParams, Query()]
     ) -> Response:
         """Instances of a workflow, the newest first; with ``search.KEY=VALUE`` only those with these attributes."""
-        _check_query(request)
+        _check_query(request, query)
         page = await self._client().list(
             workflow,
             status=query.status,
@@ -191,7 +191,7 @@ class Routes:
     async def _history(
         self, request: Request, workflow: str, instance_id: str, run: int | None, query: wire.RunParams
     ) -> Response:
-        _check_query(request)
+        _check_query(request, query)
         if query.logCategory is not None:  # a field that may be missing is None then
             _check_length(["query", "logCategory"], query.logCategory, self._limits.log_category)
         client = self._client()
@@ -354,10 +354,10 @@ def _check_length(path: list[str | int], text: str, most: int) -> None:
         raise answers.invalid(answers.sentence([issue]), [issue])
 
 
-def _check_query(request: Request) -> None:
-    """Of two values for one name nobody can say which was meant; of a search both are."""
-    items = request.query_params.multi_items()
-    names = Counter(name for name, _ in items if not name.startswith(_SEARCH))
+def _check_query(request: Request, query: BaseModel) -> None:
+    """Of two values for one name nobody can say which was meant. Names that mean nothing here are no matter."""
+    known = type(query).model_fields
+    names = Counter(name for name, _ in request.query_params.multi_items() if name in known)
     issues: list[wire.Issue] = [
         {"path": ["query", name], "message": "is given more than once", "type": "repeated"}
         for name, count in names.items()
@@ -396,5 +396,11 @@ def _scalar(text: str) -> Any:
     """What a value means: JSON if it is a number, a truth value or text in quotes, else the text itself."""
     if text.startswith('"') or _NUMBER.fullmatch(text) or text in ("true", "false"):
         with suppress(ValueError):
-            return json.loads(text)
+            return json.loads(text, parse_int=_whole)
     return text
+
+
+def _whole(text: str) -> int | float:
+    """A number is the same however it is spelt: digits beyond what a double has exactly are read as ``1e17`` is."""
+    number = float(text)
+    return int(number) if abs(number) <= 2**53 else number

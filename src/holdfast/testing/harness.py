@@ -149,7 +149,7 @@ class Harness:
         return self._clock.now()
 
     async def tick(self) -> int:
-        """Do what is due now, once; how many runs were moved."""
+        """Do what is due now, once; how many runs were moved, and outbound events tried."""
         await self._the_worker()._heartbeat_step()
         await self._the_worker().reap()
         claimed = await self._claim()

@@ -39,7 +39,7 @@ async def test_the_same_id_a_thousand_times_is_one_wake_up(make_app: MakeApp) ->
 
 async def test_each_event_is_one_wake_up(make_app: MakeApp) -> None:
     app = make_app()
-    chain, woken = counting(app, 100)
+    chain, _ = counting(app, 100)
     async with app:
         run = await app.start(chain)
         await asyncio.gather(*(run.send_event("tick", n) for n in range(100)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -167,7 +168,7 @@ async def test_the_pauses_grow_up_to_five_minutes(h: Harness, app: Holdfast) -> 
     taker.fails = fails
     run = await h.start(chain)
     await h.advance("50 minutes")
-    pauses = [(b - a).total_seconds() for a, b in zip(times, times[1:], strict=False)]
+    pauses = [(b - a).total_seconds() for a, b in pairwise(times)]
     for pause, least in zip(pauses, [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300], strict=True):
         assert least <= pause <= min(least * 1.2, 300) + 0.001
     assert [record.state for record in await run.outbox()] == ["parked"]
@@ -232,7 +233,7 @@ async def test_a_restart_has_events_of_its_own(h: Harness, app: Holdfast) -> Non
 async def test_options_are_checked(app: Holdfast) -> None:
     for options in ({"max_attempts": 0}, {"max_attempts": "3"}, {"concurrency": 0}, {"concurrency": True}):
         with pytest.raises(InvalidOptionError):
-            app.outbox(print, **options)  # type: ignore[call-overload]
+            app.outbox(print, **options)
     with pytest.raises(DefinitionError):
         app.outbox(5)  # type: ignore[call-overload]
     app.outbox(print)

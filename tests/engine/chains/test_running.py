@@ -118,6 +118,13 @@ async def test_what_is_said_of_it(h: Harness, orders: Any) -> None:
     assert (await run.describe()).current_step.name == "SHIP"  # type: ignore[union-attr]
 
 
+async def test_one_that_has_not_begun_says_so(h: Harness, orders: Any) -> None:
+    run = await h.start(orders, start_delay="1 hour")
+    assert (await run.describe()).why.startswith("waiting for its start at")
+    now = await h.start(orders)
+    assert (await now.describe()).why == "due, and waiting for a worker of queue 'default'"
+
+
 async def test_a_failed_chain_names_the_step_and_the_error(h: Harness, app: Holdfast) -> None:
     chain = app.chain("fails")
 

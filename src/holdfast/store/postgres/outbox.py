@@ -64,6 +64,19 @@ def _outcome(one: Delivered | Undelivered) -> Row:
 
 
 def _row(row: Row) -> OutboxRow:
-    *names, step, type_, payload, created_at, attempts, run_at, error, delivered_at, parked_at = row
-    texts, times = (unpacked(step), unpacked(type_)), (created_at, attempts, run_at)
-    return OutboxRow(*names, *texts, payload, *times, unpacked(error), delivered_at, parked_at)
+    run, n, workflow, instance_id, number, step, type_, payload, created_at, attempts, run_at, error, *ends = row
+    return OutboxRow(
+        run,
+        n,
+        workflow,
+        instance_id,
+        number,
+        unpacked(step),
+        unpacked(type_),
+        payload,
+        created_at,
+        attempts,
+        run_at,
+        unpacked(error),
+        *ends,
+    )

@@ -22,7 +22,7 @@ from holdfast.store.sqlite.tx import Row, Tx
 from holdfast.store.sqlite.units import Holder, Start, next_start, write_starts
 
 _SQL = statements("advance")
-_COMMIT = statements("commit")
+_WRITES = _SQL | {name: statements("commit")[name] for name in ("fact", "log", "started")}
 _OPENED = (TaskKind.RESUME, TaskKind.RESUME.bucket)
 _WAITS = (TaskKind.RETRY, TaskKind.RETRY.bucket)
 
@@ -94,7 +94,7 @@ class _Taking:
 
     def __init__(self, tx: Tx, claimant: Claimant, room: int) -> None:
         self._tx = tx
-        self._room = room
+        self._room = max(room, 0)
         self._holder = Holder(claimant.owner, tx.now + claimant.lease_ms)
         self.taken: list[TaskRef] = []
         self.due = False
@@ -150,7 +150,7 @@ class _Step:
 
     def add(self, advances: Sequence[Advance]) -> list[bool]:
         holds = _holds(self._tx, advances)
-        return [self._add(one, holds.pop(one.task[:2], None)) for one in advances]
+        return [self._add(one, holds) for one in advances]
 
     def write(self) -> None:
         self._write("fact")
@@ -168,7 +168,7 @@ class _Step:
 
     def _write(self, name: str) -> None:
         if (rows := self._rows.get(name)) is not None:
-            self._tx.connection.executemany(_SQL.get(name) or _COMMIT[name], rows)
+            self._tx.connection.executemany(_WRITES[name], rows)
 
     def _write_results(self) -> None:
         """Of each that is new, the run itself misses one less."""
@@ -176,10 +176,12 @@ class _Step:
             new = self._tx.connection.executemany(_SQL["result"], self._results).fetchall()
             self._opens.update((run, 0) for (run,) in new)
 
-    def _add(self, one: Advance, hold: _Hold | None) -> bool:
-        """Whether the fence holds. Who is asked twice has nothing to say any more: its task went, or was given back."""
+    def _add(self, one: Advance, holds: dict[Unit, _Hold]) -> bool:
+        """Whether the fence holds. It does so once: the task goes by this, or is given back."""
+        hold = holds.get(one.task[:2])
         if hold is None or hold.owner != one.task.owner or hold.epoch != one.task.epoch:
             return False
+        del holds[one.task[:2]]
         if hold.paused:
             self._asleep.add(one.task.run)
         if hold.signal & Signal.PAUSE:

@@ -167,7 +167,7 @@ BEGIN
                CASE WHEN u.taken THEN 1 ELSE 0 END, 0, false, 0, '', u.missing, u.key
           FROM unnest(p_parts.u_of, p_parts.u_unit, p_parts.u_key, p_parts.u_missing, p_parts.u_taken)
                AS u (o, unit, key, missing, taken)
-          JOIN {schema}.holdfast_task AS t ON t.run = v_id[u.o] AND t.unit = 0
+         CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_task WHERE run = v_id[u.o] AND unit = 0 OFFSET 0) AS t
         RETURNING owner, run_at
     )
     SELECT count(*) FILTER (WHERE owner IS NULL AND run_at IS NOT NULL) INTO v_free FROM tasks;

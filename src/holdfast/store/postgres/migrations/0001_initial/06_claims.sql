@@ -156,7 +156,8 @@ BEGIN
         SELECT p_now, NULL::bigint, false, t.unit, t.epoch, t.kind, a.lost, m.mail_n, m.mail_type, m.mail_payload,
                m.mail_at, m.mail_sender, m.mail_ask, m.mail_last, rec
           FROM unnest(p_runs, p_units, p_lost) WITH ORDINALITY AS a (run, unit, lost, ord)
-          JOIN {schema}.holdfast_task AS t ON t.run = a.run AND t.unit = a.unit
+         CROSS JOIN LATERAL (
+               SELECT * FROM {schema}.holdfast_task WHERE run = a.run AND unit = a.unit OFFSET 0) AS t
           JOIN {schema}.holdfast_record AS rec ON rec.run = a.run
           LEFT JOIN LATERAL {schema}.holdfast_mailbag(a.run, 0) AS m ON a.unit = 0
          ORDER BY a.ord;
@@ -179,7 +180,8 @@ BEGIN
     INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts)
     SELECT t.run, 1, t.key, t.epoch, 'node', s.at, s.at, true, v_value, 0
       FROM unnest(p_runs, p_units) AS a (run, unit)
-      JOIN {schema}.holdfast_task AS t ON t.run = a.run AND t.unit = a.unit
+     CROSS JOIN LATERAL (
+           SELECT * FROM {schema}.holdfast_task WHERE run = a.run AND unit = a.unit OFFSET 0) AS t
      CROSS JOIN LATERAL (
            SELECT CASE WHEN t.epoch = 1 THEN p_now ELSE greatest(p_now, 1 + (
                SELECT f.at FROM {schema}.holdfast_fact AS f

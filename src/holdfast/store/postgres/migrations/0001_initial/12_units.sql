@@ -163,7 +163,8 @@ BEGIN
                               WHERE f.run = t.run AND f.state = 1 AND f.key = u.key), 0),
                    0, false, 0, '', u.missing, u.key
               FROM unnest(p_u_of, p_u_unit, p_u_key, p_u_missing) AS u (o, unit, key, missing)
-              JOIN {schema}.holdfast_task AS t ON t.run = p_a_run[u.o] AND t.unit = 0
+             CROSS JOIN LATERAL (
+                   SELECT * FROM {schema}.holdfast_task WHERE run = p_a_run[u.o] AND unit = 0 OFFSET 0) AS t
              WHERE v_done[u.o] = 1
             ON CONFLICT (run, unit) DO NOTHING
             RETURNING run, unit, run_at
@@ -249,7 +250,8 @@ BEGIN
               FROM (SELECT a.run, a.unit, sum(a.by)::bigint AS by
                       FROM unnest(p_run, p_unit, p_by) AS a (run, unit, by)
                      WHERE a.run IS NOT NULL GROUP BY a.run, a.unit) AS o
-              JOIN {schema}.holdfast_task AS t ON t.run = o.run AND t.unit = o.unit
+             CROSS JOIN LATERAL (
+                   SELECT * FROM {schema}.holdfast_task WHERE run = o.run AND unit = o.unit OFFSET 0) AS t
              CROSS JOIN LATERAL (
                    SELECT t.owner IS NULL AND t.missing <= o.by AND (t.run_at <= p_now) IS NOT TRUE
                           AND o.run <> ALL (p_paused)) AS d (due)) AS x;
@@ -327,12 +329,14 @@ BEGIN
                lost = CASE WHEN l.due THEN false ELSE t.lost END,
                epoch = CASE WHEN l.due THEN t.epoch + 1 ELSE t.epoch END,
                claimed_by = CASE WHEN l.due THEN p_token ELSE t.claimed_by END
-          FROM (SELECT l.run, greatest(x.missing - l.by, 0) AS missing,
+          FROM (SELECT l.run, x.unit, greatest(x.missing - l.by, 0) AS missing,
                        x.owner IS NULL AND l.run <> ALL (p_paused)
                        AND CASE WHEN l.back THEN x.missing <= l.by OR l.called OR x.run_at <= p_now
                                 ELSE x.missing <= l.by AND (x.run_at <= p_now) IS NOT TRUE END AS due
-                  FROM less AS l JOIN {schema}.holdfast_task AS x ON x.run = l.run AND x.unit = 0) AS l
-         WHERE t.run = l.run AND t.unit = 0
+                  FROM less AS l
+                 CROSS JOIN LATERAL (
+                       SELECT * FROM {schema}.holdfast_task WHERE run = l.run AND unit = 0 OFFSET 0) AS x) AS l
+         WHERE t.run = l.run AND t.unit = l.unit
         RETURNING t.run, t.epoch, l.due
     )
     SELECT coalesce(array_agg(run), '{}'), coalesce(array_agg(0), '{}'), coalesce(array_agg(epoch), '{}'), false
