@@ -52,14 +52,10 @@ press.node(run=summarize, after=[fetch], input=lambda fetch: " ".join(fetch).str
 
 
 @press.node(after=[count_words, "summarize"])
-async def assemble(count_words: list[int], summarize: str) -> str:
-    return f"{sum(count_words)} words; {summarize}"
-
-
-@press.node(after=[assemble])
-async def tell_the_chain(params: dict[str, Any], assemble: str) -> None:
+async def filed(params: dict[str, Any], count_words: list[int], summarize: str) -> None:
     chain = await app.get(release, params["chain"])
-    await chain.send_event("assembled", assemble, id="assembled")  # twice is once
+    text = f"{sum(count_words)} words; {summarize}"
+    await chain.send_event("assembled", text, id="assembled")  # twice is once
 
 
 # --- a chain, one step of which waits for that graph

@@ -21,7 +21,7 @@ EXPECTED = {
         "outbox: press.started {'graph': 'monday-press'}",
         "published: 24 words; a summary of 114 characters, approved by the editor",
         "chain    complete PREPARE DONE, ASSEMBLE DONE, PUBLISH DONE",
-        "graph    complete fetch ok, count_words ok, count_words[0] ok, count_words[1] ok, summarize ok,",
+        "graph    complete fetch ok, count_words ok, count_words[0] ok, count_words[1] ok, summarize ok, filed ok",
         "workflow complete ask_model completed, approval completed",
     ],
     "idempotent_payments.py": [
