@@ -1,0 +1,198 @@
+"""Units of one run, advanced by many at once: each is done once, nothing stays behind, and locks are taken in one order."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator
+
+import asyncpg
+import pytest
+
+from holdfast.core.model import Status
+from holdfast.ports import SystemRandomness
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.protocol import (
+    Advance,
+    Delivered,
+    FactState,
+    Finish,
+    GiveBack,
+    NewRun,
+    NewUnit,
+    Opening,
+    Outbound,
+    TaskRef,
+    Verdict,
+)
+from store.world import FLOW, FakeClock, World, done, result, turn
+
+LAYERS, WIDTH = 10, 20
+UNITS = LAYERS * WIDTH
+DEADLOCKS = "SELECT deadlocks FROM pg_stat_database WHERE datname = current_database()"
+
+
+@pytest.fixture
+async def worlds(url: str, clock: FakeClock) -> AsyncIterator[list[World]]:
+    """Four stores on one database."""
+    stores = [PostgresStore(url, clock=clock, random=SystemRandomness()) for _ in range(4)]
+    for store in stores:
+        await store.open()
+    yield [World(store, clock, numbered=True) for store in stores]
+    for store in stores:
+        await store.close()
+
+
+def layered() -> list[NewUnit]:
+    """Each unit waits for all of the layer before."""
+    return [NewUnit(n + 1, f"u{n + 1}", WIDTH if n >= WIDTH else 0) for n in range(UNITS)]
+
+
+def finished(task: TaskRef) -> Advance:
+    after = ((task.unit - 1) // WIDTH + 1) * WIDTH
+    opens = [Opening(n + 1) for n in range(after, after + WIDTH)] if after < UNITS else []
+    return Advance(task, results=[result(f"u{task.unit}", kind="node", seq=None)], opens=opens)
+
+
+async def test_units_of_one_run_are_all_done_and_each_once(worlds: list[World], other: asyncpg.Connection) -> None:
+    run = (await worlds[0].start("a", kind="graph", units=layered())).run
+    chance = random.Random(7)
+    taken: Counter[int] = Counter()
+    itself: list[TaskRef] = []
+
+    async def work(world: World, owner: str) -> None:
+        mine: list[TaskRef] = []
+        while not itself:
+            mine += [claim.task for claim in (await world.claim(owner, limit=3)).claims]
+            batch, mine = mine[:5], mine[5:]
+            answer = await world.advance(*map(finished, batch), owner=owner, room=chance.randrange(4))
+            assert all(answer.applied)
+            taken.update(task.unit for task in batch)
+            itself.extend(task for task in answer.taken if task.unit == 0)
+            mine += [task for task in answer.taken if task.unit]
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(*(work(world, f"w{n}") for n, world in enumerate(worlds * 2)))
+
+    assert taken == dict.fromkeys(range(1, UNITS + 1), 1)
+    assert [task.unit for task in itself] == [0]
+    assert len(await worlds[0].results(run)) == UNITS
+    assert sorted(await worlds[0].starts(run)) == sorted((f"u{n}", 1) for n in range(1, UNITS + 1))
+    assert await other.fetchval(DEADLOCKS) == 0
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_pauses_losses_and_strangers_leave_no_unit_behind(
+    worlds: list[World], other: asyncpg.Connection, clock: FakeClock, seed: int
+) -> None:
+    """Workers drop what they hold, others reap it, people pause and resume: the last one still finishes the run."""
+    run = (await worlds[0].start("a", kind="graph", units=layered(), delay_ms=1)).run
+    clock.advance(1)
+    chance = random.Random(seed)
+    written: Counter[int] = Counter()
+    ended: list[TaskRef] = []
+
+    async def give_back_or_end(world: World, task: TaskRef) -> None:
+        if len(await world.results(run)) < UNITS:
+            await world.advance(Advance(task, then=GiveBack(), seen=10**6), owner=task.owner)
+        elif (await world.finish(task)).verdict is Verdict.APPLIED:
+            ended.append(task)
+
+    async def work(world: World, owner: str) -> None:
+        while not ended:
+            tasks = [claim.task for claim in (await world.claim(owner, limit=9)).claims]
+            while tasks:
+                batch = [finished(task) for task in tasks if task.unit and chance.random() > 0.1]  # or it is lost
+                answer = await world.advance(*batch, owner=owner, room=chance.randrange(9))
+                written.update(one.task.unit for one, applied in zip(batch, answer.applied, strict=True) if applied)
+                for task in tasks:
+                    if task.unit == 0:
+                        await give_back_or_end(world, task)
+                tasks = list(answer.taken) if chance.random() > 0.1 else []
+
+    async def disturb() -> None:
+        while not ended:
+            world = chance.choice(worlds)
+            await world.store.pause(FLOW, "a")
+            clock.advance(2_000)
+            await world.store.reap(99)
+            held = [TaskRef(one.run, one.unit, "w1", one.epoch) for one in await world.store.heartbeat("w1", 1)]
+            await world.store.release(held[:3])
+            await world.store.resume(FLOW, "a")
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(90):
+        await asyncio.gather(disturb(), *(work(world, f"w{n}") for n, world in enumerate(worlds)))
+
+    assert (await worlds[0].find("a")).status is Status.COMPLETE
+    assert written == dict.fromkeys(range(1, UNITS + 1), 1)
+    assert await other.fetchval("SELECT count(*) FROM holdfast.holdfast_task") == 0
+    assert await other.fetchval(DEADLOCKS) == 0
+
+
+async def test_a_claim_that_takes_a_unit_at_its_time_and_one_that_opens_it_take_it_once(worlds: list[World]) -> None:
+    """It waits for another one, but not for ever."""
+    for n in range(30):
+        first, second = await worlds[0].graph(f"r{n}", NewUnit(1, "a"), NewUnit(2, "b"))
+        later = await worlds[0].now() + 10
+        await worlds[0].advance(Advance(second, then=GiveBack(later, missing=1)))
+        worlds[0].clock.advance(10)
+
+        found, answer = await asyncio.gather(worlds[1].claim(), worlds[2].advance(done(first, 2), room=5))
+
+        taken = [claim.task for claim in found.claims] + list(answer.taken)
+        assert taken == [TaskRef(first.run, 2, "w1", 2)]
+        assert await worlds[0].starts(first.run) == [("a", 1), ("b", 1), ("b", 2)]
+        await worlds[0].terminate(f"r{n}")
+
+
+async def test_a_batch_is_one_statement_and_one_notification(worlds: list[World], other: asyncpg.Connection) -> None:
+    heard: list[object] = []
+    await other.add_listener("holdfast_holdfast", lambda *said: heard.append(said[2]))
+    tasks = [task for n in range(40) for task in await worlds[0].graph(f"r{n}", NewUnit(1, "a"), NewUnit(2, "b", 1))]
+    await other.execute("SELECT 1")
+    heard.clear()
+    before = await other.fetchval("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+
+    answer = await worlds[0].advance(*(done(task, 2) for task in tasks), room=20)
+
+    after = await other.fetchval("SELECT pg_snapshot_xmax(pg_current_snapshot())::text::bigint")
+    assert (len(answer.taken), answer.due) == (20, True)
+    assert after - before == 1
+    assert len(heard) == 1
+
+
+async def test_what_is_put_into_an_outbox_while_its_last_event_is_settled_is_delivered(worlds: list[World]) -> None:
+    tasks = [await worlds[0].begin(f"r{n}") for n in range(20)]
+    delivered: Counter[tuple[int, int]] = Counter()
+
+    async def say() -> None:
+        for n in range(10):
+            await worlds[0].store.commit([turn(task, outbox=[Outbound(f"{n}", None, "s")]) for task in tasks])
+
+    async def deliver(world: World, owner: str) -> None:
+        while delivered.total() < 200:
+            rows = (await world.store.outbox_claim(owner, 10**6, 7)).rows
+            assert await world.store.outbox_settle(owner, [Delivered(row.run, row.n) for row in rows]) == len(rows)
+            delivered.update((row.run, row.n) for row in rows)
+
+    async with asyncio.timeout(60):
+        await asyncio.gather(say(), *(deliver(world, f"w{n}") for n, world in enumerate(worlds[1:])))
+
+    assert delivered == dict.fromkeys([(task.run, n) for task in tasks for n in range(1, 11)], 1)
+    claim = await worlds[0].store.outbox_claim("w", 1, 1)
+    assert (claim.rows, claim.next_due) == ([], None)
+
+
+async def test_a_graph_of_many_units_is_made_by_one_statement(worlds: list[World], other: asyncpg.Connection) -> None:
+    units = [NewUnit(n, f"u{n}", n % 2) for n in range(1, 5_001)]
+
+    [made] = await worlds[0].store.create([NewRun(FLOW, "a", units=units, owner="w1", lease_ms=1000, room=10)])
+
+    assert list(made.units) == list(range(2, 22, 2))
+    assert await other.fetchval("SELECT count(*) FROM holdfast.holdfast_task WHERE run = $1", made.run.run) == 5_001
+    assert len(await worlds[0].store.facts(made.run.run, FactState.START)) == 10
+    assert (await worlds[0].commit(TaskRef(made.run.run, 0, "w1", 1), then=Finish(Status.COMPLETE))).verdict is (
+        Verdict.LOST
+    )
