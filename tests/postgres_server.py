@@ -20,6 +20,7 @@ from collections import deque
 from functools import cache
 from itertools import count
 from pathlib import Path
+from typing import ClassVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
@@ -127,10 +128,14 @@ def server() -> Server | Given:
     return started
 
 
-def new_database(*, keep: bool = False) -> str:
-    """The URL of an empty database. Unless it is kept, it goes a while after: hundreds of them fill a disk."""
+def new_database(*, keep: bool = False, migrated: bool = False) -> str:
+    """The URL of an empty database. Unless it is kept, it goes a while after: hundreds of them fill a disk.
+
+    ``migrated``: it has the engine's schema, as the first store that is opened on it would make it.
+    """
     name = f"test_{os.getpid()}_{next(_numbers)}"
-    in_a_thread_of_its_own(execute(server().url(), f"CREATE DATABASE {name}"))
+    template = f" TEMPLATE {_migrated()}" if migrated else ""
+    in_a_thread_of_its_own(execute(server().url(), f"CREATE DATABASE {name}{template}"))
     if _IS_URL:
         atexit.register(lambda: asyncio.run(_drop(name)))
     if not keep:
@@ -140,14 +145,76 @@ def new_database(*, keep: bool = False) -> str:
     return server().url(name)
 
 
+@cache
+def _migrated() -> str:
+    """The name of a database with the engine's schema, and nobody in it."""
+    from holdfast.ports import SystemRandomness
+    from holdfast.store.postgres import PostgresStore
+
+    url = new_database(keep=True)
+
+    async def migrate() -> None:
+        store = PostgresStore(url, random=SystemRandomness())
+        await store.open()
+        await store.close()
+
+    in_a_thread_of_its_own(migrate())
+    return urlsplit(url).path[1:]
+
+
 async def _drop(name: str) -> None:
     await execute(server().url(), f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
 
 
-@cache
-def database_of(folder: Path) -> str:
-    """The same one for the same folder, which is a test's own."""
-    return new_database()
+class CleanDatabases:
+    """Databases for stores to open, used again: the engine's schema, once made, is emptied, the rest is dropped.
+
+    One is the same for the same folder, which is a test's own, until it is given back.
+    """
+
+    _free: ClassVar[list[str]] = []
+    _taken: ClassVar[dict[Path, str]] = {}
+
+    @classmethod
+    def of(cls, folder: Path) -> str:
+        if folder not in cls._taken:
+            if cls._free:
+                cls._taken[folder] = cls._free.pop()
+                in_a_thread_of_its_own(_clean(cls._taken[folder]))
+            else:
+                cls._taken[folder] = new_database(keep=True)
+        return cls._taken[folder]
+
+    @classmethod
+    def forget(cls) -> None:
+        """The next one is new."""
+        for url in cls._free:
+            _passing.append(urlsplit(url).path[1:])
+        cls._free.clear()
+
+    @classmethod
+    def give_back(cls, folder: Path) -> None:
+        if folder in cls._taken:
+            cls._free.append(cls._taken.pop(folder))
+
+
+async def _clean(url: str) -> None:
+    """Whoever is still in it is cut off, as with a database that is dropped."""
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+        )
+        tables = await connection.fetch(
+            "SELECT schemaname, quote_ident(schemaname) || '.' || quote_ident(tablename) AS name FROM pg_tables"
+            " WHERE schemaname IN ('public', 'holdfast') AND tablename <> 'holdfast_meta'"
+        )
+        empty = {"public": "DROP TABLE {} CASCADE", "holdfast": "DELETE FROM {}"}
+        if tables:
+            await connection.execute("; ".join(empty[row["schemaname"]].format(row["name"]) for row in tables))
+    finally:
+        await connection.close()
 
 
 async def execute(url: str, sql: str) -> None:

@@ -44,9 +44,11 @@ class Size:
     """By how many seconds the clock of the first worker is wrong."""
     calm: float = 60
     """How long that may take."""
+    pause: float = 4
+    """The longest before an event is sent."""
 
 
-SHORT = Size(copies=24, faults=24, seconds=16)
+SHORT = Size(copies=18, faults=18, seconds=12)
 LONG = Size(copies=200, faults=240, seconds=240, calm=120)
 
 
@@ -201,7 +203,7 @@ class Storm:
         pause = self.size.seconds / len(mine)
         async with connected(app), asyncio.TaskGroup() as group:
             for planned in mine:
-                group.create_task(self._one(app, planned, [rng.uniform(0, 4) for _ in planned.events]))
+                group.create_task(self._one(app, planned, [rng.uniform(0, self.size.pause) for _ in planned.events]))
                 await asyncio.sleep(pause)
 
     async def _one(self, app: Holdfast, planned: Planned, pauses: Sequence[float]) -> None:

@@ -12,14 +12,14 @@ from .storm import Size, Storm
 
 @pytest.mark.parametrize("clock_off", [3600, -3600])
 async def test_timers_and_deadlines_come_when_they_are_due(server: Server, tmp_path: Path, clock_off: float) -> None:
-    size = Size(copies=3, seconds=2, workers=1, clock_off=clock_off, calm=20)
+    size = Size(copies=3, seconds=2, workers=1, clock_off=clock_off, calm=20, pause=1)
     await Storm(server, tmp_path, size, faults=[]).run()
 
 
 @pytest.mark.parametrize("clock_off", [3600, -3600])
 async def test_nobody_loses_a_lease_that_is_good(server: Server, tmp_path: Path, clock_off: float) -> None:
     """One clock is wrong, the other is right, and each looks for leases that have run out."""
-    size = Size(copies=4, seconds=3, workers=2, clock_off=clock_off, calm=20)
+    size = Size(copies=4, seconds=3, workers=2, clock_off=clock_off, calm=20, pause=1)
     storm = Storm(server, tmp_path, size, faults=[])
     await storm.run()
     assert not [line for line in storm.said().splitlines() if "died or stalled" in line]

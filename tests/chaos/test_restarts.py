@@ -23,7 +23,7 @@ SEQUENCE, EVENTS, TRANSFER = BY_WORKFLOW["sequence"], BY_WORKFLOW["events"], BY_
 @pytest.mark.parametrize("kind", [Kind.FAST, Kind.IMMEDIATE, Kind.CRASH])
 async def test_workers_finish_after_a_restart(server: Server, tmp_path: Path, kind: Kind) -> None:
     faults = [Fault(at, kind, victim=0, seconds=0.3) for at in (0.7, 1.4)]
-    storm = Storm(server, tmp_path, Size(copies=6, seconds=2.5, workers=2, calm=30), faults)
+    storm = Storm(server, tmp_path, Size(copies=6, seconds=2.5, workers=2, calm=30, pause=1.5), faults)
     await storm.run()
     assert storm.injected == {kind.value: 2}
 

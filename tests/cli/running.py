@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
-HOLDFAST = Path(sys.executable).parent / "holdfast"
+from . import forking
+
+HOLDFAST = forking.HOLDFAST
 _CLEAN = {
     name: value
     for name, value in os.environ.items()
@@ -21,10 +22,24 @@ def clean_environment(**variables: str) -> dict[str, str]:
 
 
 def holdfast(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
+    return run_to_its_end(arguments, cwd, clean_environment(**env), forked=_can_be_forked(arguments, env))
+
+
+def _can_be_forked(arguments: tuple[str, ...], env: dict[str, str]) -> bool:
+    """Not those that start workers or import a user's app, nor where a variable may concern Python itself."""
+    short = bool(arguments) and arguments[0] in ("instances", "workflows", "migrate")
+    return short and all(name.startswith("HOLDFAST_") for name in env)
+
+
+def run_to_its_end(
+    arguments: tuple[str, ...], cwd: Path | None, env: dict[str, str], *, forked: bool
+) -> subprocess.CompletedProcess[str]:
+    if forked:
+        return forking.run(arguments, cwd, env)
     return subprocess.run(
         [str(HOLDFAST), *arguments],
         cwd=cwd,
-        env=clean_environment(**env),
+        env=env,
         capture_output=True,
         text=True,
         timeout=60,

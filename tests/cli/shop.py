@@ -8,7 +8,6 @@ import re
 import signal
 import sqlite3
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing, suppress
@@ -17,7 +16,7 @@ from typing import Any
 
 from holdfast import Holdfast
 
-HOLDFAST = Path(sys.executable).parent / "holdfast"
+from .running import HOLDFAST, run_to_its_end
 
 APP = '''
 """Steps leave a mark when they begin, and wait for the test's word."""
@@ -157,15 +156,7 @@ class Shop:
     def holdfast(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """A command that ends by itself."""
         clean = {name: value for name, value in os.environ.items() if name != "HOLDFAST_DATABASE_URL"}
-        return subprocess.run(
-            [str(HOLDFAST), *arguments],
-            cwd=self.folder,
-            env=clean | env,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
+        return run_to_its_end(arguments, self.folder, clean | env, forked=arguments[0] == "migrate")
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Holdfast]:

@@ -1,6 +1,8 @@
 """An app on each kind of database, and a harness that runs it in virtual time.
 
-What is tested here is the engine, so every test that takes ``app``, ``make_app`` or ``h`` runs on both.
+What is tested here is the engine, so every test that takes ``make_app`` or ``h`` runs on both. Those marked
+``above_the_store`` are about what a store has no part in (arguments that are refused, channels, replay) or are one of
+several about the same doing of it; they run on SQLite.
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ class MakeApp(Protocol):
     def __call__(self, **options: Any) -> Holdfast: ...
 
 
-@pytest.fixture(params=["sqlite", "postgres"])
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "database" in metafunc.fixturenames:
+        above = metafunc.definition.get_closest_marker("above_the_store") is not None
+        metafunc.parametrize("database", ["sqlite"] if above else ["sqlite", "postgres"], indirect=True)
+
+
+@pytest.fixture
 def database(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
@@ -51,6 +59,8 @@ def app() -> Holdfast:
 
 @pytest.fixture
 async def h(app: Holdfast, database: str) -> AsyncIterator[Harness]:
-    stores = HarnessStores() if database == "postgres" else None
-    async with Harness(app, seed=7, store=stores) as harness:
+    async with (
+        HarnessStores() as stores,
+        Harness(app, seed=7, store=stores if database == "postgres" else None) as harness,
+    ):
         yield harness

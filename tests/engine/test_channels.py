@@ -12,6 +12,8 @@ from holdfast.testing import Harness
 
 from .driving import finish, replayed
 
+pytestmark = pytest.mark.above_the_store
+
 
 async def test_workers_of_a_run_share_its_work_over_channels(app: Holdfast, h: Harness) -> None:
     @app.step

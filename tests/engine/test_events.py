@@ -130,6 +130,7 @@ async def test_the_range_of_timeouts_includes_its_ends(h: Harness, waiter: Any, 
     assert await run.result() == ["timeout", "WAIT_FOR_EVENT_TIMEOUT"]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("timeout", ["999 ms", "0s", "366 days", "-1s", "whenever"])
 async def test_timeouts_outside_the_range_are_refused(h: Harness, waiter: Any, timeout: str) -> None:
     with pytest.raises(RunFailedError) as caught:
@@ -257,6 +258,7 @@ async def test_a_run_that_does_not_exist_takes_no_events(h: Harness, waiter: Any
     assert caught.value.code == "INSTANCE_NOT_FOUND"
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("bad", ["", "with space", "-dash", "x" * 101, "é", None, 5])
 async def test_event_types_are_checked_on_both_sides(app: Holdfast, h: Harness, waiter: Any, bad: Any) -> None:
     run = await h.start(waiter, "1 hour")
@@ -272,6 +274,7 @@ async def test_event_types_are_checked_on_both_sides(app: Holdfast, h: Harness, 
     assert caught.value.error.name == "InvalidEventTypeError"
 
 
+@pytest.mark.above_the_store
 async def test_event_ids_are_checked(h: Harness, waiter: Any) -> None:
     run = await h.start(waiter, "1 hour")
     for bad in ("", "x" * 201, 5):
@@ -279,6 +282,7 @@ async def test_event_ids_are_checked(h: Harness, waiter: Any) -> None:
             await run.send_event("approval", id=bad)  # type: ignore[arg-type]
 
 
+@pytest.mark.above_the_store
 async def test_a_payload_is_decoded_to_its_type_live_and_on_replay(app: Holdfast, h: Harness) -> None:
     seen: list[Any] = []
 
@@ -297,6 +301,7 @@ async def test_a_payload_is_decoded_to_its_type_live_and_on_replay(app: Holdfast
     assert seen == [Approval("ann", 3)] * 2
 
 
+@pytest.mark.above_the_store
 async def test_the_same_wait_again_returns_the_same_event(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:

@@ -56,6 +56,7 @@ async def test_lines_can_be_read_by_level_and_category(app: Holdfast, h: Harness
         await run.logs(level="loud")
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("category", ["system", "", "x" * 65, None])
 async def test_the_engines_category_and_bad_ones_are_refused(app: Holdfast, h: Harness, category: Any) -> None:
     @app.workflow
@@ -82,6 +83,7 @@ async def test_an_over_long_message_is_cut_at_the_limit(app: Holdfast, h: Harnes
     assert number == "4711"
 
 
+@pytest.mark.above_the_store
 async def test_data_that_cannot_be_stored_is_refused(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:

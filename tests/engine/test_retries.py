@@ -41,6 +41,7 @@ def _flow(app: Holdfast, flaky: Flaky, retry: Retry | None) -> Any:
     return flow
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     ("retry", "times"),
     [
@@ -125,6 +126,7 @@ async def test_jitter_stretches_the_delay_and_is_equal_for_equal_seeds(app: Hold
     assert len(set(gaps)) == 3
 
 
+@pytest.mark.above_the_store
 async def test_errors_named_non_retryable_end_it_at_once(app: Holdfast, h: Harness) -> None:
     flaky = Flaky(h, failures=1)
     run = await h.start(_flow(app, flaky, Retry(5, "1s", non_retryable=[OSError])))
@@ -305,6 +307,7 @@ async def test_a_real_timeout_ends_a_real_step(make_app: MakeApp) -> None:
         assert "20 ms" in await (await app.start(flow)).result(timeout=5)
 
 
+@pytest.mark.above_the_store
 async def test_retry_options_of_the_decorator_and_the_call_are_checked(app: Holdfast) -> None:
     from holdfast import InvalidDurationError, InvalidOptionError
 
@@ -316,6 +319,7 @@ async def test_retry_options_of_the_decorator_and_the_call_are_checked(app: Hold
         app.step(raises=("ValueError",))  # type: ignore[arg-type]
 
 
+@pytest.mark.above_the_store
 async def test_the_options_of_a_call_override_those_of_the_step(app: Holdfast, h: Harness) -> None:
     flaky = Flaky(h, failures=1)
 

@@ -58,17 +58,20 @@ def order(app: Holdfast, shop: Shop) -> Any:
     return order
 
 
+@pytest.mark.above_the_store
 async def test_what_goes_well_is_not_undone(h: Harness, shop: Shop, order: Any) -> None:
     assert await finish(h, order, "o-1") == "ship o-1"
     assert shop.called == ["reserve", "pay", "ship"]
 
 
+@pytest.mark.above_the_store
 async def test_the_last_is_undone_first(h: Harness, shop: Shop, order: Any) -> None:
     shop.broken = {"ship"}
     assert await finish(h, order, "o-1") == ["ship is broken"]
     assert shop.called == ["reserve", "pay", "ship", "refund", "release"]
 
 
+@pytest.mark.above_the_store
 async def test_only_what_was_done_is_undone(h: Harness, shop: Shop, order: Any) -> None:
     shop.broken = {"pay"}
     assert await finish(h, order, "o-1") == ["pay is broken"]
@@ -96,6 +99,7 @@ async def test_it_survives_every_crash(h: Harness, shop: Shop, order: Any, broke
     await h.crash_everywhere(order, "o-1")
 
 
+@pytest.mark.above_the_store
 async def test_a_cancelled_block_is_undone(app: Holdfast, h: Harness, shop: Shop) -> None:
     @app.workflow
     async def impatient(ctx: Context) -> str:
@@ -118,6 +122,7 @@ async def test_a_cancelled_block_is_undone(app: Holdfast, h: Harness, shop: Shop
     assert shop.called == ["reserve", "release"]
 
 
+@pytest.mark.above_the_store
 async def test_a_run_that_is_dropped_from_memory_undoes_nothing(app: Holdfast, h: Harness, shop: Shop) -> None:
     @app.workflow
     async def waits(ctx: Context) -> str:
@@ -135,6 +140,7 @@ async def test_a_run_that_is_dropped_from_memory_undoes_nothing(app: Holdfast, h
     assert shop.called == ["reserve"]
 
 
+@pytest.mark.above_the_store
 async def test_a_plain_function_can_undo(app: Holdfast, h: Harness) -> None:
     undone: list[int] = []
 
@@ -152,6 +158,7 @@ async def test_a_plain_function_can_undo(app: Holdfast, h: Harness) -> None:
     assert sorted(await step_keys(run)) == ["append", "append#2"]
 
 
+@pytest.mark.above_the_store
 async def test_what_cannot_be_called_is_refused(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def wrong(ctx: Context) -> str:

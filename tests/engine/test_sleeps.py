@@ -49,6 +49,7 @@ async def test_a_year_is_allowed_and_takes_milliseconds(app: Holdfast, h: Harnes
     assert time.perf_counter() - began < 1
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("too_long", [timedelta(days=365, milliseconds=1), "366 days", 365 * 86_400 + 1])
 async def test_longer_than_a_year_is_refused(app: Holdfast, h: Harness, too_long: Any) -> None:
     with pytest.raises(RunFailedError) as caught:
@@ -57,6 +58,7 @@ async def test_longer_than_a_year_is_refused(app: Holdfast, h: Harness, too_long
     assert "365 days" in caught.value.error.message
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("bad", [-1, "-1s", "soon", "", None, float("nan"), True])
 async def test_what_is_no_duration_is_refused(app: Holdfast, h: Harness, bad: Any) -> None:
     with pytest.raises(RunFailedError) as caught:
@@ -85,6 +87,7 @@ async def test_the_promised_time_stands_when_the_code_changes(app: Holdfast, h: 
     assert await run.result() == "awake"
 
 
+@pytest.mark.above_the_store
 async def test_sleep_until_takes_an_aware_time_in_any_zone(app: Holdfast, h: Harness) -> None:
     when = (h.now() + timedelta(hours=2)).astimezone(timezone(timedelta(hours=-7)))
 
@@ -109,6 +112,7 @@ async def test_sleep_until_a_past_time_is_over_at_once(app: Holdfast, h: Harness
     assert await finish(h, flow) == "at once"
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     ("when", "named"),
     [

@@ -96,6 +96,7 @@ async def test_a_batch_starts_what_is_new_and_leaves_out_the_rest(h: Harness, ec
     assert await h.app.start_many(echo, []) == []
 
 
+@pytest.mark.above_the_store
 async def test_one_bad_entry_of_a_batch_starts_nothing(h: Harness, echo: Any) -> None:
     for bad in (Start("bad id", 1), Start("x", "text"), Start("x", {1})):
         with pytest.raises((InvalidInstanceIdError, ParamsInvalidError, TypeError)):
@@ -103,6 +104,7 @@ async def test_one_bad_entry_of_a_batch_starts_nothing(h: Harness, echo: Any) ->
     assert await _count(h) == 0
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("bad", ["", "with space", "-dash", "a/b", "x" * 101, "é", "a\n", 5, b"x"])
 async def test_a_bad_id_is_refused(h: Harness, echo: Any, bad: Any) -> None:
     with pytest.raises(InvalidInstanceIdError) as caught:
@@ -111,6 +113,7 @@ async def test_a_bad_id_is_refused(h: Harness, echo: Any, bad: Any) -> None:
     assert await _count(h) == 0
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     ("option", "value", "error"),
     [
@@ -132,6 +135,7 @@ async def test_a_bad_option_is_refused_by_name(
     assert await _count(h) == 0
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("bad", ["soon", -1, "-5s", True])
 async def test_a_bad_delay_is_refused_by_name(h: Harness, echo: Any, bad: Any) -> None:
     with pytest.raises((InvalidDurationError, InvalidOptionError), match="start_delay"):
@@ -139,12 +143,14 @@ async def test_a_bad_delay_is_refused_by_name(h: Harness, echo: Any, bad: Any) -
     assert await _count(h) == 0
 
 
+@pytest.mark.above_the_store
 async def test_an_unknown_option_is_a_type_error(h: Harness, echo: Any) -> None:
     with pytest.raises(TypeError, match="colour"):
         await h.start(echo, 1, colour="red")
     assert await _count(h) == 0
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("unknown", ["nobody", 5, None, object(), lambda: None])
 async def test_an_unknown_workflow_is_refused(h: Harness, echo: Any, unknown: Any) -> None:
     for call in (h.start(unknown), h.app.get(unknown, "x"), h.app.start_many(unknown, [])):
@@ -242,6 +248,7 @@ async def test_a_list_shows_the_current_run_of_each_instance(h: Harness, echo: A
     assert item.details.status == "active"
 
 
+@pytest.mark.above_the_store
 async def test_bad_filters_are_refused(h: Harness, echo: Any) -> None:
     with pytest.raises(InvalidOptionError, match="status"):
         await h.app.list(status="happy")

@@ -106,6 +106,7 @@ async def test_the_same_name_again_returns_the_recorded_error(app: Holdfast, h: 
     assert calls == [1]
 
 
+@pytest.mark.above_the_store
 async def test_the_same_name_while_it_runs_is_refused(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
@@ -154,6 +155,7 @@ async def test_a_step_function_called_outside_a_run_just_runs(app: Holdfast) -> 
     assert await double.fn(4) == 8
 
 
+@pytest.mark.above_the_store
 async def test_a_step_may_call_another_step_function_plainly(app: Holdfast, h: Harness) -> None:
     @app.step
     async def inner(n: int) -> int:
@@ -315,6 +317,7 @@ async def test_the_late_result_of_a_cancelled_step_is_discarded(app: Holdfast, h
     assert steps["stubborn"] == ("errored", None)
 
 
+@pytest.mark.above_the_store
 async def test_a_step_call_that_is_not_awaited_is_a_system_warning(app: Holdfast, h: Harness) -> None:
     calls: list[int] = []
 
@@ -357,6 +360,7 @@ async def test_the_step_limit_ends_a_run_and_sleeps_do_not_count(make_app: MakeA
         assert caught.value.error.name == "MaxStepsExceededError"
 
 
+@pytest.mark.above_the_store
 async def test_step_names_are_checked(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, name: str) -> None:

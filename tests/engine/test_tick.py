@@ -135,6 +135,7 @@ async def test_concurrent_ticks_run_each_run_once(make_app: MakeApp) -> None:
         assert sorted(calls) == list(range(40))
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("option", ["max_instances", "max_steps"])
 @pytest.mark.parametrize("bad", [-1, "5", 1.5, True])
 async def test_bad_bounds_are_refused_by_name(app: Holdfast, h: Harness, option: str, bad: Any) -> None:

@@ -124,6 +124,7 @@ async def test_a_result_is_the_same_typed_value_live_and_on_replay(app: Holdfast
     assert type(seen[0]) is type(seen[1]) is type(value)
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("kind", [k for k in VALUES if k != "optional"])
 async def test_params_and_output_are_typed_by_their_annotations(app: Holdfast, h: Harness, kind: str) -> None:
     annotation, value = VALUES[kind]
@@ -140,6 +141,7 @@ async def test_params_and_output_are_typed_by_their_annotations(app: Holdfast, h
     assert type(result) is type(value)
 
 
+@pytest.mark.above_the_store
 async def test_functions_made_by_one_factory_keep_their_own_annotations(app: Holdfast, h: Harness) -> None:
     def maker(kind: type[Any], value: Any) -> Any:
         async def make() -> Any:
@@ -170,6 +172,7 @@ async def test_a_result_without_an_annotation_is_plain_json_live_too(app: Holdfa
     assert seen == [[{"id": "o", "total": 1, "tags": []}, "red", "1.0"]]
 
 
+@pytest.mark.above_the_store
 async def test_changing_a_live_result_does_not_change_what_is_recorded(app: Holdfast, h: Harness) -> None:
     kept = {"n": 1}
 
@@ -183,6 +186,7 @@ async def test_changing_a_live_result_does_not_change_what_is_recorded(app: Hold
     assert await finish(h, flow) == [{"n": 99}, {"n": 1}]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("kind", REFUSED)
 async def test_a_result_that_cannot_be_stored_is_refused_at_once(app: Holdfast, h: Harness, kind: str) -> None:
     value, named = REFUSED[kind]
@@ -206,6 +210,7 @@ async def test_a_result_that_cannot_be_stored_is_refused_at_once(app: Holdfast, 
     assert calls == [1]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("kind", REFUSED)
 async def test_params_and_payloads_that_cannot_be_stored_are_refused_at_once(
     app: Holdfast, h: Harness, kind: str
@@ -225,6 +230,7 @@ async def test_params_and_payloads_that_cannot_be_stored_are_refused_at_once(
     assert (await run.history()).events == []
 
 
+@pytest.mark.above_the_store
 async def test_an_output_that_cannot_be_stored_fails_the_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> Any:
@@ -317,6 +323,7 @@ async def test_wild_text_in_errors_survives(app: Holdfast, h: Harness) -> None:
     assert error.message == WILD_TEXT
 
 
+@pytest.mark.above_the_store
 async def test_params_that_do_not_fit_the_annotation_start_nothing(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, order: Order) -> None: ...
@@ -328,6 +335,7 @@ async def test_params_that_do_not_fit_the_annotation_start_nothing(app: Holdfast
     assert (await h.app.list()).items == []
 
 
+@pytest.mark.above_the_store
 async def test_a_workflow_without_input_refuses_one_and_a_default_may_stand_in(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def none(ctx: Context) -> None: ...
@@ -342,6 +350,7 @@ async def test_a_workflow_without_input_refuses_one_and_a_default_may_stand_in(a
     assert await finish(h, default, 6) == 6
 
 
+@pytest.mark.above_the_store
 async def test_a_result_that_does_not_fit_its_own_annotation_fails_at_once(app: Holdfast, h: Harness) -> None:
     async def liar() -> int:
         return "not a number"  # type: ignore[return-value]

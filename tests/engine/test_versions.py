@@ -112,6 +112,7 @@ async def test_it_survives_every_crash(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(versioned(app, 1, 2)) == [2, 2]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     "arguments",
     [("", 1, 2), (None, 1, 2), ("x" * 300, 1, 2), ("a", 2, 1), ("a", "1", 2), ("a", 1, True), ("a", 1, 2**40)],

@@ -1,6 +1,7 @@
 """The shop, open with a worker, and a client that speaks to it in the same process.
 
-Modules that test what a store has a part in run on every store; those with ``EVERY_STORE = True`` say so.
+Modules that test what a store has a part in run on every store; those with ``EVERY_STORE = True`` say so. Tests in them
+of what is refused before a store is asked are marked ``above_the_store``.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from postgres_harness import CleanSchemas, HarnessStores
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if getattr(metafunc.module, "EVERY_STORE", False) and "database" in metafunc.fixturenames:
+    above = metafunc.definition.get_closest_marker("above_the_store") is not None
+    if getattr(metafunc.module, "EVERY_STORE", False) and "database" in metafunc.fixturenames and not above:
         metafunc.parametrize("database", ["sqlite", "postgres"], indirect=True)
 
 
@@ -55,8 +57,10 @@ async def api(shop: tuple[Holdfast, Gates]) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def h(shop: tuple[Holdfast, Gates], database: str) -> AsyncIterator[Harness]:
-    stores = HarnessStores() if database == "postgres" else None
-    async with Harness(shop[0], seed=7, store=stores) as harness:
+    async with (
+        HarnessStores() as stores,
+        Harness(shop[0], seed=7, store=stores if database == "postgres" else None) as harness,
+    ):
         yield harness
 
 

@@ -44,6 +44,7 @@ async def test_the_reason_reaches_the_code_which_may_clean_up(
     assert steps[1]["result"] == [reason]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     "body",
     [
@@ -66,6 +67,7 @@ async def test_a_wrong_body_is_refused_and_nothing_is_cancelled(h: Harness, virt
     assert (await virtual.get("/tidy/instances/t/history"))["events"] == []
 
 
+@pytest.mark.above_the_store
 async def test_a_body_of_another_kind_or_size_is_refused(api: Api) -> None:
     await api.create("waiter", id="w")
     path, form = "/waiter/instances/w/cancel", {"content-type": "text/plain"}

@@ -89,8 +89,10 @@ def make_failing() -> Holdfast:
 
 @pytest.fixture
 async def h(database: str) -> AsyncIterator[Harness]:
-    stores = HarnessStores() if database == "postgres" else None
-    async with Harness(make_failing(), store=stores) as harness:
+    async with (
+        HarnessStores() as stores,
+        Harness(make_failing(), store=stores if database == "postgres" else None) as harness,
+    ):
         yield harness
 
 

@@ -49,6 +49,7 @@ async def test_an_event_makes_no_instance(api: Api) -> None:
     assert await api.count("waiter") == 0
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("type_", ["", "-go", "a b", "x" * 101, "go\n", "a/b", ".go", "ö"])
 async def test_a_type_out_of_the_pattern_is_refused(api: Api, type_: str) -> None:
     await api.create("waiter", id="w")
@@ -66,6 +67,7 @@ async def test_a_type_may_have_dots_and_100_characters(api: Api) -> None:
     assert [event["type"] for event in events] == ["order.paid.v2", "x" * 100]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     "body",
     [{}, {"type": 5}, {"type": None}, {"type": "go", "more": 1}, {"type": "go", "id": ""}, {"type": "go", "id": 5}],

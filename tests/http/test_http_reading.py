@@ -28,7 +28,7 @@ LOG = {
 async def test_workflows_are_listed_in_the_order_of_registration_with_and_without_a_slash(api: Api) -> None:
     names = [
         "order", "echo", "nothing", "strict", "failing", "sleepy", "waiter", "doors", "retrying", "chatty", "tagged",
-        "tidy", "stubborn", "told", "second", "helper", "boss",
+        "tidy", "stubborn", "told", "second", "helper", "boss", "order.process", "pipeline",
     ]  # fmt: skip
 
     assert await api.get("") == await api.get("/") == {"workflows": [{"name": name} for name in names]}
@@ -85,6 +85,7 @@ async def test_a_list_has_25_entries_unless_asked_otherwise(api: Api) -> None:
     assert len((await api.get("/nothing/instances", pageSize=100))["instances"]) == 30
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     ("query", "code"),
     [
@@ -378,6 +379,7 @@ async def test_the_longest_category_that_may_be_asked_for_is_the_longest_that_ca
         assert await api.refused("GET", path + "x" * 71) == (400, "VALIDATION_ERROR")
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     ("query", "code"),
     [
@@ -410,6 +412,7 @@ async def test_a_bad_query_of_a_history_is_refused(api: Api, query: str, code: s
         assert await api.refused("GET", f"/waiter/instances/w/history/0?{query}") == (400, code)
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("run", ["x", "-1", "1.0", "%20", "0x1", "%00"])
 async def test_a_run_that_is_no_number_is_refused(api: Api, run: str) -> None:
     await api.create("waiter", id="w")

@@ -149,6 +149,7 @@ def fits(op: str, value: Any, bound: Any) -> bool:
     return isinstance(value, str) == isinstance(bound, str) and COMPARE[op](value, bound)
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     "query",
     [

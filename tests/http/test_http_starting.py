@@ -57,6 +57,7 @@ async def test_the_same_id_in_two_workflows_is_two_instances(api: Api) -> None:
     assert await api.status("waiter", "same") in ("active", "waiting")
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("id", ["", "-a", "a b", "a.b", "ä", "a/b", "x" * 101, "a\n", "a\0"])
 async def test_an_id_out_of_the_pattern_is_refused(api: Api, id: str) -> None:
     assert await api.refused("POST", "/nothing/instances", json={"id": id}) == (400, "INVALID_INSTANCE_ID")
@@ -135,6 +136,7 @@ async def test_a_batch_may_be_empty_and_has_at_most_100(api: Api) -> None:
     assert len((await api.post("/nothing/instances/batch", {"instances": most[:100]}))["instances"]) == 100
 
 
+@pytest.mark.above_the_store
 async def test_one_wrong_entry_starts_nothing_and_is_named_by_its_place(api: Api) -> None:
     good = {"id": "good", "params": {"id": "o", "total": 1}}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import Store
 from holdfast.store.sqlite import SqliteStore
-from postgres_server import database_of
+from postgres_server import CleanDatabases
 from store.world import Database, FakeClock, World
 
 
@@ -24,7 +24,7 @@ def _sqlite_memory(folder: Path, clock: FakeClock) -> Store:
 
 
 def _postgres(folder: Path, clock: FakeClock) -> Store:
-    return PostgresStore(database_of(folder), clock=clock, random=SystemRandomness())
+    return PostgresStore(CleanDatabases.of(folder), clock=clock, random=SystemRandomness())
 
 
 STORES: dict[str, Callable[[Path, FakeClock], Store]] = {
@@ -50,9 +50,11 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
     await store.open()
     yield World(store, clock, numbered=request.param in NUMBERED)
     await store.close()
+    CleanDatabases.give_back(tmp_path)
 
 
 @pytest.fixture(params=SHARED)
-def database(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Database:
+def database(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Database]:
     """Makes any number of stores on one database."""
-    return lambda: STORES[request.param](tmp_path, clock)
+    yield lambda: STORES[request.param](tmp_path, clock)
+    CleanDatabases.give_back(tmp_path)

@@ -223,6 +223,17 @@ async def test_a_run_that_somebody_holds_is_due_when_it_is_given_back(world: Wor
     assert list(given_back.taken) == [TaskRef(task.run, 0, "w2", 2)]
 
 
+async def test_a_run_that_expired_is_left_to_who_ends_it(world: World) -> None:
+    [task] = await world.graph("a", unit(1), expires_ms=500)
+    world.clock.advance(500)
+    [overdue] = (await world.claim("w2")).overdue
+
+    last = await world.advance(done(task), room=5)
+
+    assert (list(last.applied), list(last.taken), last.due) == ([True], [], False)
+    assert (await world.commit(overdue.task, then=Finish(Status.ERRORED))).verdict is Verdict.APPLIED
+
+
 async def test_a_run_without_units_is_due_at_once(world: World) -> None:
     await world.start("a", kind="graph", units=[])
 
@@ -382,6 +393,16 @@ async def test_units_are_added_due_or_waiting(world: World) -> None:
     assert sorted(taken + await world.claimed_units("w2")) == [2, 4]
 
 
+async def test_the_room_is_that_of_the_whole_batch(world: World) -> None:
+    first, second, third = await world.graph("a", unit(1), unit(2), unit(3))
+
+    advanced = await world.advance(
+        done(first, adds=[unit(4)]), done(second, adds=[unit(5)]), Advance(third, then=GiveBack(1)), room=2
+    )
+
+    assert (len(advanced.taken), advanced.due) == (2, True)
+
+
 async def test_units_that_are_added_are_not_counted_only_results_are(world: World) -> None:
     [task] = await world.graph("a", unit(1))
 
@@ -406,6 +427,8 @@ async def test_a_unit_that_comes_again_is_a_stranger_to_who_held_it(world: World
 
     assert list(advanced.taken) == [second._replace(epoch=2)]
     assert await world.starts(first.run) == [("a", 1), ("b", 1), ("b", 2)]
+    before, after = await world.store.facts(first.run, FactState.START, ["b"])
+    assert before.at < after.at
     assert list((await world.advance(done(second), room=0)).applied) == [False]
 
 

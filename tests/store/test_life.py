@@ -7,7 +7,15 @@ import pytest
 from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, SchemaVersionError, StoreError
 from holdfast.store.protocol import ListQuery, Migrated
+from postgres_server import CleanDatabases
 from store.world import FLOW, Database, FakeClock, World, result
+
+
+@pytest.fixture
+def new_database(database: Database) -> Database:
+    """One that no store was ever opened on."""
+    CleanDatabases.forget()
+    return database
 
 
 async def test_a_store_that_was_not_opened_says_so(database: Database) -> None:
@@ -90,8 +98,8 @@ async def test_changed_tells_that_another_store_wrote(database: Database, clock:
     await two.close()
 
 
-async def test_a_database_without_schema_is_refused_when_it_must_not_be_migrated(database: Database) -> None:
-    store = database()
+async def test_a_database_without_schema_is_refused_when_it_must_not_be_migrated(new_database: Database) -> None:
+    store = new_database()
 
     with pytest.raises((SchemaVersionError, StoreError)):
         await store.open(migrate=False)
@@ -109,8 +117,8 @@ async def test_a_current_schema_opens_without_migrating(database: Database) -> N
     await first.close()
 
 
-async def test_open_tells_what_became_of_the_schema(database: Database) -> None:
-    first, second = database(), database()
+async def test_open_tells_what_became_of_the_schema(new_database: Database) -> None:
+    first, second = new_database(), new_database()
 
     made, found, again = await first.open(), await second.open(), await second.open()
 

@@ -20,6 +20,7 @@ from holdfast.store.protocol import (
     OnReuse,
     Signal,
     TaskRef,
+    Verdict,
 )
 from store.world import FLOW, LEASE, World, act, done, result, unit
 
@@ -156,12 +157,13 @@ async def test_starts_of_a_unit_have_times_of_their_own(world: World) -> None:
     [task] = await world.graph("a", unit(1))
     await world.store.release([task])
     [again] = (await world.claim()).claims
-    await world.advance(Advance(again.task, then=GiveBack(await world.now())))
+    advanced = await world.advance(Advance(again.task, then=GiveBack(await world.now())), room=1)
+    await world.store.release(advanced.taken)
     await world.claim("w2")
 
     times = [fact.at for fact in await world.store.facts(task.run, FactState.START)]
 
-    assert len(times) == 3
+    assert len(times) == 4
     assert times == sorted(set(times))
 
 
@@ -316,15 +318,26 @@ async def test_a_unit_that_loses_its_workers_in_a_row_parks_the_run(world: World
 
 async def test_a_unit_that_is_a_suspect_is_held_alone(world: World) -> None:
     await world.graph("a", unit(1), unit(2))
-    for n in range(SUSPECT_LOSSES):
-        world.clock.advance(LEASE)
-        await world.store.reap(99)
-        if n + 1 < SUSPECT_LOSSES:
-            await world.claim(f"dying-{n}")
+    await _lose_holders(world, SUSPECT_LOSSES)
 
     assert await world.claimed_units("careful", suspects=False) == []
     assert len(await world.claimed_units("w2")) == 1
     assert len(await world.claimed_units("w3")) == 1
+
+
+async def test_a_unit_keeps_its_losses_whatever_the_run_itself_does(world: World) -> None:
+    await world.graph("a", unit(1))
+    await _lose_holders(world, 1)
+    await world.claim("w2")
+    await world.cancel("a")
+    itself = (await world.take("w3")).task
+    await world.store.pause(FLOW, "a")
+
+    answer = await world.commit(itself, facts=[result("x")])
+    world.clock.advance(LEASE)
+
+    assert answer.verdict is Verdict.PAUSED
+    assert [(freed.unit, freed.losses) for freed in await world.store.reap(9)] == [(1, 2)]
 
 
 async def test_a_unit_is_released_alone(world: World) -> None:
@@ -387,6 +400,17 @@ async def test_a_claim_of_one_run_does_not_take_the_run_itself_or_what_is_overdu
     assert (list(found.claims), list(found.overdue), found.next_due) == ([], [], None)
 
 
+async def test_a_claim_of_one_run_takes_no_more_than_one_suspect(world: World) -> None:
+    run = (await world.graph("a", unit(1), unit(2), unit(3)))[0].run
+    await _lose_holders(world, SUSPECT_LOSSES)
+
+    careful = await world.claim("w1", run=run, suspects=False)
+    one = await world.claim("w2", run=run)
+
+    assert (list(careful.claims), careful.next_due) == ([], None)
+    assert ([claim.task.unit for claim in one.claims], one.next_due) == ([1], None)
+
+
 async def test_a_claim_of_one_run_says_when_its_next_unit_is_due(world: World) -> None:
     [task] = await world.graph("a", unit(1))
     await world.start("b")
@@ -442,6 +466,16 @@ async def test_the_next_run_has_the_units_it_is_given_and_not_before_its_time(wo
     assert list(advanced.taken) == []
 
 
+async def test_a_graph_that_was_asked_to_cancel_in_time_is_handed_out_as_itself(world: World) -> None:
+    await world.graph("a", unit(1), unit(2, 1))
+    await world.cancel("a", deadline_ms=500)
+    world.clock.advance(500)
+
+    found = await world.claim("w2")
+
+    assert [claim.task.unit for claim in found.overdue] == [0]
+
+
 async def test_a_graph_that_expired_is_handed_out_as_itself(world: World) -> None:
     [task] = await world.graph("a", unit(1), expires_ms=500)
     world.clock.advance(500)
@@ -451,3 +485,12 @@ async def test_a_graph_that_expired_is_handed_out_as_itself(world: World) -> Non
     assert [claim.task.unit for claim in found.overdue] == [0]
     await world.commit(found.overdue[0].task, then=Finish(Status.ERRORED))
     assert list((await world.advance(done(task))).applied) == [False]
+
+
+async def _lose_holders(world: World, times: int) -> None:
+    """Let every holder of every unit die, so many times in a row."""
+    for n in range(times):
+        world.clock.advance(LEASE)
+        await world.store.reap(99)
+        if n + 1 < times:
+            await world.claim(f"dying-{n}")

@@ -71,6 +71,8 @@ def about() -> None:
       holdfast instances get -w fulfil -i order-1            what is it doing, and why?
       holdfast instances history -w fulfil -i order-1        what happened so far?
       holdfast instances logs -w fulfil -i order-1 --follow  what is happening now?
+
+    facts, mermaid and kill are for graphs, outbox and redeliver for chains.
     """
 
 
@@ -260,7 +262,7 @@ def create(
     """
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
-    body = _json_object(id=None if id is None else json.dumps(id), params=params)
+    body = json_object(id=None if id is None else json.dumps(id), params=params)
     answer = remote.post(workflow, "instances", expect="id", body=body, repeatable=id is not None)
     views.show_created(answer, workflow)
 
@@ -275,7 +277,7 @@ def pause(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
       holdfast instances pause -w fulfil -i order-1
       holdfast instances get -w fulfil -i order-1       see when it has taken effect
     """
-    _manage(remote, workflow, id, "pause", "is asked to pause")
+    manage(remote, workflow, id, "pause", "is asked to pause")
 
 
 @instances.command()
@@ -287,7 +289,7 @@ def resume(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
     Examples:
       holdfast instances resume -w fulfil -i order-1
     """
-    _manage(remote, workflow, id, "resume", "may go on")
+    manage(remote, workflow, id, "resume", "may go on")
 
 
 @instances.command()
@@ -302,7 +304,7 @@ def restart(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
       holdfast instances restart -w fulfil -i order-1
       holdfast instances history -w fulfil -i order-1 --run 0      the run before the first restart
     """
-    _manage(remote, workflow, id, "restart", "begins again", repeatable=False)
+    manage(remote, workflow, id, "restart", "begins again", repeatable=False)
 
 
 @instances.command()
@@ -314,7 +316,7 @@ def terminate(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
     Examples:
       holdfast instances terminate -w fulfil -i order-1
     """
-    _manage(remote, workflow, id, "terminate", "is terminated")
+    manage(remote, workflow, id, "terminate", "is terminated")
 
 
 @instances.command()
@@ -341,11 +343,11 @@ def cancel(
       holdfast instances cancel -w fulfil -i order-1
       holdfast instances cancel -w fulfil -i order-1 --reason "out of stock" --deadline 5m
     """
-    body = _json_object(
+    body = json_object(
         reason=None if reason is None else json.dumps(reason),
         deadlineMs=None if deadline is None else str(round(deadline * 1000)),
     )
-    _manage(remote, workflow, id, "cancel", "is asked to cancel", body=body)
+    manage(remote, workflow, id, "cancel", "is asked to cancel", body=body)
 
 
 @instances.command(name="send-event")
@@ -371,15 +373,16 @@ def send_event(
     """
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
-    body = _json_object(type=json.dumps(type), payload=payload, id=json.dumps(str(uuid.uuid4())))
+    body = json_object(type=json.dumps(type), payload=payload, id=json.dumps(str(uuid.uuid4())))
     answer = remote.post(workflow, "instances", id, "events", expect="accepted", body=body, repeatable=True)
     views.show_sent(answer, workflow, id, type)
 
 
-def _manage(
+def manage(
     remote: Remote, workflow: str, id: str, action: str, outcome: str,
     *, body: str | None = None, repeatable: bool = True,
 ) -> None:  # fmt: skip
+    """Ask for something that is answered with no more than ``ok``."""
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
     remote.post(workflow, "instances", id, action, expect="ok", body=body, repeatable=repeatable)
@@ -405,6 +408,6 @@ def _is_utf8(text: str) -> bool:
     return True
 
 
-def _json_object(**fields: str | None) -> str:
+def json_object(**fields: str | None) -> str:
     """An object of fields that are JSON already; those without a value are left out."""
     return "{" + ", ".join(f'"{name}": {text}' for name, text in fields.items() if text is not None) + "}"

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.instances import instances
+from holdfast.cli.kinds import add_kinds
 from holdfast.cli.serve import dev, serve
 from holdfast.cli.workflows import workflows
 
@@ -25,6 +26,7 @@ cli = typer.Typer(
 cli.command()(dev)
 cli.command()(serve)
 cli.add_typer(workflows, name="workflows")
+add_kinds(instances)
 cli.add_typer(instances, name="instances")
 
 

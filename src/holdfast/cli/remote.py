@@ -11,12 +11,12 @@ import json
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from urllib.parse import quote, urlencode, urlsplit
 
 from holdfast.cli.safe import one_line
@@ -25,6 +25,10 @@ from holdfast.errors import HoldfastError
 
 if TYPE_CHECKING:
     import httpx
+
+T = TypeVar("T")
+Understood: TypeAlias = "Callable[[httpx.Response, bytes], T | None]"
+"""A good answer as what was wanted; None: it is something else."""
 
 _LONGEST_PAUSE = 30.0
 _LONGEST_RETRY_AFTER = 600.0
@@ -88,11 +92,15 @@ class Remote:
 
     def get(self, *path: str, expect: str, query: Mapping[str, object] | None = None) -> Fields:
         """Read. ``expect`` names a field that the right answer has."""
-        return self._repeat("GET", path, expect, query=query)
+        return self._repeat("GET", path, _with_field(expect), query=query)
+
+    def get_text(self, *path: str) -> str:
+        """Read what is no JSON but plain text."""
+        return self._repeat("GET", path, _plain_text)
 
     def post(self, *path: str, expect: str, body: str | None = None, repeatable: bool) -> Fields:
         """Change something. ``repeatable``: a second arrival of the same request changes nothing more."""
-        return self._repeat("POST", path, expect, body=body, repeatable=repeatable)
+        return self._repeat("POST", path, _with_field(expect), body=body, repeatable=repeatable)
 
     def pause_before(self, attempt: int, failure: RequestFailedError) -> float:
         """Seconds to wait before the next attempt: doubling, and never shorter than the server asks for."""
@@ -103,16 +111,16 @@ class Remote:
         self,
         method: str,
         path: Sequence[str],
-        expect: str,
+        understood: Understood[T],
         *,
         query: Mapping[str, object] | None = None,
         body: str | None = None,
         repeatable: bool = True,
-    ) -> Fields:
+    ) -> T:
         url, perhaps_done = self._url(path, query), False
         for attempt in range(self._connection.retries + 1):
             try:
-                return self._once(method, url, body, expect)
+                return self._once(method, url, body, understood)
             except RequestFailedError as failure:
                 if perhaps_done and failure.error_code in _ALREADY_DONE:
                     raise _explained(failure) from None
@@ -129,14 +137,14 @@ class Remote:
         parts = "/".join(quote(part, safe="") for part in path)
         return f"{self._connection.base_url}/{parts}" + (f"?{urlencode(given, doseq=True)}" if given else "")
 
-    def _once(self, method: str, url: str, body: str | None, expect: str) -> Fields:
+    def _once(self, method: str, url: str, body: str | None, understood: Understood[T]) -> T:
         import httpx  # noqa: PLC0415
 
         headers = {} if body is None else {"content-type": "application/json"}
         content = None if body is None else body.encode()
         try:
             with self._client.stream(method, url, content=content, headers=headers) as response:
-                return self._answer(response, self._read(response), expect)
+                return self._answer(response, self._read(response), understood)
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             reason = f"no connection to {self.shown_url} ({self._cause(error)})"
             raise RequestFailedError(reason, passing=True, no_effect=True) from None
@@ -162,14 +170,14 @@ class Remote:
             f"no answer from {self.shown_url} within {self._connection.timeout:g} s", passing=True
         )
 
-    def _answer(self, response: httpx.Response, body: bytes, expect: str) -> Fields:
-        fields = Fields(_json(body))
-        if response.status_code == HTTPStatus.OK and expect in fields:
-            return fields
-        if response.is_success:
-            answer = f"{response.status_code}, but not with the answer of a Holdfast API"
-            raise RequestFailedError(f"{answer}; is {self.shown_url} the full base of one?")
-        raise self._refusal(response, fields)
+    def _answer(self, response: httpx.Response, body: bytes, understood: Understood[T]) -> T:
+        if not response.is_success:
+            raise self._refusal(response, Fields(_json(body)))
+        answer = understood(response, body) if response.status_code == HTTPStatus.OK else None
+        if answer is None:
+            instead = f"{response.status_code}, but not with the answer of a Holdfast API"
+            raise RequestFailedError(f"{instead}; is {self.shown_url} the full base of one?")
+        return answer
 
     def _refusal(self, response: httpx.Response, fields: Fields) -> RequestFailedError:
         status, code = response.status_code, fields.text("code")
@@ -198,6 +206,21 @@ class Remote:
             if len(value) >= _SHORTEST_SECRET:
                 text = text.replace(value, "…")
         return text
+
+
+def _with_field(name: str) -> Understood[Fields]:
+    """JSON with a field that says it is the right one."""
+
+    def understood(_response: httpx.Response, body: bytes) -> Fields | None:
+        fields = Fields(_json(body))
+        return fields if name in fields else None
+
+    return understood
+
+
+def _plain_text(response: httpx.Response, body: bytes) -> str | None:
+    is_text = response.headers.get("content-type", "").startswith("text/plain")
+    return body.decode(errors="replace") if is_text else None
 
 
 def say(text: str) -> None:

@@ -34,6 +34,19 @@ _STYLES = {
     "info": "cyan",
     "warn": "yellow",
     "error": "red",
+    "READY": "cyan",
+    "RUNNING": "cyan",
+    "WAITING": "yellow",
+    "DONE": "green",
+    "COMPLETED": "green",
+    "DEAD": "red",
+    "FAILED": "red",
+    "CANCELED": "red",
+    "started": "cyan",
+    "retrying": "yellow",
+    "ok": "green",
+    "delivered": "green",
+    "parked": "red",
 }
 _FILL = re.compile(r" +$", re.MULTILINE)
 _PIPED_WIDTH = 100_000  # nothing is wrapped or cut for a program such as grep
@@ -54,6 +67,11 @@ def line(text: str, style: str = "") -> Text:
     return Text(one_line(text), style=style)
 
 
+def show_text(text: str) -> None:
+    """As it is, line by line, for a program or a file as well."""
+    console().print(Text(safe(text, keep="\n")), soft_wrap=True, end="")
+
+
 def show_table(out: Console, shown: Table) -> None:
     """Without the spaces that fill the last column."""
     with out.capture() as captured:
@@ -68,6 +86,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Text]]) -> Table:
     for row in rows:
         shown.add_row(*row)
     return shown
+
+
+def without_empty(columns: Sequence[str], rows: Sequence[Sequence[Text]]) -> Table:
+    """A table without the columns in which nothing stands."""
+    kept = [n for n in range(len(columns)) if any(row[n] for row in rows)]
+    return table([columns[n] for n in kept], [[row[n] for n in kept] for row in rows])
 
 
 def pairs(rows: Iterable[tuple[str, Text]]) -> Table:

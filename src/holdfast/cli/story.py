@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from rich.text import Text
 
 from holdfast.cli.safe import one_line
-from holdfast.cli.shown import brief, error_text, log_line, step_name, when
+from holdfast.cli.shown import brief, coloured, error_text, log_line, step_name, when
 from holdfast.cli.wire import Fields
 
 _LATER = datetime.max.replace(tzinfo=UTC)
@@ -94,6 +94,12 @@ def _of_logs(logs: Iterable[Fields], steps: list[Fields]) -> Iterator[Moment]:
 
 
 def _of_step(number: int, step: Fields) -> Iterator[Moment]:
+    if "stepSeq" in step:
+        yield _of_chain(number, step)
+        return
+    if "state" in step:
+        yield from _of_node(number, step)
+        return
     if step.text("status") == "pending" and not step.number("attempts"):
         yield Moment(None, (number, 0), Text(f"{step_name(step)} is still to come", "dim"))
         return
@@ -105,6 +111,49 @@ def _of_step(number: int, step: Fields) -> Iterator[Moment]:
     end = _end(step)
     if end is not None:
         yield Moment(step.time("updatedAt"), (number, 2), end)
+
+
+def _of_chain(number: int, step: Fields) -> Moment:
+    """All steps of a chain are there from its start, each in one state; what is under way has no time of its own."""
+    state = step.text("state")
+    text = Text(f"{step_name(step)}: ").append_text(coloured(state))
+    if state == "PENDING" or (state in ("READY", "RUNNING") and step.time("nextRetryAt") is None):
+        return Moment(None, (number, 0), text.append(_failures(step)))
+    if state == "WAITING":
+        text.append(f" for an event of type {one_line(step.text('waitEventType'))}{_until(step)}")
+    text.append(_failures(step))
+    if step.time("nextRetryAt") is not None:
+        text.append(f"; tries again at {when(step.time('nextRetryAt'))}")
+    return Moment(step.time("updatedAt"), (number, 2), text.append(_value(step.any("result"))))
+
+
+def _failures(step: Fields) -> str:
+    attempts, most = step.number("attempts"), step.number("maxAttempts")
+    error = error_text(step.fields("error"))
+    failed = f", {attempts} of {most} attempts failed" if attempts else ""
+    return failed + (f": {error}" if error else "")
+
+
+def _of_node(number: int, step: Fields) -> Iterator[Moment]:
+    """A node of a graph: when it was started first, and what has come of it."""
+    state, attempts = step.text("state"), step.number("attempts") or 0
+    text = Text(f"{step_name(step)}: ").append_text(coloured(state))
+    if state == "pending":
+        yield Moment(None, (number, 0), text)
+        return
+    if attempts and state != "skipped":
+        yield Moment(step.time("createdAt"), (number, 0), Text(f"{step_name(step)} started"))
+    if state == "started":
+        if attempts > 1:
+            yield Moment(step.time("updatedAt"), (number, 2), text.append(f" again{_attempt(step)}"))
+        return
+    if state == "ok":
+        text.append(_duration(step))
+    error = error_text(step.fields("error"))
+    text.append(f"{_attempt(step)}: {error}" if error else _value(step.any("result")))
+    if step.time("nextRetryAt") is not None:
+        text.append(f"; tries again at {when(step.time('nextRetryAt'))}")
+    yield Moment(step.time("updatedAt"), (number, 2), text)
 
 
 def _beginning(step: Fields) -> str:

@@ -26,12 +26,14 @@ from holdfast.cli.shown import (
     when,
     when_utc,
     whole,
+    without_empty,
 )
 from holdfast.cli.story import told
 from holdfast.cli.wire import Fields, first_time
 
 _SHOWN = 10
 """How many runs one line names."""
+_LONGEST_FACT = 1000
 
 
 def show_list(answer: Fields, workflow: str, status: str | None, search: Sequence[str] = ()) -> None:
@@ -39,10 +41,7 @@ def show_list(answer: Fields, workflow: str, status: str | None, search: Sequenc
     if not found:
         out.print(line(f"No {status or ''} instances of {workflow}{' with these attributes' if search else ''}."))
         return
-    rows, columns = [_row(item) for item in found], ["ID", "STATUS", "CREATED (UTC)", "ERROR"]
-    if not any(error for *_, error in rows):
-        rows, columns = [row[:-1] for row in rows], columns[:-1]
-    show_table(out, table(columns, rows))
+    show_table(out, without_empty(["ID", "KIND", "STATUS", "CREATED (UTC)", "ERROR"], [_row(item) for item in found]))
     if answer.true("hasNextPage"):
         filters = [*([] if status is None else ["--status", status]), *search]
         cursor = answer.text("nextCursor") or answer.text("cursor")
@@ -54,7 +53,13 @@ def _row(item: Fields) -> list[Text]:
     details = item.fields("details")
     error = error_text(details.fields("error"))
     created = when(item.time("createdAt"))
-    return [line(item.text("id")), coloured(details.text("status")), line(created), line(error, "red")]
+    return [
+        line(item.text("id")),
+        line(item.text("kind")),
+        coloured(details.text("status")),
+        line(created),
+        line(error, "red"),
+    ]
 
 
 def show_instance(instance: Fields, workflow: str, *, full: bool) -> None:
@@ -80,6 +85,8 @@ def _about(meta: Fields, details: Fields) -> Iterator[tuple[str, Text]]:
     for field, name in (("kind", "kind"), ("workflowVersion", "version"), ("nativeStatus", "native status")):
         if meta.any(field) not in (None, "workflow"):
             yield name, line(str(meta.any(field)))
+    if meta.true("killed"):
+        yield "killed", line("yes: it has a tombstone", "red")
     for field in ("createdAt", "startedAt", "updatedAt", "completedAt"):
         if meta.time(field) is not None:
             yield field.removesuffix("At"), line(when_utc(meta.time(field)))
@@ -103,15 +110,21 @@ def _step(step: Fields) -> Text:
     """The current step on one line: what it is, how far, and what it waits for."""
     name, key = step_name(step), one_line(step.text("stepKey"))
     text = line(name).append(f" ({one_line(step.text('type'))}), " if name == key else ", ")
-    text.append_text(coloured(step.text("status")))
-    if step.text("type") == "do":
-        most = step.number("maxAttempts")
-        text.append(f", attempt {step.number('attempts')}" + (f" of {most}" if most is not None else ""))
+    text.append_text(coloured(step.text("state") or step.text("status")))
+    text.append(_tried(step))
     for field, words in (("wakeAt", "until"), ("nextRetryAt", "tries again at")):
         if step.time(field) is not None and step.text("status") in ("pending", "waiting"):
             text.append(f", {words} {when_utc(step.time(field))}")
     error = error_text(step.fields("error"))
     return text.append(f"; {error}") if error else text
+
+
+def _tried(step: Fields) -> str:
+    attempts, most = step.number("attempts"), step.number("maxAttempts")
+    of_most = f" of {most}" if most is not None else ""
+    if "stepSeq" in step:  # of a chain: those that have failed are counted
+        return f", {attempts}{of_most} attempts failed" if attempts else ""
+    return f", attempt {attempts}{of_most}" if step.text("type") in ("do", "node") else ""
 
 
 def show_history(past: Past, instance: Fields, *, newest_first: bool) -> None:
@@ -186,3 +199,45 @@ def show_sent(answer: Fields, workflow: str, id: str, type: str) -> None:
 
 def show_managed(workflow: str, id: str, outcome: str) -> None:
     console().print(line(f"{workflow}/{id} {outcome}."))
+
+
+def show_facts(answer: Fields, workflow: str, id: str, prefix: str | None) -> None:
+    found = answer.fields("facts")
+    rows = [[line(key), line(brief(found.any(key), _LONGEST_FACT))] for key in found]
+    if rows:
+        show_table(console(), table(["FACT", "VALUE"], rows))
+    else:
+        console().print(line(f"No facts of {workflow}/{id}" + (f" begin with {prefix}." if prefix else ".")))
+
+
+def show_outbox(answer: Fields, workflow: str, id: str) -> None:
+    out, events = console(), answer.list("events")
+    if not events:
+        out.print(line(f"{workflow}/{id} has nothing in its outbox."))
+        return
+    columns = ["EVENT", "STEP", "STATE", "SINCE (UTC)", "FAILED", "NEXT (UTC)", "ERROR", "PAYLOAD"]
+    show_table(out, without_empty(columns, [_outbox_row(event) for event in events]))
+    if any(event.text("state") == "parked" for event in events):
+        out.print("\nParked events are tried again by:")
+        out.print(command("holdfast", "instances", "redeliver", "-w", workflow, "-i", id))
+
+
+def _outbox_row(event: Fields) -> list[Text]:
+    failed, payload = event.number("attempts"), event.any("payload")
+    since = event.time("deliveredAt") or event.time("parkedAt") or event.time("createdAt")
+    return [
+        line(event.text("type")),
+        line(event.text("step")),
+        coloured(event.text("state")),
+        line(when(since)),
+        line(str(failed) if failed else ""),
+        line(when(event.time("nextAttemptAt")) if failed else ""),
+        line(event.text("error"), "red"),
+        line("" if payload is None else brief(payload)),
+    ]
+
+
+def show_redelivered(answer: Fields, workflow: str, id: str) -> None:
+    count = answer.number("redelivered") or 0
+    what = f"{count} parked event{'' if count == 1 else 's'} will be tried again" if count else "no event is parked"
+    console().print(line(f"{workflow}/{id}: {what}."))

@@ -5,7 +5,7 @@ So a newer server, an older one or a wrong one cannot make a command break; it c
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -18,6 +18,9 @@ class Fields:
 
     def __contains__(self, name: str) -> bool:
         return name in self._fields
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._fields)
 
     def __bool__(self) -> bool:
         return bool(self._fields)

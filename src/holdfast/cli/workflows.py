@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from holdfast.cli.options import remote_command
+from holdfast.cli.options import WorkflowName, remote_command
 from holdfast.cli.remote import Remote
 
 workflows = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -38,3 +38,18 @@ def list_workflows(remote: Remote) -> None:
         show_table(console(), table(["WORKFLOW"], [[line(name)] for name in names]))
     else:
         console().print("The server has no workflows.")
+
+
+@workflows.command()
+@remote_command
+def mermaid(remote: Remote, workflow: WorkflowName) -> None:
+    """Draw a graph, as a Mermaid flowchart.
+
+    \b
+    Examples:
+      holdfast workflows mermaid -w etl
+      holdfast workflows mermaid -w etl > etl.mmd
+    """
+    from holdfast.cli.shown import show_text  # noqa: PLC0415  (rich)
+
+    show_text(remote.get_text(workflow, "mermaid"))

@@ -280,7 +280,7 @@ class Routes:
         self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.FactsParams, Query()]
     ) -> Response:
         """What is stored of a graph's run, by key; with ``prefix`` only the keys that begin so."""
-        _check_query(request)
+        _check_query(request, query)
         client = self._client()
         found: wire.Facts = {"facts": await client.facts(*client.address(workflow, instance_id), query.prefix)}
         return reply(found)

@@ -123,7 +123,10 @@ class Courier:
         return len(claim.rows)
 
     async def _deliver(self, row: OutboxRow, handler: OutboxHandler) -> None:
-        error = await self._attempt(row, handler)
+        try:
+            error = await self._attempt(row, handler)
+        except Exception as broken:  # of the engine: no event may keep its place for ever
+            error = f"{type(broken).__name__}: {broken}"
         task = asyncio.current_task()
         if task is None or self._under_way.pop(task, None) is None:
             return  # it was stopped, and is given back

@@ -230,6 +230,30 @@ async def test_a_restart_has_events_of_its_own(h: Harness, app: Holdfast) -> Non
     assert len(await run.outbox(run_number=0)) == 3
 
 
+async def test_one_that_its_workers_died_with_is_parked_untried(h: Harness, app: Holdfast) -> None:
+    run = await h.start(talking(app, 1))
+    await h.run_until_idle()
+    for _ in range(2):
+        assert len((await h._store.outbox_claim("dead", 1000, 1)).rows) == 1
+        await h.advance("2 seconds", run=False)
+    taker = Taker(app, max_attempts=2)
+    await h.run_until_idle()
+    [record] = await run.outbox()
+    assert (record.state, taker.tried) == ("parked", [])
+
+
+async def test_one_whose_worker_died_is_tried_by_another(h: Harness, app: Holdfast) -> None:
+    run = await h.start(talking(app, 1))
+    await h.run_until_idle()
+    await h._store.outbox_claim("dead", 1000, 1)
+    taker = Taker(app)
+    await h.run_until_idle()
+    assert taker.tried == []
+    await h.advance("2 seconds")
+    assert [event.attempt for event in taker.taken] == [2]
+    assert [record.state for record in await run.outbox()] == ["delivered"]
+
+
 async def test_options_are_checked(app: Holdfast) -> None:
     for options in ({"max_attempts": 0}, {"max_attempts": "3"}, {"concurrency": 0}, {"concurrency": True}):
         with pytest.raises(InvalidOptionError):
@@ -342,6 +366,28 @@ async def test_a_worker_that_stops_gives_back_what_it_could_not_deliver(make_app
 
         await until(delivered, seconds=10)
     assert tried == [1, 2]
+
+
+async def test_a_delivery_may_take_only_so_long(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.runner.outbox._LONGEST_MS", 30)
+    app = make_app()
+    chain, stopped = talking(app, 1), asyncio.Event()
+
+    @app.outbox
+    async def take(event: OutboundEvent) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    async with app:
+        run = await app.start(chain)
+        await asyncio.wait_for(stopped.wait(), 10)
+
+        async def failed() -> str | None:
+            return (await run.outbox())[0].error
+
+        assert "took longer" in await until(failed)
 
 
 async def test_a_tick_delivers(make_app: MakeApp) -> None:

@@ -154,6 +154,29 @@ async def test_a_paused_chain_keeps_its_events_and_its_deadline(h: Harness, wait
     assert await run.result(timeout=5) == 5
 
 
+async def test_a_wait_that_is_answered_during_a_pause_is_kept(h: Harness, app: Holdfast, gate: Gate) -> None:
+    chain, calls = app.chain("answers"), []
+
+    @chain.step("ONLY")
+    async def only(task: ChainTask) -> Any:
+        calls.append(task.kind)
+        if task.event is None:
+            await gate()
+            return Waiting("go", "1 hour")
+        return task.event.payload
+
+    run = await h.start(chain)
+    await h.tick()
+    await run.pause()
+    gate.open.set()
+    await run.send_event("go", 5)
+    await h.run_until_idle()
+    assert ((await run.status()).status, (await run.history()).steps[0].state) == ("paused", "WAITING")
+    await run.resume()
+    await h.run_until_idle()
+    assert (calls, await run.result(timeout=5)) == (["RUN", "EVENT"], 5)
+
+
 async def test_a_pause_that_is_withdrawn_leaves_the_attempt_alone(h: Harness, gated: Any, gate: Gate) -> None:
     run = await h.start(gated)
     await h.tick()

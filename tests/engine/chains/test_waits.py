@@ -91,6 +91,14 @@ def test_an_event_sent_too_late_is_kept(rig: Rig) -> None:
     assert (rig.task.kind, rig.task.event.payload) == (ChainTaskKind.EVENT, 1)
 
 
+def test_an_event_from_after_the_deadline_proves_that_it_has_passed(rig: Rig) -> None:
+    """By the database's clock, of which this machine's may be behind."""
+    rig.answer(Waiting("paid", "1 hour"))
+    rig.send("paid", b"1", at=rig.now + HOUR + 1)
+    rig.wait_ms(HOUR - 1)
+    assert rig.task.kind is ChainTaskKind.WAITING_TIMEOUT
+
+
 def test_a_wait_that_is_over_at_once_is_released_first_so_that_the_mailbox_is_read(rig: Rig) -> None:
     rest = rig.answer(Waiting("paid", 0))
     assert (rest.calls, rest.wake_at, rest.topics) == ((), rig.now, frozenset({"paid"}))

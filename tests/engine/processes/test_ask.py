@@ -71,6 +71,7 @@ async def test_an_answer_comes_back(app: Holdfast, h: Harness, payload: Any) -> 
     assert await answered(h, run.ask("question", payload, timeout=5)) == {"you said": payload, "from": None}
 
 
+@pytest.mark.above_the_store
 async def test_the_answer_may_be_nothing(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def brief(ctx: Context) -> None:
@@ -184,6 +185,7 @@ async def test_an_answer_may_take_long_and_a_restart(app: Holdfast, h: Harness) 
     assert await asyncio.wait_for(asking, 5) == "42"
 
 
+@pytest.mark.above_the_store
 async def test_the_inbox_has_questions_too(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def reader(ctx: Context) -> None:
@@ -195,6 +197,7 @@ async def test_the_inbox_has_questions_too(app: Holdfast, h: Harness) -> None:
     assert await answered(h, run.ask("anything", 1, timeout=5)) == ["anything", 1]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("topic", ["", "@reply", "a b", None, 5])
 async def test_a_bad_topic_is_refused(app: Holdfast, h: Harness, topic: Any) -> None:
     run = await h.start(clerk(app))
@@ -204,6 +207,7 @@ async def test_a_bad_topic_is_refused(app: Holdfast, h: Harness, topic: Any) -> 
     assert (await run.history()).events == []
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("timeout", [-1, "soon", True])
 async def test_a_bad_timeout_is_refused_before_anything_is_sent(app: Holdfast, h: Harness, timeout: Any) -> None:
     run = await h.start(clerk(app))
@@ -213,6 +217,7 @@ async def test_a_bad_timeout_is_refused_before_anything_is_sent(app: Holdfast, h
     assert (await run.history()).events == []
 
 
+@pytest.mark.above_the_store
 async def test_what_cannot_be_stored_cannot_be_asked(app: Holdfast, h: Harness) -> None:
     run = await h.start(clerk(app))
 
@@ -431,6 +436,7 @@ async def test_a_run_cannot_ask_one_that_is_not_there(app: Holdfast, h: Harness)
     assert await everywhere(h, asker) == ["run short/short-1 has ended", "run short/never does not exist"]
 
 
+@pytest.mark.above_the_store
 async def test_a_run_can_ask_itself(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def thinker(ctx: Context) -> Any:
@@ -446,6 +452,7 @@ async def test_a_run_can_ask_itself(app: Holdfast, h: Harness) -> None:
     assert await everywhere(h, thinker) == 2
 
 
+@pytest.mark.above_the_store
 async def test_a_run_can_ask_several_at_once(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def adder(ctx: Context, n: int) -> None:
@@ -500,6 +507,7 @@ async def test_a_question_from_outside_goes_along_too(app: Holdfast, h: Harness)
     assert await asking == ["still there?", 2]
 
 
+@pytest.mark.above_the_store
 async def test_two_questions_to_one_run_at_once(app: Holdfast, h: Harness) -> None:
     workflow = clerk(app)
 
@@ -512,6 +520,7 @@ async def test_two_questions_to_one_run_at_once(app: Holdfast, h: Harness) -> No
     assert await everywhere(h, asker) == [0, 1, 2, 3]
 
 
+@pytest.mark.above_the_store
 async def test_an_answer_that_is_too_large_is_the_answerers_error(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def talker(ctx: Context) -> str:

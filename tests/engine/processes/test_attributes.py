@@ -164,6 +164,7 @@ async def test_they_are_the_same_with_crashes(app: Holdfast, h: Harness) -> None
     assert seen == [{"given": 1, "state": "old", "n": 0}, {"z": 0, "n": 1, "last": True}, ["everywhere"], []]
 
 
+@pytest.mark.above_the_store
 async def test_setting_nothing_is_nothing(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
@@ -370,6 +371,7 @@ BAD_VALUES: list[Any] = [
 BAD_KEYS = ["", "1a", "-a", "a b", "a/b", "x" * 65, "\u00e9", "@a"]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("value", BAD_VALUES, ids=lambda one: str(type(one).__name__))
 async def test_a_bad_value_is_refused(app: Holdfast, h: Harness, tagged: Workflow[Any], value: Any) -> None:
     @app.workflow
@@ -390,6 +392,7 @@ async def test_a_bad_value_is_refused(app: Holdfast, h: Harness, tagged: Workflo
     assert (await run.describe()).search == {"fine": 1}
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("key", BAD_KEYS)
 async def test_a_bad_key_is_refused(app: Holdfast, h: Harness, tagged: Workflow[Any], key: str) -> None:
     @app.workflow
@@ -407,6 +410,7 @@ async def test_a_bad_key_is_refused(app: Holdfast, h: Harness, tagged: Workflow[
     assert await finish(h, flow) == "INVALID_OPTION"
 
 
+@pytest.mark.above_the_store
 async def test_too_many_attributes_are_refused(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
@@ -428,6 +432,7 @@ async def test_too_many_attributes_are_refused(app: Holdfast, h: Harness) -> Non
     assert (len(search), search["k0"]) == (100, "changed")
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     "asked",
     [
@@ -461,6 +466,7 @@ async def test_several_filters_of_one_attribute_all_hold(h: Harness, tagged: Wor
     assert [one.id for one in page.items] == ["n4", "n3", "n2"]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("search", [[("a", 1)], "a=1", 5, {1: 2}], ids=str)
 async def test_filters_that_are_no_mapping_are_refused(h: Harness, tagged: Workflow[Any], search: Any) -> None:
     with pytest.raises(InvalidOptionError, match="search"):

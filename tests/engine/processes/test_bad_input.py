@@ -69,6 +69,7 @@ def idle(app: Holdfast) -> Workflow[Any]:
 # --- topics
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("topic", BAD_TOPICS, ids=repr)
 async def test_bad_topics_are_refused_everywhere_in_code(app: Holdfast, h: Harness, topic: Any) -> None:
     @app.workflow
@@ -93,6 +94,7 @@ async def test_bad_topics_are_refused_everywhere_in_code(app: Holdfast, h: Harne
     assert await number_of_instances(h) == 1
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("topic", BAD_TOPICS, ids=repr)
 async def test_bad_topics_are_refused_from_outside(h: Harness, idle: Workflow[Any], topic: Any) -> None:
     run = await h.start(idle)
@@ -125,6 +127,7 @@ async def test_bad_topics_are_refused_in_a_steps_transaction(app: Holdfast, h: H
     assert await finish(h, flow) == "INVALID_EVENT_TYPE"
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("topic", ["a", "A.b-c_d", "0", "x" * 100, "_", "exit", "cancel", "inbox"])
 async def test_good_topics_are_taken(app: Holdfast, h: Harness, topic: str) -> None:
     @app.workflow
@@ -164,6 +167,7 @@ ON_PIDS: dict[str, Callable[[Context, Any], Any]] = {
 }
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("pid", BAD_PIDS, ids=lambda one: repr(one)[:20])
 async def test_bad_pids_are_refused_everywhere(app: Holdfast, h: Harness, pid: Any) -> None:
     @app.workflow
@@ -186,6 +190,7 @@ async def test_bad_pids_are_refused_everywhere(app: Holdfast, h: Harness, pid: A
 # --- channels
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("case", [None, "a", 5, [], frozenset()], ids=str)
 async def test_select_takes_channels_only(app: Holdfast, h: Harness, case: Any) -> None:
     @app.workflow
@@ -199,6 +204,7 @@ async def test_select_takes_channels_only(app: Holdfast, h: Harness, case: Any) 
     assert await finish(h, flow) == "INVALID_OPTION"
 
 
+@pytest.mark.above_the_store
 async def test_unlisten_of_a_channel_that_is_none_of_messages(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -213,6 +219,7 @@ async def test_unlisten_of_a_channel_that_is_none_of_messages(app: Holdfast, h: 
 # --- durations, reasons, ids
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("deadline", ["soon", -1, True, float("nan"), []], ids=str)
 async def test_a_bad_deadline_is_refused(app: Holdfast, h: Harness, idle: Workflow[Any], deadline: Any) -> None:
     @app.workflow
@@ -231,6 +238,7 @@ async def test_a_bad_deadline_is_refused(app: Holdfast, h: Harness, idle: Workfl
     assert (await run.status()).status == "waiting"
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("reason", [5, ["a"], b"a", {"a": 1}], ids=str)
 async def test_a_reason_is_a_text(app: Holdfast, h: Harness, idle: Workflow[Any], reason: Any) -> None:
     @app.workflow
@@ -254,6 +262,7 @@ async def test_a_reason_is_a_text(app: Holdfast, h: Harness, idle: Workflow[Any]
     assert (await run.status()).status == "waiting"
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("timeout", ["soon", -1, True, []], ids=str)
 async def test_a_bad_timeout_of_a_question_sends_nothing(app: Holdfast, h: Harness, timeout: Any) -> None:
     @app.workflow
@@ -271,6 +280,7 @@ async def test_a_bad_timeout_of_a_question_sends_nothing(app: Holdfast, h: Harne
     assert (await run.history()).events == []
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("id", ["", "x" * 201, 5, b"a"], ids=repr)
 async def test_a_bad_id_of_a_message_is_refused(h: Harness, idle: Workflow[Any], id: Any) -> None:
     run = await h.start(idle)
@@ -282,6 +292,7 @@ async def test_a_bad_id_of_a_message_is_refused(h: Harness, idle: Workflow[Any],
 # --- workflows
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("child", ["no-such-workflow", "", None, 5, print], ids=str)
 async def test_a_child_of_a_workflow_that_is_not_known(app: Holdfast, h: Harness, child: Any) -> None:
     @app.workflow
@@ -317,6 +328,7 @@ def test_bad_options_of_a_workflow_are_refused(options: dict[str, Any]) -> None:
         async def flow(ctx: Context) -> None: ...
 
 
+@pytest.mark.above_the_store
 async def test_trap_links_is_true_or_false(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:

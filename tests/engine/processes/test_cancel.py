@@ -79,6 +79,7 @@ async def test_the_result_of_a_cancelled_run(h: Harness, waits: Any) -> None:
     assert (caught.value.error.name, caught.value.error.message) == ("CancelledError", "enough")
 
 
+@pytest.mark.above_the_store
 async def test_without_a_reason(h: Harness, waits: Any) -> None:
     async def drive(one: Harness, run: Handle[Any]) -> None:
         await cancelled_once(run)
@@ -111,6 +112,7 @@ async def test_cleanup_may_run_steps_and_sleep(app: Holdfast, h: Harness) -> Non
     assert set(cleaned) == {"cleaned", "polished"}
 
 
+@pytest.mark.above_the_store
 async def test_who_handles_it_and_returns_is_complete(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def handles(ctx: Context) -> str:
@@ -124,6 +126,7 @@ async def test_who_handles_it_and_returns_is_complete(app: Holdfast, h: Harness)
     assert await h.crash_everywhere(handles, drive=enough) == "handled"
 
 
+@pytest.mark.above_the_store
 async def test_who_fails_while_cleaning_up_has_failed(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def fails(ctx: Context) -> None:
@@ -178,6 +181,7 @@ async def test_an_event_that_was_waited_for_is_left(app: Holdfast, h: Harness) -
 # --- where it can be raised
 
 
+@pytest.mark.above_the_store
 async def test_in_a_task_group(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def grouped(ctx: Context) -> list[str]:
@@ -202,6 +206,7 @@ async def test_in_a_task_group(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(grouped, drive=enough) == ["a", "b"]
 
 
+@pytest.mark.above_the_store
 async def test_in_gather(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def gathers(ctx: Context) -> str:
@@ -214,6 +219,7 @@ async def test_in_gather(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(gathers, drive=enough) == "cancelled"
 
 
+@pytest.mark.above_the_store
 async def test_in_select(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def selects(ctx: Context) -> list[Any]:
@@ -235,6 +241,7 @@ async def test_in_select(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(selects, drive=drive) == [1, "kept"]
 
 
+@pytest.mark.above_the_store
 async def test_what_is_shielded_goes_on(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def shields(ctx: Context) -> list[str]:
@@ -255,6 +262,7 @@ async def test_what_is_shielded_goes_on(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(shields, drive=enough) == ["cancelled", "important"]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("inside", ["timeout", "wait_for"])
 async def test_it_is_no_timeout(app: Holdfast, h: Harness, inside: str) -> None:
     @app.workflow
@@ -268,6 +276,7 @@ async def test_it_is_no_timeout(app: Holdfast, h: Harness, inside: str) -> None:
     assert await everywhere(h, limited, inside, look=end_of, drive=enough) == CANCELLED
 
 
+@pytest.mark.above_the_store
 async def test_in_a_saga_what_was_done_is_undone(app: Holdfast, h: Harness) -> None:
     undone: list[str] = []
 
@@ -288,6 +297,7 @@ async def test_in_a_saga_what_was_done_is_undone(app: Holdfast, h: Harness) -> N
     assert undone[:2] == ["flight", "hotel"]
 
 
+@pytest.mark.above_the_store
 async def test_only_the_main_task_is_interrupted(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def two(ctx: Context) -> list[str]:
@@ -341,6 +351,7 @@ async def test_the_event_has_reason_and_deadline(app: Holdfast, h: Harness, dead
     assert await h.crash_everywhere(told, drive=drive) == ["enough", 10 if deadline else None]
 
 
+@pytest.mark.above_the_store
 async def test_told_only_the_code_is_not_interrupted(app: Holdfast, h: Harness) -> None:
     @app.workflow(cancel="event")
     async def told(ctx: Context) -> list[Any]:
@@ -351,6 +362,7 @@ async def test_told_only_the_code_is_not_interrupted(app: Holdfast, h: Harness) 
     assert await h.crash_everywhere(told, drive=enough) == [True, "enough"]
 
 
+@pytest.mark.above_the_store
 async def test_raised_and_told(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def both(ctx: Context) -> Any:
@@ -363,6 +375,7 @@ async def test_raised_and_told(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(both, drive=enough) == ["Cancel", "enough"]
 
 
+@pytest.mark.above_the_store
 async def test_told_while_waiting_for_something_else(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow(cancel="event")
     async def supervisor(ctx: Context) -> list[str]:
@@ -587,6 +600,7 @@ async def test_a_run_that_never_was(app: Holdfast, h: Harness, waits: Any) -> No
         await run.cancel()
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     ("options", "named"),
     [({"reason": 5}, "reason"), ({"deadline": "soon"}, "deadline"), ({"deadline": -1}, "deadline")],

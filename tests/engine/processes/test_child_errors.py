@@ -95,6 +95,7 @@ async def test_an_error_arrives_with_all_its_fields(app: Holdfast, h: Harness, b
     assert await h.crash_everywhere(parent, how) == [*CASES[how], "broken/c", "CHILD_FAILED"]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("how", ["structured", "named"])
 async def test_result_and_event_tell_the_same(app: Holdfast, h: Harness, broken: Any, how: str) -> None:
     @app.workflow
@@ -111,6 +112,7 @@ async def test_result_and_event_tell_the_same(app: Holdfast, h: Harness, broken:
     assert await h.crash_everywhere(parent, how) == [True, None, CASES[how], CASES[how]]
 
 
+@pytest.mark.above_the_store
 async def test_the_chain_of_causes_comes_along(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def chained(ctx: Context) -> None:
@@ -138,6 +140,7 @@ async def test_the_chain_of_causes_comes_along(app: Holdfast, h: Harness) -> Non
     ]  # fmt: skip
 
 
+@pytest.mark.above_the_store
 async def test_a_failed_step_of_the_child(app: Holdfast, h: Harness) -> None:
     @app.step(retry=Retry(limit=0))
     async def charge() -> None:
@@ -158,6 +161,7 @@ async def test_a_failed_step_of_the_child(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(parent) == ["errored", "OutOfStock", "empty", "NOT_FOUND", True, {"n": 1}]
 
 
+@pytest.mark.above_the_store
 async def test_three_generations_deep(app: Holdfast, h: Harness, broken: Any) -> None:
     """Nobody in between catches it: the error keeps its type, message, kind, retryable and details all the way up."""
 
@@ -176,6 +180,7 @@ async def test_three_generations_deep(app: Holdfast, h: Harness, broken: Any) ->
     assert await h.crash_everywhere(top) == CASES["structured"]
 
 
+@pytest.mark.above_the_store
 async def test_each_generation_can_add_a_cause(app: Holdfast, h: Harness, broken: Any) -> None:
     @app.workflow
     async def wraps(ctx: Context, depth: int) -> None:
@@ -209,6 +214,7 @@ async def test_an_error_that_nobody_catches_is_the_parents(app: Holdfast, h: Har
     assert await everywhere(h, parent, look=end_of) == ("errored", None, "OutOfStock", "no more")
 
 
+@pytest.mark.above_the_store
 async def test_a_child_error_is_a_step_error(app: Holdfast, h: Harness, broken: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[Any]:
@@ -221,6 +227,7 @@ async def test_a_child_error_is_a_step_error(app: Holdfast, h: Harness, broken: 
     assert await h.crash_everywhere(parent) == ["ChildError", "broken/c", 1]
 
 
+@pytest.mark.above_the_store
 async def test_a_child_whose_result_cannot_be_stored(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def unfit(ctx: Context) -> Any:
@@ -272,6 +279,7 @@ async def test_a_child_that_a_person_terminates(h: Harness, watches: Any) -> Non
     ]  # fmt: skip
 
 
+@pytest.mark.above_the_store
 async def test_a_child_that_a_person_terminates_without_a_reason(h: Harness, watches: Any) -> None:
     async def drive(one: Harness, run: Handle[Any]) -> None:
         if (await statuses(one, "waits/c"))["waits/c"] == "waiting":
@@ -322,6 +330,7 @@ async def test_a_child_whose_link_falls(app: Holdfast, h: Harness, broken: Any) 
 # --- several
 
 
+@pytest.mark.above_the_store
 async def test_one_of_several_fails_and_the_others_go_on(app: Holdfast, h: Harness, broken: Any) -> None:
     @app.workflow
     async def fine(ctx: Context, n: int) -> int:
@@ -338,6 +347,7 @@ async def test_one_of_several_fails_and_the_others_go_on(app: Holdfast, h: Harne
     assert await h.crash_everywhere(parent) == [1, "ValueError", 2]
 
 
+@pytest.mark.above_the_store
 async def test_a_failing_child_in_a_task_group_cancels_its_siblings(app: Holdfast, h: Harness, broken: Any) -> None:
     @app.workflow
     async def slow(ctx: Context) -> None:
@@ -360,6 +370,7 @@ async def test_a_failing_child_in_a_task_group_cancels_its_siblings(app: Holdfas
     assert await everywhere(h, parent, look=look) == (["CardStolen"], {"slow/s": "cancelled"})
 
 
+@pytest.mark.above_the_store
 async def test_a_parent_can_try_a_child_again(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flaky(ctx: Context, n: int) -> int:

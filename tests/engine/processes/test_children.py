@@ -66,6 +66,7 @@ async def test_run_gives_the_result(app: Holdfast, h: Harness, double: Any) -> N
     assert await h.crash_everywhere(parent) == 42
 
 
+@pytest.mark.above_the_store
 async def test_a_result_is_decoded_by_the_childs_annotation(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def pack(ctx: Context, parcel: Parcel) -> Parcel:
@@ -91,6 +92,7 @@ async def test_spawn_returns_before_the_child_ends(app: Holdfast, h: Harness, pa
     assert await h.crash_everywhere(parent) == ["patient/slow", "slow", "said by the parent"]
 
 
+@pytest.mark.above_the_store
 async def test_a_result_can_be_asked_for_again_and_by_several(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[int]:
@@ -115,6 +117,7 @@ async def test_children_of_children(app: Holdfast, h: Harness) -> None:
     ]
 
 
+@pytest.mark.above_the_store
 async def test_a_workflow_can_be_its_own_child(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def factorial(ctx: Context, n: int) -> int:
@@ -157,6 +160,7 @@ async def test_several_children_at_once_survive_every_crash(app: Holdfast, h: Ha
     assert await h.crash_everywhere(parent) == [0, 2, 4, 6, 8, 10, 12, 14]
 
 
+@pytest.mark.above_the_store
 async def test_the_first_child_to_end_wins_a_race(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def sleeper(ctx: Context, minutes: int) -> int:
@@ -250,6 +254,7 @@ async def test_a_childs_start_is_durable_before_the_parent_goes_on(app: Holdfast
     assert seen == ["waiting"]
 
 
+@pytest.mark.above_the_store
 async def test_ids_that_nobody_chose_are_the_same_on_every_replay(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[str]:
@@ -459,6 +464,7 @@ async def test_messages_come_with_the_start_and_name_their_sender(app: Holdfast,
     assert await h.crash_everywhere(parent) == [["a", 1, me], ["b", {"x": 2}, me], ["c", 3, me]]
 
 
+@pytest.mark.above_the_store
 async def test_context_is_merged_over_the_parents(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def values(ctx: Context, depth: int) -> list[Any]:
@@ -507,6 +513,7 @@ async def test_a_child_can_start_later(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(parent) is True
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     ("options", "named"),
     [
@@ -540,6 +547,7 @@ async def test_a_wrong_option_is_named_and_nothing_is_started(
     assert (await h.app.list(double)).items == []
 
 
+@pytest.mark.above_the_store
 async def test_an_unknown_option_is_a_type_error(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[str]:
@@ -556,6 +564,7 @@ async def test_an_unknown_option_is_a_type_error(app: Holdfast, h: Harness, doub
     assert ["colour" in text for text in found] == [True, True]
 
 
+@pytest.mark.above_the_store
 async def test_waiting_for_cancellation_is_yes_or_no(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> str:
@@ -569,6 +578,7 @@ async def test_waiting_for_cancellation_is_yes_or_no(app: Holdfast, h: Harness, 
     assert "wait_for_cancellation" in await h.crash_everywhere(parent)
 
 
+@pytest.mark.above_the_store
 async def test_params_that_do_not_fit_the_child_are_refused(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> str:
@@ -582,6 +592,7 @@ async def test_params_that_do_not_fit_the_child_are_refused(app: Holdfast, h: Ha
     assert (await h.app.list(double)).items == []
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("unknown", ["nowhere", None, 5])
 async def test_a_child_of_an_unknown_workflow(app: Holdfast, h: Harness, unknown: Any) -> None:
     @app.workflow
@@ -597,6 +608,7 @@ async def test_a_child_of_an_unknown_workflow(app: Holdfast, h: Harness, unknown
     assert await h.crash_everywhere(parent) == ["WORKFLOW_NOT_FOUND", "WORKFLOW_NOT_FOUND"]
 
 
+@pytest.mark.above_the_store
 async def test_an_unknown_child_that_nobody_catches_fails_the_parent(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
@@ -647,6 +659,7 @@ async def test_both_ends_in_real_time(make_app: MakeApp) -> None:
         assert await run.result(timeout=10) == sum(i * i for i in range(100))
 
 
+@pytest.mark.above_the_store
 async def test_children_are_counted_by_workflow_not_by_place(app: Holdfast, h: Harness, double: Any) -> None:
     """Two kinds of children mixed: each gets its own results on a replay."""
 

@@ -147,6 +147,7 @@ async def test_other_workers_share_the_generations(make_app: MakeApp) -> None:
 # --- params
 
 
+@pytest.mark.above_the_store
 async def test_params_are_decoded_by_the_annotation(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, state: State) -> list[Any]:
@@ -157,6 +158,7 @@ async def test_params_are_decoded_by_the_annotation(app: Holdfast, h: Harness) -
     assert await h.crash_everywhere(goes_on, State(0, [])) == [0, 1, 2]
 
 
+@pytest.mark.above_the_store
 async def test_params_that_do_not_fit_are_refused_where_they_are_made(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> list[str]:
@@ -172,6 +174,7 @@ async def test_params_that_do_not_fit_are_refused_where_they_are_made(app: Holdf
     assert len(found) == 3
 
 
+@pytest.mark.above_the_store
 async def test_without_params(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 7) -> list[int]:
@@ -185,6 +188,7 @@ async def test_without_params(app: Holdfast, h: Harness) -> None:
 # --- raising it
 
 
+@pytest.mark.above_the_store
 async def test_code_that_catches_exceptions_does_not_swallow_it(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def careful(ctx: Context, n: int = 0) -> str:
@@ -198,6 +202,7 @@ async def test_code_that_catches_exceptions_does_not_swallow_it(app: Holdfast, h
     assert await h.crash_everywhere(careful) == "went on"
 
 
+@pytest.mark.above_the_store
 async def test_from_deep_inside(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def deep(ctx: Context, n: int = 0) -> int:
@@ -216,6 +221,7 @@ async def test_from_deep_inside(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(deep) == 2
 
 
+@pytest.mark.above_the_store
 async def test_made_and_not_raised_it_does_nothing(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def forgets(ctx: Context, n: int = 0) -> int:
@@ -225,6 +231,7 @@ async def test_made_and_not_raised_it_does_nothing(app: Holdfast, h: Harness) ->
     assert await h.crash_everywhere(forgets) == 0
 
 
+@pytest.mark.above_the_store
 async def test_a_saga_undoes_nothing(app: Holdfast, h: Harness) -> None:
     undone: list[int] = []
 
@@ -240,6 +247,7 @@ async def test_a_saga_undoes_nothing(app: Holdfast, h: Harness) -> None:
     assert undone == []
 
 
+@pytest.mark.above_the_store
 async def test_steps_in_flight_are_given_up(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def hurries(ctx: Context, n: int = 0) -> int:
@@ -513,6 +521,7 @@ async def test_attempts_are_counted_anew(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(parent) == [5, 2]
 
 
+@pytest.mark.above_the_store
 async def test_chance_is_drawn_anew(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def draws(ctx: Context, seen: list[Any]) -> list[Any]:

@@ -279,6 +279,7 @@ async def test_a_cold_worker_knows_the_schedule(app: Holdfast, h: Harness) -> No
     assert [moment for moment, _ in clock.seen] == ["01-02 00:00", "01-03 00:00", "01-04 00:00"]
 
 
+@pytest.mark.above_the_store
 async def test_a_tick_in_the_hour_that_is_left_out_comes_right_after_it(app: Holdfast, h: Harness) -> None:
     clock = Ticks(app)
     await h.advance("88 days", run=False)  # 2030-03-30; clocks go forward on the 31st
@@ -288,6 +289,7 @@ async def test_a_tick_in_the_hour_that_is_left_out_comes_right_after_it(app: Hol
     assert [moment for moment, _ in clock.seen] == ["03-30 01:30", "03-31 01:00", "04-01 00:30"]
 
 
+@pytest.mark.above_the_store
 async def test_a_tick_in_the_hour_that_comes_twice_comes_once(app: Holdfast, h: Harness) -> None:
     clock = Ticks(app)
     await h.advance("298 days", run=False)  # 2030-10-26; clocks go back on the 27th
@@ -368,6 +370,7 @@ def test_a_tick_is_later_than_the_moment_and_in_utc() -> None:
     assert cron.after(tick - timedelta(milliseconds=1)) == tick
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     "text",
     [

@@ -501,6 +501,7 @@ async def test_a_workflow_with_retries_is_tried_again_after_a_fall(app: Holdfast
     assert await h.crash_everywhere(root) == 2
 
 
+@pytest.mark.above_the_store
 async def test_exit_and_link_down_are_values(app: Holdfast, h: Harness) -> None:
     assert Exit("a/b", 1) == Exit("a/b", 1, None)
     assert Exit("a/b").error is None

@@ -68,6 +68,7 @@ async def test_a_message_tells_when_it_was_sent_and_has_an_id_of_its_own(app: Ho
     assert await run.result(timeout=5) == [90, True, True]
 
 
+@pytest.mark.above_the_store
 async def test_a_message_is_a_plain_record(app: Holdfast, h: Harness) -> None:
     seen: list[Message] = []
 
@@ -103,6 +104,7 @@ async def test_a_listener_gets_the_payloads_of_its_topic_alone(app: Holdfast, h:
     assert await h.crash_everywhere(flow, drive=one_by_one(*sent)) == [1, 2, "over"]
 
 
+@pytest.mark.above_the_store
 async def test_a_listener_can_have_messages_instead(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -122,6 +124,7 @@ async def test_messages_before_the_listener_are_kept_for_it(app: Holdfast, h: Ha
     assert await everywhere(h, late, None, ("job", 1), ("other", 0), ("job", 2), ("job", 3)) == [1, 2, 3]
 
 
+@pytest.mark.above_the_store
 async def test_the_same_topic_is_the_same_channel(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[bool]:
@@ -134,6 +137,7 @@ async def test_the_same_topic_is_the_same_channel(app: Holdfast, h: Harness) -> 
     assert await everywhere(h, flow) == [True, False, True, False, False]
 
 
+@pytest.mark.above_the_store
 async def test_a_topic_with_a_listener_never_reaches_the_inbox(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -146,6 +150,7 @@ async def test_a_topic_with_a_listener_never_reaches_the_inbox(app: Holdfast, h:
     assert await everywhere(h, flow, None, *sent) == [["a", "b"], [1, 2]]
 
 
+@pytest.mark.above_the_store
 async def test_a_listener_takes_over_from_the_inbox_what_comes_later(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -158,6 +163,7 @@ async def test_a_listener_takes_over_from_the_inbox_what_comes_later(app: Holdfa
     assert await h.crash_everywhere(flow, drive=one_by_one(*sent)) == [1, 3, 2]
 
 
+@pytest.mark.above_the_store
 async def test_receivers_of_one_channel_are_served_in_turn(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -167,6 +173,7 @@ async def test_receivers_of_one_channel_are_served_in_turn(app: Holdfast, h: Har
     assert await h.crash_everywhere(flow, drive=one_by_one(("job", "a"), ("job", "b"), ("job", "c"))) == ["a", "b", "c"]
 
 
+@pytest.mark.above_the_store
 async def test_a_receive_that_is_cancelled_loses_nothing(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -190,6 +197,7 @@ async def test_a_receive_that_is_cancelled_loses_nothing(app: Holdfast, h: Harne
 # --- not listening any more
 
 
+@pytest.mark.above_the_store
 async def test_unlisten_gives_unread_messages_back(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -203,6 +211,7 @@ async def test_unlisten_gives_unread_messages_back(app: Holdfast, h: Harness) ->
     assert await everywhere(h, flow, None, ("job", 1), ("job", 2), ("job", 3)) == [1, 2, 3]
 
 
+@pytest.mark.above_the_store
 async def test_what_is_given_back_goes_to_the_inbox_in_order(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -215,6 +224,7 @@ async def test_what_is_given_back_goes_to_the_inbox_in_order(app: Holdfast, h: H
     assert await everywhere(h, flow, None, ("one", 1), ("two", 2), ("one", 3), ("two", 4)) == [1, 2, 3, 4]
 
 
+@pytest.mark.above_the_store
 async def test_a_closed_inbox_leaves_its_messages_to_listeners(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -227,6 +237,7 @@ async def test_a_closed_inbox_leaves_its_messages_to_listeners(app: Holdfast, h:
     assert await everywhere(h, flow, None, ("job", 1), ("other", 2), ("job", 3)) == [1, 3, 2]
 
 
+@pytest.mark.above_the_store
 async def test_blocked_receivers_hear_of_unlisten(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -247,6 +258,7 @@ async def test_blocked_receivers_hear_of_unlisten(app: Holdfast, h: Harness) -> 
     assert await everywhere(h, flow) == [["CHANNEL_CLOSED"] * 2, True, False]
 
 
+@pytest.mark.above_the_store
 async def test_to_close_a_channel_of_messages_is_to_unlisten(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -259,6 +271,7 @@ async def test_to_close_a_channel_of_messages_is_to_unlisten(app: Holdfast, h: H
     assert await everywhere(h, flow, None, ("job", 1)) == [0, 1]
 
 
+@pytest.mark.above_the_store
 async def test_iteration_ends_with_the_channel(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -273,6 +286,7 @@ async def test_iteration_ends_with_the_channel(app: Holdfast, h: Harness) -> Non
     assert await everywhere(h, flow, None, ("job", 1), ("job", 2), ("job", 3), ("job", 4)) == [1, 2, 3]
 
 
+@pytest.mark.above_the_store
 async def test_nobody_sends_into_a_channel_of_messages(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
@@ -352,6 +366,7 @@ async def test_select_over_messages_and_a_timer(app: Holdfast, h: Harness) -> No
     assert await h.crash_everywhere(flow, drive=one_by_one(("job", 1), ("x", 2), ("job", 3))) == [1, 2, 3]
 
 
+@pytest.mark.above_the_store
 async def test_select_prefers_what_is_listed_first(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -362,6 +377,7 @@ async def test_select_prefers_what_is_listed_first(app: Holdfast, h: Harness) ->
     assert await everywhere(h, flow, None, ("low", 1), ("high", 2), ("high", 3)) == [2, 3, 1]
 
 
+@pytest.mark.above_the_store
 async def test_select_with_a_default_does_not_wait(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -379,6 +395,7 @@ async def test_select_with_a_default_does_not_wait(app: Holdfast, h: Harness) ->
     assert await run.result(timeout=5) == [True, False, True, 1]
 
 
+@pytest.mark.above_the_store
 async def test_what_select_did_not_choose_stays(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -408,6 +425,7 @@ async def test_a_message_sent_before_a_timer_was_due_wins_though_nobody_worked(a
     assert await late.result(timeout=5) == ["timer", "message"]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("persist", ["step", "task"])
 async def test_it_is_the_same_however_results_are_kept(app: Holdfast, h: Harness, persist: Any) -> None:
     @app.step
@@ -566,6 +584,7 @@ async def test_a_message_to_a_run_that_never_was_is_an_error_in_the_code(app: Ho
     assert await everywhere(h, flow) == ["run flow/nobody does not exist", "run no-such-workflow/x does not exist"]
 
 
+@pytest.mark.above_the_store
 async def test_it_fails_a_run_that_does_not_catch_it(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
@@ -578,6 +597,7 @@ async def test_it_fails_a_run_that_does_not_catch_it(app: Holdfast, h: Harness) 
     assert (status.status, status.error and status.error.name) == ("errored", "InstanceNotFoundError")
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("pid", ["", "nobody", "/", "flow/", "/x", "flow/a b", "flow/a/b", "-flow/x", None, 5, b"a/b"])
 async def test_what_is_no_pid_is_refused(app: Holdfast, h: Harness, pid: Any) -> None:
     @app.workflow

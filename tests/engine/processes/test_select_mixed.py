@@ -67,6 +67,7 @@ async def test_a_message_that_came_in_time_wins_although_nobody_worked(app: Hold
     assert [await run.result(timeout=5) for run in (early, late)] == ["message", "timer"]
 
 
+@pytest.mark.above_the_store
 async def test_of_several_that_are_ready_the_first_listed_wins(app: Holdfast, h: Harness, quick: Any) -> None:
     @app.workflow
     async def ready(ctx: Context) -> list[str]:
@@ -86,6 +87,7 @@ async def test_of_several_that_are_ready_the_first_listed_wins(app: Holdfast, h:
     assert found == ["timer", "events", "own", "words"]
 
 
+@pytest.mark.above_the_store
 async def test_two_topics_keep_their_own_order(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def jobs(ctx: Context) -> dict[str, Any]:
@@ -130,6 +132,7 @@ async def test_a_wait_for_an_event_gets_what_a_select_did_not_take(app: Holdfast
     assert await h.crash_everywhere(both, drive=sends(("word", 1), ("word", 2))) == [1, 2]
 
 
+@pytest.mark.above_the_store
 async def test_default_when_nothing_is_ready(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def looks(ctx: Context) -> list[Any]:
@@ -140,6 +143,7 @@ async def test_default_when_nothing_is_ready(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(looks) == [True, None, False]
 
 
+@pytest.mark.above_the_store
 async def test_a_closed_channel_is_always_ready(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def closes(ctx: Context) -> list[Any]:
@@ -154,6 +158,7 @@ async def test_a_closed_channel_is_always_ready(app: Holdfast, h: Harness) -> No
     assert await h.crash_everywhere(closes) == [[1, True, True], [None, False, True], [None, False, True]]
 
 
+@pytest.mark.above_the_store
 async def test_unlisten_wakes_a_select(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def leaves(ctx: Context) -> list[Any]:
@@ -175,6 +180,7 @@ async def test_unlisten_wakes_a_select(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(leaves) == [True, False, "closed"]
 
 
+@pytest.mark.above_the_store
 async def test_the_inbox_gets_what_nobody_listens_to(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def sorts(ctx: Context) -> list[Any]:
@@ -191,6 +197,7 @@ async def test_the_inbox_gets_what_nobody_listens_to(app: Holdfast, h: Harness) 
     ]  # fmt: skip
 
 
+@pytest.mark.above_the_store
 async def test_sending_and_receiving_in_one_select(app: Holdfast, h: Harness) -> None:
     """A pump between messages and a channel of its own: it takes only what it has room for."""
 
@@ -224,6 +231,7 @@ async def test_sending_and_receiving_in_one_select(app: Holdfast, h: Harness) ->
     assert await h.crash_everywhere(pump, drive=sends(*(("job", n) for n in range(4)))) == [0, 10, 20, 30]
 
 
+@pytest.mark.above_the_store
 async def test_a_timer_that_is_stopped_stays_stopped(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def stops(ctx: Context) -> list[Any]:
@@ -236,6 +244,7 @@ async def test_a_timer_that_is_stopped_stays_stopped(app: Holdfast, h: Harness) 
     assert await h.crash_everywhere(stops, drive=sends(("word", "stop"))) == ["stop", True, False, False]
 
 
+@pytest.mark.above_the_store
 async def test_a_timer_that_is_set_anew_by_each_message(app: Holdfast, h: Harness) -> None:
     """What a debounce is: the end comes an hour after the last message."""
 
@@ -286,6 +295,7 @@ async def test_a_child_or_a_message_or_a_cancellation(app: Holdfast, h: Harness,
     assert await h.crash_everywhere(supervises, drive=drive) == ["exit 5", "word w", "cancel enough"]
 
 
+@pytest.mark.above_the_store
 async def test_several_tasks_share_a_channel_of_messages(app: Holdfast, h: Harness) -> None:
     """Each message goes to one of them, and none to both."""
 
@@ -306,6 +316,7 @@ async def test_several_tasks_share_a_channel_of_messages(app: Holdfast, h: Harne
     assert await h.crash_everywhere(pool, drive=sends(*messages)) == [1, 2, 3, 4]
 
 
+@pytest.mark.above_the_store
 async def test_a_receiver_that_is_cancelled_loses_nothing(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def gives_up(ctx: Context) -> list[Any]:
@@ -324,6 +335,7 @@ async def test_a_receiver_that_is_cancelled_loses_nothing(app: Holdfast, h: Harn
     assert await run.result(timeout=5) == [1, 2]
 
 
+@pytest.mark.above_the_store
 async def test_a_ticker_beside_messages(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def ticks(ctx: Context) -> list[Any]:
@@ -344,6 +356,7 @@ async def test_a_ticker_beside_messages(app: Holdfast, h: Harness) -> None:
     assert sorted(found) == ["hello", "tick", "tick", "tick"]
 
 
+@pytest.mark.above_the_store
 async def test_ask_and_timers_and_a_channel_of_replies(app: Holdfast, h: Harness) -> None:
     """Request and answer by plain messages, with a limit of time."""
 
@@ -370,6 +383,7 @@ async def test_ask_and_timers_and_a_channel_of_replies(app: Holdfast, h: Harness
     assert await h.crash_everywhere(client) == [0, 2, 4]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("wrong", ["text", None, 5])
 async def test_what_is_no_channel(app: Holdfast, h: Harness, wrong: Any) -> None:
     @app.workflow
@@ -383,6 +397,7 @@ async def test_what_is_no_channel(app: Holdfast, h: Harness, wrong: Any) -> None
     assert await h.crash_everywhere(selects, wrong) == "INVALID_OPTION"
 
 
+@pytest.mark.above_the_store
 async def test_nobody_sends_into_a_channel_of_messages(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def sends_there(ctx: Context) -> list[str]:

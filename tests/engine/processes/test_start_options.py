@@ -69,6 +69,7 @@ async def test_a_run_without_timeouts_takes_as_long_as_it_takes(app: Holdfast, h
     assert await run.result(timeout=5) == "at last"
 
 
+@pytest.mark.above_the_store
 async def test_options_that_are_none_are_as_if_not_given(h: Harness, idle: Workflow[Any]) -> None:
     names = ["id", "start_delay", "execution_timeout", "run_timeout", "task_timeout", "retry", "cron"]
     names += ["memo", "search", "context", "summary"]
@@ -148,6 +149,7 @@ WRONG: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=lambda one: str(one)[:20])
 async def test_a_wrong_option_is_named_and_nothing_is_started(
     h: Harness, idle: Workflow[Any], name: str, value: Any
@@ -159,6 +161,7 @@ async def test_a_wrong_option_is_named_and_nothing_is_started(
     assert await number_of_instances(h) == 0
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=lambda one: str(one)[:20])
 async def test_a_wrong_option_of_a_child_is_an_error_in_the_code(
     app: Holdfast, h: Harness, idle: Workflow[Any], name: str, value: Any
@@ -180,6 +183,7 @@ async def test_a_wrong_option_of_a_child_is_an_error_in_the_code(
     assert await number_of_instances(h) == 1
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     ("name", "value"),
     [("parent_close", "orphan"), ("parent_close", None), ("parent_close", 5), ("wait_for_cancellation", "yes")],
@@ -199,6 +203,7 @@ async def test_wrong_options_that_only_children_have(
     assert await number_of_instances(h) == 1
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("name", ["parent_close", "wait_for_cancellation", "timeout", "onConflict", "link", "name"])
 async def test_an_unknown_option_is_a_type_error(h: Harness, idle: Workflow[Any], name: str) -> None:
     with pytest.raises(TypeError, match=name):
@@ -206,6 +211,7 @@ async def test_an_unknown_option_is_a_type_error(h: Harness, idle: Workflow[Any]
     assert await number_of_instances(h) == 0
 
 
+@pytest.mark.above_the_store
 async def test_an_unknown_option_of_a_child_is_a_type_error(app: Holdfast, h: Harness, idle: Workflow[Any]) -> None:
     unknown: Any = {"colour": "red"}
 
@@ -224,6 +230,7 @@ async def test_an_unknown_option_of_a_child_is_a_type_error(app: Holdfast, h: Ha
     assert all("colour" in message for message in messages)
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("id", ["", "a/b", "-a", "a b", "x" * 101, 5])
 async def test_a_bad_id_is_refused(h: Harness, idle: Workflow[Any], id: Any) -> None:
     with pytest.raises(InvalidInstanceIdError):
@@ -231,6 +238,7 @@ async def test_a_bad_id_is_refused(h: Harness, idle: Workflow[Any], id: Any) -> 
     assert await number_of_instances(h) == 0
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("name", ["memo", "context"])
 async def test_values_that_cannot_be_stored_are_refused(h: Harness, idle: Workflow[Any], name: str) -> None:
     for value in (object(), float("nan"), {1, "a"}, print):
@@ -243,6 +251,7 @@ async def test_values_that_cannot_be_stored_are_refused(h: Harness, idle: Workfl
     assert await number_of_instances(h) == 0
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("topic", ["", "@exit", "a b", None, 5])
 async def test_one_bad_message_starts_nothing(h: Harness, idle: Workflow[Any], topic: Any) -> None:
     with pytest.raises(InvalidEventTypeError):
@@ -278,6 +287,7 @@ async def test_a_run_that_waits_for_its_start_is_waiting(h: Harness, idle: Workf
     assert (await run.status()).status == "waiting"
 
 
+@pytest.mark.above_the_store
 async def test_a_delay_of_nothing_is_none(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> int:
@@ -485,6 +495,7 @@ async def test_messages_go_to_the_new_run_where_one_is_started(h: Harness, idle:
     assert await run.result(timeout=5) == 2
 
 
+@pytest.mark.above_the_store
 async def test_messages_may_be_any_iterable(h: Harness, idle: Workflow[Any]) -> None:
     run = await h.start(idle, messages=(("go", n) for n in range(2)))
     await h.run_until_idle()
@@ -534,11 +545,13 @@ async def test_the_context_survives_crashes(app: Holdfast, h: Harness, shown: Wo
     assert await everywhere(h, parent) == [values, values, [values, values, False]]
 
 
+@pytest.mark.above_the_store
 async def test_without_a_context_there_is_none(h: Harness, shown: Workflow[Any]) -> None:
     assert await finish(h, shown) == [{}, {}, [{}, {}, False]]
     assert dict(context_values()) == {}
 
 
+@pytest.mark.above_the_store
 async def test_the_context_is_read_only(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:

@@ -147,6 +147,7 @@ async def test_what_is_not_there(app: Holdfast, h: Harness, tidy: Any) -> None:
     assert await h.crash_everywhere(ends) == ["INSTANCE_TERMINAL", "INSTANCE_NOT_FOUND", "INSTANCE_NOT_FOUND"]
 
 
+@pytest.mark.above_the_store
 async def test_a_reason_is_text(app: Holdfast, h: Harness, tidy: Any) -> None:
     @app.workflow
     async def ends(ctx: Context) -> str:
@@ -268,6 +269,7 @@ async def test_a_workflow_with_retries_is_not_tried_again(app: Holdfast, h: Harn
     assert await everywhere(h, ends, look=look) == ("terminated", 0)
 
 
+@pytest.mark.above_the_store
 async def test_by_a_task_beside_the_main_one(app: Holdfast, h: Harness, tidy: Any) -> None:
     @app.workflow
     async def ends(ctx: Context) -> str:

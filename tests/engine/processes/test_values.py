@@ -111,6 +111,7 @@ async def test_every_way_from_outside_keeps_a_value(app: Holdfast, h: Harness, n
     assert [event.payload for event in (await run.history()).events] == [value] * 3
 
 
+@pytest.mark.above_the_store
 async def test_children_get_and_return_what_their_annotations_say(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context, order: Order) -> Order:
@@ -127,6 +128,7 @@ async def test_children_get_and_return_what_their_annotations_say(app: Holdfast,
     assert await everywhere(h, parent) == ["seen", True, True, "Order", True]
 
 
+@pytest.mark.above_the_store
 async def test_a_child_is_not_started_with_what_it_cannot_take(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context, order: Order) -> None: ...
@@ -146,6 +148,7 @@ async def test_a_child_is_not_started_with_what_it_cannot_take(app: Holdfast, h:
     assert len((await h.app.list()).items) == 1
 
 
+@pytest.mark.above_the_store
 async def test_messages_are_plain_values_and_a_wait_decodes_them(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -159,6 +162,7 @@ async def test_messages_are_plain_values_and_a_wait_decodes_them(app: Holdfast, 
     assert await everywhere(h, flow) == [ORDER_AS_JSON, True, True]
 
 
+@pytest.mark.above_the_store
 async def test_a_payload_that_is_changed_by_its_receiver_is_changed_for_nobody_else(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -178,6 +182,7 @@ def _kind(value: Any) -> str:
     return type(value).__name__
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("value", [float("nan"), [float("inf")], {1, 2}, object(), {"a": print}, 10**5000], ids=_kind)
 async def test_what_cannot_be_stored_is_refused_wherever_it_is_given(app: Holdfast, h: Harness, value: Any) -> None:
     @app.workflow
@@ -213,6 +218,7 @@ async def test_what_cannot_be_stored_is_refused_wherever_it_is_given(app: Holdfa
     assert len((await h.app.list()).items) == 1
 
 
+@pytest.mark.above_the_store
 async def test_information_is_the_same_on_every_replay(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:

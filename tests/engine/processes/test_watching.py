@@ -153,6 +153,7 @@ async def test_a_child_that_was_run_can_be_monitored_afterwards(app: Holdfast, h
     assert await h.crash_everywhere(parent) == [0, ["exit", "worker/w", "done", None]]
 
 
+@pytest.mark.above_the_store
 async def test_run_makes_no_events(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> int:
@@ -180,6 +181,7 @@ async def test_a_run_that_never_was(app: Holdfast, h: Harness, worker: Any, pid:
     assert await h.crash_everywhere(watcher, pid) == ["INSTANCE_NOT_FOUND", "INSTANCE_NOT_FOUND"]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("pid", ["", "nothing", None, 5, "worker/", "/x", "worker/a b/c?"])
 async def test_what_is_no_pid(app: Holdfast, h: Harness, pid: Any) -> None:
     @app.workflow
@@ -287,6 +289,7 @@ async def test_events_before_anybody_looks_are_kept_in_order(app: Holdfast, h: H
     assert await h.crash_everywhere(parent) == [["exit", f"worker/{n}", n, None] for n in "abc"]
 
 
+@pytest.mark.above_the_store
 async def test_events_is_always_the_same_channel(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def looks(ctx: Context) -> list[bool]:
@@ -295,6 +298,7 @@ async def test_events_is_always_the_same_channel(app: Holdfast, h: Harness) -> N
     assert await finish(h, looks) == [True, True]
 
 
+@pytest.mark.above_the_store
 async def test_events_can_be_iterated(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[Any]:
@@ -458,6 +462,7 @@ async def test_hundreds_of_unreceived_events_do_not_hide_the_next(app: Holdfast,
     assert await run.result(timeout=5) == ["the last", 601]
 
 
+@pytest.mark.above_the_store
 async def test_the_end_of_a_timer_or_of_a_child(app: Holdfast, h: Harness, worker: Any) -> None:
     """A supervisor: whatever comes first."""
 
@@ -476,6 +481,7 @@ async def test_the_end_of_a_timer_or_of_a_child(app: Holdfast, h: Harness, worke
     assert await h.crash_everywhere(supervisor) == ["timer", "child"]
 
 
+@pytest.mark.above_the_store
 async def test_a_supervisor_starts_what_failed_again(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def shaky(ctx: Context) -> int:

@@ -64,6 +64,7 @@ async def test_the_limit_counts_retries(app: Holdfast, h: Harness) -> None:
     assert await everywhere(h, launch, 10) == ["errored", "ValueError", "attempt 3"]
 
 
+@pytest.mark.above_the_store
 async def test_a_limit_of_nothing_is_no_retry(app: Holdfast, h: Harness) -> None:
     run = await h.start(flaky(app), 2, retry=Retry(limit=0))
     await h.advance("1 day")
@@ -77,6 +78,7 @@ async def test_there_may_be_no_end_of_attempts(app: Holdfast, h: Harness) -> Non
     assert await run.result(timeout=5) == [30, 29]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     ("retry", "moments"),
     [
@@ -101,6 +103,7 @@ async def test_the_delays_are_those_of_the_policy(app: Holdfast, h: Harness, ret
     assert begun == moments
 
 
+@pytest.mark.above_the_store
 async def test_jitter_stretches_delays(app: Holdfast, h: Harness) -> None:
     run = await h.start(flaky(app), 2, retry=Retry(limit=1, delay="100s", jitter=0.5))
     await h.advance("100 seconds")
@@ -145,6 +148,7 @@ async def test_each_attempt_gets_the_same_input(app: Holdfast, h: Harness) -> No
     assert await everywhere(h, launcher(app, flow, retry=Retry(limit=1, delay=1)), {"n": 1}) == {"n": 2}
 
 
+@pytest.mark.above_the_store
 async def test_each_attempt_draws_its_own_chance(app: Holdfast, h: Harness) -> None:
     drawn: set[float] = set()
 
@@ -172,6 +176,7 @@ class CardStolen(Stolen):
     pass
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize(
     "retry",
     [
@@ -189,11 +194,13 @@ async def test_errors_that_are_not_retryable(app: Holdfast, h: Harness, retry: R
     assert await everywhere(h, launch) == ["errored", "CardStolen", "attempt 1"]
 
 
+@pytest.mark.above_the_store
 async def test_other_errors_are_retryable(app: Holdfast, h: Harness) -> None:
     launch = launcher(app, flaky(app), retry=Retry(limit=5, delay=1, non_retryable=(Stolen, "KeyError")))
     assert await everywhere(h, launch, 2) == [2, 1]
 
 
+@pytest.mark.above_the_store
 @pytest.mark.parametrize("error", [NonRetryableError("no"), WorkflowError("no", retryable=False)])
 async def test_an_error_can_say_that_it_is_not_retryable(app: Holdfast, h: Harness, error: Exception) -> None:
     @app.workflow
@@ -262,6 +269,7 @@ async def test_the_workflow_can_have_a_policy(app: Holdfast, h: Harness) -> None
     assert await everywhere(h, workflow, 3) == [3, 2]
 
 
+@pytest.mark.above_the_store
 async def test_the_policy_of_the_start_comes_first(app: Holdfast, h: Harness) -> None:
     workflow = flaky(app, retry=Retry(limit=10, delay="1 second"))
     run = await h.start(workflow, 3, retry=Retry(limit=0))

@@ -16,9 +16,9 @@ from store.world import FakeClock, World
 
 
 @pytest.fixture
-def url() -> str:
-    """An empty database."""
-    return new_database()
+def url(request: pytest.FixtureRequest) -> str:
+    """An empty database; for a test that has a store opened on it, one that has the schema already."""
+    return new_database(migrated="store" in request.fixturenames)
 
 
 @pytest.fixture

@@ -19,6 +19,7 @@ from holdfast.store.protocol import (
     Answer,
     Claimant,
     Deed,
+    Delivered,
     Delivery,
     Finish,
     Letter,
@@ -27,6 +28,7 @@ from holdfast.store.protocol import (
     NextRun,
     OnConflict,
     OnReuse,
+    Outbound,
     PageQuery,
     Park,
     Release,
@@ -40,7 +42,7 @@ from holdfast.store.protocol import (
 )
 from postgres_server import Server
 from store.postgres.inside import Cut, Proxy
-from store.world import FLOW, LEASE, FakeClock, World, act, line, pid, result, touched, turn, waiting
+from store.world import FLOW, LEASE, FakeClock, World, act, done, line, pid, result, touched, turn, unit, waiting
 
 BOTH = pytest.mark.parametrize("how", list(Cut), ids=["before", "after"])
 
@@ -418,6 +420,101 @@ async def test_the_end_of_a_watched_run_is_told_once(world: World, proxy: Proxy,
     assert proxy.cuts == 1
     assert (answer.verdict, touched(answer).woken) == (Verdict.APPLIED, [parent.run])
     assert [mail.type for mail in await world.unread(parent.run)] == [EXIT]
+
+
+@BOTH
+async def test_a_run_with_units_is_made_once(world: World, proxy: Proxy, how: Cut) -> None:
+    proxy.cut("precious", how)
+
+    tasks = await world.graph("precious", unit(1), unit(2), unit(3, 1), room=1)
+
+    assert proxy.cuts == 1
+    assert [task.unit for task in tasks] == [1]
+    assert await world.starts(tasks[0].run) == [("a", 1)]
+    assert await world.claimed_units("w2") == [2]
+
+
+@BOTH
+@pytest.mark.parametrize("stays_down", [False, True])
+async def test_units_are_advanced_once(world: World, proxy: Proxy, how: Cut, stays_down: bool) -> None:
+    """What was taken is answered, also if nobody could be asked for long."""
+    first, second = await world.graph("a", unit(1), unit(2), unit(3, 1), unit(4, 1), unit(5, 1))
+    advances = [done(first, 3, 4, key="precious"), done(second, 5)]
+    asked = (advances, Claimant("w1", LEASE, ["default"]), 2)
+    proxy.cut("precious", how, stays_down=stays_down)
+    if stays_down:
+        with pytest.raises(StoreUnavailableError):
+            await world.store.advance(*asked)
+        proxy.back()
+
+    answer = await world.store.advance(*asked)
+
+    assert proxy.cuts == 1
+    assert (list(answer.applied), answer.due) == ([True, True], True)
+    assert answer.taken == [TaskRef(first.run, 3, "w1", 1), TaskRef(first.run, 4, "w1", 1)]
+    assert await world.results(first.run) == ["b", "precious"]
+    assert await world.claimed_units("w2") == [5]
+
+
+@BOTH
+async def test_parts_of_a_batch_that_were_answered_are_not_done_again(world: World, proxy: Proxy, how: Cut) -> None:
+    """The second one takes away what the first one added, so they are two transactions."""
+    first, second = await world.graph("a", unit(1), unit(2))
+    adding, dropping = done(first, adds=[unit(3)]), done(second, key="precious", drops=[3])
+    asked = ([adding, dropping, done(first)], Claimant("w1", LEASE, ["default"]), 1)
+    proxy.cut("precious", how, stays_down=True)
+    with pytest.raises(StoreUnavailableError):
+        await world.store.advance(*asked)
+    proxy.back()
+
+    answer = await world.store.advance(*asked)
+
+    assert list(answer.applied) == [True, True, False]
+    assert [task.unit for task in answer.taken] == [3, 0]
+    assert [held.unit for held in await world.store.heartbeat("w1", LEASE)] == [0]
+
+
+@BOTH
+@pytest.mark.parametrize("alone", [True, False])
+async def test_claimed_units_do_not_get_lost_and_have_one_start(
+    world: World, proxy: Proxy, how: Cut, alone: bool
+) -> None:
+    run = (await world.start("a", units=[unit(1), unit(2), unit(3, 1)])).run
+    await world.claim("precious", limit=0, run=run if alone else None)
+    proxy.cut("precious", how)
+
+    claims = (await world.claim("precious", run=run if alone else None)).claims
+
+    assert proxy.cuts == 1
+    assert [(claim.task.unit, claim.task.epoch) for claim in claims] == [(1, 1), (2, 1)]
+    assert await world.starts(run) == [("a", 1), ("b", 1)]
+
+
+@BOTH
+async def test_what_goes_out_is_put_out_once(world: World, proxy: Proxy, how: Cut) -> None:
+    task = await world.begin("a")
+    proxy.cut("precious", how)
+
+    await world.commit(task, facts=[result("s")], outbox=[Outbound("precious", b"1", "s"), Outbound("x", None, "s")])
+
+    assert proxy.cuts == 1
+    assert [(row.n, row.type) for row in await world.store.outbox(task.run)] == [(1, "precious"), (2, "x")]
+
+
+@BOTH
+async def test_what_goes_out_is_taken_and_settled_once(world: World, proxy: Proxy, how: Cut) -> None:
+    task = await world.begin("a")
+    await world.commit(task, outbox=[Outbound("one", None, "s"), Outbound("two", None, "s")])
+    await world.store.outbox_claim("precious", LEASE, 0)
+    proxy.cut("precious", how)
+
+    rows = (await world.store.outbox_claim("precious", LEASE, 9)).rows
+    proxy.cut(b"COMMIT", how)
+    settled = await world.store.outbox_settle("precious", [Delivered(row.run, row.n) for row in rows])
+
+    assert proxy.cuts == 2
+    assert ([(row.n, row.attempts) for row in rows], settled) == ([(1, 0)], 1)
+    assert [row.n for row in (await world.store.outbox_claim("w", LEASE, 9)).rows] == [2]
 
 
 @BOTH

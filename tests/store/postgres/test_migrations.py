@@ -15,10 +15,10 @@ from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore, migrate
 from holdfast.store.postgres.sql import Migration, migrations
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import Migrated
+from holdfast.store.protocol import Migrated, Outbound, Undelivered
 from postgres_server import execute, server
 from store.postgres.inside import finish, process
-from store.world import FakeClock, World, result
+from store.world import FakeClock, World, done, result, unit
 
 LATEST = migrations("holdfast")[-1].version
 TWO = (
@@ -157,6 +157,12 @@ async def test_a_role_without_the_right_to_create_anything_is_enough(
     await store.heartbeat("w1", 1000)
     await store.reap(3)
     assert await world.keys(task.run) == ["s"]
+    [first] = await world.graph("graph", unit(1), unit(2, 1))
+    await world.advance(done(first, 2), room=1)
+    await world.commit(task, outbox=[Outbound("t", None, "s")])
+    [event] = (await store.outbox_claim("w1", 1000, 9)).rows
+    assert await store.outbox_settle("w1", [Undelivered(event.run, event.n, "no", None)]) == 1
+    assert await store.outbox_retry(event.run) == 1
     await store.close()
 
 

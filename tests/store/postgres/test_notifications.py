@@ -13,8 +13,8 @@ from holdfast.core.model import Status
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres.database import Database
-from holdfast.store.protocol import Finish, NewRun, TaskRef
-from store.world import FLOW, LEASE, FakeClock, World, result, waiting
+from holdfast.store.protocol import Finish, NewRun, Outbound, TaskRef
+from store.world import FLOW, LEASE, FakeClock, World, done, result, unit, waiting
 
 
 @pytest.fixture
@@ -67,6 +67,14 @@ async def _reaped(world: World) -> None:
     await world.store.reap(9)
 
 
+async def _opened(world: World) -> None:
+    await world.advance(done(TaskRef((await world.find("graph")).run, 1, "w1", 1), 2))
+
+
+async def _said(world: World) -> None:
+    await world.commit(await _held(world), facts=[result("s")], outbox=[Outbound("t", None, "s")])
+
+
 async def _held(world: World) -> TaskRef:
     return TaskRef((await world.find("held")).run, 0, "w1", 1)
 
@@ -84,6 +92,8 @@ async def _held(world: World) -> TaskRef:
         _restarted,
         _given_back,
         _reaped,
+        _opened,
+        _said,
     ],
 )
 async def test_what_others_may_wait_for_is_heard_at_once(
@@ -91,6 +101,7 @@ async def test_what_others_may_wait_for_is_heard_at_once(
 ) -> None:
     await world.begin("held")
     await world.wait("waiter", "go")
+    await world.graph("graph", unit(1), unit(2, 1), unit(3, 1))
     number = await _quiet(hearer)
     waiting_for = asyncio.create_task(hearer.changed(number))
     await asyncio.sleep(0)
@@ -111,8 +122,10 @@ async def _quiet(store: PostgresStore) -> int:
 
 async def test_what_concerns_nobody_else_is_not_told(world: World, hearer: PostgresStore) -> None:
     task = await world.begin("a")
+    [first] = await world.graph("graph", unit(1), unit(2, 1))
     number = await _quiet(hearer)
 
+    await world.advance(done(first, 2), room=1)
     await world.commit(task, facts=[result("s")])
     await world.commit(task, then=waiting(run_at=await world.now() + 10**6))
     await world.store.heartbeat("w1", LEASE)

@@ -10,9 +10,10 @@ import pytest
 
 from holdfast.core.model import Status
 from holdfast.ports import SystemRandomness
-from holdfast.store.postgres import acts, batch, claim, control, create, leases, reads, send
+from holdfast.store.postgres import acts, advance, batch, claim, control, create, leases, outbox, reads, send
 from holdfast.store.postgres.tx import Tx
 from holdfast.store.protocol import (
+    Advance,
     AnswerEvent,
     Attributes,
     CancelRun,
@@ -20,22 +21,28 @@ from holdfast.store.protocol import (
     ClaimRequest,
     Condition,
     Deed,
+    Delivered,
     Expiry,
+    FactState,
     Finish,
+    GiveBack,
     ListQuery,
     NewEvent,
     NewRun,
+    NewUnit,
     NextRun,
     OnConflict,
+    Outbound,
     PageQuery,
     Reply,
     TaskRef,
     Term,
     TerminateRun,
+    Undelivered,
     Watch,
     WatchRun,
 )
-from store.world import FLOW, LEASE, World, act, line, pid, result, turn, waiting
+from store.world import FLOW, LEASE, World, act, done, failure, line, pid, result, turn, unit, waiting
 
 READ = """
     SELECT relname, seq_scan, coalesce(seq_tup_read, 0) + coalesce(idx_tup_fetch, 0)
@@ -151,6 +158,90 @@ CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef
     "list by status": (reads.list_runs, lambda _: ListQuery(status=Status.WAITING, limit=5)),
     "list of one by status": (reads.list_runs, lambda _: ListQuery(FLOW, Status.COMPLETE, limit=5)),
 }
+
+
+def _advancing(*advances: Advance) -> advance.Advancing:
+    return advance.Advancing(advances, Claimant("w9", LEASE, ["default"]), 2, batch.Receipt(0, 1), 1)
+
+
+# Of a run with many units, by who holds its first one and has said much.
+UNIT_CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef], Any]]] = {
+    "advance": (advance.advance, lambda task: _advancing(done(task, 2, 3, 4, logs=[line("l")], started_at=1))),
+    "advance and give back": (
+        advance.advance,
+        lambda task: _advancing(
+            Advance(task, [failure("a", 9)], opens=[], drops=[3], adds=[unit(9)], then=GiveBack(1))
+        ),
+    ),
+    "claim units": (
+        claim.claim,
+        lambda task: claim.Claiming(ClaimRequest("w9", LEASE, 3, [], frozenset(), run=task.run), 1, []),
+    ),
+    "claim any": (
+        claim.claim,
+        lambda _: claim.Claiming(ClaimRequest("w9", LEASE, 3, ["default"], frozenset([FLOW])), 1, []),
+    ),
+    "create with units": (
+        create.create,
+        lambda _: [create.Making(NewRun(FLOW, "new", units=[unit(1), unit(2, 1)], owner="w9", room=1), 1)],
+    ),
+    "release a unit": (leases.release, lambda task: [task]),
+    "send to a run with units": (send.send, lambda _: [send.Sending(NewEvent(FLOW, "graph", "go"), 1)]),
+    "cancel a run with units": (
+        control.cancel,
+        lambda _: control.Cancelling(control.Target(FLOW, "graph"), b"{}", 10),
+    ),
+    "heartbeat of one unit": (leases.heartbeat, lambda _: leases.Beat("adder", LEASE)),
+    "facts of keys": (reads.facts, lambda task: reads.Past(task.run, FactState.ITEM, ["a"])),
+    "say": (
+        batch.together,
+        lambda task: batch.Batch(
+            [turn(task, facts=[result("s")], outbox=[Outbound("t", None, "s")])], batch.Receipt(0, 1)
+        ),
+    ),
+    "take out": (outbox.claim, lambda _: outbox.Carrier("w9", LEASE, 3, 1)),
+    "settle": (outbox.settle, lambda task: outbox.Settling("carrier", [Delivered(task.run, 1)])),
+    "settle what failed": (outbox.settle, lambda task: outbox.Settling("carrier", [Undelivered(task.run, 1, "e", 5)])),
+    "take up again": (outbox.retry, lambda task: task.run),
+}
+
+
+@pytest.mark.parametrize("analyzed", [True, False])
+async def test_what_is_read_of_units_does_not_grow_with_what_is_stored(
+    world: World, other: asyncpg.Connection, analyzed: bool
+) -> None:
+    for statement in await other.fetch(BY_HAND):
+        await other.execute(statement[0])
+    await world.graph("graph", unit(1), *(NewUnit(n, str(n), 1) for n in range(2, 7)), owner=None)
+    task = (await world.take("adder", lease_ms=10**9)).task
+    await world.commit(task, outbox=[Outbound("t", None, "s")])
+    await world.store.outbox_claim("carrier", 10**9, 1)
+    reading = Reading(other, world)
+    task = await _fill_units(world, task, 30)
+    small = {name: await reading.of(work, argument(task), scans=True) for name, (work, argument) in UNIT_CALLS.items()}
+    task = await _fill_units(world, task, 2_000)
+    if analyzed:
+        await other.execute("ANALYZE")
+
+    large = {name: await reading.of(work, argument(task)) for name, (work, argument) in UNIT_CALLS.items()}
+
+    for name, rows in large.items():
+        assert rows <= small[name] + 5, (name, small[name], rows)
+
+
+async def _fill_units(world: World, task: TaskRef, n: int) -> TaskRef:
+    """n more units of the run that wait, as many that are due, and n things to say; n more runs with units."""
+    adds = [NewUnit(n * 10 + i, f"{n}-{i}", i % 2) for i in range(2 * n)]
+    items = [result(f"{n}-{i}")._replace(state=FactState.ITEM) for i in range(n)]
+    given_back = Advance(task, items, adds=adds, then=GiveBack(await world.now()))
+    [task] = (await world.advance(given_back, owner="adder", room=1)).taken
+    await world.commit(task, outbox=[Outbound("t", None, "s")] * n)
+    many = [NewRun(FLOW, f"{n}-{i}", units=[unit(1), unit(2, 1)], owner="w1", lease_ms=LEASE, room=1) for i in range(n)]
+    await world.store.create(many)
+    talkers = [NewRun(FLOW, f"talks-{n}-{i}", owner="w1", lease_ms=LEASE) for i in range(n)]
+    tasks = [TaskRef(made.run.run, 0, "w1", 1) for made in await world.store.create(talkers)]
+    await world.store.commit([turn(one, outbox=[Outbound("t", None, "s")]) for one in tasks])
+    return task
 
 
 @pytest.mark.parametrize("analyzed", [True, False])

@@ -23,6 +23,7 @@ from holdfast.errors import (
 )
 from holdfast.store.protocol import NewRun, Verdict
 from holdfast.store.sqlite import SqliteStore, opening
+from holdfast.store.sqlite import connection as connections
 from store.sqlite.inside import finish, on_writer, process
 from store.world import FLOW, LEASE, FakeClock, World, result
 
@@ -143,8 +144,9 @@ async def test_a_locked_file_is_waited_for(world: World, path: str) -> None:
 
 
 async def test_a_file_that_stays_locked_is_an_error_and_then_usable_again(
-    world: World, store: SqliteStore, path: str
+    world: World, store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(connections, "BUSY_S", 1)  # which a look whether it is locked sets again
     await on_writer(store, lambda found: found.set_busy_timeout(20))
     other = apsw.Connection(path)
     other.execute("BEGIN IMMEDIATE")

@@ -65,6 +65,7 @@ class Database:
         self._local = local
         self._random = random
         self._pool: Pool | None = None
+        self._closing = False
         self._reserved: Connection | None = None
         self._reserving = asyncio.Lock()
         self._steps = asyncio.Semaphore(settings.pool_size - _KEPT_FREE)
@@ -76,19 +77,23 @@ class Database:
     # --- life
 
     async def open(self) -> None:
+        self._closing = False
         self._pool = Pool(self._settings.pool_size, self._another, self._local.monotonic)
 
     async def close(self) -> None:
+        self._closing = True
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            await _close(reserved)
+        if self._pool is None:
+            return
         while self._lent:
             lent = self._lent.pop()
             if not is_gone(lent):
                 lent.terminate()
-        reserved, self._reserved = self._reserved, None
-        if reserved is not None:
-            await _close(reserved)
-        pool, self._pool = self._pool, None
-        if pool is not None:
-            await pool.close(self._settings.patience)
+            await self._pool.release(lent)
+        await self._pool.close(self._settings.patience)
+        self._pool = None  # not before: those that are lent have to find the way back
 
     async def connect(self) -> Any:
         """A connection of one's own."""
@@ -279,7 +284,7 @@ class Database:
             except DRIVER as error:
                 failures += 1
                 kind = fault(error, None)
-                if self._pool is None or kind is Fault.OTHER:
+                if self._closing or kind is Fault.OTHER:
                     raise translate(error, self.where) from error
                 if kind is Fault.TRANSIENT and failures > _DEADLOCKS:
                     raise translate(error, self.where) from error

@@ -309,9 +309,17 @@ CREATE FUNCTION {schema}.holdfast_lessen(
 ) RETURNS {schema}.holdfast_took LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
+    v_run BIGINT[];
+    v_missing BIGINT[];
+    v_due BOOLEAN[];
     v_took {schema}.holdfast_took;
 BEGIN
-    WITH less AS (
+    SELECT array_agg(l.run), array_agg(greatest(x.missing - l.by, 0)), array_agg(
+               x.owner IS NULL AND l.run <> ALL (p_paused)
+               AND CASE WHEN l.back THEN x.missing <= l.by OR l.called OR x.run_at <= p_now
+                        ELSE x.missing <= l.by AND (x.run_at <= p_now) IS NOT TRUE END)
+      INTO v_run, v_missing, v_due
+      FROM (
         SELECT a.run, sum(a.by)::bigint AS by, bool_or(a.back) AS back, bool_or(a.called) AS called
           FROM (SELECT l.run, l.by, false, false FROM unnest(p_run, p_by) AS l (run, by)
                 UNION ALL
@@ -319,8 +327,9 @@ BEGIN
                            SELECT FROM {schema}.holdfast_event AS e
                             WHERE e.run = b.run AND e.n > b.seen AND e.delivered_at IS NULL AND e.type LIKE '@%')
                   FROM unnest(p_back, p_seen) AS b (run, seen)) AS a (run, by, back, called)
-         GROUP BY a.run
-    ), lessened AS (
+         GROUP BY a.run) AS l
+     CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_task WHERE run = l.run AND unit = 0 OFFSET 0) AS x;
+    WITH lessened AS (
         UPDATE {schema}.holdfast_task AS t
            SET missing = l.missing, run_at = CASE WHEN l.due THEN p_now ELSE t.run_at END,
                kind = CASE WHEN l.due THEN 2 ELSE t.kind END, bucket = CASE WHEN l.due THEN 0 ELSE t.bucket END,
@@ -329,14 +338,8 @@ BEGIN
                lost = CASE WHEN l.due THEN false ELSE t.lost END,
                epoch = CASE WHEN l.due THEN t.epoch + 1 ELSE t.epoch END,
                claimed_by = CASE WHEN l.due THEN p_token ELSE t.claimed_by END
-          FROM (SELECT l.run, x.unit, greatest(x.missing - l.by, 0) AS missing,
-                       x.owner IS NULL AND l.run <> ALL (p_paused)
-                       AND CASE WHEN l.back THEN x.missing <= l.by OR l.called OR x.run_at <= p_now
-                                ELSE x.missing <= l.by AND (x.run_at <= p_now) IS NOT TRUE END AS due
-                  FROM less AS l
-                 CROSS JOIN LATERAL (
-                       SELECT * FROM {schema}.holdfast_task WHERE run = l.run AND unit = 0 OFFSET 0) AS x) AS l
-         WHERE t.run = l.run AND t.unit = l.unit
+          FROM unnest(v_run, v_missing, v_due) AS l (run, missing, due)
+         WHERE t.run = l.run AND t.unit = 0
         RETURNING t.run, t.epoch, l.due
     )
     SELECT coalesce(array_agg(run), '{}'), coalesce(array_agg(0), '{}'), coalesce(array_agg(epoch), '{}'), false
