@@ -167,5 +167,6 @@ class _CleanStore(PostgresStore):
 def _hand_over(old: PostgresStore, new: PostgresStore) -> None:
     assert old._database is not None
     new._schema, new._database, new._process = old._schema, old._database, old._process
-    new._guard, new._commits, new._listener = old._guard, old._commits, old._listener
+    new._guard, new._listener = old._guard, old._listener
+    new._commits, new._advances = old._commits, old._advances
     new._database._now = new._now

@@ -477,12 +477,17 @@ class OpenApp:
             self.hand.start_by_hand()
         return self.hand
 
+    async def drop_hand(self) -> None:
+        hand, self.hand = self.hand, None
+        if hand is not None:
+            await hand.stop()
+
     async def close(self) -> None:
         self.client.worker = None
         await self.client.close()
-        for worker in (self.worker, self.hand):
-            if worker is not None:
-                await worker.stop()
+        if self.worker is not None:
+            await self.worker.stop()
+        await self.drop_hand()
         self._spawn.close()
         await self.store.close()
         self.hub.close()

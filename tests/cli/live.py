@@ -122,12 +122,12 @@ async def boss(ctx: Context) -> str:
 class Live:
     """The directory and the server in it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, app: str = APP) -> None:
         self.folder = folder
         self.base = ""
         self._port = 0
         self._server: subprocess.Popen[str] | None = None
-        (folder / "shop.py").write_text(APP)
+        (folder / "shop.py").write_text(app)
 
     def start(self) -> None:
         """On a port that stays the same when it is started again."""

@@ -21,6 +21,7 @@ from .scripted import Answer, Scripted
 ROOT = Path(__file__).parents[2]
 MANAGEMENT = (
     "instances",
+    "kinds",
     "workflows",
     "options",
     "remote",
@@ -77,7 +78,7 @@ def test_completion_can_be_had() -> None:
 
     done = holdfast("", **environment)
 
-    assert done.stdout.split() == ["resume", "restart"]
+    assert done.stdout.split() == ["resume", "restart", "redeliver"]
 
 
 def test_the_page_is_up_to_date() -> None:

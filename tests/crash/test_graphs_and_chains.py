@@ -16,12 +16,13 @@ import pytest
 from holdfast import Holdfast, Start
 from postgres_harness import CleanSchemas
 
-from .graph_program import NODES, make_app, parents_of, pay
+from .graph_program import NODES, make_app, pay, values
 from .herd import Child, Herd
 from .scene import until
 
 CHAINS = 500
 SECONDS = 60
+ENOUGH = 20
 
 pytestmark = pytest.mark.timeout(100)
 
@@ -49,12 +50,12 @@ class Place:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     async def keep_killing(self, target: str, processes: int) -> None:
-        """So many of them at all times, one of which dies now and then, once it has done something."""
+        """So many of them at all times, one of which dies now and then, once it has got something done."""
         herd = [self.fork(target) for _ in range(processes)]
         while True:
             await asyncio.sleep(self.random.uniform(0.1, 0.4))
-            busy = {line["pid"] for line in self.side()}
-            at_work = [n for n, child in enumerate(herd) if child.alive and child.pid in busy]
+            done = Counter(line["pid"] for line in self.side())
+            at_work = [n for n, child in enumerate(herd) if child.alive and done[child.pid] >= ENOUGH]
             if at_work:
                 n = self.random.choice(at_work)
                 herd[n].signal(signal.SIGKILL)
@@ -88,7 +89,7 @@ async def test_eight_processors_on_one_graph(place: Place) -> None:
             results = await run.result(timeout=SECONDS)
         finally:
             killing.cancel()
-        assert results == {f"n{n}": n for n in range(NODES)}
+        assert results == values()
         starts = Counter(key.split("/")[1] for key in await run.facts("start/"))
         steps = {step.step_key: step for step in (await run.history()).steps}
         ran = Counter(line["node"] for line in place.side())
@@ -98,11 +99,6 @@ async def test_eight_processors_on_one_graph(place: Place) -> None:
     assert all(found["status"] == "ok" for found in facts.values())
     assert {key: step.attempts for key, step in steps.items()} == dict(starts)
     assert all(1 <= ran[name] <= starts[name] for name in steps), "something ran without a start"
-    at = {name: facts[f"result/{name}"]["ts"] for name in steps}
-    began = {name: step.created_at.timestamp() * 1000 for name, step in steps.items()}
-    for n in range(NODES):
-        for parent in parents_of(n):
-            assert at[f"n{parent}"] <= began[f"n{n}"] + 1, f"n{n} began before n{parent} was done"
 
 
 async def test_chains_whose_events_come_again_and_again(place: Place) -> None:

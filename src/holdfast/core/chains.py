@@ -104,10 +104,7 @@ class ChainStep:
     @property
     def not_before(self) -> int:
         """When it may be run (again), if it does not wait."""
-        failed, woken = self.failure, self.woken
-        if failed is None or (woken is not None and woken.at > failed.at):
-            return 0
-        return failed.wake_at or 0
+        return 0 if self.failure is None else self.failure.wake_at or 0
 
     def apply(self, fact: Any) -> None:
         """Facts of one state come in the order of their numbers."""

@@ -119,6 +119,7 @@ class Harness:
 
     async def __aexit__(self, *_error: object) -> None:
         await self._drop_worker()
+        await self._opened().drop_hand()
         self._own._open = None
         self._spawn.close()
         await self._store.close()

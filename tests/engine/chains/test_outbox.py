@@ -314,7 +314,7 @@ async def test_only_so_many_are_under_way_at_once(make_app: MakeApp) -> None:
 
 
 async def test_another_process_delivers(make_app: MakeApp) -> None:
-    writer, courier = make_app(), make_app()
+    writer, courier = make_app(), make_app(worker=WorkerConfig(poll="1 minute"))  # it hears of it, and does not look
     chain, taker = talking(writer), Taker(courier)
     async with writer, courier:
         await writer.start(chain, id="one")

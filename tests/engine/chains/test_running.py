@@ -103,6 +103,15 @@ async def test_the_history_while_it_waits_and_at_its_end(h: Harness, orders: Any
     assert steps[1].error.message == "nobody paid"
 
 
+async def test_a_step_whose_event_has_come_is_ready(h: Harness, orders: Any) -> None:
+    run = await h.start(orders, "o-1")
+    await h.run_until_idle()
+    await run.send_event("other")
+    assert (await run.history()).steps[1].state == "WAITING"
+    await run.send_event("paid", 1)
+    assert (await run.history()).steps[1].state == "READY"
+
+
 async def test_what_is_said_of_it(h: Harness, orders: Any) -> None:
     run = await h.start(orders, "o-1")
     assert (await run.status()).native_status == "RUNNING"

@@ -223,6 +223,18 @@ async def test_a_failed_chain_is_retried_as_a_whole(h: Harness, app: Holdfast) -
     assert (numbers, await run.result(timeout=5)) == ([(0, 1), (1, 1), (2, 1)], 2)
 
 
+async def test_an_error_that_a_retry_leaves_out_ends_the_chain(h: Harness, app: Holdfast) -> None:
+    chain = app.chain("final")
+
+    @chain.step("A", max_attempts=1)
+    async def a(task: ChainTask) -> Any:
+        raise LookupError("gone")
+
+    run = await h.start(chain, retry=Retry(limit=5, delay="1 minute", non_retryable=[LookupError]))
+    await h.advance("1 hour")
+    assert ((await run.status()).status, (await run.describe()).run_number) == ("errored", 0)
+
+
 async def test_a_chain_runs_by_schedule(h: Harness, app: Holdfast) -> None:
     chain = app.chain("hourly")
     hours = []

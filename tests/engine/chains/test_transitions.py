@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ from holdfast import Completed, Dead, Outbound, RetryStep, Waiting
 from holdfast.core.failure import Failure
 from holdfast.core.model import Status
 from holdfast.kernel.driver import Outcome
-from holdfast.store.protocol import CANCEL, Finish
+from holdfast.store.protocol import CANCEL, EXIT, Finish
 
 from .rig import Rig, program
 
@@ -208,6 +209,14 @@ def test_a_cancellation_ends_it_at_once_whatever_the_step_is_at(state: str) -> N
         return
     assert rig.end.status is Status.CANCELLED
     assert list(rest.cancelled) == ([rig.call.key] if rig.call is not None else [])
+
+
+@pytest.mark.parametrize(("watch", "status"), [(1, "errored"), (2, "complete"), (4, "terminated")])
+def test_the_end_of_a_run_that_it_is_not_linked_to_or_that_ended_well_is_nothing_to_it(watch: int, status: str) -> None:
+    rig = at_b()
+    rig.send(EXIT, json.dumps({"watch": watch, "status": status, "output": None, "error": None, "note": None}).encode())
+    rig.go()
+    assert (rig.states[1], rig.end, rig.consumed) == ("RUNNING", None, {1: EXIT})
 
 
 # --- what the table does not say

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import cycle
 from typing import Any
@@ -134,11 +135,17 @@ def graphs(draw: st.DrawFn, most: int) -> list[Plan]:
     return plans
 
 
-async def check(plans: list[Plan], database: str) -> None:
+@asynccontextmanager
+async def harness(app: Holdfast, where: str) -> AsyncIterator[Harness]:
+    async with HarnessStores() as stores, Harness(app, seed=7, store=stores if where == "postgres" else None) as h:
+        yield h
+
+
+async def check(plans: list[Plan], where: str) -> None:
     app = Holdfast("sqlite://")
     graph = build(app, plans)
     statuses, values = expected(plans)
-    async with Harness(app, seed=7, store=HarnessStores() if database == "postgres" else None) as h:
+    async with harness(app, where) as h:
         run = await h.start(graph)
         await h.run_until_idle()
         await h.advance("1 minute")
@@ -149,33 +156,33 @@ async def check(plans: list[Plan], database: str) -> None:
         assert (await run.status()).status == ("errored" if failed else "complete")
 
 
-@pytest.mark.parametrize("database", ["sqlite"])
+@pytest.mark.parametrize("where", ["sqlite"])
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans=graphs(25))
-async def test_what_a_graph_means(database: str, plans: list[Plan]) -> None:
-    await check(plans, database)
+async def test_what_a_graph_means(where: str, plans: list[Plan]) -> None:
+    await check(plans, where)
 
 
-@pytest.mark.parametrize("database", ["postgres"])
+@pytest.mark.parametrize("where", ["postgres"])
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans=graphs(25))
-async def test_what_a_graph_means_on_postgres(database: str, plans: list[Plan]) -> None:
-    await check(plans, database)
+async def test_what_a_graph_means_on_postgres(where: str, plans: list[Plan]) -> None:
+    await check(plans, where)
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("database", ["sqlite", "postgres"])
+@pytest.mark.parametrize("where", ["sqlite", "postgres"])
 @settings(max_examples=3, deadline=None, suppress_health_check=list(HealthCheck))
 @given(plans=graphs(200).filter(lambda plans: len(plans) >= 100))
-async def test_what_a_large_graph_means(database: str, plans: list[Plan]) -> None:
-    await check(plans, database)
+async def test_what_a_large_graph_means(where: str, plans: list[Plan]) -> None:
+    await check(plans, where)
 
 
-async def check_crashes(plans: list[Plan], database: str) -> None:
+async def check_crashes(plans: list[Plan], where: str) -> None:
     app = Holdfast("sqlite://")
     graph = build(app, plans)
     statuses, values = expected(plans)
-    async with Harness(app, seed=7, store=HarnessStores() if database == "postgres" else None) as h:
+    async with harness(app, where) as h:
         if "error" in statuses.values():
             with pytest.raises(CrashMismatch, match="the run did not complete but is errored"):
                 await h.crash_everywhere(graph)

@@ -206,27 +206,32 @@ UNIT_CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[Ta
 }
 
 
-@pytest.mark.parametrize("analyzed", [True, False])
+@pytest.mark.parametrize("analyzed", ["never", "empty", "full"])
 async def test_what_is_read_of_units_does_not_grow_with_what_is_stored(
-    world: World, other: asyncpg.Connection, analyzed: bool
+    world: World, other: asyncpg.Connection, analyzed: str
 ) -> None:
+    """``analyzed``: also with plans that were made for tables with nothing in them."""
     for statement in await other.fetch(BY_HAND):
         await other.execute(statement[0])
+    if analyzed == "empty":
+        await other.execute("ANALYZE")
     await world.graph("graph", unit(1), *(NewUnit(n, str(n), 1) for n in range(2, 7)), owner=None)
     task = (await world.take("adder", lease_ms=10**9)).task
     await world.commit(task, outbox=[Outbound("t", None, "s")])
     await world.store.outbox_claim("carrier", 10**9, 1)
     reading = Reading(other, world)
+    for work, argument in UNIT_CALLS.values():
+        await reading.of(work, argument(task), scans=True)
     task = await _fill_units(world, task, 30)
     small = {name: await reading.of(work, argument(task), scans=True) for name, (work, argument) in UNIT_CALLS.items()}
     task = await _fill_units(world, task, 2_000)
-    if analyzed:
+    if analyzed == "full":
         await other.execute("ANALYZE")
 
     large = {name: await reading.of(work, argument(task)) for name, (work, argument) in UNIT_CALLS.items()}
 
     for name, rows in large.items():
-        assert rows <= small[name] + 5, (name, small[name], rows)
+        assert rows <= min(small[name] + 5, 100), (name, small[name], rows)
 
 
 async def _fill_units(world: World, task: TaskRef, n: int) -> TaskRef:

@@ -11,7 +11,7 @@ import pytest
 from holdfast.core.model import Status
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.protocol import Commit, Finish, Follows, NewRun, TaskRef
+from holdfast.store.protocol import Commit, Delivered, Finish, Follows, NewRun, Observed, Outbound, TaskRef
 from postgres_server import new_database
 
 PAGE = Path(__file__).parents[3] / "docs" / "production.md"
@@ -34,6 +34,10 @@ async def test_it_runs(statement: str) -> None:
         [made] = await store.create([NewRun("flow", "ends", b"1", owner="w", lease_ms=1000)])
         task = TaskRef(made.run.run, 0, "w", made.epoch)
         await store.commit([Commit(task, follows=Follows(next=Finish(Status.COMPLETE, output=b"1")))])
+        [made] = await store.create([NewRun("flow", "says", b"1", owner="w", lease_ms=1000)])
+        task = TaskRef(made.run.run, 0, "w", made.epoch)
+        said = Observed(outbox=[Outbound("t", None, "s")])
+        await store.commit([Commit(task, said, Follows(next=Finish(Status.COMPLETE, output=b"1")))])
         if statement.split(maxsplit=1)[0] in ("GRANT", "CREATE"):
             statement = statement.replace("CREATE ROLE shop LOGIN", "SELECT 1").replace("TO shop", "TO PUBLIC")
         rows = await connection.fetch(statement)
@@ -42,7 +46,11 @@ async def test_it_runs(statement: str) -> None:
         if "WITH old" in statement:
             await connection.execute("UPDATE holdfast.holdfast_run SET completed_at = 1 WHERE completed_at IS NOT NULL")
             await connection.execute(statement)
-            assert [run.instance_id for run in await store.get([1, 2])] == ["waits"]
+            assert [run.instance_id for run in await store.get([1, 2, 3])] == ["waits", "says"]
+            [event] = (await store.outbox_claim("w", 1000, 9)).rows
+            await store.outbox_settle("w", [Delivered(event.run, event.n)])
+            await connection.execute(statement)
+            assert (await store.get([3]), await store.outbox(3)) == ([], [])
     finally:
         await connection.close()
         await store.close()

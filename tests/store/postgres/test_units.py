@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter
 from collections.abc import AsyncIterator
+from typing import Any
 
 import asyncpg
 import pytest
@@ -46,6 +47,14 @@ async def worlds(url: str, clock: FakeClock) -> AsyncIterator[list[World]]:
     yield [World(store, clock, numbered=True) for store in stores]
     for store in stores:
         await store.close()
+
+
+async def stuck(url: str, task: asyncio.Future[Any]) -> None:
+    """Wait until it waits for somebody's lock, or is done because it does not."""
+    watcher = await asyncpg.connect(url)
+    while not task.done() and not await watcher.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
+        await asyncio.sleep(0.01)
+    await watcher.close()
 
 
 def layered() -> list[NewUnit]:
@@ -145,16 +154,63 @@ async def test_a_unit_that_the_same_worker_claims_while_it_is_opened_is_taken_on
     await other.execute(CLAIMED, first.run)
 
     opening = asyncio.create_task(world.advance(done(first, 2), room=5))
-    watcher = await asyncpg.connect(url)
-    while not await watcher.fetchval("SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted)"):
-        await asyncio.sleep(0.01)
-    await watcher.close()
+    await stuck(url, opening)
     await other.execute("COMMIT")
 
     answer = await opening
     assert (list(answer.applied), list(answer.taken)) == ([True], [])
     claimed = TaskRef(first.run, 2, "w1", 2)
     assert [task.unit for task in (await world.advance(done(claimed))).taken] == [0]
+
+
+@pytest.mark.parametrize("freed_by", ["reap", "release"])
+async def test_a_unit_that_is_freed_while_its_run_is_paused_is_not_due(
+    world: World, url: str, other: asyncpg.Connection, freed_by: str
+) -> None:
+    """The pause does not touch it, for it is held; and is not committed when it is freed."""
+    [task] = await world.graph("a", NewUnit(1, "a"))
+    world.clock.advance(1_000)
+    await other.execute("BEGIN")
+    await other.execute("SELECT holdfast.holdfast_pause($1, 'x', $2, 'a')", await world.now(), FLOW)
+
+    freeing = asyncio.ensure_future(world.store.reap(9) if freed_by == "reap" else world.store.release([task]))
+    await stuck(url, freeing)
+    await other.execute("COMMIT")
+
+    assert await freeing
+    assert list((await world.claim("w2")).claims) == []
+
+
+@pytest.mark.parametrize("act", ["pause", "terminate", "end"])
+async def test_a_unit_that_is_claimed_while_its_run_is_stopped_is_waited_for(
+    world: World, url: str, other: asyncpg.Connection, act: str
+) -> None:
+    """A claim changes the task first and the run after that; so does whoever stops the run."""
+    await world.graph("a", NewUnit(1, "a"), NewUnit(2, "b"), owner=None, delay_ms=1)
+    run = (await world.find("a")).run
+    await world.cancel("a")
+    itself = (await world.take()).task
+    if act != "end":
+        await world.store.release([itself])
+    await other.execute("BEGIN")
+    await other.execute(CLAIMED, run)
+
+    stopping = asyncio.ensure_future(_stop(world, act, itself))
+    await stuck(url, stopping)
+    async with asyncio.timeout(0.9):  # less than the server takes to find a deadlock
+        await other.execute("UPDATE holdfast.holdfast_run SET status = 'active' WHERE id = $1", run)
+    await other.execute("COMMIT")
+
+    await stopping
+    assert await other.fetchval(DEADLOCKS) == 0
+
+
+async def _stop(world: World, act: str, itself: TaskRef) -> object:
+    if act == "pause":
+        return await world.store.pause(FLOW, "a")
+    if act == "terminate":
+        return await world.store.terminate(FLOW, "a")
+    return await world.commit(itself, then=Finish(Status.CANCELLED))
 
 
 async def test_a_batch_is_one_statement_and_one_notification(worlds: list[World], other: asyncpg.Connection) -> None:
@@ -193,6 +249,25 @@ async def test_what_is_put_into_an_outbox_while_its_last_event_is_settled_is_del
     assert delivered == dict.fromkeys([(task.run, n) for task in tasks for n in range(1, 11)], 1)
     claim = await worlds[0].store.outbox_claim("w", 1, 1)
     assert (claim.rows, claim.next_due) == ([], None)
+
+
+async def test_an_outbox_that_is_about_to_be_empty_takes_more(
+    world: World, url: str, other: asyncpg.Connection
+) -> None:
+    task = await world.begin("a")
+    await world.commit(task, outbox=[Outbound("one", None, "s")])
+    await world.store.outbox_claim("w1", 1_000, 1)
+    await other.execute("BEGIN")
+    await other.execute(
+        "SELECT holdfast.holdfast_outbox_settle(1, 'w1', ARRAY[$1::bigint], '{1}', '{NULL}', '{NULL}')", task.run
+    )
+
+    saying = asyncio.ensure_future(world.commit(task, outbox=[Outbound("two", None, "s")]))
+    await stuck(url, saying)
+    await other.execute("COMMIT")
+    await saying
+
+    assert [row.type for row in (await world.store.outbox_claim("w1", 1_000, 1)).rows] == ["two"]
 
 
 async def test_a_graph_of_many_units_is_made_by_one_statement(worlds: list[World], other: asyncpg.Connection) -> None:

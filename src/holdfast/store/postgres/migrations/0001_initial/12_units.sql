@@ -37,6 +37,7 @@ DECLARE
     v_back INTEGER[];
     v_at INTEGER;
     v_run BIGINT;
+    v_one RECORD;
     v_paused BIGINT[];
     v_pausing BIGINT[];
     v_less_run BIGINT[];
@@ -147,10 +148,9 @@ BEGIN
         END IF;
     END IF;
 
-    IF cardinality(p_x_of) > 0 THEN
-        DELETE FROM {schema}.holdfast_task AS t USING unnest(p_x_of, p_x_unit) AS x (o, unit)
-         WHERE v_done[x.o] = 1 AND t.run = p_a_run[x.o] AND t.unit = x.unit AND t.unit > 0;
-    END IF;
+    FOR v_one IN SELECT p_a_run[x.o] AS run, x.unit FROM unnest(p_x_of, p_x_unit) AS x (o, unit) WHERE v_done[x.o] = 1 LOOP
+        DELETE FROM {schema}.holdfast_task AS t WHERE t.run = v_one.run AND t.unit = v_one.unit AND t.unit > 0;
+    END LOOP;
     IF cardinality(p_u_of) > 0 THEN
         WITH added AS (
             -- One that comes again goes on counting its epochs where it was: its STARTs stay, and no fence meets a
@@ -206,11 +206,16 @@ BEGIN
         v_due := v_due OR v_took.due;
     END IF;
 
-    UPDATE {schema}.holdfast_run AS r SET started_at = a.started_at, updated_at = v_now
-      FROM (SELECT DISTINCT ON (a.run) a.run, a.started_at
-              FROM unnest(p_a_run, p_a_started_at, v_done) WITH ORDINALITY AS a (run, started_at, done, ord)
-             WHERE a.done = 1 AND a.started_at IS NOT NULL ORDER BY a.run, a.ord) AS a
-     WHERE r.id = a.run AND r.started_at IS NULL;
+    FOR v_one IN
+        SELECT DISTINCT ON (a.run) a.run, a.started_at
+          FROM unnest(p_a_run, p_a_started_at, v_done) WITH ORDINALITY AS a (run, started_at, done, ord)
+         CROSS JOIN LATERAL (
+               SELECT FROM {schema}.holdfast_run WHERE id = a.run AND started_at IS NULL OFFSET 0) AS r
+         WHERE a.done = 1 AND a.started_at IS NOT NULL ORDER BY a.run, a.ord
+    LOOP
+        UPDATE {schema}.holdfast_run SET started_at = v_one.started_at, updated_at = v_now
+         WHERE id = v_one.run AND started_at IS NULL;
+    END LOOP;
     FOREACH v_run IN ARRAY coalesce(v_pausing, '{}') LOOP
         PERFORM {schema}.holdfast_set_paused(v_now, v_run, NULL);
     END LOOP;
@@ -310,24 +315,24 @@ CREATE FUNCTION {schema}.holdfast_lessen(
 #variable_conflict use_column
 DECLARE
     v_run BIGINT[];
+    v_unit BIGINT[];
     v_missing BIGINT[];
     v_due BOOLEAN[];
     v_took {schema}.holdfast_took;
 BEGIN
-    SELECT array_agg(l.run), array_agg(greatest(x.missing - l.by, 0)), array_agg(
+    SELECT array_agg(l.run), array_agg(x.unit), array_agg(greatest(x.missing - l.by, 0)), array_agg(
                x.owner IS NULL AND l.run <> ALL (p_paused)
                AND CASE WHEN l.back THEN x.missing <= l.by OR l.called OR x.run_at <= p_now
                         ELSE x.missing <= l.by AND (x.run_at <= p_now) IS NOT TRUE END)
-      INTO v_run, v_missing, v_due
-      FROM (
-        SELECT a.run, sum(a.by)::bigint AS by, bool_or(a.back) AS back, bool_or(a.called) AS called
-          FROM (SELECT l.run, l.by, false, false FROM unnest(p_run, p_by) AS l (run, by)
-                UNION ALL
-                SELECT b.run, 0, true, EXISTS (
-                           SELECT FROM {schema}.holdfast_event AS e
-                            WHERE e.run = b.run AND e.n > b.seen AND e.delivered_at IS NULL AND e.type LIKE '@%')
-                  FROM unnest(p_back, p_seen) AS b (run, seen)) AS a (run, by, back, called)
-         GROUP BY a.run) AS l
+      INTO v_run, v_unit, v_missing, v_due
+      FROM (SELECT a.run, sum(a.by)::bigint AS by, bool_or(a.back) AS back, bool_or(a.called) AS called
+              FROM (SELECT l.run, l.by, false, false FROM unnest(p_run, p_by) AS l (run, by)
+                    UNION ALL
+                    SELECT b.run, 0, true, EXISTS (
+                               SELECT FROM {schema}.holdfast_event AS e
+                                WHERE e.run = b.run AND e.n > b.seen AND e.delivered_at IS NULL AND e.type LIKE '@%')
+                      FROM unnest(p_back, p_seen) AS b (run, seen)) AS a (run, by, back, called)
+             GROUP BY a.run) AS l
      CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_task WHERE run = l.run AND unit = 0 OFFSET 0) AS x;
     WITH lessened AS (
         UPDATE {schema}.holdfast_task AS t
@@ -338,8 +343,8 @@ BEGIN
                lost = CASE WHEN l.due THEN false ELSE t.lost END,
                epoch = CASE WHEN l.due THEN t.epoch + 1 ELSE t.epoch END,
                claimed_by = CASE WHEN l.due THEN p_token ELSE t.claimed_by END
-          FROM unnest(v_run, v_missing, v_due) AS l (run, missing, due)
-         WHERE t.run = l.run AND t.unit = 0
+          FROM unnest(v_run, v_unit, v_missing, v_due) AS l (run, unit, missing, due)
+         WHERE t.run = l.run AND t.unit = l.unit
         RETURNING t.run, t.epoch, l.due
     )
     SELECT coalesce(array_agg(run), '{}'), coalesce(array_agg(0), '{}'), coalesce(array_agg(epoch), '{}'), false
