@@ -199,6 +199,8 @@ async def test_a_chain_that_failed(world: World) -> None:
     assert (row["status"], row["attempts"], row["last_error"]) == ("DEAD", 3, "broken")
     ended = await instance(world, task.run)
     assert (ended["status"], ended["completed_at"], ended["failed_at"]) == ("FAILED", None, await world.now())
+    assert (ended["current_step_seq"], ended["current_step_type"]) == (0, "pack")  # it stays where it died
+    assert (await step(world, task.run, 1))["status"] == "PENDING"
 
 
 async def test_a_chain_that_is_complete(world: World) -> None:

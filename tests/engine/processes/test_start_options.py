@@ -27,6 +27,7 @@ from holdfast import (
     Workflow,
     context_values,
 )
+from holdfast.store.protocol import NewRun
 from holdfast.testing import Harness
 
 from ..conftest import MakeApp
@@ -371,9 +372,9 @@ async def test_only_what_is_eager_begins_without_the_queue(make_app: MakeApp, mo
     app = make_app()
     reserved: list[str] = []
 
-    def refuse(workflow: str, queue: str) -> bool:
-        reserved.append(workflow)
-        return False
+    def refuse(new: NewRun) -> int:
+        reserved.append(new.workflow)
+        return 0
 
     @app.workflow
     async def flow(ctx: Context) -> int:

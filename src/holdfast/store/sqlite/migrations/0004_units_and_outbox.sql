@@ -47,7 +47,8 @@ SELECT r.id AS run, r.instance_id, r.workflow AS workflow_type,
     ON p.run = r.id AND p.state = 3
    AND p.n = (SELECT coalesce(min(iif(d.run IS NULL, c.n, NULL)), max(c.n))
                 FROM holdfast_fact AS c
-                LEFT JOIN holdfast_fact AS d ON d.run = c.run AND d.state = 0 AND d.key = c.key AND d.n = 0
+                LEFT JOIN holdfast_fact AS d
+                  ON d.run = c.run AND d.state = 0 AND d.key = c.key AND d.n = 0 AND d.ok = 1
                WHERE c.run = r.id AND c.state = 3)
  WHERE r.kind = 'chain';
 

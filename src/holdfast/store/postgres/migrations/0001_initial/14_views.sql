@@ -34,7 +34,8 @@ SELECT r.id AS run, r.instance_id, r.workflow AS workflow_type,
   LEFT JOIN LATERAL (
        SELECT p.n, p.key
          FROM {schema}.holdfast_fact AS p
-         LEFT JOIN {schema}.holdfast_fact AS d ON d.run = p.run AND d.state = 0 AND d.key = p.key AND d.n = 0
+         LEFT JOIN {schema}.holdfast_fact AS d
+           ON d.run = p.run AND d.state = 0 AND d.key = p.key AND d.n = 0 AND d.ok
         WHERE p.run = r.id AND p.state = 3
         ORDER BY d.run IS NOT NULL, CASE WHEN d.run IS NULL THEN p.n ELSE -p.n END LIMIT 1) AS c ON true
  WHERE r.kind = 'chain';
