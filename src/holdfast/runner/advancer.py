@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 from holdfast.ports import Randomness
 from holdfast.runner.patience import patiently
-from holdfast.store.protocol import Advance, Advanced, Claimant, Store, TaskRef
+from holdfast.store.protocol import Advance, Claimant, Store, TaskRef
 
 _LARGEST_BATCH = 256
 
@@ -26,6 +26,7 @@ class Advancer:
         random: Randomness,
         claimant: Claimant,
         reserve: Callable[[int], int],
+        applied: Callable[[Advance], None],
         taken: Callable[[int, Sequence[TaskRef], bool], None],
     ) -> None:
         self._store = store
@@ -33,6 +34,8 @@ class Advancer:
         self._claimant = claimant
         self._reserve = reserve
         """Keeps places free for what is taken; answers how many of those asked for."""
+        self._applied = applied
+        """This was written."""
         self._taken = taken
         """So many places were kept, these units have come, and whether there are more."""
         self._queue: deque[tuple[Advance, asyncio.Future[bool]]] = deque()
@@ -64,19 +67,22 @@ class Advancer:
     async def _write_batch(self, batch: list[tuple[Advance, asyncio.Future[bool]]]) -> None:
         advances = [advance for advance, _ in batch]
         room = self._reserve(sum(len(one.opens) + len(one.adds) for one in advances))
-        advanced: Advanced | None = None
         try:
             advanced = await patiently(
                 lambda: self._store.advance(advances, self._claimant, room), "advance", self._random
             )
-        except Exception as error:
+        except BaseException as error:
+            self._taken(room, (), False)
+            if not isinstance(error, Exception):
+                raise
             await self._write_singly(batch, error)
             return
-        finally:
-            self._taken(room, () if advanced is None else advanced.taken, advanced is not None and advanced.due)
-        for (_, done), applied in zip(batch, advanced.applied, strict=True):
+        for (advance, done), applied in zip(batch, advanced.applied, strict=True):
+            if applied:
+                self._applied(advance)
             if not done.done():
                 done.set_result(applied)
+        self._taken(room, advanced.taken, advanced.due)
 
     async def _write_singly(self, batch: list[tuple[Advance, asyncio.Future[bool]]], error: Exception) -> None:
         """One of them is at fault: only that one fails."""

@@ -173,8 +173,6 @@ class UnitTurn:
             return
         if not self._memory.started:
             self._memory.started, advance.started_at = True, self._tools.ports.now_ms()
-        for fact in advance.results:
-            self._memory.remember(fact)
         if await self._tools.advancer.advance(advance) and advance.then is not None:
             self.due_at = advance.then.run_at
 
@@ -242,8 +240,6 @@ class KeeperTurn:
 
     async def _write(self, advance: Advance) -> None:
         advance.seen = self.claim.mailbag.last
-        for fact in advance.results:
-            self._memory.remember(fact)
         await self._tools.advancer.advance(advance)
 
     async def _end(self, finish: Finish) -> None:

@@ -34,6 +34,7 @@ from holdfast.runner.units import KeeperTurn, Memory, UnitTurn
 from holdfast.store.protocol import (
     FIRST_EPOCH,
     SUSPECT_LOSSES,
+    Advance,
     Claim,
     Claimant,
     ClaimRequest,
@@ -97,7 +98,7 @@ class Worker:
         self._tools = Tools(
             store,
             Committer(store, random, hub.in_company),
-            Advancer(store, random, claimant, self._reserve_units, self._take_units),
+            Advancer(store, random, claimant, self._reserve_units, self._advanced, self._take_units),
             ports,
             random,
             tell=self._tell,
@@ -263,6 +264,12 @@ class Worker:
         places = max(0, min(most, self._free())) if self._accepting and not self._by_hand else 0
         self._reserved += places
         return places
+
+    def _advanced(self, advance: Advance) -> None:
+        memory = self._memories.get(advance.task.run)
+        if memory is not None:
+            for fact in advance.results:
+                memory.remember(fact)
 
     def _take_units(self, places: int, tasks: Sequence[TaskRef], more: bool) -> None:
         self._reserved -= places

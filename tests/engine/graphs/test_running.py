@@ -28,6 +28,7 @@ from holdfast import (
     RunTerminatedError,
     Started,
 )
+from holdfast.store.protocol import Advanced
 from holdfast.testing import Harness
 
 NO_RETRY = Retry(limit=0)
@@ -293,6 +294,41 @@ async def test_a_node_that_loses_all_its_workers_fails(app: Holdfast, h: Harness
     assert len(await starts(run)) == 3  # the last one only found that the attempts are used up
     with pytest.raises(RunFailedError, match="StepMaxAttemptsExceeded"):
         await run.result(timeout=5)
+
+
+async def test_a_result_that_was_refused_is_not_passed_on(
+    app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = app.graph("g")
+    runs = []
+
+    @g.node
+    async def a() -> int:
+        runs.append(1)
+        return len(runs)
+
+    @g.node(after=[a])
+    async def b(a: int) -> int:
+        return a * 10
+
+    @g.node(timeout="1 day")
+    async def lasting() -> None:  # the worker has something of this run all the time
+        await asyncio.Event().wait()
+
+    write, refused = h._store.advance, []
+
+    async def refuse_once(advances: Any, claimant: Any, room: int) -> Advanced:
+        if not refused and advances[0].task.unit == 1:
+            refused.append(1)
+            return Advanced([False] * len(advances))
+        return await write(advances, claimant, room)
+
+    monkeypatch.setattr(h._store, "advance", refuse_once)
+    run = await h.start(g)
+    await h.run_until_idle()
+    await h.advance("1 minute")
+    assert refused == [1]
+    assert await run.results() == {"a": 2, "b": 20}
 
 
 # --- conditions

@@ -22,8 +22,10 @@ from holdfast.store.protocol import (
     GiveBack,
     NewRun,
     NewUnit,
+    NextRun,
     Opening,
     Outbound,
+    Park,
     TaskRef,
     Verdict,
 )
@@ -268,6 +270,62 @@ async def test_an_outbox_that_is_about_to_be_empty_takes_more(
     await saying
 
     assert [row.type for row in (await world.store.outbox_claim("w1", 1_000, 1)).rows] == ["two"]
+
+
+async def test_an_outbox_that_is_about_to_get_more_is_not_empty(
+    world: World, url: str, other: asyncpg.Connection
+) -> None:
+    task = await world.begin("a")
+    await world.commit(task, outbox=[Outbound("one", None, "s")])
+    await world.store.outbox_claim("w1", 1_000, 1)
+    await other.execute("BEGIN")
+    await other.execute("SELECT holdfast.holdfast_put_out(1, ARRAY[$1::bigint], '{two}', '{NULL}', '{s}')", task.run)
+
+    settling = asyncio.ensure_future(world.store.outbox_settle("w1", [Delivered(task.run, 1)]))
+    await stuck(url, settling)
+    await other.execute("COMMIT")
+
+    assert await settling == 1
+    assert [row.type for row in (await world.store.outbox_claim("w1", 1_000, 1)).rows] == ["two"]
+
+
+async def test_an_end_the_short_way_ends_the_units_too(world: World) -> None:
+    """A commit of one fact has a function of its own."""
+    [task] = await world.graph("a", NewUnit(1, "a"), NewUnit(2, "b", 1))
+    await world.cancel("a")
+    itself = (await world.take()).task
+
+    await world.commit(itself, facts=[result("end")], then=Finish(Status.CANCELLED))
+
+    assert list((await world.advance(done(task, 2), room=5)).applied) == [False]
+    assert await world.store.heartbeat("w1", 1) == []
+
+
+@pytest.mark.parametrize("asked", [True, False])
+async def test_a_run_that_its_own_turn_pauses_has_no_unit_due(world: World, asked: bool) -> None:
+    await world.graph("a", NewUnit(1, "a"), NewUnit(2, "b"), room=1)
+    await world.cancel("a")
+    tasks = {claim.task.unit: claim.task for claim in (await world.claim(limit=2)).claims}
+    await world.store.release([tasks[2]])
+    if asked:
+        await world.store.pause(FLOW, "a")
+
+    await world.commit(tasks[0], then=None if asked else Park("why"))
+
+    found = await world.claim()
+    assert (list(found.claims), found.next_due) == ([], None)
+    await world.store.resume(FLOW, "a")
+    assert await world.claimed_units() == [0, 2]
+
+
+async def test_a_cancellation_that_goes_along_to_the_next_run_makes_it_due(world: World) -> None:
+    [task] = await world.graph("a", NewUnit(1, "a"))
+    [itself] = (await world.advance(done(task))).taken
+    await world.cancel("a")
+
+    await world.finish(itself, next=NextRun(None, units=[NewUnit(1, "a")]))
+
+    assert sorted(await world.claimed_units()) == [0, 1]
 
 
 async def test_a_graph_of_many_units_is_made_by_one_statement(worlds: list[World], other: asyncpg.Connection) -> None:
