@@ -68,12 +68,12 @@ async def test_every_route_is_described_with_its_errors() -> None:
     document = await document_of(make_shop()[0])
 
     assert document["openapi"].startswith("3.1")
-    one = f"{BASE}/{{workflow}}/instances/{{instance_id}}"
+    one, graph = (f"{BASE}/{name}/instances/{{instance_id}}" for name in ("{workflow}", "pipeline"))
     assert set(document["paths"]) == {
         BASE, one, f"{one}/pause", f"{one}/resume", f"{one}/terminate", f"{one}/restart", f"{one}/cancel",
         f"{one}/events", f"{one}/history", f"{one}/history/{{run}}", f"{BASE}/_runner/tick", f"{BASE}/_health",
-        f"{BASE}/_health/live", f"{BASE}/openapi.json", f"{BASE}/{{workflow}}/mermaid", f"{one}/facts",
-        f"{one}/mermaid", f"{one}/kill", f"{one}/outbox", f"{one}/outbox/redeliver",
+        f"{BASE}/_health/live", f"{BASE}/openapi.json", f"{BASE}/pipeline/mermaid", f"{graph}/facts",
+        f"{graph}/mermaid", f"{graph}/kill", f"{one}/outbox", f"{one}/outbox/redeliver",
         *(f"{BASE}/{name}/instances{rest}" for name in [d.name for d in make_shop()[0].registry]
           for rest in ("", "/batch")),
     }  # fmt: skip
@@ -234,32 +234,34 @@ async def test_every_command_is_linked_to_what_was_made() -> None:
 
     assert linked("pipeline") - linked("order") == {"getFacts", "drawInstance", "killInstance"}
     assert linked("order.process") - linked("order") == {"getOutbox", "redeliverOutbox"}
-    one = f"{BASE}/{{workflow}}/instances/{{instance_id}}"
-    below = [operations for path, operations in document["paths"].items() if path.startswith(f"{one}/")]
-    commands = {operations["post"]["operationId"] for operations in below if "post" in operations}
+    below = [one for path, one in document["paths"].items() if "/{instance_id}/" in path and "post" in one]
+    commands = {operations["post"]["operationId"].partition("-")[0] for operations in below}
     assert commands <= linked("order") | linked("pipeline") | linked("order.process")
+    made = document["paths"][f"{BASE}/pipeline/instances"]["post"]["responses"]["200"]["links"]
+    known = {one["operationId"] for path in document["paths"].values() for one in path.values()}
+    assert {link["operationId"] for link in made.values()} <= known
 
 
 async def test_what_only_graphs_have_is_documented_for_graphs() -> None:
     document = await document_of(make_shop()[0])
-    one = f"{BASE}/{{workflow}}/instances/{{instance_id}}"
 
     for path, method in (("/facts", "get"), ("/mermaid", "get"), ("/kill", "post")):
-        [workflow] = [p for p in document["paths"][one + path][method]["parameters"] if p["name"] == "workflow"]
-        assert workflow["schema"]["enum"] == ["pipeline"]
-    drawn = document["paths"][f"{BASE}/{{workflow}}/mermaid"]["get"]["responses"]
+        [of_graphs] = [one for one in document["paths"] if one.endswith(f"/{{instance_id}}{path}")]
+        assert of_graphs == f"{BASE}/pipeline/instances/{{instance_id}}{path}"
+        parameters = {one["name"] for one in document["paths"][of_graphs][method]["parameters"]}
+        assert parameters == {"instance_id", *(["prefix"] if path == "/facts" else [])}
+    drawn = document["paths"][f"{BASE}/pipeline/mermaid"]["get"]["responses"]
     assert drawn["200"]["content"] == {"text/plain": {"schema": {"type": "string"}}}
     assert [*drawn["400"]["content"]] == ["application/json"]
 
 
-async def test_an_app_without_graphs_has_a_document_too() -> None:
+async def test_an_app_without_graphs_has_nothing_of_them() -> None:
     app = Holdfast("sqlite://")
     app.remote("elsewhere")
 
     document = await document_of(app)
 
-    [workflow] = document["paths"][f"{BASE}/{{workflow}}/mermaid"]["get"]["parameters"]
-    assert "enum" not in workflow["schema"]
+    assert not [path for path in document["paths"] if path.endswith(("/mermaid", "/facts", "/kill"))]
 
 
 KILLS: list[Any] = [
@@ -271,7 +273,7 @@ KILLS: list[Any] = [
 async def test_the_schema_of_a_kill_takes_what_the_server_takes() -> None:
     app, _ = make_shop()
     document = await document_of(app)
-    kill = document["paths"][f"{BASE}/{{workflow}}/instances/{{instance_id}}/kill"]["post"]
+    kill = document["paths"][f"{BASE}/pipeline/instances/{{instance_id}}/kill"]["post"]
     assert kill["requestBody"]["required"] is False
     assert {"200", "400", "404", "409", "413", "415"} <= set(kill["responses"])
     documented = jsonschema_rs.validator_for(kill["requestBody"]["content"]["application/json"]["schema"])

@@ -127,8 +127,7 @@ class Document:
 
     def _put_limits(self, operation: Schema) -> None:
         limits = self._backend.limits
-        kind = operation.get(_KIND)
-        names = [definition.name for definition in self._backend.registry if kind in (None, definition.kind)]
+        names = [definition.name for definition in self._backend.registry]
         more: Mapping[str, Schema] = {
             "workflow": {"enum": names} if names else {},
             "instance_id": _id_schema(limits.instance_id),
@@ -148,23 +147,29 @@ class Document:
             }
 
     def _put_workflows(self, paths: dict[str, Schema], components: Schema) -> None:
-        """In place of one path for all workflows, one for each: they take different inputs."""
+        """In place of one path for all workflows, one for each: they take different inputs, and are of some kind."""
         generic = {path: paths.pop(path) for path in [*paths] if path in self._of_all_workflows()}
+        of_kind = {path: paths.pop(path) for path in [*paths] if any(_KIND in one for one in paths[path].values())}
         for definition in self._backend.registry:
             entry = self._entry(definition, components)
             for path, operations in generic.items():
-                concrete = path.replace("{workflow}", definition.name)
-                paths[concrete] = {
+                paths[path.replace("{workflow}", definition.name)] = {
                     method: self._for_workflow(operation, definition, entry) for method, operation in operations.items()
                 }
+            for path, operations in of_kind.items():
+                mine = {
+                    method: _named(operation, definition.name)
+                    for method, operation in operations.items()
+                    if operation[_KIND] == definition.kind
+                }
+                if mine:
+                    paths[path.replace("{workflow}", definition.name)] = mine
 
     def _of_all_workflows(self) -> tuple[str, ...]:
         return f"{self._base}/{{workflow}}/instances", f"{self._base}/{{workflow}}/instances/batch"
 
     def _for_workflow(self, operation: Schema, definition: Definition, entry: Schema) -> Schema:
-        mine = copy.deepcopy(operation)
-        mine["operationId"] = f"{mine['operationId']}-{definition.name}"
-        mine["parameters"] = [one for one in mine["parameters"] if one["name"] != "workflow"]
+        mine = _named(operation, definition.name)
         body = mine.get("requestBody", {}).get("content", {}).get("application/json")
         if body is not None and "instances" in body["schema"]["properties"]:
             required = [*dict.fromkeys(["id", *entry.get("required", ())])]
@@ -194,17 +199,27 @@ _ON_INSTANCES = (
 )  # fmt: skip
 
 
-_ON_INSTANCES_OF = {
-    GRAPH: ("getFacts", "drawInstance", "killInstance"),
-    CHAIN: ("getOutbox", "redeliverOutbox"),
-}
+_ON_CHAINS = ("getOutbox", "redeliverOutbox")
+_ON_GRAPHS = ("getFacts", "drawInstance", "killInstance")
+
+
+def _named(operation: Schema, workflow: str) -> Schema:
+    """An operation of all workflows as that of one."""
+    mine = copy.deepcopy(operation)
+    mine.pop(_KIND, None)
+    mine["operationId"] = f"{mine['operationId']}-{workflow}"
+    mine["parameters"] = [one for one in mine["parameters"] if one["name"] != "workflow"]
+    return mine
 
 
 def _links(definition: Definition) -> Schema:
     """What can be done with the instance that was made: for people, and for tools that go on from there."""
-    parameters = {"workflow": definition.name, "instance_id": "$response.body#/id"}
-    operations = *_ON_INSTANCES, *_ON_INSTANCES_OF.get(definition.kind, ())
-    return {operation: {"operationId": operation, "parameters": parameters} for operation in operations}
+    made, name = {"instance_id": "$response.body#/id"}, definition.name
+    operations = *_ON_INSTANCES, *(_ON_CHAINS if definition.kind == CHAIN else ())
+    links = {one: {"operationId": one, "parameters": {"workflow": name, **made}} for one in operations}
+    if definition.kind == GRAPH:
+        links |= {one: {"operationId": f"{one}-{name}", "parameters": made} for one in _ON_GRAPHS}
+    return links
 
 
 def _id_schema(longest: int) -> Schema:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
+from holdfast.graph.shape import Shape
 from holdfast.kernel.driver import Call, Machine, Outcome
-from holdfast.kernel.units import PLAN_KEY, UnitDriver, Units
+from holdfast.kernel.units import GRAPH, PLAN_KEY, UnitDriver, Units
 from holdfast.runner.attempts import Running
 from holdfast.runner.patience import patiently
 from holdfast.runner.turn import Tools
@@ -53,7 +55,7 @@ class Memory:
         if self._units is None:
             self._units = asyncio.get_running_loop().create_future()
             try:
-                self.open(await self._plan(tools), tools)
+                self.open(await self.plan(self.run, tools), tools)
             except BaseException as error:
                 opened, self._units = self._units, None
                 opened.set_exception(error if isinstance(error, Exception) else RuntimeError("it was cut off"))
@@ -66,8 +68,9 @@ class Memory:
             self._units = asyncio.get_running_loop().create_future()
         self._units.set_result(self._driver.open(self.run, plan, tools.ports.requests))
 
-    async def _plan(self, tools: Tools) -> bytes:
-        facts = await _reading(tools, self.run, lambda: tools.store.facts(self.run.run, FactState.PLAN, [PLAN_KEY]))
+    @staticmethod
+    async def plan(run: RunRecord, tools: Tools) -> bytes:
+        facts = await _reading(tools, run, lambda: tools.store.facts(run.run, FactState.PLAN, [PLAN_KEY]))
         if not facts or facts[0].value is None:
             raise RuntimeError("there is no plan stored with this run")
         return facts[0].value
@@ -139,10 +142,10 @@ class UnitTurn:
 
     async def _call(self, call: Call) -> Outcome | None:
         """What came of it; None: it was not run, or nobody wants to know any more."""
-        if self._gone:
-            return None
-        if self._stopping or not self._tools.budget.take():
-            await self._tools.store.release([self.task])
+        if self._gone or self._stopping:
+            return None  # a worker that stops gives back all it holds
+        if not self._tools.budget.take():
+            await _reading(self._tools, self.claim.run, lambda: self._tools.store.release([self.task]))
             return None
         self._outcome = asyncio.get_running_loop().create_future()
         self._running = Running(call, self.claim.run.pid, self._tools.ports, self._report)
@@ -263,6 +266,14 @@ class KeeperTurn:
 
     def _now(self) -> int:
         return self._tools.ports.now_ms()
+
+
+async def with_units(finish: Finish, run: RunRecord, tools: Tools) -> Finish:
+    """The end of a run that nobody has opened; what comes after it has the same units."""
+    if finish.next is None or run.kind != GRAPH:
+        return finish
+    plan = await Memory.plan(run, tools)
+    return replace(finish, next=replace(finish.next, units=Shape.of_meta(plan).units))
 
 
 async def _reading(tools: Tools, run: RunRecord, read: Callable[[], Awaitable[R]]) -> R:

@@ -30,7 +30,7 @@ from holdfast.runner.config import WorkerConfig
 from holdfast.runner.looper import Looper
 from holdfast.runner.outbox import Courier
 from holdfast.runner.turn import Budget, Tools, Turn
-from holdfast.runner.units import KeeperTurn, Memory, UnitTurn
+from holdfast.runner.units import KeeperTurn, Memory, UnitTurn, with_units
 from holdfast.store.protocol import (
     FIRST_EPOCH,
     SUSPECT_LOSSES,
@@ -405,7 +405,7 @@ class Worker:
         """Its time has run out, whoever held it until now."""
         run = claim.run.run
         self._signalled(run, None)
-        finish = overdue(claim.run, self._ports.now_ms())
+        finish = await with_units(overdue(claim.run, self._ports.now_ms()), claim.run, self._tools)
         committed = await self._tools.committer.commit(Commit(claim.task, follows=Follows(next=finish)))
         if committed.verdict is Verdict.APPLIED:
             self._ended(run, finish)

@@ -75,9 +75,6 @@ PENDING = ("PENDING", False, False, None, None)
             [DONE, ("DEAD", False, False, None, "stolen"), PENDING],
             "FAILED",
             id="dead",
-            marks=pytest.mark.xfail(
-                strict=True, reason="the views take the step behind a dead one for the current one"
-            ),
         ),
     ],
 )

@@ -692,6 +692,40 @@ async def test_a_deadline_ends_it(app: Holdfast, h: Harness) -> None:
         await run.result(timeout=5)
 
 
+async def test_what_comes_after_a_deadline_has_its_nodes_too(app: Holdfast, h: Harness) -> None:
+    g = app.graph("g")
+    runs = []
+
+    @g.node
+    async def slow() -> int:
+        runs.append(1)
+        if len(runs) == 1:
+            await asyncio.Event().wait()
+        return len(runs)
+
+    run = await h.start(g, run_timeout="1 minute", retry=Retry(limit=1, delay=0))
+    await h.advance("2 minutes")
+    assert await run.result(timeout=5) == {"slow": 2}
+
+
+async def test_by_a_schedule(app: Holdfast, h: Harness) -> None:
+    g = app.graph("g")
+    times = []
+
+    @g.node
+    async def nightly() -> None:
+        times.append(h.now())
+
+    @g.node(after=[nightly])
+    async def after() -> int:
+        return len(times)
+
+    run = await h.start(g, cron="0 3 * * *")
+    await h.advance("3 days")
+    assert [at.hour for at in times] == [3, 3, 3]
+    assert [(await run.history(n)).steps[1].result for n in range(3)] == [1, 2, 3]
+
+
 async def test_started_later(app: Holdfast, h: Harness) -> None:
     run = await h.start(diamond(app), Source([1]), start_delay="1 hour")
     await h.run_until_idle()

@@ -1,6 +1,6 @@
--- A commit that reaches other runs, in one call: $7 to $18 are its deeds, $19 to $73 the runs it starts and their parts,
--- $74 to $126 its own rows, as in a batch, and the rest is what follows from it. Each part is done once the one before it
--- has been.
+-- A commit that reaches other runs, in one call: $7 to $18 are its deeds, $19 to $73 the runs it starts and what those
+-- consist of, $74 to $126 its own rows, as in a batch, and the rest is what follows from it. Each part is done once the
+-- one before it has been.
 -- name: reach
 SELECT c.verdicts[1], c.signals[1], c.due[1],
        {schema}.holdfast_follow(
@@ -13,7 +13,8 @@ SELECT c.verdicts[1], c.signals[1], c.due[1],
            $19, $20, $21, $22, $23, $24, $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40,
            $41, $42, $43, $44, $45, $46, $47, $48, $49, $50, $51) AS new (list)
  CROSS JOIN (SELECT {schema}.holdfast_parts_of(
-           $52, $53, $54, $55, $56, $57, $58, $59, $60, $61, $62, $63, $64, $65, $66, $67, $68, $69, $70, $71, $72, $73)) AS part (list)
+           $52, $53, $54, $55, $56, $57, $58, $59, $60, $61, $62, $63, $64, $65, $66, $67, $68, $69, $70, $71, $72,
+           $73)) AS part (list)
  CROSS JOIN LATERAL {schema}.holdfast_reach($1, $5, $6, deed.list, new.list) AS at (now)
  CROSS JOIN LATERAL {schema}.holdfast_commit(
            at.now, $2, $3, $4,

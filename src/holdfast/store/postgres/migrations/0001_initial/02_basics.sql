@@ -6,8 +6,7 @@
 -- right only while a table is small: everything is found by an index, row by row.
 --
 -- The order of locks, everywhere: tasks by their run, then runs. Whoever changes a run that has not ended locks its
--- task (unit 0), and only then, if at all, those of its other units. Who takes or frees a unit that nobody else can take
--- may do with that alone, if it waits for no other task.
+-- task (unit 0), and only then, if at all, those of its other units. Only claims do without: they wait for no task.
 
 
 -- The time of a call (p_now where a test has a clock), in a transaction that is durable once it has ended.

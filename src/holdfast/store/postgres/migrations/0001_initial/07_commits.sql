@@ -1,8 +1,8 @@
 -- What a turn writes of its own run.
 
 -- A batch of commits of different runs. p_c_* has one entry for each commit, p_f_*, p_d_*, p_l_* and p_o_* one for each
--- fact, delivery, log line and event of the outbox, with the number of its commit and what that commit must have come to
--- for it to be written.
+-- fact, delivery, log line and event of the outbox, with the number of its commit and, where that matters, what that
+-- commit must have come to for it to be written.
 -- What becomes of a commit: 0 lost, 1 pausing (steps are in flight), 2 paused, 3 what follows is done too.
 -- What comes next: 0 keep, 1 finish, 2 park, 3 release.
 -- p_line and p_n name the receipt; NULL where the caller can tell by itself whether its transaction was committed.

@@ -131,7 +131,8 @@ BEGIN
            AS f (answer, state, key, n, kind, at, started_at, seq, name, attempts, max_attempts, timeout_ms, wake_at,
                  event_type, event);
 
-    IF p_status IS NOT NULL AND EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = p_run AND unit = 0) THEN  -- no act ended it
+    -- Unless an act has ended it.
+    IF p_status IS NOT NULL AND EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = p_run AND unit = 0) THEN
         v_touched := {schema}.holdfast_and(v_touched, CASE
             WHEN p_next THEN {schema}.holdfast_succeed(
                 p_now, p_by, p_run, p_status, p_output, p_error, p_note, p_token, p_params, p_run_at, p_attempt,

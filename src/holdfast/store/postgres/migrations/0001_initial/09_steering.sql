@@ -45,7 +45,8 @@ END $$;
 -- A task that was given back while its run is paused: one that was held only to be ended, and was not, or a unit.
 CREATE FUNCTION {schema}.holdfast_still_paused(p_run BIGINT, p_unit BIGINT) RETURNS void LANGUAGE sql AS $$
     UPDATE {schema}.holdfast_task SET run_at = NULL
-     WHERE run = p_run AND unit = p_unit AND EXISTS (SELECT FROM {schema}.holdfast_run WHERE id = p_run AND status = 'paused')
+     WHERE run = p_run AND unit = p_unit
+       AND EXISTS (SELECT FROM {schema}.holdfast_run WHERE id = p_run AND status = 'paused')
 $$;
 
 CREATE FUNCTION {schema}.holdfast_resume(p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT)

@@ -148,7 +148,9 @@ BEGIN
         END IF;
     END IF;
 
-    FOR v_one IN SELECT p_a_run[x.o] AS run, x.unit FROM unnest(p_x_of, p_x_unit) AS x (o, unit) WHERE v_done[x.o] = 1 LOOP
+    FOR v_one IN
+        SELECT p_a_run[x.o] AS run, x.unit FROM unnest(p_x_of, p_x_unit) AS x (o, unit) WHERE v_done[x.o] = 1
+    LOOP
         DELETE FROM {schema}.holdfast_task AS t WHERE t.run = v_one.run AND t.unit = v_one.unit AND t.unit > 0;
     END LOOP;
     IF cardinality(p_u_of) > 0 THEN

@@ -37,8 +37,8 @@ BEGIN
     END IF;
 END $$;
 
--- Takes what is due. p_again: an earlier try of this call may have been done; what it took is answered too. The last row
--- has no run; it says when to ask again.
+-- Takes what is due. p_again: an earlier try of this call may have been done; what it took is answered too. The last
+-- row has no run; it says when to ask again.
 CREATE FUNCTION {schema}.holdfast_outbox_claim(
     p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_limit BIGINT, p_token BIGINT, p_again BOOLEAN
 ) RETURNS TABLE (next_due BIGINT, run BIGINT, n BIGINT, workflow TEXT, instance_id TEXT, number BIGINT, step BYTEA,

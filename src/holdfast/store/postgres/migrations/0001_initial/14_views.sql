@@ -83,7 +83,8 @@ SELECT r.id AS run, r.workflow || '/' || r.instance_id AS pid,
                     WHEN 3 THEN 'meta'
                     ELSE 'tombstone' END AS key,
        CASE f.state
-            WHEN 0 THEN '{"status":"' || CASE WHEN f.kind = 'skipped' THEN 'skipped' WHEN f.ok THEN 'ok' ELSE 'error' END
+            WHEN 0 THEN '{"status":"'
+                || CASE WHEN f.kind = 'skipped' THEN 'skipped' WHEN f.ok THEN 'ok' ELSE 'error' END
                 || '","data":' || coalesce(convert_from(f.value, 'UTF8'), 'null') || ',"ts":' || f.at || '}'
             WHEN 6 THEN '{"reason":'
                 || coalesce({schema}.holdfast_member(f.value, 'reason')::text, convert_from(f.value, 'UTF8'), 'null')
