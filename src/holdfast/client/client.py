@@ -289,7 +289,7 @@ class Client:
             params=codec.plain(row.params),
             created_at=from_ms(row.created_at),
             updated_at=from_ms(updated),
-            started_at=optional_from_ms(row.started_at),
+            started_at=optional_from_ms(graphs.started_at(facts) if row.kind == GRAPH else row.started_at),
             completed_at=optional_from_ms(row.completed_at),
             current_step=current_step(row, steps),
             why=why(

@@ -143,7 +143,7 @@ def _clause(step: StepRecord, now_ms: int) -> str:
             f"waiting to retry step {step.step_key!r} after failed attempt {step.attempts}{most}{cause}"
             f"{_until(step.next_retry_at, now_ms)}"
         )
-    attempt = step.attempts if step.state is None else step.attempts + 1  # a chain counts those that failed
+    attempt = step.attempts if step.step_seq is None else step.attempts + 1  # a chain counts those that failed
     return f"running step {step.step_key!r} (attempt {attempt})"
 
 

@@ -57,6 +57,9 @@ def nodes_of(run_number: int, facts: Iterable[Fact]) -> list[StepRecord]:
         for node in Shape.of_meta(plan.value).nodes
         for key in (node.name, *(f"{node.name}[{n}]" for n in sorted(items.get(node.name, ()))))
     ]
+    for node in items:  # the start that only put the items together was no attempt
+        if known[node].result is not None and known[node].starts[1:]:
+            known[node].starts.pop()
     return [_record(run_number, key, known.get(key, _Known()), plan.at) for key in keys]
 
 

@@ -406,6 +406,47 @@ async def test_items_are_started_one_by_one(app: Holdfast, h: Harness) -> None:
     assert len(await run.facts("result/")) == 3  # the items are not nodes: one result each
 
 
+async def test_as_people_read_it(app: Holdfast, h: Harness) -> None:
+    run = await h.start(mapped(app), [1, 2])
+    before = h.now()
+    await h.advance("1 minute", run=False)
+    assert (await run.describe()).started_at is None
+    await h.run_until_idle()
+    told = await run.describe()
+    assert told.started_at is not None
+    assert told.started_at > before
+    steps = (await run.history()).steps
+    assert [(s.step_key, s.state, s.attempts, s.result) for s in steps] == [
+        ("numbers", "ok", 1, [1, 2]),
+        ("inverse", "ok", 1, [2.0, 1.0]),
+        ("inverse[0]", "ok", 1, 2.0),
+        ("inverse[1]", "ok", 1, 1.0),
+        ("total", "ok", 1, 3.0),
+    ]
+
+
+async def test_why_it_is_where_it_is(app: Holdfast, h: Harness) -> None:
+    g = app.graph("g")
+
+    @g.node(timeout="1 day")
+    async def slow() -> None:
+        await asyncio.Event().wait()
+
+    @g.node(retry=Retry(limit=3, delay="1 hour"))
+    async def flaky() -> None:
+        raise OSError("down")
+
+    @g.node
+    async def fine() -> None: ...
+
+    run = await h.start(g)
+    assert (await run.describe()).why == "0 of 3 nodes have a result; those that are ready wait for a worker"
+    await h.run_until_idle()
+    why = (await run.describe()).why
+    assert why.startswith("1 of 3 nodes have a result; running step 'slow' (attempt 1); waiting to retry step 'flaky'")
+    assert "OSError: down" in why
+
+
 async def test_an_item_that_fails_fails_the_node(app: Holdfast, h: Harness) -> None:
     run = await h.start(mapped(app), [1, 0, 2])
     await h.run_until_idle()
