@@ -12,6 +12,7 @@ import pytest
 from engine.conftest import MakeApp
 from engine.driving import finish, lose_worker, until
 from holdfast import (
+    ChainTask,
     Context,
     Finished,
     Graph,
@@ -27,6 +28,8 @@ from holdfast import (
     RunFailedError,
     RunTerminatedError,
     Started,
+    Waiting,
+    WorkerConfig,
 )
 from holdfast.store.protocol import Advanced
 from holdfast.testing import Harness
@@ -580,6 +583,32 @@ async def test_a_run_that_fails_fails_its_node(app: Holdfast, h: Harness) -> Non
         await run.result(timeout=5)
 
 
+async def test_a_chain_as_a_node(app: Holdfast, h: Harness) -> None:
+    chain = app.chain("chain")
+
+    @chain.step("ASK")
+    async def ask(task: ChainTask) -> Any:
+        return Waiting("answer", timeout="1 day") if task.event is None else task.event.payload
+
+    @chain.step("DOUBLE")
+    async def double(task: ChainTask) -> int:
+        return int(task.outputs["ASK"]) * 2
+
+    g = app.graph("g")
+    g.node(run=chain, name="asked")
+
+    @g.node(after=["asked"])
+    async def last(asked: int) -> int:
+        return asked + 1
+
+    run = await h.start(g)
+    await h.run_until_idle()
+    [child] = (await run.describe()).children
+    await (await h.app.get(chain, child.pid.partition("/")[2])).send_event("answer", 20)
+    await h.run_until_idle()
+    assert await run.results() == {"asked": 40, "last": 41}
+
+
 async def test_a_workflow_for_each_item(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context, n: int) -> int:
@@ -871,6 +900,37 @@ async def test_advance_starts_what_is_ready_and_says_so(make_app: MakeApp) -> No
         await until(finished)
         assert (await run.results())["report"] == {"total": 3, "largest": 2}
         assert len(await starts(run)) == 5
+
+
+async def test_nodes_of_one_graph_run_on_different_workers(make_app: MakeApp) -> None:
+    """Each of two nodes waits for the other, and each worker takes only one at a time."""
+    here: dict[str, str] = {}
+
+    def define(app: Holdfast, name: str) -> Graph:
+        g = app.graph("g")
+        for node in ("left", "right"):
+
+            async def meet(node: str = node) -> str:
+                here[node] = name
+                async with asyncio.timeout(10):
+                    while len(here) < 2:
+                        await asyncio.sleep(0.005)
+                return name
+
+            g.node(name=node)(meet)
+
+        @g.node(after=["left", "right"])
+        async def both(left: str, right: str) -> list[str]:
+            return sorted([left, right])
+
+        return g
+
+    one, two = (make_app(worker=WorkerConfig(concurrency=1, poll=0.05)) for _ in range(2))
+    graph = define(one, "one")
+    define(two, "two")
+    async with one, two:
+        run = await one.start(graph)
+        assert (await run.result(timeout=20))["both"] == ["one", "two"]
 
 
 async def test_a_real_worker_runs_it_to_the_end(make_app: MakeApp) -> None:
