@@ -18,12 +18,14 @@ from holdfast import (
     Context,
     Dead,
     Event,
+    Finished,
     Handle,
     History,
     Holdfast,
     InstanceDescription,
     InstanceStatus,
     InstanceSummary,
+    Killed,
     LogLine,
     Outbound,
     OutboundEvent,
@@ -33,6 +35,7 @@ from holdfast import (
     Retry,
     RetryStep,
     Start,
+    Started,
     Step,
     StepTx,
     Waiting,
@@ -218,3 +221,40 @@ async def with_chains(ctx: Context) -> None:
     assert_type(await run.redeliver(), int)
     assert_type((await run.history()).steps[0].state, str | None)
     assert_type(await ctx.run(orders, Order("o-1", 5)), Any)
+
+
+# --- graphs
+
+etl = app.graph("etl", version=1)
+
+
+@etl.node
+async def extract(params: Order) -> list[int]:
+    return [params.total]
+
+
+@etl.node(map=extract, retry=Retry(limit=2), timeout="1 minute")
+def double(extract: int) -> int:
+    return extract * 2
+
+
+@etl.node(after=[extract, "double"], when=lambda double: bool(double))
+async def add_up(double: list[int]) -> int:
+    return sum(double)
+
+
+report = etl.node(run=orders, name="report", after=[add_up], input=lambda add_up: Order("o-1", add_up))
+
+
+async def with_graphs() -> None:
+    assert_type(double(4), int)
+    assert_type(await add_up([1]), int)
+    run = await app.start(etl, Order("o-1", 3))
+    assert_type(await run.results(), dict[str, Any])
+    assert_type(await run.facts(prefix="result/"), dict[str, Any])
+    assert_type(await run.to_mermaid(), str)
+    await run.kill("enough")
+    said = await app.advance(run)
+    assert_type(said, Started | Finished | Killed)
+    if isinstance(said, Started):
+        assert_type(said.nodes, tuple[str, ...])
