@@ -65,7 +65,7 @@ class Observed:
     """The step's own transaction: all of this commit is written in it, and it is over afterwards."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NextRun:
     """The run that takes the place of one that ends: a continuation, another attempt, the next tick of a schedule.
 
@@ -90,7 +90,7 @@ class NextRun:
     """As of ``NewRun``. PLAN facts are those of the one before."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Finish:
     """The run ends: its row becomes terminal and its task goes."""
 
@@ -160,14 +160,14 @@ class Act:
     fact: Fact
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Park:
     """The engine pauses the run because it cannot go on by itself; ``note`` says why."""
 
     note: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Release:
     """The run waits: its task is given back, due at ``run_at`` (None: only a message or a person can wake it).
 
@@ -226,7 +226,7 @@ class Verdict(StrEnum):
     """A user's statement failed, or an event has nowhere to go; nothing of this commit was written."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Committed:
     verdict: Verdict
     signal: Signal = Signal.NONE

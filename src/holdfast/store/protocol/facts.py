@@ -88,7 +88,7 @@ class Delivery(NamedTuple):
     at: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Mailbag:
     """Undelivered events of a run, the oldest first, and what is known of the rest."""
 

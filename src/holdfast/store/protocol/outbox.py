@@ -18,7 +18,7 @@ class Outbound(NamedTuple):
     step: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutboxRow:
     """An event on its way, delivered (``delivered_at``), or given up (``parked_at``)."""
 
@@ -42,7 +42,7 @@ class OutboxRow:
     parked_at: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class OutboxClaim:
     rows: list[OutboxRow]
     next_due: int | None

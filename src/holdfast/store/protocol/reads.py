@@ -26,7 +26,7 @@ class Relative(NamedTuple):
     status: Status
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Relations:
     """At most a hundred of each, the oldest first."""
 
@@ -36,7 +36,7 @@ class Relations:
     watched_by: Sequence[tuple[str, Watch]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ListQuery:
     workflow: str | None = None
     status: Status | None = None
@@ -47,7 +47,7 @@ class ListQuery:
     """All of them must hold."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PageQuery:
     """A page of a run's events or logs, by their numbers."""
 

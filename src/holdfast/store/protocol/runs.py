@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from holdfast.store.protocol.tasks import Claim
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RunRecord:
     """A run's row, and what its task says when it still has one."""
 
@@ -67,7 +67,7 @@ class RunRecord:
         return f"{self.workflow}/{self.instance_id}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Term:
     """One value under which a run can be found. Numbers and texts are never equal; a list of texts is several terms."""
 
@@ -75,7 +75,7 @@ class Term:
     value: str | int | float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Attributes:
     """What a run says of itself. Replaces what it said before; None leaves that as it is."""
 
@@ -203,7 +203,7 @@ class Answer(StrEnum):
         return self in (Answer.DONE, Answer.EXISTING)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Created:
     """The answer to a NewRun: the run that has the id now, and whether this call made it."""
 
@@ -234,7 +234,7 @@ class Touched:
     """Something became due."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claimant:
     """Who takes a run that an event wakes: no need to look for it afterwards."""
 
@@ -243,7 +243,7 @@ class Claimant:
     queues: Sequence[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class NewEvent:
     workflow: str
     instance_id: str
@@ -258,7 +258,7 @@ class NewEvent:
     """Takes the run if this event wakes it, it is in one of the claimant's queues, and it is no suspect."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sent:
     """The run an event went to, as it was then (None: no such instance). Nothing is written to a terminal run."""
 

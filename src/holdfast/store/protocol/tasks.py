@@ -23,7 +23,7 @@ class Signal(IntFlag):
     PAUSE = 2
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkerCard:
     """Who a worker is."""
 
@@ -34,7 +34,7 @@ class WorkerCard:
     concurrency: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class WorkerRecord:
     """A worker's row. One that left in order has none; one that died keeps it for a day."""
 
@@ -46,7 +46,7 @@ class WorkerRecord:
     """Its lease has not run out."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClaimRequest:
     owner: str
     lease_ms: int
@@ -64,7 +64,7 @@ class ClaimRequest:
     """Only units of this run, 0 too; in the order of their numbers. Nothing that is overdue."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Claim:
     task: TaskRef
     kind: TaskKind
@@ -74,7 +74,7 @@ class Claim:
     mailbag: Mailbag
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ClaimResult:
     claims: Sequence[Claim]
     next_due: int | None
@@ -89,7 +89,7 @@ class ClaimResult:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Snapshot:
     """All that a cold replay needs besides the claim."""
 

@@ -82,7 +82,7 @@ class Advance:
     """Of the run: set once."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Advanced:
     """What came of a batch."""
 
