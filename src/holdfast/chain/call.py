@@ -13,7 +13,7 @@ from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.store.protocol import Fact
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Handler:
     """A step's function."""
 
@@ -21,7 +21,7 @@ class Handler:
     is_async: bool
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class ChainCall:
     """One attempt of a step that is due."""
 

@@ -39,7 +39,7 @@ _CURSOR_DIGITS = 18
 _LAST_POSITION = 10**_CURSOR_DIGITS - 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class HistoryQuery:
     """Which page of a run's history: each list has a cursor of its own."""
 
@@ -53,7 +53,7 @@ class HistoryQuery:
     category: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Part(Generic[T]):
     """A page of one list of a run. ``cursor`` points behind its last entry, also when no more are there yet."""
 
@@ -62,7 +62,7 @@ class Part(Generic[T]):
     more: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class HistoryPage:
     run_number: int
     steps: Part[StepRecord]
@@ -161,7 +161,7 @@ def page_query(row: RunRecord, query: HistoryQuery, after: int) -> PageQuery:
     return PageQuery(row.run, after=after, limit=query.limit + 1, descending=query.descending)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Positions:
     """Behind which entry each list of a history goes on."""
 

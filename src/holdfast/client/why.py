@@ -25,7 +25,7 @@ _SHOWN = 5
 """How many runs a sentence names."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Reasons:
     """What the sentence is made of."""
 

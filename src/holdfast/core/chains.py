@@ -122,7 +122,7 @@ class ChainStep:
         return StepState.READY
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Progress:
     """All steps of a chain, and which of them is its current one."""
 

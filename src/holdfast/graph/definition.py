@@ -32,7 +32,7 @@ PARAMS = "params"
 DEFAULT_TIMEOUT_MS = 600_000
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Parameter:
     name: str
     annotation: Any
@@ -40,7 +40,7 @@ class Parameter:
     required: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Function:
     """Something of a user's that is called with results, by the names of its parameters."""
 
@@ -70,7 +70,7 @@ class Function:
         return cls(function, tuple(parameters), hints.get("return", Any))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class NodeSpec:
     """How one node is run here. Where it stands in a run is said by the shape stored with that."""
 

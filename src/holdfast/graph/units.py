@@ -56,7 +56,7 @@ class GraphDriver:
         return GraphUnits(self._graph, run, Shape.of_meta(plan), requests, self._limits)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class NodeCall:
     """One attempt of a node, or of one of its items."""
 

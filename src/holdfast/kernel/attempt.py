@@ -15,7 +15,7 @@ from holdfast.errors import InputError
 from holdfast.store.protocol import LiveTransaction, Log, NewEvent, NewRun, Statement
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Attempt:
     """One running attempt of a step."""
 

@@ -30,7 +30,7 @@ class Blueprint(NamedTuple):
     units: Sequence[NewUnit] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Definition:
     """One kind of work. ``driver`` is None for work that only other processes implement."""
 

@@ -76,7 +76,7 @@ class Call(Protocol):
         ...
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Outcome:
     """What came of a call. ``failure`` is None when it worked."""
 
@@ -103,7 +103,7 @@ class Outcome:
         return Outcome(self.key, self.attempt, self.started_at, self.at, failure=failure, logs=self.logs)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Rest:
     """Where the code came to rest, and what follows from it."""
 

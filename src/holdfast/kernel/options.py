@@ -16,7 +16,7 @@ from holdfast.core.retry import Retry
 from holdfast.store.protocol import Expiry, Finish, NextRun, RunRecord
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class RunOptions:
     """The options that outlive the start. Most runs have none of them."""
 

@@ -15,7 +15,7 @@ DEFAULT_MAX_ATTEMPTS = 10
 DEFAULT_CONCURRENCY = 16
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class OutboxHandler:
     """A function that takes an event to where it belongs. It has failed if it raises."""
 

@@ -27,7 +27,7 @@ from holdfast.store.protocol import Fact, LiveTransaction, Log
 _log = logging.getLogger("holdfast")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Ports:
     """What running steps needs of the outside."""
 

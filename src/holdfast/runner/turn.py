@@ -54,7 +54,7 @@ _log = logging.getLogger("holdfast")
 R = TypeVar("R")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Budget:
     """How many more steps may be started; shared by the turns of one pass."""
 
@@ -71,7 +71,7 @@ class Budget:
         return self.steps is not None and self.steps <= 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Tools:
     """What every turn of a worker shares."""
 

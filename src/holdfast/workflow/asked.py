@@ -139,7 +139,7 @@ class AskedTimer(Asked):
         return Fact(FactState.RESULT, self.key, 0, StepType.TIMER, at, self.started_at, seq=seq, wake_at=self.due)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class News:
     """What has become known or was done since the last rest. Each list is taken at the next, most of them empty."""
 

@@ -56,7 +56,7 @@ class ReplayDriver:
         return codec.encode(value, what=f"result of workflow {self.name!r}", limit=self._limits.result)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class _Types:
     params: Callable[[Any], Any]
     """Of a recorded input: generous, so that a run that was started goes on."""
@@ -65,7 +65,7 @@ class _Types:
     output: Callable[[Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Manners:
     """How the runs of a workflow behave, where a start does not say otherwise."""
 

@@ -23,7 +23,7 @@ class ContinueAsNew(BaseException):
         self.params = params
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Ending:
     """All that an end depends on besides the code."""
 

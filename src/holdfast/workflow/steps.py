@@ -25,7 +25,7 @@ DEFAULT_RETRY = Retry()
 DEFAULT_TIMEOUT = "10 minutes"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class StepSpec:
     """How one step function is run, retried and recorded."""
 
