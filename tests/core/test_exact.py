@@ -53,7 +53,7 @@ REFUSED: list[tuple[Any, list[Any]]] = [
     (int, ["12", " 1 ", "1.0", True, False, 1.5, None, [], {}]),
     (float, ["1.5", "nan", "inf", True, 10**400]),
     (bool, [0, 1, 1.0, "true", "yes", "1"]),
-    (Decimal, [" 1 ", "1\n", ".", "1e", "1_000", "nan", "Infinity", "", "\u0661", True]),
+    (Decimal, [" 1 ", "1\n", ".", "1e", "1_000", "nan", "Infinity", "", "\u0661", "1E-1000000000", True]),
     (datetime, [0, 1.5, "12", "2024-01-02", "1704164645", True]),
     (date, [0, "0", "2024-01-02T00:00:00", "2024-01-02\n"]),
     (time, [0, 43200.5, "10"]),
@@ -87,6 +87,7 @@ def test_another_json_type_is_refused_although_it_could_be_converted(annotation:
         (Decimal, 5, Decimal(5)),
         (Decimal, 1.5, Decimal("1.5")),
         (Decimal, "1E+400", Decimal("1E+400")),
+        (Decimal, "1E-999999999", Decimal("1E-999999999")),
         (datetime, "2024-01-02 03:04", datetime(2024, 1, 2, 3, 4)),  # noqa: DTZ001
         (timedelta, "-P1DT2.5S", -timedelta(days=1, seconds=2.5)),
         (Level, 1.0, Level.LOW),

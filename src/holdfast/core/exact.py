@@ -18,7 +18,7 @@ from holdfast.core.lowering import json_form
 Guard: TypeAlias = Callable[[Any], Any]
 Schema: TypeAlias = Mapping[str, Any]
 
-DECIMAL = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+DECIMAL = r"^[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,9})?$"
 BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 _PLAIN = (type(None), bool, int, float, str, list, dict)
