@@ -192,7 +192,8 @@ class UnitTurn:
 
     @property
     def suspect(self) -> bool:
-        return self.claim.run.losses >= SUSPECT_LOSSES
+        """Its last holders died with it."""
+        return self.claim.lost and self.task.epoch > SUSPECT_LOSSES
 
     @property
     def waiting(self) -> bool:

@@ -330,7 +330,7 @@ class Worker:
             self._work_at(turn.due_at)
         if self._free() >= self._bite:
             self._room.set()
-        if turn.claim.run.losses >= SUSPECT_LOSSES:
+        if turn.suspect or turn.claim.run.losses >= SUSPECT_LOSSES:
             self._claims.wake()  # the next suspect may come
 
     def _ended(self, run: int, finish: Finish) -> None:

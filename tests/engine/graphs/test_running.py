@@ -282,6 +282,23 @@ async def test_a_lost_worker_costs_an_attempt(app: Holdfast, h: Harness) -> None
     assert await starts(run) == ["slow", "slow"]
 
 
+async def test_nodes_that_lost_several_workers_are_tried_one_at_a_time(app: Holdfast, h: Harness) -> None:
+    g = app.graph("g")
+    for name in ("a", "b"):
+
+        @g.node(name=name, timeout="1 day")
+        async def hangs() -> None:
+            await asyncio.Event().wait()
+
+    run = await h.start(g)
+    for _ in range(2):
+        await h.run_until_idle()
+        await lose_worker(h)
+    assert len(await starts(run)) == 4
+    await h.run_until_idle()
+    assert len(await starts(run)) == 5  # one of them kills workers: it is to die alone
+
+
 async def test_a_node_that_loses_all_its_workers_fails(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
