@@ -21,7 +21,8 @@ _HELD = frozenset(b"PBEDC")
 _ENDS_TRANSACTION = re.compile(r"\s*(commit|end)\b", re.IGNORECASE)
 _WRITES = re.compile(
     r"\b(insert\s+into|update|delete\s+from|merge\s+into"
-    r"|holdfast_(create|send|claim|commit|follow|heartbeat|reap|release|signals|pause|resume|cancel|terminate|restart)"
+    r"|holdfast_(create|send|claim|commit|follow|heartbeat|reap|release|signals|pause|resume|cancel|terminate|restart"
+    r"|advance|claim_units|outbox_[a-z]+|reach)"
     r"(_one)?\s*\()",
     re.IGNORECASE,
 )
