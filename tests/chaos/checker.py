@@ -119,6 +119,7 @@ class Checker:
                     asyncpg.PostgresConnectionError,
                     asyncpg.CannotConnectNowError,
                     asyncpg.InterfaceError,
+                    asyncpg.InternalClientError,  # it was used between the server's last word and its end
                 ):
                     self._connection = None
                     await asyncio.sleep(0.05)
