@@ -1,0 +1,279 @@
+"""The world of a simulation: its processes, what befalls them, and what clients do there.
+
+First a phase with faults, then one without: every run that can end must end in it, within a bound of virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from typing import Any
+
+from holdfast.errors import InstanceNotFoundError, InstanceTerminalError, RunError, StoreError
+from holdfast.testing.simulation.code import WORKFLOW, Effect, Outside
+from holdfast.testing.simulation.database import SimulatedDatabase
+from holdfast.testing.simulation.faults import OF_THE_WORLD, Faults, Kind
+from holdfast.testing.simulation.loop import SimulatedLoop
+from holdfast.testing.simulation.node import Node, Shared
+from holdfast.testing.simulation.streams import stream
+from holdfast.testing.simulation.trace import Trace
+from holdfast.testing.simulation.workload import Instance, Request, Script, Workload, workload
+
+FAULT_SECONDS = 4.0
+BOUND_SECONDS = 90.0
+_LOOK_SECONDS = 0.5
+_AGAIN_SECONDS = 0.2
+_MOST_JUMP = 0.5
+
+
+class Stuck(AssertionError):  # noqa: N818  (reads like the assertion it is)
+    """What could end did not, in the time it had."""
+
+
+class World:
+    def __init__(
+        self, seed: int, loop: SimulatedLoop, trace: Trace, faults: Faults, without: frozenset[str] = frozenset()
+    ) -> None:
+        draw = stream(seed, "world")
+        self.database = SimulatedDatabase(loop, trace)
+        self.outside = Outside(self._befall)
+        shared = Shared(seed, loop, self.database, faults, self.outside)
+        workers = [Node(f"w{n}", shared, self._died, works=True) for n in range(1, draw.randint(2, 4))]
+        clients = [Node(f"c{n}", shared, self._died, works=False) for n in range(1, 3)]
+        self.nodes = {node.name: node for node in [*workers, *clients]}
+        self.workload: Workload = workload(seed, [*self.nodes], FAULT_SECONDS, faults, without)
+        self._loop = loop
+        self._trace = trace
+        self._faults = faults
+        self._poisoned = 0
+
+    # --- the story
+
+    async def run(self) -> None:
+        self._loop.spawn(self.database.process, self.database.open())
+        await asyncio.sleep(0.001)
+        for node in self.nodes.values():
+            self._boot(node)
+        self._plan_faults()
+        await asyncio.sleep(FAULT_SECONDS)
+        self._heal()
+        await self._everything_ends()
+        await asyncio.sleep(_LOOK_SECONDS)
+
+    def end(self) -> None:
+        for node in self.nodes.values():
+            node.end()
+
+    def _heal(self) -> None:
+        self._note("the world", "no more faults")
+        self._faults.over = True
+        self.database.process.stopped = False
+        newest = max(node.version for node in self.nodes.values())
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.process.stopped = False
+            if node.store is not None:
+                node.store.cut_off = False
+            if node.version != newest and node.alive:
+                self._restart(node, newest)
+
+    async def _everything_ends(self) -> None:
+        deadline = self._loop.time() + BOUND_SECONDS
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            await self._resume_paused()
+            if all(script.finished for script in self.workload.scripts) and not self._unfinished():
+                return
+            if self._loop.time() > deadline:
+                waiting = [f"{s.instance}: {s.requests[s.done].verb}" for s in self.workload.scripts if not s.finished]
+                raise Stuck(f"after {BOUND_SECONDS:g} s without faults: {self._unfinished()}, requests {waiting}")
+
+    async def _resume_paused(self) -> None:
+        """What was set aside goes on, once nothing breaks it any more."""
+        for (instance,) in self.database.rows(
+            "SELECT instance_id FROM holdfast_run WHERE status = 'paused' AND current = 1 ORDER BY id"
+        ):
+            then = lambda: None  # noqa: E731  (nobody is waiting for it)
+            await self.database.ask("operator", "resume", (WORKFLOW, instance), {}, then)
+
+    def _unfinished(self) -> list[tuple[Any, ...]]:
+        return self.database.rows(
+            "SELECT r.instance_id, r.number, r.status, t.owner, t.run_at FROM holdfast_run AS r "
+            "LEFT JOIN holdfast_task AS t ON t.run = r.id "
+            "WHERE t.run IS NOT NULL OR r.completed_at IS NULL ORDER BY r.id"
+        )
+
+    # --- processes
+
+    def _boot(self, node: Node) -> None:
+        process = node.boot()
+        self._note(node.name, f"boots, with code version {node.version}" if node.works else "boots")
+        for script in self.workload.scripts:
+            if script.node == node.name and not script.finished:
+                self._loop.spawn(process, self._follow(script, node))
+
+    def _died(self, node: Node, how: str) -> None:
+        self._note(node.name, f"dies {how}")
+        again = self._faults.draw(f"again.{node.name}.{node.lives}").uniform(0.02, 1.0)
+        self._in_main(again, self._boot, node)
+
+    def _restart(self, node: Node, version: int) -> None:
+        process = node.process
+        if process is None or not process.alive:
+            return
+        self._note(node.name, "is stopped in order")
+        node.version = version
+
+        async def leave() -> None:
+            try:
+                async with asyncio.timeout(3):
+                    await node.leave()
+            except TimeoutError:
+                self._note(node.name, "does not stop, and is killed")
+            node.kill("after it left")
+
+        self._loop.spawn(process, leave())
+
+    def _in_main(self, delay: float, call: Callable[..., None], *args: Any) -> None:
+        self._loop.call_later(delay, call, *args, context=self._loop.main.context())
+
+    # --- what befalls them
+
+    def _plan_faults(self) -> None:
+        for kind in OF_THE_WORLD:
+            for node in self.nodes.values():
+                if node.works == (kind is Kind.CLIENT_CRASH) or (kind is Kind.STALL and node.name != "w1"):
+                    continue
+                for place, at in self._faults.times(kind, node.name, FAULT_SECONDS):
+                    self._in_main(at, self._strike, kind, node, place)
+
+    def _strike(self, kind: Kind, node: Node, place: str) -> None:
+        if self._faults.over or not node.alive or not self._faults.happens(kind, "world", place):
+            return
+        draw = self._faults.draw(f"{kind}.{place}.how")
+        lease = node.config.lease_ms / 1000
+        process = node.process
+        match kind:
+            case Kind.CRASH | Kind.CLIENT_CRASH:
+                node.kill("at once")
+            case Kind.STOP if process is not None:
+                self._stop(process, draw.uniform(0.5, 3) * lease)
+            case Kind.RESTART | Kind.DEPLOY:
+                self._restart(node, 2 if kind is Kind.DEPLOY else node.version)
+            case Kind.PARTITION:
+                self._cut_off(node, draw.uniform(0.5, 3) * lease)
+            case Kind.STALL:
+                self._stop(self.database.process, draw.uniform(0.05, 1.5) * lease)
+            case Kind.CLOCK_JUMP:
+                node.clock.wrong_by = timedelta(seconds=draw.uniform(-_MOST_JUMP, _MOST_JUMP))
+                self._note(node.name, f"its clock is now wrong by {node.clock.wrong_by.total_seconds():.3f} s")
+            case _:
+                raise ValueError(f"{kind} does not befall a process")
+
+    def _stop(self, process: Any, seconds: float) -> None:
+        self._note(process.name, f"stands still for {seconds:.3f} s")
+        process.stopped = True
+
+        def go_on() -> None:
+            process.stopped = False
+
+        self._in_main(seconds, go_on)
+
+    def _cut_off(self, node: Node, seconds: float) -> None:
+        self._note(node.name, f"cannot reach the store for {seconds:.3f} s")
+        store = node.store
+        if store is None:
+            return
+        store.cut_off = True
+
+        def reach() -> None:
+            store.cut_off = False
+
+        self._in_main(seconds, reach)
+
+    def _befall(self, effect: Effect, kind: str) -> float:
+        """At a call of a step: for how many seconds it takes longer, unless it takes its worker with it."""
+        place = f"{effect[0]}.{effect[1]}.{effect[2]}#{self.outside.effects[effect]}"
+        self._note("a step", f"is called: {place}")
+        if kind == "poison" and self._faults.at([Kind.POISON], "step", place):
+            self._kill_running(f"by the step {place}")
+        if kind != "plain" and self._faults.at([Kind.SLOW_STEP], "step", f"slow.{place}"):
+            return 0.3
+        return 0.0
+
+    def _kill_running(self, how: str) -> None:
+        running = self._loop.running
+        for node in self.nodes.values():
+            if node.process is running:
+                node.kill(how)
+
+    # --- what clients do
+
+    async def _follow(self, script: Script, node: Node) -> None:
+        instance = self.workload.instances[script.instance]
+        while not script.finished:
+            request = script.requests[script.done]
+            await asyncio.sleep(request.after)
+            request.after = _AGAIN_SECONDS
+            try:
+                await self._twice(request, instance, node)
+            except (StoreError, InstanceNotFoundError, TimeoutError) as error:
+                self._note(node.name, f"{request.verb} {instance.id}: {type(error).__name__}, and tries again")
+                continue
+            except InstanceTerminalError:
+                self._note(node.name, f"{request.verb} {instance.id}: it has ended")
+            else:
+                self._note(node.name, f"{request.verb} {instance.id} is acknowledged")
+            script.done += 1
+
+    async def _twice(self, request: Request, instance: Instance, node: Node) -> None:
+        """Ask; some requests are made twice at once, or are late."""
+        place = f"{instance.id}.{request.verb}.{request.payload}"
+        if self._faults.at([Kind.REORDERED_REQUEST], request.verb, f"late.{place}"):
+            await asyncio.sleep(0.5)
+        if request.verb != "result" and self._faults.at([Kind.REPEATED_REQUEST], request.verb, place):
+            found = await asyncio.gather(
+                self._ask(request, instance, node), self._ask(request, instance, node), return_exceptions=True
+            )
+            errors = [error for error in found if isinstance(error, BaseException)]
+            if len(errors) == len(found):
+                raise errors[0]
+            return
+        await self._ask(request, instance, node)
+
+    async def _ask(self, request: Request, instance: Instance, node: Node) -> None:
+        client, id = node.client, instance.id
+        asking: dict[str, Callable[[str, str], Awaitable[None]]] = {
+            "pause": client.pause,
+            "resume": client.resume,
+            "cancel": client.cancel,
+            "terminate": client.terminate,
+            "restart": client.restart,
+        }
+        match request.verb:
+            case "start":
+                await client.start(WORKFLOW, [instance.rounds, []], id=id)
+                instance.started = True
+            case "result":
+                await self._result(instance, node)
+            case "event" | "message":
+                event = f"{request.type}.{request.payload}"
+                await client.send_event(WORKFLOW, id, request.type, request.payload, event_id=event)
+                instance.acknowledged.add(event)
+            case verb:
+                instance.asked.add(verb)
+                await asking[verb](WORKFLOW, id)
+
+    async def _result(self, instance: Instance, node: Node) -> None:
+        handle = await node.client.get(WORKFLOW, instance.id)
+        try:
+            result = await handle.result(timeout=5)
+        except RunError as error:
+            self._note(node.name, f"hears that {instance.id} ended with {type(error).__name__}")
+        else:
+            self._note(node.name, f"hears the result of {instance.id}")
+            instance.results.append(result)
+
+    def _note(self, who: str, what: str) -> None:
+        self._trace.add(self._loop.time(), who, what)
