@@ -37,6 +37,8 @@ class Process:
         self.name = name
         self.alive = True
         self.stopped = False
+        self.left = False
+        """It was, or is being, ended in order."""
         self.ready: deque[asyncio.Handle] = deque()
         self._context = contextvars.copy_context()
         self._context.run(_current.set, self)

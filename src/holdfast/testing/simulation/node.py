@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import cast
 
 from holdfast.app import Holdfast, OpenApp
@@ -74,10 +75,14 @@ class Node:
         self.process.context().run(self._boot)
         return self.process
 
-    def kill(self, how: str) -> None:
-        if self.process is not None and self.process.alive:
-            self.process.kill()
-            self._died(self, how)
+    def kill(self, how: str, process: Process | None = None) -> None:
+        """``process``: only if it is still that one."""
+        dying = process or self.process
+        if dying is None or not dying.alive:
+            return
+        dying.kill()
+        self._shared.database.listeners.pop(f"{self.name}.{self.lives}", None)
+        self._died(self, how)
 
     async def leave(self) -> None:
         """End in order, as a deploy does."""
@@ -96,7 +101,7 @@ class Node:
         app = Holdfast("sqlite://", runtime=runtime, worker=self.config, limits=_LIMITS)
         register(app, shared.outside, self.version)
         longest = 1.5 * self.config.lease_ms / 1000
-        self.store = NodeStore(life, shared.database, self.clock, shared.faults, die=self.kill, longest=longest)
+        self.store = NodeStore(life, shared.database, self.clock, shared.faults, die=partial(self.kill, process=self.process), longest=longest)
         timers = LoopTimers(self.clock)
         store = cast("Store", self.store)
         self.opened = OpenApp(app, store, timers, InlineSpawn(), HostileHub(life, shared.faults))

@@ -14,7 +14,7 @@ from holdfast.errors import InstanceNotFoundError, InstanceTerminalError, RunErr
 from holdfast.testing.simulation.code import WORKFLOW, Effect, Outside
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import OF_THE_WORLD, Faults, Kind
-from holdfast.testing.simulation.loop import SimulatedLoop
+from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.node import Node, Shared
 from holdfast.testing.simulation.streams import stream
 from holdfast.testing.simulation.trace import Trace
@@ -46,7 +46,8 @@ class World:
         self._loop = loop
         self._trace = trace
         self._faults = faults
-        self._poisoned = 0
+        self.calls: list[tuple[Effect, Process]] = []
+        """Of steps, and by whom."""
 
     # --- the story
 
@@ -124,6 +125,7 @@ class World:
             return
         self._note(node.name, "is stopped in order")
         node.version = version
+        process.left = True
 
         async def leave() -> None:
             try:
@@ -196,6 +198,9 @@ class World:
         """At a call of a step: for how many seconds it takes longer, unless it takes its worker with it."""
         place = f"{effect[0]}.{effect[1]}.{effect[2]}#{self.outside.effects[effect]}"
         self._note("a step", f"is called: {place}")
+        running = self._loop.running
+        if running is not None:
+            self.calls.append((effect, running))
         if kind == "poison" and self._faults.at([Kind.POISON], "step", place):
             self._kill_running(f"by the step {place}")
         if kind != "plain" and self._faults.at([Kind.SLOW_STEP], "step", f"slow.{place}"):
