@@ -13,7 +13,6 @@ from holdfast.core import codec
 from holdfast.store.protocol import FactState
 from holdfast.testing.simulation.code import WORKFLOW
 from holdfast.testing.simulation.database import SimulatedDatabase
-from holdfast.testing.simulation.node import Node
 from holdfast.testing.simulation.programs import fits, messages, parts
 from holdfast.testing.simulation.workload import Instance
 from holdfast.testing.simulation.world import World
@@ -28,7 +27,8 @@ def broken_promises(world: World) -> Iterator[str]:
     yield from _effects(world)
     yield from _transactions(world.database, world)
     for node in world.nodes.values():
-        yield from _places(node)
+        if node.busy:
+            yield f"{node.name} has nothing to do, and keeps something in memory"
 
 
 def _instance(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
@@ -113,10 +113,3 @@ def _transactions(database: SimulatedDatabase, world: World) -> Iterator[str]:
 def _transactional(world: World) -> frozenset[str]:
     programs = [program for instance in world.workload.instances.values() for program in instance.rounds]
     return frozenset(part[1] for program in programs for part in parts(program) if part[0] == "tx")
-
-
-def _places(node: Node) -> Iterator[str]:
-    """A worker with nothing to do keeps nothing."""
-    worker = node.opened.worker if node.opened is not None else None
-    if node.alive and worker is not None and (worker._reserved or worker._turns or worker._memories):
-        yield f"{node.name} has nothing to do and keeps {worker._reserved} places and {len(worker._turns)} turns"

@@ -121,6 +121,7 @@ class SimulatedDatabase:
         async with self._turn:
             self._now_by = who
             fences = self._fences(args[0]) if operation == "commit" else []
+            held = self._held() if operation == "reap" else []
             try:
                 answer = await getattr(self._store, operation)(*args, **options)
             except Exception as error:
@@ -128,6 +129,9 @@ class SimulatedDatabase:
                 raise
             if operation == "commit":
                 self._check_fences(who, args[0], fences, answer)
+            for freed in answer if operation == "reap" else ():
+                if (freed.run, freed.unit) in held:
+                    self._broken_by(who, f"run {freed.run} was freed although its holder's lease had not run out")
             self._note(who, f"{operation} {_shown(operation, args, answer)}".rstrip())
             then()
         if operation in _TOLD and answer:
@@ -141,6 +145,11 @@ class SimulatedDatabase:
         sql = "SELECT owner, epoch FROM holdfast_task WHERE run = ? AND unit = ?"
         tasks = [one.task for one in commits]
         return [self.rows(sql, task.run, task.unit) == [(task.owner, task.epoch)] for task in tasks]
+
+    def _held(self) -> list[tuple[Any, ...]]:
+        """Whose leases have not run out."""
+        now = to_ms(self._clock.now())
+        return self.rows("SELECT run, unit FROM holdfast_task WHERE owner IS NOT NULL AND lease_until > ?", now)
 
     def _check_fences(
         self, who: str, commits: Sequence[Commit], fences: list[bool], answers: Sequence[Committed]

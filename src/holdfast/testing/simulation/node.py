@@ -26,7 +26,9 @@ from holdfast.testing.virtual import SeededRandomness
 
 _LEASES = (0.15, 0.4, 1.0, 2.0)
 _SHORT_LEASE = 0.05
-_MOST_SKEW = 0.2
+_MOST_SKEW = 0.5
+_MEASURED = 0.02
+"""How much of a clock's error is left when it is compared with the store's."""
 _LIMITS = Limits(event_wait_min="1 ms")
 
 
@@ -57,11 +59,20 @@ class Node:
         self._opened: list[OpenApp] = []
         """Of all lives."""
         self.clock = LoopClock(shared.loop)
+        """The machine's."""
+        self._estimate = LoopClock(shared.loop)
+        """What it takes for the store's time: measured, and wrong by little."""
         self.config = self._settings()
 
     @property
     def alive(self) -> bool:
         return self.process is not None and self.process.alive
+
+    @property
+    def busy(self) -> bool:
+        """Whether its worker has something, or keeps a place for it."""
+        worker = self.opened.worker if self.opened is not None else None
+        return self.alive and worker is not None and bool(worker._reserved or worker._turns or worker._memories)
 
     @property
     def client(self) -> Client:
@@ -101,8 +112,8 @@ class Node:
         app = Holdfast("sqlite://", runtime=runtime, worker=self.config, limits=_LIMITS)
         register(app, shared.outside, self.version)
         longest = 1.5 * self.config.lease_ms / 1000
-        self.store = NodeStore(life, shared.database, self.clock, shared.faults, die=partial(self.kill, process=self.process), longest=longest)
-        timers = LoopTimers(self.clock)
+        self.store = NodeStore(life, shared.database, self._estimate, shared.faults, die=partial(self.kill, process=self.process), longest=longest)
+        timers = LoopTimers(self._estimate)
         store = cast("Store", self.store)
         self.opened = OpenApp(app, store, timers, InlineSpawn(), HostileHub(life, shared.faults))
         self._opened.append(self.opened)
@@ -118,6 +129,7 @@ class Node:
             lease = _SHORT_LEASE
         if faults.has(Kind.SKEW, self.name):
             self.clock.wrong_by = timedelta(seconds=skew)
+            self._estimate.wrong_by = timedelta(seconds=skew * _MEASURED)
         return WorkerConfig(
             lease=lease,
             poll=poll,

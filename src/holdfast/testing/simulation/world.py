@@ -23,8 +23,9 @@ from holdfast.testing.simulation.workload import Instance, Request, Script, Work
 FAULT_SECONDS = 4.0
 BOUND_SECONDS = 90.0
 _LOOK_SECONDS = 0.5
+_LOOKS = 100
 _AGAIN_SECONDS = 0.2
-_MOST_JUMP = 0.5
+_MOST_JUMP = 3600.0
 
 
 class Stuck(AssertionError):  # noqa: N818  (reads like the assertion it is)
@@ -60,7 +61,14 @@ class World:
         await asyncio.sleep(FAULT_SECONDS)
         self._heal()
         await self._everything_ends()
-        await asyncio.sleep(_LOOK_SECONDS)
+        await self._rest()
+
+    async def _rest(self) -> None:
+        """Until no look for work is under way anywhere, if there is such a moment."""
+        for _ in range(_LOOKS):
+            await asyncio.sleep(_LOOK_SECONDS / 10)
+            if not any(node.busy for node in self.nodes.values()):
+                return
 
     def end(self) -> None:
         for node in self.nodes.values():
