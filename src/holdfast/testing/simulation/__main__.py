@@ -66,7 +66,7 @@ def _many(asked: argparse.Namespace) -> int:
 
 def _again(asked: argparse.Namespace) -> int:
     only = None if asked.only is None else [name for name in asked.only.split(",") if name]
-    report = run_seed(asked.seed, only=only, without=[id for id in asked.without.split(",") if id])
+    report = run_seed(asked.seed, only=only, without=[name for name in asked.without.split(",") if name])
     if not report.failures:
         if asked.story:
             _say(*map(str, report.story))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from holdfast.app import Holdfast
@@ -33,8 +33,25 @@ class Outside:
         self.effects: Counter[Effect] = Counter()
         self._befall = befall
 
-    def call(self, effect: Effect, kind: str) -> float:
+    async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
+        """A step that fails so many times first, and takes so long."""
+        late = self._call(effect, kind)
+        number = self.effects[_effect(effect)]
+        await asyncio.sleep(late + ms / 1000)
+        return _unless_it_fails(number, fails, value)
+
+    def plain(self, effect: list[Any], value: Any, fails: int) -> Any:
+        self._call(effect, "plain")
+        return _unless_it_fails(self.effects[_effect(effect)], fails, value)
+
+    async def transact(self, tx: StepTx, effect: list[Any], value: Any, ms: int) -> Any:
+        await asyncio.sleep(self._call(effect, "tx") + ms / 1000)
+        tx.execute("INSERT INTO effect VALUES (?, ?, ?)", *effect)
+        return value
+
+    def _call(self, given: list[Any], kind: str) -> float:
         """Count a call; for how many seconds it takes longer than it should."""
+        effect = _effect(given)
         self.effects[effect] += 1
         return self._befall(effect, kind)
 
@@ -42,60 +59,88 @@ class Outside:
 def register(app: Holdfast, outside: Outside, version: int) -> None:
     """``version`` 2 has a step more at the end of each program."""
 
-    async def work(effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
-        known = _effect(effect)
-        await asyncio.sleep(outside.call(known, kind) + ms / 1000)
-        if outside.effects[known] <= fails:
-            raise ValueError(f"failure {outside.effects[known]} of {fails}")
-        return value
+    @app.workflow(name=WORKFLOW)
+    async def program(ctx: Context, params: list[Any]) -> list[Any]:
+        rounds, results = params
+        running = _Running(ctx, outside)
+        results = [*results, await running.run(rounds[0])]
+        if version > 1:
+            await running.step("farewell", 0, 0, 0)
+        if len(rounds) > 1:
+            raise ctx.continue_as_new([rounds[1:], results])
+        return results
 
-    def plain(effect: list[Any], value: Any, fails: int) -> Any:
-        known = _effect(effect)
-        outside.call(known, "plain")
-        if outside.effects[known] <= fails:
-            raise ValueError(f"failure {outside.effects[known]} of {fails}")
-        return value
 
-    async def transact(tx: StepTx, effect: list[Any], value: Any) -> Any:
-        await asyncio.sleep(outside.call(_effect(effect), "tx"))
-        tx.execute("INSERT INTO effect VALUES (?, ?, ?)", *effect)
-        return value
+class _Running:
+    """A program under way: a method for each kind."""
 
-    async def one(ctx: Context, program: Program) -> Any:
-        match program:
-            case ["step", key, value, fails, ms]:
-                return await ctx.do(key, work, at(ctx, key), value, fails, ms, "step", retry=_FOREVER)
-            case ["plain", key, value, fails]:
-                return await ctx.do(key, plain, at(ctx, key), value, fails, retry=_FOREVER)
-            case ["tx", key, value]:
-                return await ctx.do(key, transact, at(ctx, key), value, retry=_FOREVER)
-            case ["poison", key, value]:
-                return await ctx.do(key, work, at(ctx, key), value, 0, 0, "poison", retry=_FOREVER)
-            case ["gives_up", key]:
-                return await unless(ctx.do(key, work, at(ctx, key), 0, _ALWAYS, 0, "step", retry=_TWICE))
-            case ["too_slow", key]:
-                slow = ctx.do(key, work, at(ctx, key), 0, 0, _TOO_LONG_MS, "step", retry=_TWICE, timeout=_TIMEOUT)
-                return await unless(slow)
-            case ["sleep", key, ms]:
-                return await ctx.sleep(key, ms / 1000)
-            case ["event", key, type_, ms]:
-                return await event(ctx, key, type_, ms)
-            case ["messages", key, topic, n, ms]:
-                got = [await event(ctx, f"{key}.{i}", topic, ms) for i in range(n)]
-                return [number for number in got if number != LATE]
-            case ["child", key, inner]:
-                return (await ctx.run(WORKFLOW, [[inner], []], id=f"{ctx.info.instance_id}-{ctx.info.run_number}-{key}"))[0]
-            case ["seq", inner]:
-                return [await one(ctx, part) for part in inner]
-            case ["par", inner]:
-                return await asyncio.gather(*(one(ctx, part) for part in inner))
-            case ["race", inner]:
-                return await race(ctx, inner)
-            case _:
-                raise ValueError(f"no program: {program!r}")
+    def __init__(self, ctx: Context, outside: Outside) -> None:
+        self._ctx = ctx
+        self._outside = outside
+        self._kinds: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "step": self.step,
+            "plain": self._plain,
+            "tx": self._tx,
+            "poison": self._poison,
+            "gives_up": self._gives_up,
+            "too_slow": self._too_slow,
+            "sleep": self._sleep,
+            "event": self._event,
+            "messages": self._messages,
+            "child": self._child,
+            "seq": self._seq,
+            "par": self._par,
+            "race": self._race,
+        }
 
-    async def race(ctx: Context, inner: list[Program]) -> list[Any]:
-        tasks = [asyncio.ensure_future(one(ctx, part)) for part in inner]
+    async def run(self, program: Program) -> Any:
+        kind, *parts = program
+        return await self._kinds[kind](*parts)
+
+    async def step(self, key: str, value: Any, fails: int, ms: int) -> Any:
+        return await self._work(key, value, fails, ms, "step", _FOREVER)
+
+    async def _plain(self, key: str, value: Any, fails: int) -> Any:
+        return await self._ctx.do(key, self._outside.plain, self._at(key), value, fails, retry=_FOREVER)
+
+    async def _tx(self, key: str, value: Any, ms: int) -> Any:
+        return await self._ctx.do(key, self._outside.transact, self._at(key), value, ms, retry=_FOREVER)
+
+    async def _poison(self, key: str, value: Any) -> Any:
+        return await self._work(key, value, 0, 0, "poison", _FOREVER)
+
+    async def _gives_up(self, key: str) -> Any:
+        return await _or_why_not(self._work(key, 0, _ALWAYS, 0, "step", _TWICE))
+
+    async def _too_slow(self, key: str) -> Any:
+        return await _or_why_not(self._work(key, 0, 0, _TOO_LONG_MS, "step", _TWICE, timeout=_TIMEOUT))
+
+    async def _sleep(self, key: str, ms: int) -> None:
+        await self._ctx.sleep(key, ms / 1000)
+
+    async def _event(self, key: str, type_: str, ms: int) -> Any:
+        try:
+            return (await self._ctx.wait_for_event(key, type=type_, timeout=ms / 1000)).payload
+        except WaitForEventTimeoutError:
+            return LATE
+
+    async def _messages(self, key: str, topic: str, n: int, ms: int) -> list[Any]:
+        got = [await self._event(f"{key}.{i}", topic, ms) for i in range(n)]
+        return [number for number in got if number != LATE]
+
+    async def _child(self, key: str, program: Program) -> Any:
+        info = self._ctx.info
+        results = await self._ctx.run(WORKFLOW, [[program], []], id=f"{info.instance_id}-{info.run_number}-{key}")
+        return results[0]
+
+    async def _seq(self, programs: list[Program]) -> list[Any]:
+        return [await self.run(program) for program in programs]
+
+    async def _par(self, programs: list[Program]) -> list[Any]:
+        return await asyncio.gather(*map(self.run, programs))
+
+    async def _race(self, programs: list[Program]) -> list[Any]:
+        tasks = [asyncio.ensure_future(self.run(program)) for program in programs]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             winner = next(n for n, task in enumerate(tasks) if task.done())
@@ -105,19 +150,12 @@ def register(app: Holdfast, outside: Outside, version: int) -> None:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    @app.workflow(name=WORKFLOW)
-    async def program(ctx: Context, params: list[Any]) -> list[Any]:
-        rounds, results = params
-        results = [*results, await one(ctx, rounds[0])]
-        if version > 1:
-            await ctx.do("farewell", work, at(ctx, "farewell"), 0, 0, 0, "step", retry=_FOREVER)
-        if len(rounds) > 1:
-            raise ctx.continue_as_new([rounds[1:], results])
-        return results
+    def _work(self, key: str, value: Any, fails: int, ms: int, kind: str, retry: Retry, **options: Any) -> Any:
+        given = (self._at(key), value, fails, ms, kind)
+        return self._ctx.do(key, self._outside.work, *given, retry=retry, **options)
 
-
-def at(ctx: Context, key: str) -> list[Any]:
-    return [ctx.info.instance_id, ctx.info.run_number, key]
+    def _at(self, key: str) -> list[Any]:
+        return [self._ctx.info.instance_id, self._ctx.info.run_number, key]
 
 
 def _effect(given: list[Any]) -> Effect:
@@ -125,14 +163,13 @@ def _effect(given: list[Any]) -> Effect:
     return instance, number, key
 
 
-async def event(ctx: Context, key: str, type_: str, ms: int) -> Any:
-    try:
-        return (await ctx.wait_for_event(key, type=type_, timeout=ms / 1000)).payload
-    except WaitForEventTimeoutError:
-        return LATE
+def _unless_it_fails(number: int, fails: int, value: Any) -> Any:
+    if number <= fails:
+        raise ValueError(f"failure {number} of {fails}")
+    return value
 
 
-async def unless(step: Any) -> Any:
+async def _or_why_not(step: Any) -> Any:
     """Its result, or what became of it."""
     try:
         return await step

@@ -21,14 +21,13 @@ _TOLD = frozenset(
     {"create", "send", "pause", "resume", "terminate", "cancel", "restart", "commit", "advance", "release", "reap"}
 )
 """What other processes may want to hear of."""
-_ENDED = "('complete', 'errored', 'terminated', 'cancelled')"
 _EFFECTS = "CREATE TABLE effect (instance TEXT, number INTEGER, key TEXT)"
 _WATCHES = {
     "a fact was changed": ("UPDATE ON holdfast_fact", "1", "new.run", "new.key"),
     "a fact was deleted": ("DELETE ON holdfast_fact", "1", "old.run", "old.key"),
     "a fact was written to a run that had ended": (
         "INSERT ON holdfast_fact",
-        f"(SELECT status FROM holdfast_run WHERE id = new.run) IN {_ENDED}",
+        "(SELECT completed_at FROM holdfast_run WHERE id = new.run) IS NOT NULL",
         "new.run",
         "new.key",
     ),
@@ -40,7 +39,7 @@ _WATCHES = {
     ),
     "a run that had ended was changed": (
         "UPDATE ON holdfast_run",
-        f"old.status IN {_ENDED} AND (new.status, new.output, new.error) IS NOT (old.status, old.output, old.error)",
+        "old.completed_at NOTNULL AND (new.status, new.output, new.error) IS NOT (old.status, old.output, old.error)",
         "new.id",
         "new.status",
     ),
@@ -59,8 +58,7 @@ _WATCHES = {
     "an epoch went back": ("UPDATE ON holdfast_task", "new.epoch < old.epoch", "new.run", "new.epoch"),
     "a task was taken from a holder whose lease had not run out": (
         "UPDATE ON holdfast_task",
-        "new.owner IS NOT NULL AND old.owner IS NOT NULL AND new.owner <> old.owner "
-        "AND old.lease_until > simulated_now() AND (old.expires_at IS NULL OR old.expires_at > simulated_now())",
+        "new.owner <> old.owner AND min(old.lease_until, ifnull(old.expires_at, old.lease_until)) > simulated_now()",
         "new.run",
         "new.owner",
     ),

@@ -112,7 +112,14 @@ class Node:
         app = Holdfast("sqlite://", runtime=runtime, worker=self.config, limits=_LIMITS)
         register(app, shared.outside, self.version)
         longest = 1.5 * self.config.lease_ms / 1000
-        self.store = NodeStore(life, shared.database, self._estimate, shared.faults, die=partial(self.kill, process=self.process), longest=longest)
+        self.store = NodeStore(
+            life,
+            shared.database,
+            self._estimate,
+            shared.faults,
+            die=partial(self.kill, process=self.process),
+            longest=longest,
+        )
         timers = LoopTimers(self._estimate)
         store = cast("Store", self.store)
         self.opened = OpenApp(app, store, timers, InlineSpawn(), HostileHub(life, shared.faults))

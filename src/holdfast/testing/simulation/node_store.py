@@ -105,7 +105,7 @@ class NodeStore:
         if kind is Kind.LOST_REQUEST or self.cut_off:
             await asyncio.sleep(_PATIENCE * slowness)
             raise StoreUnavailableError(f"simulated: {operation} did not arrive")
-        if kind in _ERRORS:
+        if kind is not None and kind in _ERRORS:
             raise _ERRORS[kind](f"simulated: {operation} was refused")
         if kind is Kind.CRASH_BEFORE:
             await self._crash(f"before its {operation} was sent")

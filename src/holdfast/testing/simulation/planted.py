@@ -13,8 +13,9 @@ from typing import Any, NamedTuple
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.turn import Turn
 from holdfast.runner.worker import Worker
-from holdfast.store.protocol import Commit, Committed
-from holdfast.store.sqlite import claim, commit, control, leases, send, successors
+from holdfast.store.protocol import Commit, Committed, Steered, Touched
+from holdfast.store.sqlite import claim, commit, control, leases, mailbox, send
+from holdfast.store.sqlite.reads import find_current
 from holdfast.workflow.machine import Machine
 
 _EARLY_MS = 150
@@ -84,11 +85,11 @@ def _calls_first(right: Any) -> Any:
 
 def _no_task_dropped(_right: Any) -> Any:
     def terminate(tx: Any, ending: Any) -> Any:
-        found = control.find_current(tx, *ending.target)
+        found = find_current(tx, *ending.target)
         if found is not None and not found.status.terminal:
             sql = "UPDATE holdfast_run SET status = 'terminated', completed_at = ? WHERE id = ?"
             tx.connection.execute(sql, (tx.now, found.run))
-        return control.Steered(found, control.Touched())
+        return Steered(found, Touched())
 
     return terminate
 
@@ -122,7 +123,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "loss_not_told": [_Patch(leases, "_SQL", _kept_for_ever)],
     "stale_cache": [_Patch(MachineCache, "take", _any_epoch)],
     "event_consumed_twice": [_Patch(commit, "deliver", _nothing)],
-    "mail_left_behind": [_Patch(successors.mailbox, "move", _nothing)],
+    "mail_left_behind": [_Patch(mailbox, "move", _nothing)],
     "wake_up_lost_at_release": [_Patch(commit, "wanted", lambda _right: lambda *_: False)],
     "not_due_after_resume": [_Patch(control, "_SQL", _only_the_row)],
     "strangers_kept": [_Patch(Worker, "_give_back_strangers", lambda _right: _wait_for_nothing)],
@@ -148,5 +149,3 @@ def planted(bug: str) -> Iterator[None]:
     finally:
         for patch, right in kept:
             setattr(patch.where, patch.name, right)
-
-

@@ -7,7 +7,7 @@ nothing of the engine.
 
     ["step", key, value, fails, ms]    a step that fails so many times first, and takes so long
     ["plain", key, value, fails]       as a function that is not async
-    ["tx", key, value]                 with a row written in its transaction
+    ["tx", key, value, ms]             with a row written in its transaction
     ["gives_up", key]                  fails more often than it is tried
     ["too_slow", key]                  takes longer than its timeout
     ["poison", key, value]             may take its worker with it
@@ -76,7 +76,7 @@ class Writer:
         return ["plain", self._key("p"), self._draw.randrange(100), self._draw.choice([0, 0, 1])]
 
     def _tx(self) -> Program:
-        return ["tx", self._key("t"), self._draw.randrange(100)]
+        return ["tx", self._key("t"), self._draw.randrange(100), self._draw.choice([0, 0, 60, 250])]
 
     def _gives_up(self) -> Program:
         return ["gives_up", self._key("g")]
@@ -137,14 +137,13 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:
             raise ValueError(f"no program: {program!r}")
 
 
-def messages(rounds: list[Program], results: list[Any]) -> list[int]:
-    """All messages that an instance received, in the order of its rounds."""
-    found: list[int] = []
-    for program, result in zip(rounds, results, strict=True):
-        for one, got in zip(program[1], result, strict=True):
-            if one[0] == "messages":
-                found += got
-    return found
+def messages(rounds: list[Program], results: list[Any]) -> list[list[int]]:
+    """The messages that an instance received in each of its rounds, without those in which there were none."""
+    found = [
+        [number for one, got in zip(program[1], result, strict=True) if one[0] == "messages" for number in got]
+        for program, result in zip(rounds, results, strict=True)
+    ]
+    return [numbers for numbers in found if numbers]
 
 
 def _in_order(numbers: list[int]) -> bool:

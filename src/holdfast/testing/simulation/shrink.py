@@ -62,4 +62,4 @@ def smallest(items: Sequence[T], fails: Callable[[Sequence[T]], bool], tries: _T
 
 
 def _others(report: Report, keep: Sequence[str]) -> list[str]:
-    return [id for id in report.instances if id not in keep]
+    return [one for one in report.instances if one not in keep]

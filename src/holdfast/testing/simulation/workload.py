@@ -65,9 +65,9 @@ def workload(seed: int, nodes: list[str], span: float, faults: Faults, without: 
     made = Workload({}, [])
     for n in range(1, draw.randint(2, 6)):
         one = stream(seed, f"instance.{n}")
-        id = f"i{n}"
-        if id not in without:
-            _add(made, id, Writer(one).rounds(), one, nodes, span, faults)
+        name = f"i{n}"
+        if name not in without:
+            _add(made, name, Writer(one).rounds(), one, nodes, span, faults)
     return made
 
 

@@ -256,7 +256,7 @@ class World:
         await self._ask(request, instance, node)
 
     async def _ask(self, request: Request, instance: Instance, node: Node) -> None:
-        client, id = node.client, instance.id
+        client, name = node.client, instance.id
         asking: dict[str, Callable[[str, str], Awaitable[None]]] = {
             "pause": client.pause,
             "resume": client.resume,
@@ -266,17 +266,17 @@ class World:
         }
         match request.verb:
             case "start":
-                await client.start(WORKFLOW, [instance.rounds, []], id=id)
+                await client.start(WORKFLOW, [instance.rounds, []], id=name)
                 instance.started = True
             case "result":
                 await self._result(instance, node)
             case "event" | "message":
                 event = f"{request.type}.{request.payload}"
-                await client.send_event(WORKFLOW, id, request.type, request.payload, event_id=event)
+                await client.send_event(WORKFLOW, name, request.type, request.payload, event_id=event)
                 instance.acknowledged.add(event)
             case verb:
                 instance.asked.add(verb)
-                await asking[verb](WORKFLOW, id)
+                await asking[verb](WORKFLOW, name)
 
     async def _result(self, instance: Instance, node: Node) -> None:
         handle = await node.client.get(WORKFLOW, instance.id)
