@@ -500,6 +500,8 @@ class Worker:
         strangers = {(h.run, h.unit, h.epoch): h for h in held if (h.run, h.unit) not in self._turns}
         lost = [h for key, h in strangers.items() if key in self._strangers]
         self._strangers = strangers.keys()
+        if not self._reserved and not self._by_hand:
+            self._given_back.clear()  # no answer is on its way
         self._given_back.update((h.run, h.unit, h.epoch) for h in lost)
         if lost:
             await self._store.release([TaskRef(h.run, h.unit, self.id, h.epoch) for h in lost])

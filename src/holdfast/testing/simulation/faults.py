@@ -127,7 +127,8 @@ class Faults:
 
     def has(self, kind: Kind, place: str) -> bool:
         """Whether a setting holds."""
-        return kind in self.rates and self.happens(kind, "setting", place)
+        held = chance(self.seed, f"{kind}.{place}") < self.rates.get(kind, 0.0)
+        return held and self.happens(kind, "setting", place)
 
     def times(self, kind: Kind, place: str, span: float) -> list[tuple[str, float]]:
         """When a fault of the world is to happen within a span of seconds, each with its place."""

@@ -24,7 +24,7 @@ from holdfast.testing.simulation.ports import HostileHub, InlineSpawn, LoopClock
 from holdfast.testing.simulation.streams import mixed
 from holdfast.testing.virtual import SeededRandomness
 
-_LEASES = (0.15, 0.4, 1.0, 2.0)
+_LEASES = (0.2, 0.5, 1.0, 2.0)
 _SHORT_LEASE = 0.05
 _MOST_SKEW = 0.5
 _MEASURED = 0.02
@@ -130,7 +130,7 @@ class Node:
 
     def _settings(self) -> WorkerConfig:
         faults, draw = self._shared.faults, self._shared.faults.draw(f"settings.{self.name}")
-        lease, poll, concurrency = draw.choice(_LEASES), draw.choice([0.3, 1.0]), draw.choice([3, 100])
+        lease, poll, concurrency = draw.choice(_LEASES), draw.choice([0.4, 1.0]), draw.choice([3, 100])
         skew = draw.uniform(-_MOST_SKEW, _MOST_SKEW)
         if faults.has(Kind.SHORT_LEASE, self.name):
             lease = _SHORT_LEASE

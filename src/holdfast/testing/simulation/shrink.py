@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -9,7 +10,8 @@ from typing import TypeVar
 from holdfast.testing.simulation.run import Report, run_seed
 
 T = TypeVar("T")
-_MOST_RUNS = 400
+_MOST_RUNS = 200
+_NAME = re.compile(r"\S*\d\S*")
 
 
 @dataclass(slots=True)
@@ -28,7 +30,13 @@ def shrunk(report: Report) -> Report:
 
     if not fails(report.faults, ()):
         return report  # it needs a fault that did not happen by name: the seed alone tells it
-    only = smallest(report.faults, lambda faults: fails(faults, ()), tries)
+    kinds = smallest(
+        sorted({_kind_of(fault) for fault in report.faults}),
+        lambda kept: fails([fault for fault in report.faults if _kind_of(fault) in kept], ()),
+        tries,
+    )
+    likely = [fault for fault in report.faults if _kind_of(fault) in kinds]
+    only = smallest(likely, lambda faults: fails(faults, ()), tries)
     kept = smallest(report.instances, lambda keep: fails(only, _others(report, keep)), tries)
     without = _others(report, kept)
     if without:
@@ -38,7 +46,7 @@ def shrunk(report: Report) -> Report:
 
 def kind(report: Report) -> str:
     """What a failure is about, without names and numbers."""
-    return "".join(c for c in report.failures[0] if not c.isdigit())[:40] if report.failures else ""
+    return _NAME.sub("…", report.failures[0])[:40] if report.failures else ""
 
 
 def smallest(items: Sequence[T], fails: Callable[[Sequence[T]], bool], tries: _Tries | None = None) -> list[T]:
@@ -59,6 +67,10 @@ def smallest(items: Sequence[T], fails: Callable[[Sequence[T]], bool], tries: _T
                 break
             pieces = min(len(left), 2 * pieces)
     return left
+
+
+def _kind_of(fault: str) -> str:
+    return fault.partition("@")[0]
 
 
 def _others(report: Report, keep: Sequence[str]) -> list[str]:

@@ -20,7 +20,7 @@ from holdfast.testing.simulation.streams import stream
 from holdfast.testing.simulation.trace import Trace
 from holdfast.testing.simulation.workload import Instance, Request, Script, Workload, workload
 
-FAULT_SECONDS = 4.0
+FAULT_SECONDS = 3.0
 BOUND_SECONDS = 90.0
 _LOOK_SECONDS = 0.5
 _LOOKS = 100
