@@ -63,12 +63,16 @@ def test_a_failure_is_made_small() -> None:
 
 
 def test_the_command_tells_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["--seeds", "5", "--bug", "epoch_not_raised", "--story"]) == 1
+    assert main(["--seeds", "5", "--bug", "losses_not_counted"]) == 1
 
     said = capsys.readouterr().out
-    assert "BROKEN: a task was taken without a new epoch" in said
-    assert "is called: i" in said
-    assert "Again: python -m holdfast.testing.simulation --seed 1 --story --bug epoch_not_raised" in said
+    assert "BROKEN: step" in said
+    assert "Again: python -m holdfast.testing.simulation --seed 1 --story --bug losses_not_counted" in said
+
+
+def test_the_command_tells_the_story_of_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "--story"]) == 0
+    assert "is called: i" in capsys.readouterr().out
 
 
 def test_the_command_says_what_held(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import pairwise, repeat
+from typing import Any
 
 from holdfast.core import codec
+from holdfast.core.outbound import outbound_id
 from holdfast.store.protocol import FactState
+from holdfast.testing.simulation import models
 from holdfast.testing.simulation.code import WORKFLOW
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.programs import fits, messages, parts
@@ -26,6 +29,7 @@ def broken_promises(world: World) -> Iterator[str]:
         yield from _instance(world.database, instance)
     yield from _effects(world)
     yield from _transactions(world.database, world)
+    yield from _outbox(world)
     for node in world.nodes.values():
         if node.busy:
             yield f"{node.name} has nothing to do, and keeps something in memory"
@@ -49,23 +53,33 @@ def _instance(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
     yield from _mail(database, instance)
 
 
-def _result(instance: Instance, results: list[object]) -> Iterator[str]:
-    if len(results) != len(instance.rounds):
-        yield f"{instance.id} did {len(results)} of its {len(instance.rounds)} programs"
-        return
-    for program, result in zip(instance.rounds, results, strict=True):
-        if not fits(program, result, instance.sent):
-            yield f"{instance.id} has a result that its program cannot have: {program} gave {result}"
-            return
-    received = messages(instance.rounds, results)
+def _result(instance: Instance, result: Any) -> Iterator[str]:
+    if not _fits(instance, result):
+        yield f"{instance.id} has a result that it cannot have: {instance.params} gave {result}"
+    elif instance.workflow == WORKFLOW:
+        yield from _messages(instance, messages(instance.params, result))
+    for told in instance.results:
+        if told != result and "restart" not in instance.asked:
+            yield f"a client was told that {instance.id} returned {told}, and it returned {result}"
+
+
+def _fits(instance: Instance, result: Any) -> bool:
+    match instance.workflow:
+        case models.CHAIN:
+            return models.fits_chain(instance.params, result, instance.sent)
+        case models.GRAPH:
+            return models.fits_graph(instance.params, result)
+        case _:
+            rounds = instance.params
+            return len(result) == len(rounds) and all(map(fits, rounds, result, repeat(instance.sent)))
+
+
+def _messages(instance: Instance, received: list[list[int]]) -> Iterator[str]:
     # A key is known to one run only: what is sent again after continue-as-new is there again.
     if any(after[0] > before[-1] + 1 for before, after in pairwise(received)):
         yield f"{instance.id} missed messages between two runs: {received}"
     if received and received[0][0] != 1 and "restart" not in instance.asked:
         yield f"{instance.id} missed messages before {received[0]}"
-    for told in instance.results:
-        if told != results and "restart" not in instance.asked:
-            yield f"a client was told that {instance.id} returned {told}, and it returned {results}"
 
 
 def _mail(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
@@ -80,13 +94,17 @@ def _mail(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
 
 def _effects(world: World) -> Iterator[str]:
     """Nothing ran that was not counted. What a worker that was stopped in order had to cut off counts as no attempt."""
+    # The result of a chain's step tells how many attempts failed before it.
     counted = Counter(effect for effect, process in world.calls if not process.left)
     sql = (
-        "SELECT f.attempts FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
-        "WHERE r.workflow = ? AND r.instance_id = ? AND r.number = ? AND f.state = ? AND f.key = ?"
+        "SELECT f.attempts + (r.kind = 'chain') FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
+        "WHERE r.instance_id = ? AND r.number = ? AND f.state = ? AND f.key = ?"
     )
     for (instance, number, key), called in counted.items():
-        rows = world.database.rows(sql, WORKFLOW, instance, number, int(FactState.RESULT), key)
+        if number == models.ANY_RUN:
+            yield from _starts(world.database, instance, key, called)
+            continue
+        rows = world.database.rows(sql, instance, number, int(FactState.RESULT), key)
         for (attempts,) in rows:
             if called > attempts:
                 yield f"step {key} of {instance} (run {number}) was called {called} times in {attempts} attempts"
@@ -111,6 +129,36 @@ def _transactions(database: SimulatedDatabase, world: World) -> Iterator[str]:
         yield f"step {key} of {instance} (run {number}) has no result, and {count} rows of its own"
 
 
+def _starts(database: SimulatedDatabase, instance: str, node: str, called: int) -> Iterator[str]:
+    """Of a graph: each claim of a node is written down as a start of it."""
+    [(starts,)] = database.rows(
+        "SELECT count(*) FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
+        "WHERE r.instance_id = ? AND f.state = ? AND f.key = ?",
+        instance,
+        int(FactState.START),
+        node,
+    )
+    if called > starts:
+        yield f"node {node} of {instance} was called {called} times, and started {starts} times"
+
+
+def _outbox(world: World) -> Iterator[str]:
+    """Each event arrives at least once, none that was not written, those of a run in their order."""
+    written: dict[int, list[str]] = {}
+    for run, n, workflow, instance, number in world.database.rows(
+        "SELECT o.run, o.n, r.workflow, r.instance_id, r.number FROM holdfast_outbox AS o "
+        "JOIN holdfast_run AS r ON r.id = o.run ORDER BY o.run, o.n"
+    ):
+        written.setdefault(run, []).append(outbound_id(workflow, instance, number, n))
+    arrived = [*dict.fromkeys(world.outside.delivered)]
+    for ids in written.values():
+        if [id_ for id_ in arrived if id_ in ids] != ids:
+            yield f"of the outbound events {ids} arrived {[id_ for id_ in arrived if id_ in ids]}"
+    for unknown in set(arrived).difference(*written.values()):
+        yield f"the outbound event {unknown} arrived, and was never written"
+
+
 def _transactional(world: World) -> frozenset[str]:
-    programs = [program for instance in world.workload.instances.values() for program in instance.rounds]
+    instances = [one for one in world.workload.instances.values() if one.workflow == WORKFLOW]
+    programs = [program for instance in instances for program in instance.params]
     return frozenset(part[1] for program in programs for part in parts(program) if part[0] == "tx")

@@ -31,6 +31,8 @@ class Outside:
 
     def __init__(self, befall: Callable[[Effect, str], float]) -> None:
         self.effects: Counter[Effect] = Counter()
+        self.delivered: list[str] = []
+        """The ids of outbound events that arrived, in order, each time they did."""
         self._befall = befall
 
     async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
@@ -48,6 +50,11 @@ class Outside:
         await asyncio.sleep(self._call(effect, "tx") + ms / 1000)
         tx.execute("INSERT INTO effect VALUES (?, ?, ?)", *effect)
         return value
+
+    def deliver(self, event: str) -> None:
+        if self._befall((event, 0, "delivery"), "delivery"):
+            raise ConnectionError("simulated: nobody is there")
+        self.delivered.append(event)
 
     def _call(self, given: list[Any], kind: str) -> float:
         """Count a call; for how many seconds it takes longer than it should."""

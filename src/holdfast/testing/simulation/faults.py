@@ -63,6 +63,8 @@ class Kind(StrEnum):
     POISON = "poison"
     """A step takes its worker with it."""
     SLOW_STEP = "slow_step"
+    DELIVERY_FAILS = "delivery_fails"
+    """An outbound event does not arrive."""
     # settings
     SKEW = "skew"
     NO_CACHE = "no_cache"

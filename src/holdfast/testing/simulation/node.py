@@ -19,6 +19,7 @@ from holdfast.testing.simulation.code import Outside, register
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import Faults, Kind
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
+from holdfast.testing.simulation.models import register_chain, register_graph
 from holdfast.testing.simulation.node_store import NodeStore
 from holdfast.testing.simulation.ports import HostileHub, InlineSpawn, LoopClock
 from holdfast.testing.simulation.streams import mixed
@@ -111,6 +112,8 @@ class Node:
         runtime = Runtime(self.clock, SeededRandomness(mixed(shared.seed, life)))
         app = Holdfast("sqlite://", runtime=runtime, worker=self.config, limits=_LIMITS)
         register(app, shared.outside, self.version)
+        register_chain(app, shared.outside)
+        register_graph(app, shared.outside)
         longest = 1.5 * self.config.lease_ms / 1000
         self.store = NodeStore(
             life,

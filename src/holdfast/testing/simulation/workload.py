@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from random import Random
 from typing import Any
 
+from holdfast.testing.simulation.code import WORKFLOW
 from holdfast.testing.simulation.faults import OF_A_RUN, Faults, Kind
-from holdfast.testing.simulation.programs import Program, Writer, parts
+from holdfast.testing.simulation.models import CHAIN, GRAPH, chain_params, graph_params
+from holdfast.testing.simulation.programs import Program, Writer
 from holdfast.testing.simulation.streams import stream
 
 
@@ -41,7 +44,9 @@ class Instance:
     """What is known of an instance from outside."""
 
     id: str
-    rounds: list[Program]
+    workflow: str
+    params: Any
+    """Of a program: its rounds."""
     sent: frozenset[str]
     started: bool = False
     """Its start was acknowledged."""
@@ -64,40 +69,63 @@ def workload(seed: int, nodes: list[str], span: float, faults: Faults, without: 
     draw = stream(seed, "workload")
     made = Workload({}, [])
     for n in range(1, draw.randint(2, 6)):
-        one = stream(seed, f"instance.{n}")
         name = f"i{n}"
         if name not in without:
-            _add(made, name, Writer(one).rounds(), one, nodes, span, faults)
+            _Planner(made, name, stream(seed, f"instance.{n}"), nodes, span).plan(faults)
     return made
 
 
-def _add(
-    made: Workload, id: str, rounds: list[Program], draw: Any, nodes: list[str], span: float, faults: Faults
-) -> None:
-    waits = [part for program in rounds for part in parts(program) if part[0] == "event"]
-    sent = [part for part in waits if draw.random() < 0.8 and _reachable(rounds, part)]
-    made.instances[id] = Instance(id, rounds, frozenset(part[2] for part in sent))
-    begin = draw.uniform(0, span / 3)
+class _Planner:
+    """Thinks up what is done with one instance."""
 
-    def script(*requests: Request) -> None:
-        made.scripts.append(Script(id, draw.choice(nodes), list(requests)))
+    def __init__(self, made: Workload, name: str, draw: Random, nodes: list[str], span: float) -> None:
+        self._made = made
+        self._name = name
+        self._draw = draw
+        self._nodes = nodes
+        self._span = span
+        self._begin = draw.uniform(0, span / 3)
 
-    script(Request(begin, "start"), Request(0, "result"))
-    for part in sent:
-        script(Request(begin + draw.uniform(0, 1.5), "event", part[2], part[1]))
-    if any(part[0] == "messages" for program in rounds for part in program[1]):
+    def plan(self, faults: Faults) -> None:
+        draw = self._draw
+        workflow = draw.choices([WORKFLOW, CHAIN, GRAPH], [70, 15, 15])[0]
+        if workflow == WORKFLOW:
+            rounds = Writer(draw).rounds()
+            self._add(workflow, rounds, _waits(rounds))
+            if any(part[0] == "messages" for program in rounds for part in program[1]):
+                self._send_messages()
+        elif workflow == CHAIN:
+            params = chain_params(draw)
+            self._add(workflow, params, [(type_, type_) for kind, type_, _ in params if kind == "wait"])
+        else:
+            self._add(workflow, graph_params(draw, self._name), [])
+        for kind in OF_A_RUN:
+            for place, at in faults.times(kind, self._name, self._span):
+                if faults.happens(kind, "client", place):
+                    self._script(*_asking(kind, at))
+
+    def _add(self, workflow: str, params: Any, waits: list[tuple[str, str]]) -> None:
+        """``waits``: types of events it waits for, with what is sent."""
+        sent = [wait for wait in waits if self._draw.random() < 0.8]
+        types = frozenset(type_ for type_, _ in sent)
+        self._made.instances[self._name] = Instance(self._name, workflow, params, types)
+        self._script(Request(self._begin, "start"), Request(0, "result"))
+        for type_, payload in sent:
+            self._script(Request(self._begin + self._draw.uniform(0, 1.5), "event", type_, payload))
+
+    def _send_messages(self) -> None:
+        draw = self._draw
         letters = [Request(draw.uniform(0, 0.5), "message", "topic", n) for n in range(1, draw.randint(2, 6))]
-        letters[0].after += begin
-        script(*letters)
-    for kind in OF_A_RUN:
-        for place, at in faults.times(kind, id, span):
-            if faults.happens(kind, "client", place):
-                script(*_asking(kind, at))
+        letters[0].after += self._begin
+        self._script(*letters)
+
+    def _script(self, *requests: Request) -> None:
+        self._made.scripts.append(Script(self._name, self._draw.choice(self._nodes), list(requests)))
 
 
-def _reachable(rounds: list[Program], event: Program) -> bool:
-    """Whether it is the instance itself that waits for it, and not a child of it."""
-    return any(part is event for program in rounds for part in _own(program))
+def _waits(rounds: list[Program]) -> list[tuple[str, str]]:
+    """For what the instance itself waits, and not a child of it."""
+    return [(part[2], part[1]) for program in rounds for part in _own(program) if part[0] == "event"]
 
 
 def _own(program: Program) -> list[Program]:

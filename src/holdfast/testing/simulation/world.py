@@ -100,18 +100,18 @@ class World:
 
     async def _resume_paused(self) -> None:
         """What was set aside goes on, once nothing breaks it any more."""
-        for (instance,) in self.database.rows(
-            "SELECT instance_id FROM holdfast_run WHERE status = 'paused' AND current = 1 ORDER BY id"
+        for target in self.database.rows(
+            "SELECT workflow, instance_id FROM holdfast_run WHERE status = 'paused' AND current = 1 ORDER BY id"
         ):
             then = lambda: None  # noqa: E731  (nobody is waiting for it)
-            await self.database.ask("operator", "resume", (WORKFLOW, instance), {}, then)
+            await self.database.ask("operator", "resume", target, {}, then)
 
     def _unfinished(self) -> list[tuple[Any, ...]]:
         return self.database.rows(
             "SELECT r.instance_id, r.number, r.status, t.owner, t.run_at FROM holdfast_run AS r "
             "LEFT JOIN holdfast_task AS t ON t.run = r.id "
-            "WHERE t.run IS NOT NULL OR r.completed_at IS NULL ORDER BY r.id"
-        )
+            "WHERE t.run IS NOT NULL OR r.completed_at IS NULL ORDER BY r.id, t.unit"
+        ) + self.database.rows("SELECT 'outbox', run, n, owner, due_at FROM holdfast_outbox WHERE delivered_at IS NULL")
 
     # --- processes
 
@@ -205,6 +205,8 @@ class World:
     def _befall(self, effect: Effect, kind: str) -> float:
         """At a call of a step: for how many seconds it takes longer, unless it takes its worker with it."""
         place = f"{effect[0]}.{effect[1]}.{effect[2]}#{self.outside.effects[effect]}"
+        if kind == "delivery":
+            return float(self._faults.at([Kind.DELIVERY_FAILS], "delivery", place) is not None)
         self._note("a step", f"is called: {place}")
         running = self._loop.running
         if running is not None:
@@ -256,7 +258,8 @@ class World:
         await self._ask(request, instance, node)
 
     async def _ask(self, request: Request, instance: Instance, node: Node) -> None:
-        client, name = node.client, instance.id
+        client, workflow, name = node.client, instance.workflow, instance.id
+        given = [instance.params, []] if workflow == WORKFLOW else instance.params
         asking: dict[str, Callable[[str, str], Awaitable[None]]] = {
             "pause": client.pause,
             "resume": client.resume,
@@ -266,20 +269,20 @@ class World:
         }
         match request.verb:
             case "start":
-                await client.start(WORKFLOW, [instance.rounds, []], id=name)
+                await client.start(workflow, given, id=name)
                 instance.started = True
             case "result":
                 await self._result(instance, node)
             case "event" | "message":
                 event = f"{request.type}.{request.payload}"
-                await client.send_event(WORKFLOW, name, request.type, request.payload, event_id=event)
+                await client.send_event(workflow, name, request.type, request.payload, event_id=event)
                 instance.acknowledged.add(event)
             case verb:
                 instance.asked.add(verb)
-                await asking[verb](WORKFLOW, name)
+                await asking[verb](workflow, name)
 
     async def _result(self, instance: Instance, node: Node) -> None:
-        handle = await node.client.get(WORKFLOW, instance.id)
+        handle = await node.client.get(instance.workflow, instance.id)
         try:
             result = await handle.result(timeout=5)
         except RunError as error:
