@@ -22,6 +22,7 @@ from holdfast.testing.simulation.world import World
 
 _ENDS = {"cancelled": "cancel", "terminated": "terminate"}
 """A status that only people bring about, and how."""
+_CLOCKS_MS = 30
 
 
 def broken_promises(world: World) -> Iterator[str]:
@@ -30,6 +31,7 @@ def broken_promises(world: World) -> Iterator[str]:
     yield from _effects(world)
     yield from _transactions(world.database, world)
     yield from _outbox(world)
+    yield from _deadlines(world.database)
     for node in world.nodes.values():
         if node.busy:
             yield f"{node.name} has nothing to do, and keeps something in memory"
@@ -51,6 +53,14 @@ def _instance(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
     else:
         yield f"{instance.id} is {status}, which nobody asked for: {error!r} {note!r}"
     yield from _mail(database, instance)
+    if status == "complete" and instance.workflow == models.CHAIN:
+        [(told,)] = database.rows(
+            "SELECT count(*) FROM holdfast_outbox AS o JOIN holdfast_run AS r ON r.id = o.run "
+            "WHERE r.instance_id = ? AND r.current = 1",
+            instance.id,
+        )
+        if told != len(instance.params):
+            yield f"the {len(instance.params)} steps of {instance.id} told the world {told} things"
 
 
 def _result(instance: Instance, result: Any) -> Iterator[str]:
@@ -140,6 +150,19 @@ def _starts(database: SimulatedDatabase, instance: str, node: str, called: int) 
     )
     if called > starts:
         yield f"node {node} of {instance} was called {called} times, and started {starts} times"
+
+
+def _deadlines(database: SimulatedDatabase) -> Iterator[str]:
+    """No wait runs out while what it waits for is there. Clocks of workers are wrong by little."""
+    for instance, key, type_ in database.rows(
+        "SELECT DISTINCT r.instance_id, f.key, e.type FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
+        "JOIN holdfast_event AS e ON e.run = f.run AND e.type = f.event_type "
+        "WHERE f.state = ? AND f.kind = 'waitForEvent' AND f.event IS NULL AND e.created_at < f.wake_at - ? "
+        "AND (e.delivered_at IS NULL OR e.delivered_at > f.at) ORDER BY 1, 2",
+        int(FactState.RESULT),
+        _CLOCKS_MS,
+    ):
+        yield f"{key} of {instance} ran out of time although {type_} was there"
 
 
 def _outbox(world: World) -> Iterator[str]:

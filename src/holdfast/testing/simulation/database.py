@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from holdfast.core.model import to_ms
-from holdfast.store.protocol import Commit, Committed, Store, Verdict
+from holdfast.store.protocol import Advance, Commit, Committed, Store, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.ports import LoopClock
@@ -21,6 +21,7 @@ _TOLD = frozenset(
     {"create", "send", "pause", "resume", "terminate", "cancel", "restart", "commit", "advance", "release", "reap"}
 )
 """What other processes may want to hear of."""
+_FENCED = frozenset({"commit", "advance"})
 _EFFECTS = "CREATE TABLE effect (instance TEXT, number INTEGER, key TEXT)"
 _WATCHES = {
     "a fact was changed": ("UPDATE ON holdfast_fact", "1", "new.run", "new.key"),
@@ -118,7 +119,7 @@ class SimulatedDatabase:
     ) -> Any:
         async with self._turn:
             self._now_by = who
-            fences = self._fences(args[0]) if operation == "commit" else []
+            fences = self._fences(args[0]) if operation in _FENCED else []
             held = self._held() if operation == "reap" else []
             try:
                 answer = await getattr(self._store, operation)(*args, **options)
@@ -126,7 +127,9 @@ class SimulatedDatabase:
                 self._note(who, f"{operation}: {type(error).__name__}: {error}")
                 raise
             if operation == "commit":
-                self._check_fences(who, args[0], fences, answer)
+                self._check_fences(who, args[0], fences, [one.verdict is not Verdict.LOST for one in answer])
+            elif operation == "advance":
+                self._check_fences(who, args[0], fences, answer.applied)
             for freed in answer if operation == "reap" else ():
                 if (freed.run, freed.unit) in held:
                     self._broken_by(who, f"run {freed.run} was freed although its holder's lease had not run out")
@@ -138,7 +141,7 @@ class SimulatedDatabase:
                     tell()
         return answer
 
-    def _fences(self, commits: Sequence[Commit]) -> list[bool]:
+    def _fences(self, commits: Sequence[Commit | Advance]) -> list[bool]:
         """Of each, whether it may write."""
         sql = "SELECT owner, epoch FROM holdfast_task WHERE run = ? AND unit = ?"
         tasks = [one.task for one in commits]
@@ -150,12 +153,12 @@ class SimulatedDatabase:
         return self.rows("SELECT run, unit FROM holdfast_task WHERE owner IS NOT NULL AND lease_until > ?", now)
 
     def _check_fences(
-        self, who: str, commits: Sequence[Commit], fences: list[bool], answers: Sequence[Committed]
+        self, who: str, commits: Sequence[Commit | Advance], fences: list[bool], applied: Sequence[bool]
     ) -> None:
-        for one, holds, answer in zip(commits, fences, answers, strict=True):
-            if (answer.verdict is not Verdict.LOST) and not holds:
+        for one, holds, done in zip(commits, fences, applied, strict=True):
+            if done and not holds:
                 self._broken_by(who, f"run {one.task.run} was written by somebody who does not hold it")
-            elif answer.verdict is Verdict.LOST and holds and len(commits) == 1:  # others may have ended it
+            elif holds and not done and len(commits) == 1:  # of several, one may have ended another
                 self._broken_by(who, f"run {one.task.run} was refused to who holds it")
 
     def _broken(self, promise: str, run: int, detail: Any) -> None:

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.turn import Turn
 from holdfast.runner.worker import Worker
-from holdfast.store.protocol import Commit, Committed, Steered, Touched
-from holdfast.store.sqlite import claim, commit, control, leases, mailbox, send
+from holdfast.store.protocol import Commit, Committed, Delivered, Steered, Touched
+from holdfast.store.sqlite import advance, claim, commit, control, leases, mailbox, outbox, send
 from holdfast.store.sqlite.reads import find_current
 from holdfast.workflow.machine import Machine
 
@@ -117,6 +117,33 @@ def _result_thrown_away(right: Any) -> Any:
     return rows
 
 
+def _any_unit(right: Any) -> Any:
+    def holds(tx: Any, advances: Sequence[Any]) -> Any:
+        found = right(tx, advances)
+        asked = {one.task[:2]: one.task for one in advances}
+        return {
+            place: hold._replace(owner=asked[place].owner, epoch=asked[place].epoch) for place, hold in found.items()
+        }
+
+    return holds
+
+
+def _as_delivered(right: Any) -> Any:
+    return lambda tx, owner, one: right(tx, owner, Delivered(one.run, one.n))
+
+
+def _no_second_look(right: Any) -> Any:
+    async def look(turn: Any, topics: Any) -> None:
+        if turn._mail_waiting:
+            await right(turn, topics)
+
+    return look
+
+
+def _no_rows(_right: Any) -> Any:
+    return lambda *_args: []
+
+
 BUGS: dict[str, Sequence[_Patch]] = {
     "no_fence": [_Patch(commit, "_holds_task", _any_fence)],
     "losses_not_counted": [_Patch(Machine, "_count_losses", _nothing)],
@@ -135,6 +162,11 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "keys_of_events_ignored": [_Patch(send, "_send", _without_keys)],
     "calls_before_commit": [_Patch(Turn, "_commit", _calls_first)],
     "epoch_not_raised": [_Patch(claim, "_SQL", _same_epoch)],
+    "unit_without_fence": [_Patch(advance, "_holds", _any_unit)],
+    "starts_not_written": [_Patch(advance, "write_starts", _nothing), _Patch(claim, "write_starts", _nothing)],
+    "outbox_not_written": [_Patch(commit, "outbox_rows", _no_rows)],
+    "failed_delivery_forgotten": [_Patch(outbox, "_settle", _as_delivered)],
+    "deadline_before_mail": [_Patch(Turn, "_look_for_mail", _no_second_look)],
     "timers_not_written": [_Patch(commit, "fact_rows", _result_thrown_away)],
 }
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gc
 import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from holdfast.testing.simulation.checker import broken_promises
@@ -40,17 +41,16 @@ def run_seed(seed: int, *, only: Collection[str] | None = None, without: Collect
     trace, faults = Trace(), Faults(seed, only)
     loop = SimulatedLoop(stream(seed, "schedule"), _MOST_CALLBACKS)
     world = World(seed, loop, trace, faults, frozenset(without))
-    log = logging.getLogger("holdfast")
-    heard, log.disabled = log.disabled, True
     gc.disable()  # what it finalizes, and when, is no part of the seed
     try:
-        failures = _run(world, loop)
+        with _listening(loop.unhandled):
+            failures = _run(world, loop)
     finally:
         ended = loop.time()
-        loop.end()
-        world.end()
+        with _listening([]):
+            loop.end()
+            world.end()
         gc.enable()
-        log.disabled = heard
     return Report(
         seed,
         [*trace.violations, *failures],
@@ -61,6 +61,29 @@ def run_seed(seed: int, *, only: Collection[str] | None = None, without: Collect
         ended,
         trace.entries,
     )
+
+
+class _Listener(logging.Handler):
+    """Hears of errors that the engine did not expect: it goes on after them, and nobody would know."""
+
+    def __init__(self, heard: list[str]) -> None:
+        super().__init__(logging.ERROR)
+        self._heard = heard
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        self._heard.append(f"{record.getMessage()} {error!r}")
+
+
+@contextmanager
+def _listening(heard: list[str]) -> Iterator[None]:
+    log, listener = logging.getLogger("holdfast"), _Listener(heard)
+    before = log.handlers, log.propagate
+    log.handlers, log.propagate = [listener], False
+    try:
+        yield
+    finally:
+        log.handlers, log.propagate = before
 
 
 def _run(world: World, loop: SimulatedLoop) -> list[str]:
