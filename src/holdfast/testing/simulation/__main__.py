@@ -13,7 +13,7 @@ from holdfast.testing.simulation.planted import BUGS, planted
 from holdfast.testing.simulation.run import Report, run_seed
 from holdfast.testing.simulation.shrink import shrunk
 
-_CHECKED_TWICE = 100
+_CHECKED_TWICE = 25
 """One of so many seeds is run again, to see that it does the same."""
 
 

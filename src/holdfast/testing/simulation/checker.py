@@ -16,7 +16,7 @@ from holdfast.store.protocol import FactState
 from holdfast.testing.simulation import models
 from holdfast.testing.simulation.code import WORKFLOW
 from holdfast.testing.simulation.database import SimulatedDatabase
-from holdfast.testing.simulation.programs import fits, messages, parts
+from holdfast.testing.simulation.programs import GOSSIP, fits, messages, parts
 from holdfast.testing.simulation.workload import Instance
 from holdfast.testing.simulation.world import World
 
@@ -32,6 +32,7 @@ def broken_promises(world: World) -> Iterator[str]:
     yield from _transactions(world.database, world)
     yield from _outbox(world)
     yield from _deadlines(world.database)
+    yield from _gossip(world.database)
     for node in world.nodes.values():
         if node.busy:
             yield f"{node.name} has nothing to do, and keeps something in memory"
@@ -150,6 +151,15 @@ def _starts(database: SimulatedDatabase, instance: str, node: str, called: int) 
     )
     if called > starts:
         yield f"node {node} of {instance} was called {called} times, and started {starts} times"
+
+
+def _gossip(database: SimulatedDatabase) -> Iterator[str]:
+    """What a run tells another is told once, whatever became of who tells it."""
+    for payload, times in database.rows(
+        "SELECT payload, count(*) FROM holdfast_event WHERE type = ? GROUP BY payload HAVING count(*) > 1 ORDER BY 1",
+        GOSSIP,
+    ):
+        yield f"{payload!r} was told {times} times"
 
 
 def _deadlines(database: SimulatedDatabase) -> Iterator[str]:

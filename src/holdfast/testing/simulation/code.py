@@ -10,9 +10,9 @@ from typing import Any
 
 from holdfast.app import Holdfast
 from holdfast.core.retry import Retry
-from holdfast.errors import StepError, StepTimeoutError, WaitForEventTimeoutError
+from holdfast.errors import InstanceNotFoundError, StepError, StepTimeoutError, WaitForEventTimeoutError
 from holdfast.kernel.attempt import StepTx
-from holdfast.testing.simulation.programs import FAILED, LATE, Program
+from holdfast.testing.simulation.programs import FAILED, GOSSIP, LATE, NOBODY, TOLD, Program
 from holdfast.workflow.context import Context
 
 WORKFLOW = "program"
@@ -95,6 +95,8 @@ class _Running:
             "event": self._event,
             "messages": self._messages,
             "child": self._child,
+            "abandon": self._abandon,
+            "tell": self._tell,
             "seq": self._seq,
             "par": self._par,
             "race": self._race,
@@ -136,9 +138,17 @@ class _Running:
         return [number for number in got if number != LATE]
 
     async def _child(self, key: str, program: Program) -> Any:
-        info = self._ctx.info
-        results = await self._ctx.run(WORKFLOW, [[program], []], id=f"{info.instance_id}-{info.run_number}-{key}")
-        return results[0]
+        return (await self._ctx.run(WORKFLOW, [[program], []], id=self._own_name(key)))[0]
+
+    async def _abandon(self, key: str, program: Program) -> None:
+        await self._ctx.spawn(WORKFLOW, [[program], []], id=self._own_name(key), parent_close="abandon")
+
+    async def _tell(self, key: str, instance: str) -> str:
+        try:
+            await self._ctx.send(f"{WORKFLOW}/{instance}", GOSSIP, self._own_name(key))
+        except InstanceNotFoundError:
+            return NOBODY
+        return TOLD
 
     async def _seq(self, programs: list[Program]) -> list[Any]:
         return [await self.run(program) for program in programs]
@@ -160,6 +170,9 @@ class _Running:
     def _work(self, key: str, value: Any, fails: int, ms: int, kind: str, retry: Retry, **options: Any) -> Any:
         given = (self._at(key), value, fails, ms, kind)
         return self._ctx.do(key, self._outside.work, *given, retry=retry, **options)
+
+    def _own_name(self, key: str) -> str:
+        return f"{self._ctx.info.instance_id}-{self._ctx.info.run_number}-{key}"
 
     def _at(self, key: str) -> list[Any]:
         return [self._ctx.info.instance_id, self._ctx.info.run_number, key]

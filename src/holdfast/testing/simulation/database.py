@@ -32,9 +32,9 @@ _WATCHES = {
         "new.run",
         "new.key",
     ),
-    "a fact was written to a paused run": (
+    "a fact was written to a paused run": (  # nodes of a graph that run go on to their end, and none starts
         "INSERT ON holdfast_fact",
-        "(SELECT status FROM holdfast_run WHERE id = new.run) = 'paused'",
+        "(SELECT status FROM holdfast_run WHERE id = new.run AND (kind <> 'graph' OR new.state = 1)) = 'paused'",
         "new.run",
         "new.key",
     ),

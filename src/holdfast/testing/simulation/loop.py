@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 R = TypeVar("R")
 
 _MOST_CLOSINGS = 100
+_PATIENCE = (0.0, 0.6, 0.95)
+"""How likely a process is to go on rather than another: from one callback at a time to long bursts."""
 
 
 class Deadlock(AssertionError):  # noqa: N818  (reads like the assertion it is)
@@ -58,6 +60,37 @@ class Process:
 _current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("holdfast_process", default=None)
 
 
+class _Future(asyncio.Future[R]):
+    """Hashes by its number: sets of them have one order, wherever they are in memory."""
+
+    def __init__(self, *, loop: SimulatedLoop) -> None:
+        super().__init__(loop=loop)
+        self._number = loop.next_number()
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
+class _Task(asyncio.Task[R]):
+    """As ``_Future``."""
+
+    _number: int  # set before Task.__init__, which puts it into a set
+
+    def __new__(cls, _coro: Any, *, loop: SimulatedLoop, **_options: Any) -> _Task[R]:
+        task = super().__new__(cls)
+        task._number = loop.next_number()
+        return task
+
+    def __hash__(self) -> int:
+        return self._number
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """``order`` picks among the processes that can go on; ``most_callbacks`` is what is taken for no end."""
 
@@ -69,11 +102,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self.unhandled: list[str] = []
         """Errors that nobody caught."""
         self._order = order
+        self._patience = order.choice(_PATIENCE)
         self._most = most_callbacks
         self._time = 0.0
         self._deaf = False
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timer_count = 0
+        self._numbered = 0
         self._main = Process("main")
         self._processes: list[Process] = [self._main]
         self._tasks: list[asyncio.Task[Any]] = []
@@ -136,11 +171,18 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return timer
 
     def create_task(self, coro: Any, *, name: Any = None, context: Any = None, **options: Any) -> asyncio.Task[Any]:
-        task = super().create_task(coro, name=name, context=context, **options)
+        task: asyncio.Task[Any] = _Task(coro, loop=self, name=name, context=context, **options)
         self._tasks.append(task)
         if len(self._tasks) % 512 == 0:
             self._tasks = [one for one in self._tasks if not one.done()]
         return task
+
+    def create_future(self) -> asyncio.Future[Any]:
+        return _Future(loop=self)
+
+    def next_number(self) -> int:
+        self._numbered += 1
+        return self._numbered
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         """It is passed over when its time comes."""
@@ -155,14 +197,20 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         if not able:
             self._move_time()
             return
-        process = able[0] if len(able) == 1 else able[self._order.randrange(len(able))]
+        self.running = process = self._pick(able)
         handle = process.ready.popleft()
         if not handle._cancelled:
             self.callbacks += 1
             if self.callbacks > self._most:
                 raise Livelock(f"{self._most:,} callbacks, and no end, after {self._time:.3f} s")
-            self.running = process
             handle._run()
+
+    def _pick(self, able: list[Process]) -> Process:
+        if len(able) == 1:
+            return able[0]
+        if self._patience and self.running in able and self._order.random() < self._patience:
+            return self.running
+        return able[self._order.randrange(len(able))]
 
     def _move_time(self) -> None:
         timers = self._timers

@@ -14,7 +14,7 @@ from holdfast.runner.cache import MachineCache
 from holdfast.runner.turn import Turn
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import Commit, Committed, Delivered, Steered, Touched
-from holdfast.store.sqlite import advance, claim, commit, control, leases, mailbox, outbox, send
+from holdfast.store.sqlite import SqliteStore, advance, claim, commit, control, leases, mailbox, outbox, send
 from holdfast.store.sqlite.reads import find_current
 from holdfast.workflow.machine import Machine
 
@@ -140,6 +140,17 @@ def _no_second_look(right: Any) -> Any:
     return look
 
 
+def _still_due(right: dict[str, str]) -> dict[str, str]:
+    return right | {"task": "SELECT ?1"}
+
+
+def _mixed_up(right: Any) -> Any:
+    async def committed(store: Any, commits: Sequence[Commit]) -> Any:
+        return list(reversed(await right(store, commits)))
+
+    return committed
+
+
 def _no_rows(_right: Any) -> Any:
     return lambda *_args: []
 
@@ -167,6 +178,9 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "outbox_not_written": [_Patch(commit, "outbox_rows", _no_rows)],
     "failed_delivery_forgotten": [_Patch(outbox, "_settle", _as_delivered)],
     "deadline_before_mail": [_Patch(Turn, "_look_for_mail", _no_second_look)],
+    "paused_stays_due": [_Patch(control, "_PAUSE", _still_due)],
+    "answers_mixed_up": [_Patch(SqliteStore, "commit", _mixed_up)],
+    "acts_not_noted": [_Patch(commit, "facts_of", _no_rows)],
     "timers_not_written": [_Patch(commit, "fact_rows", _result_thrown_away)],
 }
 

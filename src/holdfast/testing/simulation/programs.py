@@ -15,6 +15,8 @@ nothing of the engine.
     ["event", key, type, ms]           waits for an event at most so long
     ["messages", key, topic, n, ms]    receives up to n messages, waiting so long for each
     ["child", key, program]
+    ["abandon", key, program]          starts a child and does not wait for it
+    ["tell", key, instance]            sends a message to another instance, if it lives
     ["seq" | "par" | "race", programs]
 """
 
@@ -29,6 +31,10 @@ Program = list[Any]
 
 FAILED = "failed"
 LATE = "late"
+TOLD = "told"
+NOBODY = "nobody"
+GOSSIP = "gossip"
+"""The topic of messages between instances."""
 _DEEPEST = 3
 
 
@@ -46,13 +52,14 @@ class Writer:
     def _any(self, depth: int) -> Program:
         leaves = [
             self._step, self._step, self._step, self._plain, self._tx, self._tx, self._gives_up, self._too_slow,
-            self._poison, self._sleep, self._sleep, self._event, self._event,
+            self._poison, self._sleep, self._sleep, self._event, self._event, self._tell,
         ]  # fmt: skip
         nested: list[Callable[[], Program]] = [
             lambda: self._seq(depth - 1),
             lambda: ["par", self._some(depth - 1, 2, 3)],
             lambda: ["race", self._some(depth - 1, 2, 3)],
             lambda: ["child", self._key("c"), self._seq(depth - 1)],
+            lambda: ["abandon", self._key("a"), self._seq(0)],
         ]
         return self._draw.choice([*leaves, *nested, *nested] if depth > 0 else leaves)()
 
@@ -94,6 +101,9 @@ class Writer:
         key = self._key("e")
         return ["event", key, f"event.{key}", self._draw.choice([30, 300, 1500])]
 
+    def _tell(self) -> Program:
+        return ["tell", self._key("q"), f"i{self._draw.randint(1, 5)}"]
+
     def _messages(self) -> Program:
         key = self._key("m")
         return ["messages", key, "topic", self._draw.randint(1, 3), self._draw.choice([300, 1500])]
@@ -106,7 +116,7 @@ def parts(program: Program) -> Iterator[Program]:
         case ["seq" | "par" | "race", inner]:
             for one in inner:
                 yield from parts(one)
-        case ["child", _, inner]:
+        case ["child" | "abandon", _, inner]:
             yield from parts(inner)
 
 
@@ -119,8 +129,10 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:
             return result in (FAILED, LATE, 0)  # its clock may have jumped
         case ["gives_up", _]:
             return result in (FAILED, LATE)
-        case ["sleep", *_]:
+        case ["sleep" | "abandon", *_]:
             return result is None
+        case ["tell", *_]:
+            return result in (TOLD, NOBODY)
         case ["event", key, type_, _]:
             return result == LATE or (type_ in sent and result == key)
         case ["messages", _, _, n, _]:
