@@ -86,10 +86,12 @@ def _fits(instance: Instance, result: Any) -> bool:
 
 
 def _messages(instance: Instance, received: list[list[int]]) -> Iterator[str]:
+    if "restart" in instance.asked:
+        return  # what was not read by then stays with the run that was restarted
     # A key is known to one run only: what is sent again after continue-as-new is there again.
     if any(after[0] > before[-1] + 1 for before, after in pairwise(received)):
         yield f"{instance.id} missed messages between two runs: {received}"
-    if received and received[0][0] != 1 and "restart" not in instance.asked:
+    if received and received[0][0] != 1:
         yield f"{instance.id} missed messages before {received[0]}"
 
 

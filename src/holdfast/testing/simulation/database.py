@@ -100,7 +100,12 @@ class SimulatedDatabase:
         return list(self._connection.execute(sql, args))
 
     def ask(
-        self, who: str, operation: str, args: tuple[Any, ...], options: dict[str, Any], then: Callable[[], None]
+        self,
+        who: str,
+        operation: str,
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        then: Callable[[], None] = lambda: None,
     ) -> asyncio.Task[Any]:
         """Do it in the database's process, whatever becomes of who asks. ``then`` is called when it is done."""
         task = self._loop.spawn(self.process, self._do(who, operation, args, options, then))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -128,7 +127,6 @@ class Node:
         self.opened = OpenApp(app, store, timers, InlineSpawn(), HostileHub(life, shared.faults))
         self._opened.append(self.opened)
         if self.works:
-            asyncio.events._set_running_loop(shared.loop)
             self.opened.start_worker(self.config)
 
     def _settings(self) -> WorkerConfig:

@@ -1,4 +1,4 @@
-"""The world of a simulation: its processes, what befalls them, and what clients do there.
+"""The world of a simulation: its processes, and what befalls them.
 
 First a phase with faults, then one without: every run that can end must end in it, within a bound of virtual time.
 """
@@ -6,25 +6,24 @@ First a phase with faults, then one without: every run that can end must end in 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
-from holdfast.errors import InstanceNotFoundError, InstanceTerminalError, RunError, StoreError
-from holdfast.testing.simulation.code import WORKFLOW, Effect, Outside
+from holdfast.testing.simulation.clients import Clients
+from holdfast.testing.simulation.code import Effect, Outside
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import OF_THE_WORLD, Faults, Kind
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.node import Node, Shared
 from holdfast.testing.simulation.streams import stream
 from holdfast.testing.simulation.trace import Trace
-from holdfast.testing.simulation.workload import Instance, Request, Script, Workload, workload
+from holdfast.testing.simulation.workload import Workload, workload
 
 FAULT_SECONDS = 3.0
 BOUND_SECONDS = 90.0
 _LOOK_SECONDS = 0.5
 _LOOKS = 100
-_AGAIN_SECONDS = 0.2
 _MOST_JUMP = 3600.0
 
 
@@ -44,6 +43,7 @@ class World:
         clients = [Node(f"c{n}", shared, self._died, works=False) for n in range(1, 3)]
         self.nodes = {node.name: node for node in [*workers, *clients]}
         self.workload: Workload = workload(seed, [*self.nodes], FAULT_SECONDS, faults, without)
+        self._clients = Clients(self.workload, faults, self._note)
         self._loop = loop
         self._trace = trace
         self._faults = faults
@@ -84,8 +84,9 @@ class World:
                 node.process.stopped = False
             if node.store is not None:
                 node.store.cut_off = False
-            if node.version != newest and node.alive:
+            if node.version != newest and node.works:
                 self._restart(node, newest)
+                node.version = newest
 
     async def _everything_ends(self) -> None:
         deadline = self._loop.time() + BOUND_SECONDS
@@ -103,8 +104,7 @@ class World:
         for target in self.database.rows(
             "SELECT workflow, instance_id FROM holdfast_run WHERE status = 'paused' AND current = 1 ORDER BY id"
         ):
-            then = lambda: None  # noqa: E731  (nobody is waiting for it)
-            await self.database.ask("operator", "resume", target, {}, then)
+            await self.database.ask("operator", "resume", target, {})
 
     def _unfinished(self) -> list[tuple[Any, ...]]:
         return self.database.rows(
@@ -120,7 +120,7 @@ class World:
         self._note(node.name, f"boots, with code version {node.version}" if node.works else "boots")
         for script in self.workload.scripts:
             if script.node == node.name and not script.finished:
-                self._loop.spawn(process, self._follow(script, node))
+                self._loop.spawn(process, self._clients.follow(script, node))
 
     def _died(self, node: Node, how: str) -> None:
         self._note(node.name, f"dies {how}")
@@ -222,74 +222,6 @@ class World:
         for node in self.nodes.values():
             if node.process is running:
                 node.kill(how)
-
-    # --- what clients do
-
-    async def _follow(self, script: Script, node: Node) -> None:
-        instance = self.workload.instances[script.instance]
-        while not script.finished:
-            request = script.requests[script.done]
-            await asyncio.sleep(request.after)
-            request.after = _AGAIN_SECONDS
-            try:
-                await self._twice(request, instance, node)
-            except (StoreError, InstanceNotFoundError, TimeoutError) as error:
-                self._note(node.name, f"{request.verb} {instance.id}: {type(error).__name__}, and tries again")
-                continue
-            except InstanceTerminalError:
-                self._note(node.name, f"{request.verb} {instance.id}: it has ended")
-            else:
-                self._note(node.name, f"{request.verb} {instance.id} is acknowledged")
-            script.done += 1
-
-    async def _twice(self, request: Request, instance: Instance, node: Node) -> None:
-        """Ask; some requests are made twice at once, or are late."""
-        place = f"{instance.id}.{request.verb}.{request.payload}"
-        if self._faults.at([Kind.REORDERED_REQUEST], request.verb, f"late.{place}"):
-            await asyncio.sleep(0.5)
-        if request.verb != "result" and self._faults.at([Kind.REPEATED_REQUEST], request.verb, place):
-            found = await asyncio.gather(
-                self._ask(request, instance, node), self._ask(request, instance, node), return_exceptions=True
-            )
-            errors = [error for error in found if isinstance(error, BaseException)]
-            if len(errors) == len(found):
-                raise errors[0]
-            return
-        await self._ask(request, instance, node)
-
-    async def _ask(self, request: Request, instance: Instance, node: Node) -> None:
-        client, workflow, name = node.client, instance.workflow, instance.id
-        given = [instance.params, []] if workflow == WORKFLOW else instance.params
-        asking: dict[str, Callable[[str, str], Awaitable[None]]] = {
-            "pause": client.pause,
-            "resume": client.resume,
-            "cancel": client.cancel,
-            "terminate": client.terminate,
-            "restart": client.restart,
-        }
-        match request.verb:
-            case "start":
-                await client.start(workflow, given, id=name)
-                instance.started = True
-            case "result":
-                await self._result(instance, node)
-            case "event" | "message":
-                event = f"{request.type}.{request.payload}"
-                await client.send_event(workflow, name, request.type, request.payload, event_id=event)
-                instance.acknowledged.add(event)
-            case verb:
-                instance.asked.add(verb)
-                await asking[verb](workflow, name)
-
-    async def _result(self, instance: Instance, node: Node) -> None:
-        handle = await node.client.get(instance.workflow, instance.id)
-        try:
-            result = await handle.result(timeout=5)
-        except RunError as error:
-            self._note(node.name, f"hears that {instance.id} ended with {type(error).__name__}")
-        else:
-            self._note(node.name, f"hears the result of {instance.id}")
-            instance.results.append(result)
 
     def _note(self, who: str, what: str) -> None:
         self._trace.add(self._loop.time(), who, what)
