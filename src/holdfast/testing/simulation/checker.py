@@ -53,6 +53,8 @@ def _instance(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
         pass
     else:
         yield f"{instance.id} is {status}, which nobody asked for: {error!r} {note!r}"
+    if instance.terminated and status != "terminated" and "restart" not in instance.asked:
+        yield f"the end of {instance.id} was acknowledged, and it is {status}"
     yield from _mail(database, instance)
     if status == "complete" and instance.workflow == models.CHAIN:
         [(told,)] = database.rows(

@@ -78,6 +78,7 @@ class Clients:
             case verb:
                 instance.asked.add(verb)
                 await asking[verb](workflow, name)
+                instance.terminated |= verb == "terminate"
 
     async def _result(self, instance: Instance, node: Node) -> None:
         handle = await node.client.get(instance.workflow, instance.id)

@@ -94,6 +94,10 @@ def _no_task_dropped(_right: Any) -> Any:
     return terminate
 
 
+def _only_said(_right: Any) -> Any:
+    return lambda tx, ending: Steered(find_current(tx, *ending.target), Touched())
+
+
 def _without_keys(right: Any) -> Any:
     return lambda tx, event: right(tx, replace(event, dedup=None))
 
@@ -168,6 +172,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "late_claim_begun": [_Patch(Worker, "_begin", _forgetful)],
     "reaped_too_early": [_Patch(leases, "expired", _early)],
     "never_reaped": [_Patch(leases, "reap", lambda _right: lambda *_: [])],
+    "terminate_forgotten": [_Patch(control, "terminate", _only_said)],
     "terminate_overwritten": [_Patch(control, "terminate", _no_task_dropped)],
     "statements_before_fence": [_Patch(commit, "_apply_alone", _statements_first)],
     "keys_of_events_ignored": [_Patch(send, "_send", _without_keys)],

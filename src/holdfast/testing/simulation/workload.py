@@ -52,6 +52,8 @@ class Instance:
     """Its start was acknowledged."""
     asked: set[str] = field(default_factory=set)
     """What people asked of it besides: cancel, terminate, restart, pause. Whether or not it was answered."""
+    terminated: bool = False
+    """Somebody was told that it is."""
     acknowledged: set[str] = field(default_factory=set)
     """Events, by their id."""
     results: list[Any] = field(default_factory=list)
