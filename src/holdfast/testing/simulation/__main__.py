@@ -81,7 +81,8 @@ def _tell(report: Report, asked: argparse.Namespace) -> None:
     if asked.story:
         _say(f"The story, with {len(told.faults)} of {len(report.faults)} faults:")
         _say(*(f"  {entry}" for entry in told.story))
-        _say(f"What happened to it: {', '.join(told.faults) or 'nothing'}")
+        left_out = [name for name in report.instances if name not in told.instances]
+        _say(f"What went wrong: --only {','.join(told.faults)!r} --without {','.join(left_out)!r}")
     _say(*(f"BROKEN: {failure}" for failure in told.failures))
     bug = f" --bug {asked.bug}" if asked.bug else ""
     _say(f"Again: python -m holdfast.testing.simulation --seed {report.seed} --story{bug}")

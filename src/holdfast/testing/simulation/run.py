@@ -41,6 +41,7 @@ def run_seed(seed: int, *, only: Collection[str] | None = None, without: Collect
     trace, faults = Trace(), Faults(seed, only)
     loop = SimulatedLoop(stream(seed, "schedule"), _MOST_CALLBACKS)
     world = World(seed, loop, trace, faults, frozenset(without))
+    collecting = gc.isenabled()
     gc.disable()  # what it finalizes, and when, is no part of the seed
     try:
         with _listening(loop.unhandled):
@@ -50,7 +51,8 @@ def run_seed(seed: int, *, only: Collection[str] | None = None, without: Collect
         with _listening([]):
             loop.end()
             world.end()
-        gc.enable()
+        if collecting:
+            gc.enable()
     return Report(
         seed,
         [*trace.violations, *failures],
