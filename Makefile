@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-all bench scale growth crash chaos fuzz clean
+.PHONY: help demo test check format test-all bench scale growth crash chaos fuzz simulate planted clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -73,6 +73,13 @@ chaos: $(READY) ## Break workers, connections and PostgreSQL at random for minut
 
 fuzz: $(READY) ## Send 20,000 generated requests to the HTTP API
 	$(BIN)/python tests/http/http_fuzz.py 20000
+
+SEEDS ?= 1000
+simulate: $(READY) ## Run SEEDS=1000 seeds of the simulation and look for broken promises
+	$(BIN)/python -m holdfast.testing.simulation --seeds $(SEEDS) --story --counts
+
+planted: $(READY) ## Plant bugs, and see that the simulation finds each of them
+	$(BIN)/python -m pytest tests/simulation/test_planted.py -k every_planted --long -n 2 -rP
 
 clean: ## Remove environments, caches and build products
 	rm -rf $(VENV) .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -441,9 +441,9 @@ class Holdfast:
 class OpenApp:
     """What exists only while an app is open."""
 
-    def __init__(self, app: Holdfast, store: Store, timers: Timers, spawn: Spawn) -> None:
+    def __init__(self, app: Holdfast, store: Store, timers: Timers, spawn: Spawn, hub: Hub | None = None) -> None:
         self.store = store
-        self.hub = Hub()
+        self.hub = hub or Hub()
         self._app = app
         self._spawn = spawn
         requests = Requests(app.registry, app.limits, app.runtime, store.clock)

@@ -154,6 +154,43 @@ async def test_leaving_is_bounded_and_what_was_cut_off_runs_again(make_app: Make
         assert await run.result(timeout=5) == "second", "a lease given back costs no attempt and no waiting"
 
 
+async def test_a_claim_that_is_answered_after_it_was_given_back_begins_nothing(make_app: MakeApp) -> None:
+    app = make_app()
+    calls: list[int] = []
+
+    @app.workflow
+    async def flow(ctx: Context) -> Any:
+        return await ctx.do("once", lambda: calls.append(1), retry=Retry(limit=0))
+
+    async with Harness(app) as h:
+        late, claim, answered = h._the_worker(), h._store.claim, asyncio.Event()
+
+        async def answer_late(request: Any) -> Any:
+            claimed = await claim(request)
+            await answered.wait()
+            return claimed
+
+        run = await h.start(flow, eager=False)
+        h._store.claim = answer_late
+        claiming = asyncio.ensure_future(late.claim_due(1))
+        await until(lambda: _held_by(h, late.id))
+        h._store.claim = claim
+        await late._heartbeat_step()
+        await late._heartbeat_step()  # unknown twice: it is taken for lost, and given back
+        other = h._worker = h._new_worker()
+        await h.run_until_idle()
+        answered.set()
+        await claiming
+
+        assert (await run.status()).status == "complete"
+        assert (late.busy, other.busy) == (0, 0)
+        assert calls == [1]
+
+
+async def _held_by(h: Harness, worker: str) -> bool:
+    return any(row.owner == worker for row in await h._store.get([1]))
+
+
 async def test_a_run_that_kills_its_workers_is_parked_and_blocks_nobody(make_app: MakeApp) -> None:
     app = make_app(worker=WorkerConfig(max_losses=3))
 

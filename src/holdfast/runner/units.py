@@ -61,7 +61,7 @@ class Memory:
                 opened.set_exception(error if isinstance(error, Exception) else RuntimeError("it was cut off"))
                 opened.exception()  # it is raised here, whether others wait for it or not
                 raise
-        return await self._units
+        return await asyncio.shield(self._units)  # or one that is cut off would take it from the others
 
     def open(self, plan: bytes, tools: Tools) -> None:
         if self._units is None:

@@ -120,6 +120,8 @@ class Worker:
         self._by_hand = False
         self._enrolled = False
         self._strangers: Collection[tuple[int, int, int]] = ()
+        self._given_back: set[tuple[int, int, int]] = set()
+        """Strangers whose claim may yet be answered: they are not this worker's any more."""
         self._room = asyncio.Event()
         self._bite = min(_LARGEST_CLAIM, max(1, config.concurrency // 5))
         self._leave_hub: Callable[[], None] = lambda: None
@@ -285,6 +287,8 @@ class Worker:
 
     def _begin(self, claim: Claim, tools: Tools, plan: Sequence[Fact] = ()) -> None:
         place = claim.task[:2]
+        if self._given_back and (*place, claim.task.epoch) in self._given_back:
+            return  # the answer came so late that it was taken for lost
         turn = self._turn_of(claim, tools, plan)
         if claim.run.expires_at is not None:
             self._work_at(claim.run.expires_at)
@@ -496,6 +500,9 @@ class Worker:
         strangers = {(h.run, h.unit, h.epoch): h for h in held if (h.run, h.unit) not in self._turns}
         lost = [h for key, h in strangers.items() if key in self._strangers]
         self._strangers = strangers.keys()
+        if not self._reserved and not self._by_hand:
+            self._given_back.clear()  # no answer is on its way
+        self._given_back.update((h.run, h.unit, h.epoch) for h in lost)
         if lost:
             await self._store.release([TaskRef(h.run, h.unit, self.id, h.epoch) for h in lost])
 

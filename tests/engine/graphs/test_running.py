@@ -984,3 +984,34 @@ async def test_drawn_in_the_colours_of_its_states(app: Holdfast, h: Harness) -> 
     drawn = await run.to_mermaid()
     for line in ("class n1 error", "class n2 running", "class n3 skipped", "class n4 pending", "n1 --> n3"):
         assert line in drawn
+
+
+async def test_a_worker_that_stops_while_it_reads_a_plan_parks_nothing(make_app: MakeApp) -> None:
+    app = make_app()
+    pair = app.graph("pair")
+    for name in ("a", "b"):
+        pair.node(name=name)(_one)
+
+    async with Harness(app) as h:
+        run = await h.start(pair, eager=False)
+        read, asked = h._store.facts, asyncio.Event()
+
+        async def never(*_args: Any) -> Any:
+            asked.set()
+            await asyncio.get_running_loop().create_future()
+
+        h._store.facts = never
+        await h._the_worker().claim_due(10)
+        await asked.wait()
+        await asyncio.sleep(0)  # the other node waits for the one that reads
+        await h._the_worker().stop(drain_ms=0)
+        h._store.facts = read
+
+        assert (await run.status()).status == "active"
+        h._worker = h._new_worker()
+        await h.run_until_idle()
+        assert await run.results() == {"a": 1, "b": 1}
+
+
+async def _one() -> int:
+    return 1

@@ -10,7 +10,8 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.store.protocol import NewRun, Statement, TaskRef, Verdict
+from holdfast.errors import StateError
+from holdfast.store.protocol import Commit, NewRun, Observed, Statement, TaskRef, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.sql import groups, statements
@@ -98,6 +99,24 @@ async def test_threads_are_started_by_whom_the_store_was_given(path: str, clock:
     await store.close()
 
     assert started == ["holdfast-writer", "holdfast-reader"]
+
+
+async def test_a_store_without_threads_does_everything_on_the_loop(path: str, clock: FakeClock) -> None:
+    before = threading.active_count()
+    store = SqliteStore(path, clock=clock, spawn_thread=None)
+    await store.open()
+
+    [made] = await store.create([NewRun("w", "a", owner="me", lease_ms=1000)])
+    task = TaskRef(made.run.run, 0, "me", made.epoch)
+    statement = Statement("CREATE TABLE theirs (a)", ())
+    [committed] = await store.commit([Commit(task, Observed(statements=[statement]))])
+    held = await store.heartbeat("me", 1000)
+
+    assert (made.created, committed.verdict, [one.run for one in held]) == (True, Verdict.APPLIED, [made.run.run])
+    with pytest.raises(StateError, match="without threads"):
+        await store.begin()
+    assert threading.active_count() == before
+    await store.close()
 
 
 async def test_changed_does_not_move_with_the_stores_own_writes(world: World, store: SqliteStore) -> None:

@@ -119,12 +119,18 @@ class Database:
         self._queue: SimpleQueue[Job] = SimpleQueue()
         self._guest: Guest | None = None
         self._stopping = False
+        self._threaded = True
         self._wal_pages = 0
 
-    async def start(self, name: str, spawn: Spawn, check: Callable[[Connection], R]) -> R:
-        """Start the thread, connect, and answer with what the check found. On failure the thread is gone again."""
+    async def start(self, name: str, spawn: Spawn | None, check: Callable[[Connection], R]) -> R:
+        """Start the thread, connect, and answer with what the check found. On failure the thread is gone again.
+
+        Without ``spawn`` there is no thread: what would be its work is done on the event loop, in a turn of its own.
+        """
         self._loop = asyncio.get_running_loop()
-        spawn(self._serve, name)
+        self._threaded = spawn is not None
+        if spawn is not None:
+            spawn(self._serve, name)
         try:
             return await self.submit(lambda tx, _: check(tx.connection), None, Mode.BARE)
         except BaseException:
@@ -250,6 +256,12 @@ class Database:
         self._handed_over += len(jobs)
         for job in jobs:
             self._queue.put(job)
+        if not self._threaded:
+            asyncio.get_running_loop().call_soon(self._serve_present)
+
+    def _serve_present(self) -> None:
+        while not self._queue.empty():
+            self._serve_next()
 
     def _new_future(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()
@@ -261,20 +273,23 @@ class Database:
     # --- on the thread
 
     def _serve(self) -> None:
-        more = True
-        while more:
-            jobs, more = self._take()
-            with self._using:
-                self._run(jobs)
-                if (guest := self._welcome(jobs[-1])) is not None:
-                    self._answer(jobs)
-                    jobs = []
-                    guest.stay()
-                    self._guest = guest = None
-            self._answer(jobs)
-            with self._using:
-                self._checkpoint()
-            del jobs  # or the last batch would live until the next one comes
+        while self._serve_next():
+            pass
+
+    def _serve_next(self) -> bool:
+        """Whether there will be more."""
+        jobs, more = self._take()
+        with self._using:
+            self._run(jobs)
+            if (guest := self._welcome(jobs[-1])) is not None:
+                self._answer(jobs)
+                jobs = []
+                guest.stay()
+                self._guest = guest = None
+        self._answer(jobs)
+        with self._using:
+            self._checkpoint()
+        return more
 
     def _take(self) -> tuple[list[Job], bool]:
         """All jobs that wait, at least one and not too many; False when there will be no more."""

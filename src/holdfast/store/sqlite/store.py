@@ -79,7 +79,8 @@ class SqliteStore:
     Several processes may use the same file. A store belongs to the process that opened it.
     """
 
-    def __init__(self, path: str | None, *, clock: Clock, spawn_thread: Spawn = start_thread) -> None:
+    def __init__(self, path: str | None, *, clock: Clock, spawn_thread: Spawn | None = start_thread) -> None:
+        """``spawn_thread=None``: no threads; all is done on the event loop, and steps get no ``Transaction``."""
         self._path = opening.MEMORY if path is None else path
         self._clock = clock
         self._spawn = spawn_thread
@@ -202,6 +203,8 @@ class SqliteStore:
 
     async def begin(self) -> LiveTransaction:
         writer = self._in_use(self._writer)
+        if self._spawn is None:
+            raise StateError("a store without threads has no transactions for steps: they would hold up the event loop")
         live = Live(writer)
         try:
             await writer.submit(_open, live, Mode.GUEST)

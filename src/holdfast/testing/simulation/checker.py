@@ -1,0 +1,201 @@
+"""The promises, checked at the end of a simulation against the rows and what the world outside has seen.
+
+Those that must hold at every moment are watched in ``database``.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise, repeat
+from typing import Any
+
+from holdfast.core import codec
+from holdfast.core.outbound import outbound_id
+from holdfast.store.protocol import FactState
+from holdfast.testing.simulation import models
+from holdfast.testing.simulation.code import WORKFLOW
+from holdfast.testing.simulation.database import SimulatedDatabase
+from holdfast.testing.simulation.programs import GOSSIP, fits, messages, parts
+from holdfast.testing.simulation.workload import Instance
+from holdfast.testing.simulation.world import World
+
+_ENDS = {"cancelled": "cancel", "terminated": "terminate"}
+"""A status that only people bring about, and how."""
+_CLOCKS_MS = 30
+
+
+def broken_promises(world: World) -> Iterator[str]:
+    for instance in world.workload.instances.values():
+        yield from _instance(world.database, instance)
+    yield from _effects(world)
+    yield from _transactions(world.database, world)
+    yield from _outbox(world)
+    yield from _deadlines(world.database)
+    yield from _gossip(world.database)
+    for node in world.nodes.values():
+        if node.busy:
+            yield f"{node.name} has nothing to do, and keeps something in memory"
+
+
+def _instance(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
+    rows = database.rows(
+        "SELECT status, output, error, note FROM holdfast_run WHERE instance_id = ? AND current = 1", instance.id
+    )
+    if not rows:
+        if instance.started:
+            yield f"the start of {instance.id} was acknowledged, and it is not there"
+        return
+    status, output, error, note = rows[0]
+    if status == "complete":
+        yield from _result(instance, codec.plain(output))
+    elif status in _ENDS and _ENDS[status] in instance.asked:
+        pass
+    else:
+        yield f"{instance.id} is {status}, which nobody asked for: {error!r} {note!r}"
+    if instance.terminated and status != "terminated" and "restart" not in instance.asked:
+        yield f"the end of {instance.id} was acknowledged, and it is {status}"
+    yield from _mail(database, instance)
+    if status == "complete" and instance.workflow == models.CHAIN:
+        [(told,)] = database.rows(
+            "SELECT count(*) FROM holdfast_outbox AS o JOIN holdfast_run AS r ON r.id = o.run "
+            "WHERE r.instance_id = ? AND r.current = 1",
+            instance.id,
+        )
+        if told != len(instance.params):
+            yield f"the {len(instance.params)} steps of {instance.id} told the world {told} things"
+
+
+def _result(instance: Instance, result: Any) -> Iterator[str]:
+    if not _fits(instance, result):
+        yield f"{instance.id} has a result that it cannot have: {instance.params} gave {result}"
+    elif instance.workflow == WORKFLOW:
+        yield from _messages(instance, messages(instance.params, result))
+    for told in instance.results:
+        if told != result and "restart" not in instance.asked:
+            yield f"a client was told that {instance.id} returned {told}, and it returned {result}"
+
+
+def _fits(instance: Instance, result: Any) -> bool:
+    match instance.workflow:
+        case models.CHAIN:
+            return models.fits_chain(instance.params, result, instance.sent)
+        case models.GRAPH:
+            return models.fits_graph(instance.params, result)
+        case _:
+            rounds = instance.params
+            return len(result) == len(rounds) and all(map(fits, rounds, result, repeat(instance.sent)))
+
+
+def _messages(instance: Instance, received: list[list[int]]) -> Iterator[str]:
+    if "restart" in instance.asked:
+        return  # what was not read by then stays with the run that was restarted
+    # A key is known to one run only: what is sent again after continue-as-new is there again.
+    if any(after[0] > before[-1] + 1 for before, after in pairwise(received)):
+        yield f"{instance.id} missed messages between two runs: {received}"
+    if received and received[0][0] != 1:
+        yield f"{instance.id} missed messages before {received[0]}"
+
+
+def _mail(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
+    sql = (
+        "SELECT e.dedup FROM holdfast_event AS e JOIN holdfast_run AS r ON r.id = e.run "
+        "WHERE r.instance_id = ? AND e.dedup IS NOT NULL"
+    )
+    there = {dedup for (dedup,) in database.rows(sql, instance.id)}
+    for lost in sorted(instance.acknowledged - there):
+        yield f"{lost} was sent to {instance.id} and acknowledged, and it is not there"
+
+
+def _effects(world: World) -> Iterator[str]:
+    """Nothing ran that was not counted. What a worker that was stopped in order had to cut off counts as no attempt."""
+    # The result of a chain's step tells how many attempts failed before it.
+    counted = Counter(effect for effect, process in world.calls if not process.left)
+    sql = (
+        "SELECT f.attempts + (r.kind = 'chain') FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
+        "WHERE r.instance_id = ? AND r.number = ? AND f.state = ? AND f.key = ?"
+    )
+    for (instance, number, key), called in counted.items():
+        if number == models.ANY_RUN:
+            yield from _starts(world.database, instance, key, called)
+            continue
+        rows = world.database.rows(sql, instance, number, int(FactState.RESULT), key)
+        for (attempts,) in rows:
+            if called > attempts:
+                yield f"step {key} of {instance} (run {number}) was called {called} times in {attempts} attempts"
+
+
+def _transactions(database: SimulatedDatabase, world: World) -> Iterator[str]:
+    """What a step wrote in its transaction is there once if the step has a result, and else not at all."""
+    written = {
+        (instance, number, key): count
+        for instance, number, key, count in database.rows(
+            "SELECT instance, number, key, count(*) FROM effect GROUP BY instance, number, key ORDER BY 1, 2, 3"
+        )
+    }
+    keys = _transactional(world)
+    for instance, number, key, ok in database.rows(
+        "SELECT r.instance_id, r.number, f.key, f.ok FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
+        "WHERE f.state = 0 ORDER BY 1, 2, 3"
+    ):
+        if key in keys and written.pop((instance, number, key), 0) != ok:
+            yield f"step {key} of {instance} (run {number}) has a result, and not exactly one row of its own"
+    for (instance, number, key), count in written.items():
+        yield f"step {key} of {instance} (run {number}) has no result, and {count} rows of its own"
+
+
+def _starts(database: SimulatedDatabase, instance: str, node: str, called: int) -> Iterator[str]:
+    """Of a graph: each claim of a node is written down as a start of it."""
+    [(starts,)] = database.rows(
+        "SELECT count(*) FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
+        "WHERE r.instance_id = ? AND f.state = ? AND f.key = ?",
+        instance,
+        int(FactState.START),
+        node,
+    )
+    if called > starts:
+        yield f"node {node} of {instance} was called {called} times, and started {starts} times"
+
+
+def _gossip(database: SimulatedDatabase) -> Iterator[str]:
+    """What a run tells another is told once, whatever became of who tells it."""
+    for payload, times in database.rows(
+        "SELECT payload, count(*) FROM holdfast_event WHERE type = ? GROUP BY payload HAVING count(*) > 1 ORDER BY 1",
+        GOSSIP,
+    ):
+        yield f"{payload!r} was told {times} times"
+
+
+def _deadlines(database: SimulatedDatabase) -> Iterator[str]:
+    """No wait runs out while what it waits for is there. Clocks of workers are wrong by little."""
+    for instance, key, type_ in database.rows(
+        "SELECT DISTINCT r.instance_id, f.key, e.type FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
+        "JOIN holdfast_event AS e ON e.run = f.run AND e.type = f.event_type "
+        "WHERE f.state = ? AND f.kind = 'waitForEvent' AND f.event IS NULL AND e.created_at < f.wake_at - ? "
+        "AND (e.delivered_at IS NULL OR e.delivered_at > f.at) ORDER BY 1, 2",
+        int(FactState.RESULT),
+        _CLOCKS_MS,
+    ):
+        yield f"{key} of {instance} ran out of time although {type_} was there"
+
+
+def _outbox(world: World) -> Iterator[str]:
+    """Each event arrives at least once, none that was not written, those of a run in their order."""
+    written: dict[int, list[str]] = {}
+    for run, n, workflow, instance, number in world.database.rows(
+        "SELECT o.run, o.n, r.workflow, r.instance_id, r.number FROM holdfast_outbox AS o "
+        "JOIN holdfast_run AS r ON r.id = o.run ORDER BY o.run, o.n"
+    ):
+        written.setdefault(run, []).append(outbound_id(workflow, instance, number, n))
+    arrived = [*dict.fromkeys(world.outside.delivered)]
+    for ids in written.values():
+        if [id_ for id_ in arrived if id_ in ids] != ids:
+            yield f"of the outbound events {ids} arrived {[id_ for id_ in arrived if id_ in ids]}"
+    for unknown in set(arrived).difference(*written.values()):
+        yield f"the outbound event {unknown} arrived, and was never written"
+
+
+def _transactional(world: World) -> frozenset[str]:
+    instances = [one for one in world.workload.instances.values() if one.workflow == WORKFLOW]
+    programs = [program for instance in instances for program in instance.params]
+    return frozenset(part[1] for program in programs for part in parts(program) if part[0] == "tx")

@@ -1,0 +1,91 @@
+"""What clients do: they follow their scripts, and try again until they are answered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from holdfast.errors import InstanceNotFoundError, InstanceTerminalError, RunError, StoreError
+from holdfast.testing.simulation.code import WORKFLOW
+from holdfast.testing.simulation.faults import Faults, Kind
+from holdfast.testing.simulation.node import Node
+from holdfast.testing.simulation.workload import Instance, Request, Script, Workload
+
+_AGAIN_SECONDS = 0.2
+_LATE_SECONDS = 0.5
+_PATIENCE_SECONDS = 5
+
+
+class Clients:
+    """``note`` is told who did what."""
+
+    def __init__(self, workload: Workload, faults: Faults, note: Callable[[str, str], None]) -> None:
+        self._workload = workload
+        self._faults = faults
+        self._note = note
+
+    async def follow(self, script: Script, node: Node) -> None:
+        """Go on with a script where it stands."""
+        instance = self._workload.instances[script.instance]
+        while not script.finished:
+            request = script.requests[script.done]
+            await asyncio.sleep(request.after)
+            request.after = _AGAIN_SECONDS
+            try:
+                await self._ask_perhaps_twice(request, instance, node)
+            except (StoreError, InstanceNotFoundError, TimeoutError) as error:
+                self._note(node.name, f"{request.verb} {instance.id}: {type(error).__name__}, and tries again")
+                continue
+            except InstanceTerminalError:
+                self._note(node.name, f"{request.verb} {instance.id}: it has ended")
+            else:
+                self._note(node.name, f"{request.verb} {instance.id} is acknowledged")
+            script.done += 1
+
+    async def _ask_perhaps_twice(self, request: Request, instance: Instance, node: Node) -> None:
+        """Some requests are late, and some are made twice at once."""
+        place = f"{instance.id}.{request.verb}.{request.payload}"
+        if self._faults.at([Kind.REORDERED_REQUEST], request.verb, f"late.{place}"):
+            await asyncio.sleep(_LATE_SECONDS)
+        if request.verb == "result" or not self._faults.at([Kind.REPEATED_REQUEST], request.verb, place):
+            await self._ask(request, instance, node)
+            return
+        both = [self._ask(request, instance, node) for _ in range(2)]
+        errors = [error for error in await asyncio.gather(*both, return_exceptions=True) if error is not None]
+        if len(errors) == len(both):
+            raise errors[0]
+
+    async def _ask(self, request: Request, instance: Instance, node: Node) -> None:
+        client, workflow, name = node.client, instance.workflow, instance.id
+        asking: dict[str, Callable[[str, str], Awaitable[None]]] = {
+            "pause": client.pause,
+            "resume": client.resume,
+            "cancel": client.cancel,
+            "terminate": client.terminate,
+            "restart": client.restart,
+        }
+        match request.verb:
+            case "start":
+                given = [instance.params, []] if workflow == WORKFLOW else instance.params
+                await client.start(workflow, given, id=name)
+                instance.started = True
+            case "result":
+                await self._result(instance, node)
+            case "event" | "message":
+                event = f"{request.type}.{request.payload}"
+                await client.send_event(workflow, name, request.type, request.payload, event_id=event)
+                instance.acknowledged.add(event)
+            case verb:
+                instance.asked.add(verb)
+                await asking[verb](workflow, name)
+                instance.terminated |= verb == "terminate"
+
+    async def _result(self, instance: Instance, node: Node) -> None:
+        handle = await node.client.get(instance.workflow, instance.id)
+        try:
+            result = await handle.result(timeout=_PATIENCE_SECONDS)
+        except RunError as error:
+            self._note(node.name, f"hears that {instance.id} ended with {type(error).__name__}")
+        else:
+            self._note(node.name, f"hears the result of {instance.id}")
+            instance.results.append(result)

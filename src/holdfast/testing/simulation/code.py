@@ -1,0 +1,199 @@
+"""The workflow of a simulation: it runs programs. Its steps reach the world outside, which counts what they do."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from holdfast.app import Holdfast
+from holdfast.core.retry import Retry
+from holdfast.errors import InstanceNotFoundError, StepError, StepTimeoutError, WaitForEventTimeoutError
+from holdfast.kernel.attempt import StepTx
+from holdfast.testing.simulation.programs import FAILED, GOSSIP, LATE, NOBODY, TOLD, Program
+from holdfast.workflow.context import Context
+
+WORKFLOW = "program"
+_FOREVER = Retry(limit=math.inf, delay="40 ms", backoff="constant")
+_TWICE = Retry(limit=1, delay="20 ms", backoff="constant")
+_TIMEOUT = "100 ms"
+_TOO_LONG_MS = 400
+_ALWAYS = 1_000_000
+
+Effect = tuple[str, int, str]
+"""Instance, run number, key."""
+
+
+class Outside:
+    """The world that steps reach: how often each was called. ``befall`` is asked at each call, and may end it all."""
+
+    def __init__(self, befall: Callable[[Effect, str], float]) -> None:
+        self.effects: Counter[Effect] = Counter()
+        self.delivered: list[str] = []
+        """The ids of outbound events that arrived, in order, each time they did."""
+        self._befall = befall
+
+    async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
+        """A step that fails so many times first, and takes so long."""
+        late = self._call(effect, kind)
+        number = self.effects[_effect(effect)]
+        await asyncio.sleep(late + ms / 1000)
+        return _unless_it_fails(number, fails, value)
+
+    def plain(self, effect: list[Any], value: Any, fails: int) -> Any:
+        self._call(effect, "plain")
+        return _unless_it_fails(self.effects[_effect(effect)], fails, value)
+
+    async def transact(self, tx: StepTx, effect: list[Any], value: Any, ms: int) -> Any:
+        await asyncio.sleep(self._call(effect, "tx") + ms / 1000)
+        tx.execute("INSERT INTO effect VALUES (?, ?, ?)", *effect)
+        return value
+
+    def deliver(self, event: str) -> None:
+        if self._befall((event, 0, "delivery"), "delivery"):
+            raise ConnectionError("simulated: nobody is there")
+        self.delivered.append(event)
+
+    def _call(self, given: list[Any], kind: str) -> float:
+        """Count a call; for how many seconds it takes longer than it should."""
+        effect = _effect(given)
+        self.effects[effect] += 1
+        return self._befall(effect, kind)
+
+
+def register(app: Holdfast, outside: Outside, version: int) -> None:
+    """``version`` 2 has a step more at the end of each program."""
+
+    @app.workflow(name=WORKFLOW)
+    async def program(ctx: Context, params: list[Any]) -> list[Any]:
+        rounds, results = params
+        running = _Running(ctx, outside)
+        results = [*results, await running.run(rounds[0])]
+        if version > 1:
+            await running.step("farewell", 0, 0, 0)
+        if len(rounds) > 1:
+            raise ctx.continue_as_new([rounds[1:], results])
+        return results
+
+
+class _Running:
+    """A program under way: a method for each kind."""
+
+    def __init__(self, ctx: Context, outside: Outside) -> None:
+        self._ctx = ctx
+        self._outside = outside
+        self._kinds: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
+            "step": self.step,
+            "plain": self._plain,
+            "tx": self._tx,
+            "poison": self._poison,
+            "gives_up": self._gives_up,
+            "too_slow": self._too_slow,
+            "sleep": self._sleep,
+            "event": self._event,
+            "messages": self._messages,
+            "child": self._child,
+            "abandon": self._abandon,
+            "tell": self._tell,
+            "seq": self._seq,
+            "par": self._par,
+            "race": self._race,
+        }
+
+    async def run(self, program: Program) -> Any:
+        kind, *parts = program
+        return await self._kinds[kind](*parts)
+
+    async def step(self, key: str, value: Any, fails: int, ms: int) -> Any:
+        return await self._work(key, value, fails, ms, "step", _FOREVER)
+
+    async def _plain(self, key: str, value: Any, fails: int) -> Any:
+        return await self._ctx.do(key, self._outside.plain, self._at(key), value, fails, retry=_FOREVER)
+
+    async def _tx(self, key: str, value: Any, ms: int) -> Any:
+        return await self._ctx.do(key, self._outside.transact, self._at(key), value, ms, retry=_FOREVER)
+
+    async def _poison(self, key: str, value: Any) -> Any:
+        return await self._work(key, value, 0, 0, "poison", _FOREVER)
+
+    async def _gives_up(self, key: str) -> Any:
+        return await _or_why_not(self._work(key, 0, _ALWAYS, 0, "step", _TWICE))
+
+    async def _too_slow(self, key: str) -> Any:
+        return await _or_why_not(self._work(key, 0, 0, _TOO_LONG_MS, "step", _TWICE, timeout=_TIMEOUT))
+
+    async def _sleep(self, key: str, ms: int) -> None:
+        await self._ctx.sleep(key, ms / 1000)
+
+    async def _event(self, key: str, type_: str, ms: int) -> Any:
+        try:
+            return (await self._ctx.wait_for_event(key, type=type_, timeout=ms / 1000)).payload
+        except WaitForEventTimeoutError:
+            return LATE
+
+    async def _messages(self, key: str, topic: str, n: int, ms: int) -> list[Any]:
+        got = [await self._event(f"{key}.{i}", topic, ms) for i in range(n)]
+        return [number for number in got if number != LATE]
+
+    async def _child(self, key: str, program: Program) -> Any:
+        return (await self._ctx.run(WORKFLOW, [[program], []], id=self._own_name(key)))[0]
+
+    async def _abandon(self, key: str, program: Program) -> None:
+        await self._ctx.spawn(WORKFLOW, [[program], []], id=self._own_name(key), parent_close="abandon")
+
+    async def _tell(self, key: str, instance: str) -> str:
+        try:
+            await self._ctx.send(f"{WORKFLOW}/{instance}", GOSSIP, self._own_name(key))
+        except InstanceNotFoundError:
+            return NOBODY
+        return TOLD
+
+    async def _seq(self, programs: list[Program]) -> list[Any]:
+        return [await self.run(program) for program in programs]
+
+    async def _par(self, programs: list[Program]) -> list[Any]:
+        return await asyncio.gather(*map(self.run, programs))
+
+    async def _race(self, programs: list[Program]) -> list[Any]:
+        tasks = [asyncio.ensure_future(self.run(program)) for program in programs]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            winner = next(n for n, task in enumerate(tasks) if task.done())
+            return [winner, tasks[winner].result()]
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _work(self, key: str, value: Any, fails: int, ms: int, kind: str, retry: Retry, **options: Any) -> Any:
+        given = (self._at(key), value, fails, ms, kind)
+        return self._ctx.do(key, self._outside.work, *given, retry=retry, **options)
+
+    def _own_name(self, key: str) -> str:
+        return f"{self._ctx.info.instance_id}-{self._ctx.info.run_number}-{key}"
+
+    def _at(self, key: str) -> list[Any]:
+        return [self._ctx.info.instance_id, self._ctx.info.run_number, key]
+
+
+def _effect(given: list[Any]) -> Effect:
+    instance, number, key = given
+    return instance, number, key
+
+
+def _unless_it_fails(number: int, fails: int, value: Any) -> Any:
+    if number <= fails:
+        raise ValueError(f"failure {number} of {fails}")
+    return value
+
+
+async def _or_why_not(step: Any) -> Any:
+    """Its result, or what became of it."""
+    try:
+        return await step
+    except StepTimeoutError:
+        return LATE
+    except (StepError, ValueError):  # a builtin error comes back as itself
+        return FAILED

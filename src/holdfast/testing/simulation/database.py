@@ -1,0 +1,210 @@
+"""The database of a simulation: the real SQL, in memory, as a process of its own that does one thing at a time.
+
+It is also where promises are watched as they are kept or broken: a few triggers tell of rows that may not change, and
+each commit is compared with the fence as it was just before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from holdfast.core.model import to_ms
+from holdfast.store.protocol import Advance, Commit, Committed, Store, Verdict
+from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.simulation.loop import Process, SimulatedLoop
+from holdfast.testing.simulation.ports import LoopClock
+from holdfast.testing.simulation.trace import Trace
+
+_TOLD = frozenset(
+    {"create", "send", "pause", "resume", "terminate", "cancel", "restart", "commit", "advance", "release", "reap"}
+)
+"""What other processes may want to hear of."""
+_FENCED = frozenset({"commit", "advance"})
+_EFFECTS = "CREATE TABLE effect (instance TEXT, number INTEGER, key TEXT)"
+_WATCHES = {
+    "a fact was changed": ("UPDATE ON holdfast_fact", "1", "new.run", "new.key"),
+    "a fact was deleted": ("DELETE ON holdfast_fact", "1", "old.run", "old.key"),
+    "a fact was written to a run that had ended": (
+        "INSERT ON holdfast_fact",
+        "(SELECT completed_at FROM holdfast_run WHERE id = new.run) IS NOT NULL",
+        "new.run",
+        "new.key",
+    ),
+    "a fact was written to a paused run": (  # nodes of a graph that run go on to their end, and none starts
+        "INSERT ON holdfast_fact",
+        "(SELECT status FROM holdfast_run WHERE id = new.run AND (kind <> 'graph' OR new.state = 1)) = 'paused'",
+        "new.run",
+        "new.key",
+    ),
+    "a run that had ended was changed": (
+        "UPDATE ON holdfast_run",
+        "old.completed_at NOTNULL AND (new.status, new.output, new.error) IS NOT (old.status, old.output, old.error)",
+        "new.id",
+        "new.status",
+    ),
+    "an event was consumed twice": (
+        "UPDATE ON holdfast_event",
+        "old.consumed_by IS NOT NULL AND new.consumed_by IS NOT old.consumed_by",
+        "new.run",
+        "new.type",
+    ),
+    "a task was taken without a new epoch": (
+        "UPDATE ON holdfast_task",
+        "new.owner IS NOT NULL AND new.owner IS NOT old.owner AND new.epoch <= old.epoch",
+        "new.run",
+        "new.owner",
+    ),
+    "an epoch went back": ("UPDATE ON holdfast_task", "new.epoch < old.epoch", "new.run", "new.epoch"),
+    "a task was taken from a holder whose lease had not run out": (
+        "UPDATE ON holdfast_task",
+        "new.owner <> old.owner AND min(old.lease_until, ifnull(old.expires_at, old.lease_until)) > simulated_now()",
+        "new.run",
+        "new.owner",
+    ),
+}
+
+
+class SimulatedDatabase:
+    def __init__(self, loop: SimulatedLoop, trace: Trace) -> None:
+        self.process: Process = loop.start_process("database")
+        self.listeners: dict[str, Callable[[], None]] = {}
+        """Of each process, told when another has written."""
+        self._clock = LoopClock(loop)
+        self._store = SqliteStore(None, clock=self._clock, spawn_thread=None)
+        self._loop = loop
+        self._trace = trace
+        self._turn = asyncio.Lock()
+        self._now_by = "database"
+
+    @property
+    def store(self) -> Store:
+        """The store itself, for looks that are no part of the simulation."""
+        return self._store
+
+    async def open(self) -> None:
+        await self._store.open()
+        connection = self._connection
+        connection.execute(_EFFECTS)
+        connection.create_scalar_function("broken", self._broken, deterministic=False)
+        connection.create_scalar_function("simulated_now", lambda: to_ms(self._clock.now()), 0)
+        for number, (promise, (event, when, run, detail)) in enumerate(_WATCHES.items()):
+            connection.execute(
+                f"CREATE TEMP TRIGGER watch_{number} AFTER {event} WHEN {when} "
+                f"BEGIN SELECT broken('{promise}', {run}, {detail}); END"
+            )
+
+    def rows(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
+        """A look at the rows as they are."""
+        return list(self._connection.execute(sql, args))
+
+    def ask(
+        self,
+        who: str,
+        operation: str,
+        args: tuple[Any, ...],
+        options: dict[str, Any],
+        then: Callable[[], None] = lambda: None,
+    ) -> asyncio.Task[Any]:
+        """Do it in the database's process, whatever becomes of who asks. ``then`` is called when it is done."""
+        task = self._loop.spawn(self.process, self._do(who, operation, args, options, then))
+        task.add_done_callback(_heard, context=self.process.context())
+        return task
+
+    @property
+    def _connection(self) -> Any:
+        writer = self._store._writer
+        if writer is None:
+            raise RuntimeError("the database is not open")
+        return writer.connection
+
+    async def _do(
+        self, who: str, operation: str, args: tuple[Any, ...], options: dict[str, Any], then: Callable[[], None]
+    ) -> Any:
+        async with self._turn:
+            self._now_by = who
+            fences = self._fences(args[0]) if operation in _FENCED else []
+            held = self._held() if operation == "reap" else []
+            try:
+                answer = await getattr(self._store, operation)(*args, **options)
+            except Exception as error:
+                self._note(who, f"{operation}: {type(error).__name__}: {error}")
+                raise
+            if operation == "commit":
+                self._check_fences(who, args[0], fences, [one.verdict is not Verdict.LOST for one in answer])
+            elif operation == "advance":
+                self._check_fences(who, args[0], fences, answer.applied)
+            for freed in answer if operation == "reap" else ():
+                if (freed.run, freed.unit) in held:
+                    self._broken_by(who, f"run {freed.run} was freed although its holder's lease had not run out")
+            self._note(who, f"{operation} {_shown(operation, args, answer)}".rstrip())
+            then()
+        if operation in _TOLD and answer:
+            for name, tell in list(self.listeners.items()):
+                if name != who:
+                    tell()
+        return answer
+
+    def _fences(self, commits: Sequence[Commit | Advance]) -> list[bool]:
+        """Of each, whether it may write."""
+        sql = "SELECT owner, epoch FROM holdfast_task WHERE run = ? AND unit = ?"
+        tasks = [one.task for one in commits]
+        return [self.rows(sql, task.run, task.unit) == [(task.owner, task.epoch)] for task in tasks]
+
+    def _held(self) -> list[tuple[Any, ...]]:
+        """Whose leases have not run out."""
+        now = to_ms(self._clock.now())
+        return self.rows("SELECT run, unit FROM holdfast_task WHERE owner IS NOT NULL AND lease_until > ?", now)
+
+    def _check_fences(
+        self, who: str, commits: Sequence[Commit | Advance], fences: list[bool], applied: Sequence[bool]
+    ) -> None:
+        for one, holds, done in zip(commits, fences, applied, strict=True):
+            if done and not holds:
+                self._broken_by(who, f"run {one.task.run} was written by somebody who does not hold it")
+            elif holds and not done and len(commits) == 1:  # of several, one may have ended another
+                self._broken_by(who, f"run {one.task.run} was refused to who holds it")
+
+    def _broken(self, promise: str, run: int, detail: Any) -> None:
+        self._broken_by(self._now_by, f"{promise}: run {run}, {detail}")
+
+    def _broken_by(self, who: str, what: str) -> None:
+        self._trace.violate(self._loop.time(), who, what)
+
+    def _note(self, who: str, what: str) -> None:
+        self._trace.add(self._loop.time(), who, what)
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Who asked may be dead: then nobody else looks at the error."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _shown(operation: str, args: tuple[Any, ...], answer: Any) -> str:
+    match operation:
+        case "commit":
+            return "; ".join(_commit(one, done) for one, done in zip(args[0], answer, strict=True))
+        case "claim":
+            return ", ".join(f"run {c.task.run} epoch {c.task.epoch}" for c in [*answer.claims, *answer.overdue])
+        case "create":
+            return ", ".join(f"{c.run.pid} (run {c.run.run}, {c.answer})" for c in answer)
+        case "send":
+            return ", ".join(f"{e.type} to {e.instance_id}" for e in args[0])
+        case "pause" | "resume" | "terminate" | "cancel" | "restart":
+            return str(args[1])
+        case "reap":
+            return ", ".join(f"run {f.run} ({f.losses} losses)" for f in answer)
+        case "heartbeat" | "signals":
+            return ", ".join(f"run {h.run} epoch {h.epoch} signal {int(h.signal)}" for h in answer)
+        case _:
+            return ""
+
+
+def _commit(one: Commit, done: Committed) -> str:
+    facts = ", ".join(f"{'+' if f.ok else '-'}{f.key}" for f in [*one.observed.facts, *one.follows.facts])
+    acts = ", ".join(type(act.deed).__name__ for act in one.follows.acts)
+    after = one.follows.next
+    parts = [facts, acts, "" if after is None else type(after).__name__.lower()]
+    return f"run {one.task.run} epoch {one.task.epoch} [{'; '.join(p for p in parts if p)}] {done.verdict}"

@@ -1,0 +1,202 @@
+"""Bugs to plant, by name: proof that the simulation finds what it is there for.
+
+Each puts something wrong in the place of something right, while it is planted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from holdfast.runner.cache import MachineCache
+from holdfast.runner.turn import Turn
+from holdfast.runner.worker import Worker
+from holdfast.store.protocol import Commit, Committed, Delivered, Steered, Touched
+from holdfast.store.sqlite import SqliteStore, advance, claim, commit, control, leases, mailbox, outbox, send
+from holdfast.store.sqlite.reads import find_current
+from holdfast.workflow.machine import Machine
+
+_EARLY_MS = 150
+
+
+class _Patch(NamedTuple):
+    where: Any
+    name: str
+    wrong: Callable[[Any], Any]
+    """Makes the wrong thing, given the right one."""
+
+
+def _nothing(_right: Any) -> Any:
+    return lambda *_args, **_options: None
+
+
+async def _wait_for_nothing(*_args: Any, **_options: Any) -> None: ...
+
+
+def _any_fence(_right: Any) -> Any:
+    return lambda holds, task: holds.get(task[:2])
+
+
+def _any_epoch(_right: Any) -> Any:
+    def take(cache: Any, run: int, _epoch: int) -> Any:
+        found = cache._machines.pop(run, None)
+        return None if found is None else found[1]
+
+    return take
+
+
+def _forgetful(right: Any) -> Any:
+    def begin(worker: Any, *args: Any) -> None:
+        worker._given_back.clear()
+        right(worker, *args)
+
+    return begin
+
+
+def _early(right: Any) -> Any:
+    class Tomorrow:
+        def __init__(self, tx: Any) -> None:
+            self.connection, self.now = tx.connection, tx.now + _EARLY_MS
+
+    return lambda tx, argument=None: right(Tomorrow(tx), argument)
+
+
+def _statements_first(right: Any) -> Any:
+    def apply(tx: Any, one: Commit) -> Committed:
+        statements = one.observed.statements
+        if statements:
+            tx.guard.run(tx.connection, statements)
+            one = replace(one, observed=replace(one.observed, statements=()))
+        done: Committed = right(tx, one)
+        return done
+
+    return apply
+
+
+def _calls_first(right: Any) -> Any:
+    async def run(turn: Any, rest: Any) -> Any:
+        turn._start_calls(rest)
+        return await right(turn, rest)
+
+    return run
+
+
+def _no_task_dropped(_right: Any) -> Any:
+    def terminate(tx: Any, ending: Any) -> Any:
+        found = find_current(tx, *ending.target)
+        if found is not None and not found.status.terminal:
+            sql = "UPDATE holdfast_run SET status = 'terminated', completed_at = ? WHERE id = ?"
+            tx.connection.execute(sql, (tx.now, found.run))
+        return Steered(found, Touched())
+
+    return terminate
+
+
+def _only_said(_right: Any) -> Any:
+    return lambda tx, ending: Steered(find_current(tx, *ending.target), Touched())
+
+
+def _without_keys(right: Any) -> Any:
+    return lambda tx, event: right(tx, replace(event, dedup=None))
+
+
+def _same_epoch(right: dict[str, str]) -> dict[str, str]:
+    return {name: sql.replace("epoch = epoch + 1", "epoch = epoch") for name, sql in right.items()}
+
+
+def _only_the_row(right: dict[str, str]) -> dict[str, str]:
+    return right | {"resume_task": "SELECT ?1, ?2, ?3, ?4"}
+
+
+def _kept_for_ever(right: dict[str, str]) -> dict[str, str]:
+    return {name: sql.replace("losses = ?6, lost = 1", "losses = ?6, lost = 0") for name, sql in right.items()}
+
+
+def _result_thrown_away(right: Any) -> Any:
+    def rows(run: int, facts: Sequence[Any]) -> Any:
+        return right(run, [fact for fact in facts if not fact.key.startswith("z")])
+
+    return rows
+
+
+def _any_unit(right: Any) -> Any:
+    def holds(tx: Any, advances: Sequence[Any]) -> Any:
+        found = right(tx, advances)
+        asked = {one.task[:2]: one.task for one in advances}
+        return {
+            place: hold._replace(owner=asked[place].owner, epoch=asked[place].epoch) for place, hold in found.items()
+        }
+
+    return holds
+
+
+def _as_delivered(right: Any) -> Any:
+    return lambda tx, owner, one: right(tx, owner, Delivered(one.run, one.n))
+
+
+def _no_second_look(right: Any) -> Any:
+    async def look(turn: Any, topics: Any) -> None:
+        if turn._mail_waiting:
+            await right(turn, topics)
+
+    return look
+
+
+def _still_due(right: dict[str, str]) -> dict[str, str]:
+    return right | {"task": "SELECT ?1"}
+
+
+def _mixed_up(right: Any) -> Any:
+    async def committed(store: Any, commits: Sequence[Commit]) -> Any:
+        return list(reversed(await right(store, commits)))
+
+    return committed
+
+
+def _no_rows(_right: Any) -> Any:
+    return lambda *_args: []
+
+
+BUGS: dict[str, Sequence[_Patch]] = {
+    "no_fence": [_Patch(commit, "_holds_task", _any_fence)],
+    "losses_not_counted": [_Patch(Machine, "_count_losses", _nothing)],
+    "loss_not_told": [_Patch(leases, "_SQL", _kept_for_ever)],
+    "stale_cache": [_Patch(MachineCache, "take", _any_epoch)],
+    "event_consumed_twice": [_Patch(commit, "deliver", _nothing)],
+    "mail_left_behind": [_Patch(mailbox, "move", _nothing)],
+    "wake_up_lost_at_release": [_Patch(commit, "wanted", lambda _right: lambda *_: False)],
+    "not_due_after_resume": [_Patch(control, "_SQL", _only_the_row)],
+    "strangers_kept": [_Patch(Worker, "_give_back_strangers", lambda _right: _wait_for_nothing)],
+    "late_claim_begun": [_Patch(Worker, "_begin", _forgetful)],
+    "reaped_too_early": [_Patch(leases, "expired", _early)],
+    "never_reaped": [_Patch(leases, "reap", lambda _right: lambda *_: [])],
+    "terminate_forgotten": [_Patch(control, "terminate", _only_said)],
+    "terminate_overwritten": [_Patch(control, "terminate", _no_task_dropped)],
+    "statements_before_fence": [_Patch(commit, "_apply_alone", _statements_first)],
+    "keys_of_events_ignored": [_Patch(send, "_send", _without_keys)],
+    "calls_before_commit": [_Patch(Turn, "_commit", _calls_first)],
+    "epoch_not_raised": [_Patch(claim, "_SQL", _same_epoch)],
+    "unit_without_fence": [_Patch(advance, "_holds", _any_unit)],
+    "starts_not_written": [_Patch(advance, "write_starts", _nothing), _Patch(claim, "write_starts", _nothing)],
+    "outbox_not_written": [_Patch(commit, "outbox_rows", _no_rows)],
+    "failed_delivery_forgotten": [_Patch(outbox, "_settle", _as_delivered)],
+    "deadline_before_mail": [_Patch(Turn, "_look_for_mail", _no_second_look)],
+    "paused_stays_due": [_Patch(control, "_PAUSE", _still_due)],
+    "answers_mixed_up": [_Patch(SqliteStore, "commit", _mixed_up)],
+    "acts_not_noted": [_Patch(commit, "facts_of", _no_rows)],
+    "timers_not_written": [_Patch(commit, "fact_rows", _result_thrown_away)],
+}
+
+
+@contextmanager
+def planted(bug: str) -> Iterator[None]:
+    kept = [(patch, getattr(patch.where, patch.name)) for patch in BUGS[bug]]
+    for patch, right in kept:
+        setattr(patch.where, patch.name, patch.wrong(right))
+    try:
+        yield
+    finally:
+        for patch, right in kept:
+            setattr(patch.where, patch.name, right)

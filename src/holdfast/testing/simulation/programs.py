@@ -1,0 +1,163 @@
+"""Random programs: what a simulated workflow does, as plain JSON, and what may come of it.
+
+A program is a list: its kind, then its parts. ``fits`` is the second opinion on what running it gives: it knows
+nothing of the engine.
+
+::
+
+    ["step", key, value, fails, ms]    a step that fails so many times first, and takes so long
+    ["plain", key, value, fails]       as a function that is not async
+    ["tx", key, value, ms]             with a row written in its transaction
+    ["gives_up", key]                  fails more often than it is tried
+    ["too_slow", key]                  takes longer than its timeout
+    ["poison", key, value]             may take its worker with it
+    ["sleep", key, ms]
+    ["event", key, type, ms]           waits for an event at most so long
+    ["messages", key, topic, n, ms]    receives up to n messages, waiting so long for each
+    ["child", key, program]
+    ["abandon", key, program]          starts a child and does not wait for it
+    ["tell", key, instance]            sends a message to another instance, if it lives
+    ["seq" | "par" | "race", programs]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from itertools import count
+from random import Random
+from typing import Any
+
+Program = list[Any]
+
+FAILED = "failed"
+LATE = "late"
+TOLD = "told"
+NOBODY = "nobody"
+GOSSIP = "gossip"
+"""The topic of messages between instances."""
+_DEEPEST = 3
+
+
+class Writer:
+    """Writes programs. Keys are unique, so a program has no two steps of one name."""
+
+    def __init__(self, draw: Random) -> None:
+        self._draw = draw
+        self._numbers = count(1)
+
+    def rounds(self) -> list[Program]:
+        """What an instance does: one program, and then another by continue-as-new, perhaps."""
+        return [self._seq(_DEEPEST) for _ in range(self._draw.choice([1, 1, 1, 2, 3]))]
+
+    def _any(self, depth: int) -> Program:
+        leaves = [
+            self._step, self._step, self._step, self._plain, self._tx, self._tx, self._gives_up, self._too_slow,
+            self._poison, self._sleep, self._sleep, self._event, self._event, self._tell,
+        ]  # fmt: skip
+        nested: list[Callable[[], Program]] = [
+            lambda: self._seq(depth - 1),
+            lambda: ["par", self._some(depth - 1, 2, 3)],
+            lambda: ["race", self._some(depth - 1, 2, 3)],
+            lambda: ["child", self._key("c"), self._seq(depth - 1)],
+            lambda: ["abandon", self._key("a"), self._seq(0)],
+        ]
+        return self._draw.choice([*leaves, *nested, *nested] if depth > 0 else leaves)()
+
+    def _seq(self, depth: int) -> Program:
+        parts = self._some(depth, 1, 4)
+        if depth == _DEEPEST and self._draw.random() < 0.4:
+            parts.append(self._messages())
+        return ["seq", parts]
+
+    def _some(self, depth: int, least: int, most: int) -> list[Program]:
+        return [self._any(depth) for _ in range(self._draw.randint(least, most))]
+
+    def _key(self, prefix: str) -> str:
+        return f"{prefix}{next(self._numbers)}"
+
+    def _step(self) -> Program:
+        draw = self._draw
+        return ["step", self._key("s"), draw.randrange(100), draw.choice([0, 0, 0, 1, 2]), draw.choice([0, 0, 5, 60])]
+
+    def _plain(self) -> Program:
+        return ["plain", self._key("p"), self._draw.randrange(100), self._draw.choice([0, 0, 1])]
+
+    def _tx(self) -> Program:
+        return ["tx", self._key("t"), self._draw.randrange(100), self._draw.choice([0, 0, 60, 250])]
+
+    def _gives_up(self) -> Program:
+        return ["gives_up", self._key("g")]
+
+    def _too_slow(self) -> Program:
+        return ["too_slow", self._key("l")]
+
+    def _poison(self) -> Program:
+        return ["poison", self._key("x"), self._draw.randrange(100)]
+
+    def _sleep(self) -> Program:
+        return ["sleep", self._key("z"), self._draw.choice([1, 20, 150, 700])]
+
+    def _event(self) -> Program:
+        key = self._key("e")
+        return ["event", key, f"event.{key}", self._draw.choice([30, 300, 1500])]
+
+    def _tell(self) -> Program:
+        return ["tell", self._key("q"), f"i{self._draw.randint(1, 5)}"]
+
+    def _messages(self) -> Program:
+        key = self._key("m")
+        return ["messages", key, "topic", self._draw.randint(1, 3), self._draw.choice([300, 1500])]
+
+
+def parts(program: Program) -> Iterator[Program]:
+    """A program and all that is in it."""
+    yield program
+    match program:
+        case ["seq" | "par" | "race", inner]:
+            for one in inner:
+                yield from parts(one)
+        case ["child" | "abandon", _, inner]:
+            yield from parts(inner)
+
+
+def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:
+    """Whether a program may have this result. ``sent``: the types of the events that somebody sent."""
+    match program:
+        case ["step" | "plain" | "tx" | "poison", _, value, *_]:
+            return bool(result == value)
+        case ["too_slow", _]:
+            return result in (FAILED, LATE, 0)  # its clock may have jumped
+        case ["gives_up", _]:
+            return result in (FAILED, LATE)
+        case ["sleep" | "abandon", *_]:
+            return result is None
+        case ["tell", *_]:
+            return result in (TOLD, NOBODY)
+        case ["event", key, type_, _]:
+            return result == LATE or (type_ in sent and result == key)
+        case ["messages", _, _, n, _]:
+            return isinstance(result, list) and len(result) <= n and _in_order(result)
+        case ["child", _, inner]:
+            return fits(inner, result, sent)
+        case ["seq" | "par", inner]:
+            if not isinstance(result, list) or len(result) != len(inner):
+                return False
+            return all(fits(one, got, sent) for one, got in zip(inner, result, strict=True))
+        case ["race", inner]:
+            return isinstance(result, list) and len(result) == 2 and fits(inner[result[0]], result[1], sent)
+        case _:
+            raise ValueError(f"no program: {program!r}")
+
+
+def messages(rounds: list[Program], results: list[Any]) -> list[list[int]]:
+    """The messages that an instance received in each of its rounds, without those in which there were none."""
+    found = [
+        [number for one, got in zip(program[1], result, strict=True) if one[0] == "messages" for number in got]
+        for program, result in zip(rounds, results, strict=True)
+    ]
+    return [numbers for numbers in found if numbers]
+
+
+def _in_order(numbers: list[int]) -> bool:
+    """None left out, none twice."""
+    return numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True

@@ -1,0 +1,227 @@
+"""The world of a simulation: its processes, and what befalls them.
+
+First a phase with faults, then one without: every run that can end must end in it, within a bound of virtual time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+from holdfast.testing.simulation.clients import Clients
+from holdfast.testing.simulation.code import Effect, Outside
+from holdfast.testing.simulation.database import SimulatedDatabase
+from holdfast.testing.simulation.faults import OF_THE_WORLD, Faults, Kind
+from holdfast.testing.simulation.loop import Process, SimulatedLoop
+from holdfast.testing.simulation.node import Node, Shared
+from holdfast.testing.simulation.streams import stream
+from holdfast.testing.simulation.trace import Trace
+from holdfast.testing.simulation.workload import Workload, workload
+
+FAULT_SECONDS = 3.0
+BOUND_SECONDS = 90.0
+_LOOK_SECONDS = 0.5
+_LOOKS = 100
+_MOST_JUMP = 3600.0
+
+
+class Stuck(AssertionError):  # noqa: N818  (reads like the assertion it is)
+    """What could end did not, in the time it had."""
+
+
+class World:
+    def __init__(
+        self, seed: int, loop: SimulatedLoop, trace: Trace, faults: Faults, without: frozenset[str] = frozenset()
+    ) -> None:
+        draw = stream(seed, "world")
+        self.database = SimulatedDatabase(loop, trace)
+        self.outside = Outside(self._befall)
+        shared = Shared(seed, loop, self.database, faults, self.outside)
+        workers = [Node(f"w{n}", shared, self._died, works=True) for n in range(1, draw.randint(2, 4))]
+        clients = [Node(f"c{n}", shared, self._died, works=False) for n in range(1, 3)]
+        self.nodes = {node.name: node for node in [*workers, *clients]}
+        self.workload: Workload = workload(seed, [*self.nodes], FAULT_SECONDS, faults, without)
+        self._clients = Clients(self.workload, faults, self._note)
+        self._loop = loop
+        self._trace = trace
+        self._faults = faults
+        self.calls: list[tuple[Effect, Process]] = []
+        """Of steps, and by whom."""
+
+    # --- the story
+
+    async def run(self) -> None:
+        self._loop.spawn(self.database.process, self.database.open())
+        await asyncio.sleep(0.001)
+        for node in self.nodes.values():
+            self._boot(node)
+        self._plan_faults()
+        await asyncio.sleep(FAULT_SECONDS)
+        self._heal()
+        await self._everything_ends()
+        await self._rest()
+
+    async def _rest(self) -> None:
+        """Until no look for work is under way anywhere, if there is such a moment."""
+        for _ in range(_LOOKS):
+            await asyncio.sleep(_LOOK_SECONDS / 10)
+            if not any(node.busy for node in self.nodes.values()):
+                return
+
+    def end(self) -> None:
+        for node in self.nodes.values():
+            node.end()
+
+    def _heal(self) -> None:
+        self._note("the world", "no more faults")
+        self._faults.over = True
+        self.database.process.stopped = False
+        newest = max(node.version for node in self.nodes.values())
+        for node in self.nodes.values():
+            if node.process is not None:
+                node.process.stopped = False
+            if node.store is not None:
+                node.store.cut_off = False
+            if node.version != newest and node.works:
+                self._restart(node, newest)
+                node.version = newest
+
+    async def _everything_ends(self) -> None:
+        deadline = self._loop.time() + BOUND_SECONDS
+        while True:
+            await asyncio.sleep(_LOOK_SECONDS)
+            await self._resume_paused()
+            if all(script.finished for script in self.workload.scripts) and not self._unfinished():
+                return
+            if self._loop.time() > deadline:
+                waiting = [f"{s.instance}: {s.requests[s.done].verb}" for s in self.workload.scripts if not s.finished]
+                raise Stuck(f"after {BOUND_SECONDS:g} s without faults: {self._unfinished()}, requests {waiting}")
+
+    async def _resume_paused(self) -> None:
+        """What was set aside goes on, once nothing breaks it any more."""
+        for target in self.database.rows(
+            "SELECT workflow, instance_id FROM holdfast_run WHERE status = 'paused' AND current = 1 ORDER BY id"
+        ):
+            await self.database.ask("operator", "resume", target, {})
+
+    def _unfinished(self) -> list[tuple[Any, ...]]:
+        return self.database.rows(
+            "SELECT r.instance_id, r.number, r.status, t.owner, t.run_at FROM holdfast_run AS r "
+            "LEFT JOIN holdfast_task AS t ON t.run = r.id "
+            "WHERE t.run IS NOT NULL OR r.completed_at IS NULL ORDER BY r.id, t.unit"
+        ) + self.database.rows("SELECT 'outbox', run, n, owner, due_at FROM holdfast_outbox WHERE delivered_at IS NULL")
+
+    # --- processes
+
+    def _boot(self, node: Node) -> None:
+        process = node.boot()
+        self._note(node.name, f"boots, with code version {node.version}" if node.works else "boots")
+        for script in self.workload.scripts:
+            if script.node == node.name and not script.finished:
+                self._loop.spawn(process, self._clients.follow(script, node))
+
+    def _died(self, node: Node, how: str) -> None:
+        self._note(node.name, f"dies {how}")
+        again = self._faults.draw(f"again.{node.name}.{node.lives}").uniform(0.02, 1.0)
+        self._in_main(again, self._boot, node)
+
+    def _restart(self, node: Node, version: int) -> None:
+        process = node.process
+        if process is None or not process.alive:
+            return
+        self._note(node.name, "is stopped in order")
+        node.version = version
+        process.left = True
+
+        async def leave() -> None:
+            try:
+                async with asyncio.timeout(3):
+                    await node.leave()
+            except TimeoutError:
+                self._note(node.name, "does not stop, and is killed")
+            node.kill("after it left")
+
+        self._loop.spawn(process, leave())
+
+    def _in_main(self, delay: float, call: Callable[..., None], *args: Any) -> None:
+        self._loop.call_later(delay, call, *args, context=self._loop.main.context())
+
+    # --- what befalls them
+
+    def _plan_faults(self) -> None:
+        for kind in OF_THE_WORLD:
+            for node in self.nodes.values():
+                if node.works == (kind is Kind.CLIENT_CRASH) or (kind is Kind.STALL and node.name != "w1"):
+                    continue
+                for place, at in self._faults.times(kind, node.name, FAULT_SECONDS):
+                    self._in_main(at, self._strike, kind, node, place)
+
+    def _strike(self, kind: Kind, node: Node, place: str) -> None:
+        if self._faults.over or not node.alive or not self._faults.happens(kind, "world", place):
+            return
+        draw = self._faults.draw(f"{kind}.{place}.how")
+        lease = node.config.lease_ms / 1000
+        process = node.process
+        match kind:
+            case Kind.CRASH | Kind.CLIENT_CRASH:
+                node.kill("at once")
+            case Kind.STOP if process is not None:
+                self._stop(process, draw.uniform(0.5, 3) * lease)
+            case Kind.RESTART | Kind.DEPLOY:
+                self._restart(node, 2 if kind is Kind.DEPLOY else node.version)
+            case Kind.PARTITION:
+                self._cut_off(node, draw.uniform(0.5, 3) * lease)
+            case Kind.STALL:
+                self._stop(self.database.process, draw.uniform(0.05, 1.5) * lease)
+            case Kind.CLOCK_JUMP:
+                node.clock.wrong_by = timedelta(seconds=draw.uniform(-_MOST_JUMP, _MOST_JUMP))
+                self._note(node.name, f"its clock is now wrong by {node.clock.wrong_by.total_seconds():.3f} s")
+            case _:
+                raise ValueError(f"{kind} does not befall a process")
+
+    def _stop(self, process: Any, seconds: float) -> None:
+        self._note(process.name, f"stands still for {seconds:.3f} s")
+        process.stopped = True
+
+        def go_on() -> None:
+            process.stopped = False
+
+        self._in_main(seconds, go_on)
+
+    def _cut_off(self, node: Node, seconds: float) -> None:
+        self._note(node.name, f"cannot reach the store for {seconds:.3f} s")
+        store = node.store
+        if store is None:
+            return
+        store.cut_off = True
+
+        def reach() -> None:
+            store.cut_off = False
+
+        self._in_main(seconds, reach)
+
+    def _befall(self, effect: Effect, kind: str) -> float:
+        """At a call of a step: for how many seconds it takes longer, unless it takes its worker with it."""
+        place = f"{effect[0]}.{effect[1]}.{effect[2]}#{self.outside.effects[effect]}"
+        if kind == "delivery":
+            return float(self._faults.at([Kind.DELIVERY_FAILS], "delivery", place) is not None)
+        self._note("a step", f"is called: {place}")
+        running = self._loop.running
+        if running is not None:
+            self.calls.append((effect, running))
+        if kind == "poison" and self._faults.at([Kind.POISON], "step", place):
+            self._kill_running(f"by the step {place}")
+        if kind != "plain" and self._faults.at([Kind.SLOW_STEP], "step", f"slow.{place}"):
+            return 0.3
+        return 0.0
+
+    def _kill_running(self, how: str) -> None:
+        running = self._loop.running
+        for node in self.nodes.values():
+            if node.process is running:
+                node.kill(how)
+
+    def _note(self, who: str, what: str) -> None:
+        self._trace.add(self._loop.time(), who, what)

@@ -1,0 +1,85 @@
+"""Planted bugs are found: else a simulation that finds nothing would prove nothing.
+
+``--long`` looks for all of them, each in up to 5,000 seeds.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.testing.simulation import run_seed
+from holdfast.testing.simulation.__main__ import main
+from holdfast.testing.simulation.planted import BUGS, planted
+from holdfast.testing.simulation.shrink import shrunk, smallest
+
+EASY = [
+    "epoch_not_raised",
+    "event_consumed_twice",
+    "keys_of_events_ignored",
+    "loss_not_told",
+    "losses_not_counted",
+    "mail_left_behind",
+    "no_fence",
+    "never_reaped",
+    "reaped_too_early",
+    "terminate_overwritten",
+]
+
+
+def seeds_until_found(bug: str, most: int) -> int | None:
+    with planted(bug):
+        return next((seed for seed in range(1, most + 1) if run_seed(seed).failures), None)
+
+
+@pytest.mark.parametrize("bug", EASY)
+def test_a_planted_bug_is_found_soon(bug: str) -> None:
+    assert seeds_until_found(bug, 60) is not None
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("bug", sorted(BUGS))
+def test_every_planted_bug_is_found(bug: str, request: pytest.FixtureRequest) -> None:
+    if not request.config.getoption("--long"):
+        pytest.skip("takes a while")
+    found = seeds_until_found(bug, 5000)
+    print(f"{bug}: seed {found}")
+    assert found is not None
+
+
+def test_nothing_stays_planted() -> None:
+    with planted("losses_not_counted"):
+        assert run_seed(1).failures
+    assert not run_seed(1).failures
+
+
+def test_a_failure_is_made_small() -> None:
+    with planted("epoch_not_raised"):
+        report = run_seed(1)
+        small = shrunk(report)
+
+    assert small.failures[0].startswith("a task was taken without a new epoch")
+    assert len(small.faults) <= 4 < len(report.faults)
+    assert len(small.instances) == 1
+
+
+def test_the_command_tells_how_to_see_it_again(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "5", "--bug", "losses_not_counted"]) == 1
+
+    said = capsys.readouterr().out
+    assert "BROKEN: step" in said
+    assert "Again: python -m holdfast.testing.simulation --seed 1 --story --bug losses_not_counted" in said
+
+
+def test_the_command_tells_the_story_of_a_seed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seed", "3", "--story"]) == 0
+    assert "is called: i" in capsys.readouterr().out
+
+
+def test_the_command_says_what_held(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", "3", "--counts"]) == 0
+    assert "3 seeds, no promise broken" in capsys.readouterr().out
+
+
+def test_the_smallest_part_that_fails_is_found() -> None:
+    assert smallest(range(100), lambda part: {17, 61} <= set(part)) == [17, 61]
+    assert smallest([1, 2, 3], lambda _: True) == []
