@@ -221,6 +221,23 @@ async def test_a_node_that_fails_for_good_skips_what_needs_it_and_nothing_else(a
     assert (await run.facts("result/bad"))["result/bad"]["data"] == {"name": "ValueError", "message": "boom"}
 
 
+async def test_of_several_that_failed_the_first_of_the_graph_is_named(app: Holdfast, h: Harness) -> None:
+    g = app.graph("g")
+
+    @g.node(retry=Retry(limit=1, delay="1 hour"))
+    async def late() -> None:
+        raise ValueError("at last")
+
+    @g.node(retry=NO_RETRY)
+    async def early() -> None:
+        raise ValueError("at once")
+
+    run = await h.start(g)
+    await h.advance("2 hours")
+    with pytest.raises(RunFailedError, match="node 'late' failed"):
+        await run.result(timeout=5)
+
+
 async def test_two_that_fail_skip_a_common_descendant_once(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     for name in ("a", "b"):
