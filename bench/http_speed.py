@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 
 from bench.machine import scratch_parent
 from holdfast import Context, Holdfast, Start
+from holdfast.cli import memory
 from holdfast.cli.server import http_protocol, new_loop
 
 BASE = "/api/workflows"
@@ -65,6 +66,7 @@ async def serve(url: str, load: int, with_worker: bool) -> None:
     import uvicorn
 
     app = build(url)
+    memory.settle()  # as `holdfast serve` does
     options: dict[str, Any] = {"http": http_protocol(), "log_level": "warning", "access_log": False}
     config = uvicorn.Config(app.asgi(), host="127.0.0.1", port=0, **options)
     server = uvicorn.Server(config)

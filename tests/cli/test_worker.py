@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.cli.memory import THRESHOLDS
 from holdfast.cli.supervisor import pause_before_restart
 
 from .shop import Shop, gone, until
@@ -172,6 +173,20 @@ async def test_logging_that_the_module_set_up_is_left_alone(shop: Shop) -> None:
 
     assert await worker.ends() == 0
     assert [line[:13] for line in worker.said.splitlines()] == ["mine: worker "] * 3
+
+
+async def test_it_seldom_looks_for_garbage(shop: Shop) -> None:
+    """With a thousand runs in flight each look would stop the process for tens of milliseconds."""
+    (shop.folder / "looking.py").write_text(
+        "import gc\nfrom shop import app\n"
+        "@app.workflow\nasync def look(ctx) -> list:\n"
+        "    return [gc.get_threshold()[0], gc.get_freeze_count() > 1000]\n"
+    )
+    shop.worker(target="looking:app")
+    async with shop.client() as app:
+        app.remote("look")
+        run = await app.start("look")
+        assert await run.result(timeout=LIMIT) == [THRESHOLDS[0], True]
 
 
 async def test_an_app_without_workflows_is_warned_of(shop: Shop) -> None:

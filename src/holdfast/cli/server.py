@@ -22,6 +22,7 @@ from typing import Any
 import uvicorn
 
 from holdfast.app import Holdfast
+from holdfast.cli import memory
 from holdfast.cli.errors import WrongUsageError
 from holdfast.cli.lifeline import Lifeline
 from holdfast.cli.loading import load_app, split_target
@@ -75,6 +76,7 @@ class ServeOptions:
 
 def run_server(options: ServeOptions, lifeline: int | None) -> None:
     app = load_app(options.target, options.app_dir)
+    memory.settle()
     check_exposure(app, options)
     set_up_logging(options.log_level)
     if options.drain is not None:

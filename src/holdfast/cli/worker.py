@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any
 
 from holdfast.app import Holdfast, shown_url
+from holdfast.cli import memory
 from holdfast.cli.errors import WrongUsageError
 from holdfast.cli.lifeline import Lifeline
 from holdfast.cli.loading import load_app, split_target
@@ -80,6 +81,7 @@ def _seconds_or_text(drain: str) -> float | str:
 def work(options: WorkerOptions, lifeline: int | None) -> None:
     _end_at_signals()  # until the database is open there is nothing to give back
     app = load_app(options.target, options.app_dir)
+    memory.settle()
     set_up_logging(options.log_level)
     app.worker_config = options.applied_to(app.worker_config)
     asyncio.run(_work(app, Lifeline(lifeline) if lifeline is not None else None))
