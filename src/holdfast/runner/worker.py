@@ -98,7 +98,7 @@ class Worker:
         self._tools = Tools(
             store,
             Committer(store, random, hub.in_company),
-            Advancer(store, random, claimant, self._reserve_units, self._advanced, self._take_units),
+            Advancer(store, random, hub.in_company, claimant, self._reserve_units, self._advanced, self._take_units),
             ports,
             random,
             tell=self._tell,

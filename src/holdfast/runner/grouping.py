@@ -1,0 +1,76 @@
+"""Group commit: what many turns have to write at the same time shares one transaction.
+
+While one batch is being written the next one gathers, so a lone turn never waits and a thousand cost one fsync.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+A = TypeVar("A")
+R = TypeVar("R")
+
+# Batches that grow without bound get slower (and make everyone in them wait for the last).
+_LARGEST_BATCH = 256
+# While somebody else uses the event loop too: between two batches it is theirs.
+_SMALL_BATCH = 4
+
+
+class GroupWriter(Generic[A, R]):
+    """A function from a list to its answers, called with one thing at a time."""
+
+    def __init__(
+        self, name: str, write: Callable[[list[A]], Awaitable[Sequence[R]]], in_company: Callable[[], bool]
+    ) -> None:
+        self._name = name
+        self._write = write
+        self._in_company = in_company
+        self._queue: deque[tuple[A, asyncio.Future[R]]] = deque()
+        self._writer: asyncio.Task[None] | None = None
+
+    async def put(self, item: A) -> R:
+        """Returns once it is durable or refused."""
+        done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+        self._queue.append((item, done))
+        if self._writer is None:
+            self._writer = asyncio.get_running_loop().create_task(self._write_all(), name=self._name)
+        return await done
+
+    def abandon(self) -> None:
+        """Stop writing, whoever waits for it. For crash tests."""
+        self._queue.clear()
+        if self._writer is not None:
+            self._writer.cancel()
+
+    async def _write_all(self) -> None:
+        try:
+            while self._queue:
+                most = _SMALL_BATCH if self._in_company() else _LARGEST_BATCH
+                batch = [self._queue.popleft() for _ in range(min(len(self._queue), most))]
+                await self._write_batch(batch)
+                if self._queue:
+                    await asyncio.sleep(0)  # the store may have answered at once: let those who are done go on
+        finally:
+            self._writer = None
+
+    async def _write_batch(self, batch: list[tuple[A, asyncio.Future[R]]]) -> None:
+        try:
+            answers = await self._write([item for item, _ in batch])
+        except Exception as error:
+            await self._write_singly(batch, error)
+            return
+        for (_, done), answer in zip(batch, answers, strict=True):
+            if not done.done():
+                done.set_result(answer)
+
+    async def _write_singly(self, batch: list[tuple[A, asyncio.Future[R]]], error: Exception) -> None:
+        """One of them is at fault: only that one fails."""
+        if len(batch) == 1:
+            if not batch[0][1].done():
+                batch[0][1].set_exception(error)
+            return
+        for item in batch:
+            await self._write_batch([item])
