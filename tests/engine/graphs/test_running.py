@@ -705,6 +705,38 @@ async def test_killed(app: Holdfast, h: Harness) -> None:
         await run.kill()
 
 
+@pytest.mark.parametrize("how", ["killed", "the worker stops"])
+async def test_what_is_over_before_its_node_is_called_is_not_called(
+    app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    g = app.graph("g")
+    ran: list[int] = []
+
+    @g.node
+    async def node() -> None:
+        ran.append(1)
+
+    read, reading, go = h._store.facts, asyncio.Event(), asyncio.Event()
+
+    async def slowly(*args: Any) -> Any:
+        reading.set()
+        await go.wait()
+        return await read(*args)
+
+    run = await h.start(g)
+    monkeypatch.setattr(h._store, "facts", slowly, raising=False)
+    worker = h._the_worker()
+    await worker.claim_due(10)
+    await reading.wait()
+    if how == "killed":
+        await run.kill()
+    else:
+        worker._stop_turns()
+    go.set()
+    await worker._wait_for_turns(5)
+    assert ran == []
+
+
 async def test_a_finished_run_cannot_be_killed(app: Holdfast, h: Harness) -> None:
     run = await h.start(diamond(app), Source([1]))
     await h.run_until_idle()
