@@ -360,7 +360,7 @@ class SqliteStore:
 
     def _same_file(self) -> None:
         # SQLite goes on writing to a file that was deleted or replaced: what it acknowledges then is lost.
-        if opening.identity(self._path) != self._file:
+        if self._path != opening.MEMORY and opening.identity(self._path) != self._file:
             raise StoreUnavailableError(
                 f"{self._path} was deleted or replaced while it was in use. Stop, put the right file back, start again"
             )
