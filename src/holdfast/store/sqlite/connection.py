@@ -60,7 +60,7 @@ class Guest(Protocol):
     """Who has the connection, and the thread, for itself."""
 
     def stay(self) -> None:
-        """Returns when it needs them no more."""
+        """Returns when it needs them no more. Without a thread: at once, and then calls ``Database.go_on``."""
         ...
 
     def leave(self) -> None:
@@ -190,6 +190,15 @@ class Database:
         except apsw.Error:
             self._disconnect()  # which also undoes it
 
+    @property
+    def threaded(self) -> bool:
+        return self._threaded
+
+    def go_on(self) -> None:
+        """Without a thread: the guest has left, and the queue moves again."""
+        self._guest = None
+        asyncio.get_running_loop().call_soon(self._serve_present)
+
     def fail(self, jobs: Iterable[Job], error: Exception) -> None:
         for job in jobs:
             job.error = translate(error, self._path, BUSY_S)  # one each: they are raised in different tasks
@@ -220,6 +229,7 @@ class Database:
     def _can_run_here(self, jobs: list[Job]) -> bool:
         return (
             not self._handed_over
+            and self._guest is None
             and self._connected
             and len(jobs) <= _JOBS_PER_TRANSACTION
             and all(job.anywhere for job in jobs)
@@ -260,7 +270,7 @@ class Database:
             asyncio.get_running_loop().call_soon(self._serve_present)
 
     def _serve_present(self) -> None:
-        while not self._queue.empty():
+        while self._guest is None and not self._queue.empty():
             self._serve_next()
 
     def _new_future(self) -> asyncio.Future[Any]:
@@ -285,7 +295,9 @@ class Database:
                 self._answer(jobs)
                 jobs = []
                 guest.stay()
-                self._guest = guest = None
+                if self._threaded:
+                    self._guest = None
+                guest = None
         self._answer(jobs)
         with self._using:
             self._checkpoint()

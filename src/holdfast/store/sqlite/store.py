@@ -80,7 +80,7 @@ class SqliteStore:
     """
 
     def __init__(self, path: str | None, *, clock: Clock, spawn_thread: Spawn | None = start_thread) -> None:
-        """``spawn_thread=None``: no threads; all is done on the event loop, and steps get no ``Transaction``."""
+        """``spawn_thread=None``: no threads; all is done on the event loop."""
         self._path = opening.MEMORY if path is None else path
         self._clock = clock
         self._spawn = spawn_thread
@@ -203,8 +203,6 @@ class SqliteStore:
 
     async def begin(self) -> LiveTransaction:
         writer = self._in_use(self._writer)
-        if self._spawn is None:
-            raise StateError("a store without threads has no transactions for steps: they would hold up the event loop")
         live = Live(writer)
         try:
             await writer.submit(_open, live, Mode.GUEST)

@@ -108,9 +108,14 @@ def _mail(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
 
 
 def _effects(world: World) -> Iterator[str]:
-    """Nothing ran that was not counted. What a worker that was stopped in order had to cut off counts as no attempt."""
+    """Nothing ran that was not counted.
+
+    What a worker that was stopped in order had to cut off counts as no attempt. Nor does what was undone together with
+    its transaction because that was cut off; of such steps the rows are counted.
+    """
     # The result of a chain's step tells how many attempts failed before it.
-    counted = Counter(effect for effect, process in world.calls if not process.left)
+    undone = _keys_of(world, "live")
+    counted = Counter(effect for effect, process in world.calls if not process.left and effect[2] not in undone)
     sql = (
         "SELECT f.attempts + (r.kind = 'chain') FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
         "WHERE r.instance_id = ? AND r.number = ? AND f.state = ? AND f.key = ?"
@@ -133,7 +138,7 @@ def _transactions(database: SimulatedDatabase, world: World) -> Iterator[str]:
             "SELECT instance, number, key, count(*) FROM effect GROUP BY instance, number, key ORDER BY 1, 2, 3"
         )
     }
-    keys = _transactional(world)
+    keys = _keys_of(world, "tx", "live")
     for instance, number, key, ok in database.rows(
         "SELECT r.instance_id, r.number, f.key, f.ok FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
         "WHERE f.state = 0 ORDER BY 1, 2, 3"
@@ -195,7 +200,8 @@ def _outbox(world: World) -> Iterator[str]:
         yield f"the outbound event {unknown} arrived, and was never written"
 
 
-def _transactional(world: World) -> frozenset[str]:
+def _keys_of(world: World, *kinds: str) -> frozenset[str]:
+    """Of the steps of these kinds, in all programs."""
     instances = [one for one in world.workload.instances.values() if one.workflow == WORKFLOW]
     programs = [program for instance in instances for program in instance.params]
-    return frozenset(part[1] for program in programs for part in parts(program) if part[0] == "tx")
+    return frozenset(part[1] for program in programs for part in parts(program) if part[0] in kinds)

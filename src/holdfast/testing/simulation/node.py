@@ -15,7 +15,7 @@ from holdfast.kernel.definition import Registry
 from holdfast.ports import LoopTimers, Runtime
 from holdfast.runner.config import WorkerConfig
 from holdfast.store.protocol import Store
-from holdfast.testing.simulation.code import Outside, register
+from holdfast.testing.simulation.code import Outside, register, register_company
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import Faults, Kind
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
@@ -49,6 +49,7 @@ class Shared:
         if version not in self._code:
             app = Holdfast("sqlite://", limits=_LIMITS)
             register(app, self.outside, version)
+            register_company(app)
             register_chain(app, self.outside)
             register_graph(app, self.outside)
             self._code[version] = app.registry
@@ -104,7 +105,8 @@ class Node:
         if dying is None or not dying.alive:
             return
         dying.kill()
-        self._shared.database.listeners.pop(f"{self.name}.{self.lives}", None)
+        if self.store is not None:
+            self.store.hang_up()
         self._died(self, how)
 
     async def leave(self) -> None:
