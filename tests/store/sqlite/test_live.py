@@ -237,6 +237,24 @@ async def test_reads_go_on_and_do_not_see_it(world: World, store: SqliteStore, p
     await live.rollback()
 
 
+@pytest.mark.parametrize("options", [{}, {"spawn_thread": None}], ids=["a thread", "no thread"])
+async def test_in_memory_too_reads_go_on(clock: FakeClock, options: dict[str, None]) -> None:
+    """There is one connection, and who has the transaction may have to wait for who reads."""
+    store = SqliteStore(None, clock=clock, **options)
+    await store.open()
+    await store.create([NewRun(FLOW, "a")])
+    live = await store.begin()
+    await live.execute("CREATE TABLE theirs (a)", ())
+
+    found = await asyncio.wait_for(store.find(FLOW, "a"), 5)
+
+    assert found is not None
+    assert found.instance_id == "a"
+    await live.rollback()
+    assert (await store.find(FLOW, "b")) is None
+    await store.close()
+
+
 @with_and_without_threads
 async def test_those_who_wait_are_served_in_their_order(world: World, store: SqliteStore) -> None:
     order: list[str] = []

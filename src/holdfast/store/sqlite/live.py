@@ -89,12 +89,18 @@ class Live:
         def call(_: Tx, given: A) -> R:
             return work(given)
 
+        return future if self._put(Job(call, argument, Mode.BARE, future, anywhere=False)) else None
+
+    def let_look(self, job: Job) -> bool:
+        return self._put(job)
+
+    def _put(self, job: Job) -> bool:
         with self._lock:
             if self._over is not None:
-                return None
-            self._inbox.put(Job(call, argument, Mode.BARE, future, anywhere=False))
+                return False
+            self._inbox.put(job)
         self._arrived()
-        return future
+        return True
 
     def _too_late(self) -> Committed:
         if self._over is None:

@@ -301,7 +301,7 @@ class SqliteStore:
         return borrowed.write(theirs, self._path, self._now(), work, argument)
 
     def _read(self, work: Work[A, R], argument: A, *, short: bool = False) -> asyncio.Future[R]:
-        return self._in_use(self._reader).submit(work, argument, anywhere=short, alone=short)
+        return self._in_use(self._reader).look(work, argument, short=short)
 
     def _in_use(self, database: Database | None) -> Database:
         if database is None:

@@ -22,6 +22,8 @@ _TOLD = frozenset(
     {"create", "send", "pause", "resume", "terminate", "cancel", "restart", "commit", "advance", "release", "reap"}
 )
 """What other processes may want to hear of."""
+_READS = frozenset({"load", "undelivered", "reply", "relations", "find", "get", "facts", "outbox"})
+"""What does not wait while a step has a transaction open."""
 _FENCED = frozenset({"commit", "advance"})
 _EFFECTS = "CREATE TABLE effect (instance TEXT, number INTEGER, key TEXT)"
 _WATCHES = {
@@ -110,7 +112,7 @@ class SimulatedDatabase:
     ) -> asyncio.Task[Any]:
         """Do it in the database's process, whatever becomes of who asks. ``then`` is called when it is done.
 
-        As on a file: while a step has a transaction open, everything else that is asked for waits.
+        As on a file: while a step has a transaction open, all others that want to write wait.
         """
         task = self._loop.spawn(self.process, self._do(who, operation, args, options, then))
         task.add_done_callback(_heard, context=self.process.context())
@@ -140,8 +142,8 @@ class SimulatedDatabase:
             await self._begin(who, *args)
             then()
             return None
-        if operation == "commit" and args[0][0].observed.transaction is not None:
-            answer = await self._watched(who, operation, args, options)  # it has its turn
+        if operation in _READS or (operation == "commit" and args[0][0].observed.transaction is not None):
+            answer = await self._watched(who, operation, args, options)  # such a commit has its turn
             then()
         else:
             async with self._turn:

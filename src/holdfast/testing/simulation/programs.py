@@ -149,7 +149,7 @@ def parts(program: Program) -> Iterator[Program]:
             yield from parts(inner)
 
 
-def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:
+def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:  # noqa: PLR0912  (a case for each kind)
     """Whether a program may have this result. ``sent``: the types of the events that somebody sent."""
     match program:
         case ["step" | "plain" | "tx" | "live" | "poison", _, value, *_]:
