@@ -14,9 +14,9 @@ from holdfast.core import codec
 from holdfast.core.outbound import outbound_id
 from holdfast.store.protocol import FactState
 from holdfast.testing.simulation import models
-from holdfast.testing.simulation.code import WORKFLOW
+from holdfast.testing.simulation.code import WORKFLOW, Effect
 from holdfast.testing.simulation.database import SimulatedDatabase
-from holdfast.testing.simulation.programs import GOSSIP, fits, messages, parts
+from holdfast.testing.simulation.programs import GOSSIP, fits, messages, parts, sure
 from holdfast.testing.simulation.workload import Instance
 from holdfast.testing.simulation.world import World
 
@@ -27,18 +27,20 @@ _CLOCKS_MS = 30
 
 def broken_promises(world: World) -> Iterator[str]:
     for instance in world.workload.instances.values():
-        yield from _instance(world.database, instance)
+        yield from _instance(world, instance)
     yield from _effects(world)
     yield from _transactions(world.database, world)
     yield from _outbox(world)
     yield from _deadlines(world.database)
     yield from _gossip(world.database)
+    yield from _sagas(world)
     for node in world.nodes.values():
         if node.busy:
             yield f"{node.name} has nothing to do, and keeps something in memory"
 
 
-def _instance(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
+def _instance(world: World, instance: Instance) -> Iterator[str]:
+    database = world.database
     rows = database.rows(
         "SELECT status, output, error, note FROM holdfast_run WHERE instance_id = ? AND current = 1", instance.id
     )
@@ -51,6 +53,8 @@ def _instance(database: SimulatedDatabase, instance: Instance) -> Iterator[str]:
         yield from _result(instance, codec.plain(output))
     elif status in _ENDS and _ENDS[status] in instance.asked:
         pass
+    elif status == "errored" and b"VersionUnsupportedError" in error and world.deployed:
+        pass  # code of the version before got hold of it
     else:
         yield f"{instance.id} is {status}, which nobody asked for: {error!r} {note!r}"
     if instance.terminated and status != "terminated" and "restart" not in instance.asked:
@@ -160,6 +164,25 @@ def _starts(database: SimulatedDatabase, instance: str, node: str, called: int) 
     )
     if called > starts:
         yield f"node {node} of {instance} was called {called} times, and started {starts} times"
+
+
+def _sagas(world: World) -> Iterator[str]:
+    """What is undone is undone from the end on; if the run came to its end by itself, all of it."""
+    undone: dict[Effect, list[int]] = {}
+    for saga, step in dict.fromkeys(world.outside.undone):
+        undone.setdefault(saga, []).append(step)
+    for (name, number, key), steps in undone.items():
+        [(status,)] = world.database.rows(
+            "SELECT status FROM holdfast_run WHERE instance_id = ? AND number = ?", name, number
+        )
+        if steps != sorted(steps, reverse=True) or (status == "complete" and steps[-1] != 0):
+            yield f"saga {key} of {name} (run {number}) is {status}, and undid {steps}"
+    for instance in world.workload.instances.values():
+        if instance.workflow == WORKFLOW and not instance.asked and instance.results:
+            for number, program in enumerate(instance.params):
+                for _, key, n, fails in (part for part in sure(program) if part[0] == "saga"):
+                    if fails and len(undone.get((instance.id, number, key), ())) != n:
+                        yield f"saga {key} of {instance.id} (run {number}) failed, and was not undone"
 
 
 def _gossip(database: SimulatedDatabase) -> Iterator[str]:

@@ -287,7 +287,9 @@ class _Running:
         return [await self.run(program) for program in programs]
 
     async def _par(self, programs: list[Program]) -> list[Any]:
-        return await asyncio.gather(*map(self.run, programs))
+        async with asyncio.TaskGroup() as group:  # when it is cancelled, it waits for all to be undone
+            tasks = [group.create_task(self.run(program)) for program in programs]
+        return [task.result() for task in tasks]
 
     async def _race(self, programs: list[Program]) -> list[Any]:
         tasks = [asyncio.ensure_future(self.run(program)) for program in programs]

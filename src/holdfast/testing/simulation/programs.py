@@ -149,6 +149,16 @@ def parts(program: Program) -> Iterator[Program]:
             yield from parts(inner)
 
 
+def sure(program: Program) -> Iterator[Program]:
+    """What is surely done by whoever ends such a program, all of it and by itself."""
+    match program:
+        case ["seq" | "par", inner]:
+            for one in inner:
+                yield from sure(one)
+        case _:
+            yield program
+
+
 def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:  # noqa: PLR0912  (a case for each kind)
     """Whether a program may have this result. ``sent``: the types of the events that somebody sent."""
     match program:
