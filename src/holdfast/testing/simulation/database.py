@@ -98,6 +98,12 @@ class SimulatedDatabase:
                 f"BEGIN SELECT broken('{promise}', {run}, {detail}); END"
             )
 
+    def close(self) -> None:
+        """Or the connection keeps what it calls, and that keeps the connection."""
+        writer = self._store._writer
+        if writer is not None:
+            writer.connection.close(force=True)
+
     def rows(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
         """A look at the rows as they are."""
         return list(self._connection.execute(sql, args))
