@@ -1,0 +1,95 @@
+"""Many seeds of the engine's own simulation, or one of them again, told to whoever runs it by a command."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from holdfast.ports import SystemClock
+from holdfast.testing.simulation.planted import planted
+from holdfast.testing.simulation.run import Report, run_seed
+from holdfast.testing.simulation.shrink import shrunk
+
+DEFAULT_SEEDS = 100
+_CHECKED_TWICE = 25
+"""One of so many seeds is run again, to see that it does the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What was asked for. ``program``: how the command is called, for the line that shows a failure again."""
+
+    program: str
+    seeds: int = DEFAULT_SEEDS
+    first: int = 1
+    seed: int | None = None
+    only: Sequence[str] | None = None
+    without: Sequence[str] = ()
+    story: bool = False
+    bug: str | None = None
+    counts: bool = False
+
+
+def run(asked: Asked) -> int:
+    """The exit code: 1 if a promise was broken."""
+    with ExitStack() as bugs:
+        if asked.bug is not None:
+            bugs.enter_context(planted(asked.bug))
+        return _many(asked) if asked.seed is None else _again(asked, asked.seed)
+
+
+def names(text: str) -> list[str]:
+    """Of a list with commas."""
+    return [name for name in text.split(",") if name]
+
+
+def _many(asked: Asked) -> int:
+    clock, counts = SystemClock(), Counter[tuple[str, str]]()
+    began = clock.monotonic()
+    for seed in range(asked.first, asked.first + asked.seeds):
+        report = run_seed(seed)
+        counts.update(report.counts)
+        if not report.failures and seed % _CHECKED_TWICE == 0 and run_seed(seed).digest != report.digest:
+            report.failures.append("the same seed did something else the second time")
+        if report.failures:
+            _say(f"seed {seed} fails, the first of {seed - asked.first + 1}")
+            _tell(report, asked)
+            return 1
+    minutes = (clock.monotonic() - began) / 60
+    _say(f"{asked.seeds} seeds, no promise broken, {asked.seeds / minutes:.0f} a minute")
+    _say(f"{len({kind for kind, _ in counts})} kinds of faults, {len(counts)} pairs of fault and operation")
+    if asked.counts:
+        for (kind, operation), times in sorted(counts.items()):
+            _say(f"  {kind:<18} {operation:<14} {times:>8}")
+    return 0
+
+
+def _again(asked: Asked, seed: int) -> int:
+    report = run_seed(seed, only=asked.only, without=asked.without)
+    if not report.failures:
+        if asked.story:
+            _say(*map(str, report.story))
+        _say(f"seed {seed}: no promise broken in {report.seconds:.1f} s of virtual time, trace {report.digest}")
+        return 0
+    _tell(report, asked)
+    return 1
+
+
+def _tell(report: Report, asked: Asked) -> None:
+    told = shrunk(report) if asked.story else report
+    if asked.story:
+        _say(f"The story, with {len(told.faults)} of {len(report.faults)} faults:")
+        _say(*(f"  {entry}" for entry in told.story))
+        left_out = [name for name in report.instances if name not in told.instances]
+        _say(f"What went wrong: --only {','.join(told.faults)!r} --without {','.join(left_out)!r}")
+    _say(*(f"BROKEN: {failure}" for failure in told.failures))
+    bug = f" --bug {asked.bug}" if asked.bug else ""
+    _say(f"Again: {asked.program} --seed {report.seed} --story{bug}")
+
+
+def _say(*lines: str) -> None:
+    sys.stdout.writelines(f"{line}\n" for line in lines)
+    sys.stdout.flush()
