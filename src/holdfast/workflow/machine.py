@@ -131,6 +131,7 @@ class Machine:
         self._tries = Tries(self._past, self._agenda, self._news.facts, run.seed)
         self._main: asyncio.Task[Any] | None = None
         self._ended = False
+        self._closed = False
         self._fatal: BaseException | None = None
         self._cancelled_for: str | None = None
         """The reason, once it was asked to cancel."""
@@ -175,16 +176,19 @@ class Machine:
         self._holding = True
 
     def close(self) -> None:
-        if self._main is not None:
-            self._ended = True
-            self.loop.close_coroutines()
-            for coro in self._unstarted.values():
-                coro.close()
-            # Nothing but the garbage collector would find its way through these circles.
-            self._main = None
-            self.loop.host = Nobody()
-            self._post.dissolve()
-            del self._post
+        if self._closed:
+            return
+        self._ended = self._closed = True
+        self.loop.close_coroutines()
+        for coro in self._unstarted.values():
+            coro.close()
+        # Nothing but the garbage collector would find its way through these circles.
+        self._main = None
+        self.loop.host = Nobody()
+        self._asked.clear()
+        self._agenda.dissolve()
+        self._post.dissolve()
+        del self._post
 
     # --- asked by workflow code
 
@@ -224,6 +228,8 @@ class Machine:
         except asyncio.CancelledError:
             self._cancelled(asked)
             raise
+        finally:
+            del asked, future  # an error's traceback leads here, and must not lead back to the error
 
     async def sleep(self, key: str, due: Callable[[], int]) -> None:
         if self._ask(key, StepType.SLEEP) is None:
@@ -627,7 +633,8 @@ class Machine:
         try:
             asked.future.set_result(self._outcome_of(fact, asked.spec))
         except BaseException as error:
-            asked.future.set_exception(error)
+            # Without its traceback, which leads to this very future: a circle.
+            asked.future.set_exception(error.with_traceback(None))
 
     def _run(self) -> None:
         try:
