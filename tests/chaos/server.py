@@ -140,16 +140,13 @@ class Server:
 
     # --- databases
 
-    def url(
-        self, database: str, *, sockets: Path | None = None, user: str = "postgres", application: str | None = None
-    ) -> str:
-        """``application``: the name by which the server knows whose connections they are."""
-        named = "" if application is None else f"&application_name={application}"
-        return f"postgresql://{user}@/{database}?host={sockets or self.sockets}&port={PORT}{named}"
+    def url(self, database: str, *, sockets: Path | None = None, user: str = "postgres") -> str:
+        return f"postgresql://{user}@/{database}?host={sockets or self.sockets}&port={PORT}"
 
-    async def connect(self, database: str = "postgres", application: str | None = None) -> asyncpg.Connection[Any]:
+    async def connect(self, database: str = "postgres", application: str = "tests") -> asyncpg.Connection[Any]:
         """A connection around everything that is tested."""
-        return await asyncpg.connect(self.url(database, application=application), timeout=20, command_timeout=60)
+        named = {"application_name": application}
+        return await asyncpg.connect(self.url(database), timeout=20, command_timeout=60, server_settings=named)
 
     async def new_database(self) -> str:
         self._databases += 1

@@ -47,7 +47,7 @@ CREATE TRIGGER epoch_only_rises BEFORE UPDATE ON holdfast.holdfast_task
 class Witness:
     """The facts about one database."""
 
-    def __init__(self, server: Server, database: str, *, application: str = "witness") -> None:
+    def __init__(self, server: Server, database: str, *, application: str = "tests") -> None:
         self._server = server
         self._database = database
         self._application = application
