@@ -127,7 +127,7 @@ def rate(amounts: Points, counts: Points, seconds: float) -> list[tuple[float, f
     """How much for each, over the last so many seconds at every moment; both have the same times."""
     found, begin = [], 0
     for i, (at, amount) in enumerate(amounts):
-        while at - amounts[begin + 1][0] >= seconds if begin + 1 < i else False:
+        while begin + 1 < i and at - amounts[begin + 1][0] >= seconds:
             begin += 1
         done = counts[i][1] - counts[begin][1]
         if at - amounts[begin][0] >= seconds and done > 0:

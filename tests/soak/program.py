@@ -32,8 +32,9 @@ def feed(*, url: str, counts: str, acknowledged: str, rate: float, seed: int) ->
 
 async def _work(url: str, counts: Path, plants: tuple[str, ...], worker: dict[str, Any]) -> None:
     stop = _told_to_stop()
-    kept: list[Any] = []
-    app = make_app(url, (lambda value: kept.append([value])) if "memory" in plants else lambda _value: None, **worker)
+    kept: list[str] = []
+    keep = (lambda value: kept.append(value * 50)) if "memory" in plants else (lambda _value: None)  # 4 MB a minute
+    app = make_app(url, keep, **worker)
     settle()  # as `holdfast worker` does
     async with app, _counting(counts), _losing_connections(url if "connections" in plants else None):
         await stop.wait()

@@ -97,7 +97,7 @@ class Soak:
                 error.add_note(self._story())
                 raise
         self._say(f"injected {sum(self.injected.values())}: {self.injected}")
-        self._say(f"all {runs} runs came out right and are deleted; {len(self.series())} values were followed")
+        self._say(f"all {runs} runs came out right; {len(self.series())} values were followed")
         return self._judge()
 
     def series(self) -> list[Series]:
