@@ -164,6 +164,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             raise
         except BaseException as error:
             self.call_exception_handler({"message": f"error in callback {handle!r}", "exception": error})
+        finally:
+            handle = None  # a traceback leads here, and must not lead back to the task and its error
         return budget
 
     def fire(self, timer: WorkflowTimer) -> None:

@@ -517,14 +517,17 @@ class Machine:
             return  # cancelled meanwhile: a late result is discarded
         if outcome.logs or outcome.transactional:
             self._news.outcomes.append(outcome)
+        fact: Fact | None
         if outcome.failure is None:
             fact = asked.fact(
                 FactState.RESULT, 0, outcome.at, outcome.started_at,
                 seq=self._position + 1, value=outcome.value, attempts=outcome.attempt,
             )  # fmt: skip
+        else:
+            fact = self._tries.failed(asked, outcome, outcome.failure, self._position + 1)
+        del asked  # as in _deliver
+        if fact is not None:
             self._observe(fact, outcome.live)
-        elif final := self._tries.failed(asked, outcome, outcome.failure, self._position + 1):
-            self._observe(final, None)
 
     def _count_losses(self, now_ms: int) -> None:
         """Attempts that were under way when the last worker was lost count as attempts."""
@@ -608,6 +611,7 @@ class Machine:
             return  # not asked for yet: it waits until it is
         asked.closed = True
         self._resolve(asked, fact, live)
+        del asked  # the traceback of an error leads here, and must not lead back to the error
         self._run()
 
     def _reach(self, fact: Fact) -> None:
