@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-all bench scale growth crash chaos fuzz simulate planted clean
+.PHONY: help demo test check format test-all bench scale growth crash chaos soak fuzz simulate planted clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -70,6 +70,10 @@ crash: $(READY) ## Kill real processes for a long time and look for lost work
 
 chaos: $(READY) ## Break workers, connections and PostgreSQL at random for minutes, and look for lost work
 	$(BIN)/python -m tests.chaos
+
+MINUTES ?= 10
+soak: $(READY) ## Run a mixed load with faults for MINUTES=10, and see that memory, connections, tables and WAL stay flat
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 fuzz: $(READY) ## Send 20,000 generated requests to the HTTP API
 	$(BIN)/python tests/http/http_fuzz.py 20000

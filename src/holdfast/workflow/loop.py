@@ -164,6 +164,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             raise
         except BaseException as error:
             self.call_exception_handler({"message": f"error in callback {handle!r}", "exception": error})
+        finally:
+            handle = None  # a traceback leads here, and must not lead back to the task and its error
         return budget
 
     def fire(self, timer: WorkflowTimer) -> None:
@@ -193,7 +195,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                     _close_quietly(task.get_coro())
         finally:
             _leave(outer)
-        self._tasks.clear()  # or the two would keep each other until the next garbage collection
+        # Or these would keep each other until the next garbage collection.
+        for task in self._tasks.values():
+            _wake_nobody(task)
+            _wake_nobody(task._fut_waiter)  # type: ignore[attr-defined]
+        self._tasks.clear()
 
     def _enter(self) -> _Outer:
         """Be the running loop, also for async generators: their hooks would otherwise be those of the outer loop."""
@@ -331,6 +337,13 @@ def _close_quietly(coro: Any) -> None:
             coro.throw(RunDropped())
         if coro.cr_frame is None:
             return
+
+
+def _wake_nobody(future: Any) -> None:
+    """What waits for it is gone."""
+    if future is not None:
+        for callback, _ in future._callbacks or ():
+            future.remove_done_callback(callback)
 
 
 _KEPT = {"get_exception_handler", "get_task_factory"}
