@@ -80,7 +80,7 @@ fuzz: $(READY) ## Send 20,000 generated requests to the HTTP API
 
 SEEDS ?= 1000
 simulate: $(READY) ## Run SEEDS=1000 seeds of the simulation and look for broken promises
-	$(BIN)/python -m holdfast.testing.simulation --seeds $(SEEDS) --story --counts
+	$(BIN)/python -m holdfast.testing.simulation --seeds $(SEEDS) --processes 2 --story --counts
 
 planted: $(READY) ## Plant bugs, and see that the simulation finds each of them
 	$(BIN)/python -m pytest tests/simulation/test_planted.py -k every_planted --long -n 2 -rP

@@ -252,6 +252,9 @@ def simulate(
         str | None,
         typer.Option("--without", metavar="IDS", help="Of the engine, with --seed: without these instances."),
     ] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, help="Of the engine: run seeds in N processes at once.")
+    ] = 1,
     app_dir: Annotated[
         Path, typer.Option("--app-dir", metavar="PATH", help="Look for the module here first.", show_default=True)
     ] = Path(),
@@ -279,7 +282,7 @@ def simulate(
 
     options = SimulateOptions(
         target, workflow, app_dir, params, tuple(event or ()), world, tuple(allow or ()),
-        seeds, first, seed, story, counts, bug, only, without,
+        seeds, first, seed, story, counts, bug, only, without, processes,
     )  # fmt: skip
     raise typer.Exit(run(options))
 

@@ -44,12 +44,13 @@ class SimulateOptions:
     bug: str | None
     only: str | None
     without: str | None
+    processes: int
 
     def __post_init__(self) -> None:
         of_users = {"--params": self.params, "--event": self.events, "--world": self.world, "--allow": self.allow}
         of_engine = {
             "--bug": self.bug, "--only": self.only, "--without": self.without, "--story": self.story,
-            "--counts": self.counts,
+            "--counts": self.counts, "--processes": self.processes > 1,
         }  # fmt: skip
         if self.target is not None and self.workflow is None:
             raise WrongUsageError(f"name a workflow of {self.target}: holdfast simulate {self.target} WORKFLOW")
@@ -98,6 +99,7 @@ def _engine(options: SimulateOptions) -> int:
             options.story,
             options.bug,
             options.counts,
+            options.processes,
         )
     )
 

@@ -18,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run(
         Asked(
             _PROGRAM, given.seeds, given.first, given.seed, only, names(given.without),
-            story=given.story, bug=given.bug, counts=given.counts,
+            story=given.story, bug=given.bug, counts=given.counts, processes=given.processes,
         )
     )  # fmt: skip
 
@@ -35,6 +35,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--story", action="store_true", help="tell what happened, made as small as possible")
     parser.add_argument("--bug", choices=sorted(BUGS), help="with a planted bug: is it found?")
     parser.add_argument("--counts", action="store_true", help="how often each fault met each operation")
+    parser.add_argument("--processes", type=int, default=1, help="run seeds in so many processes at once")
     return parser
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
+from multiprocessing import get_context
+from typing import NamedTuple
 
 from holdfast.ports import SystemClock
 from holdfast.testing.simulation.planted import planted
@@ -14,6 +18,7 @@ from holdfast.testing.simulation.run import Report, run_seed
 from holdfast.testing.simulation.shrink import shrunk
 
 DEFAULT_SEEDS = 100
+_AT_ONCE = 10
 _CHECKED_TWICE = 25
 """One of so many seeds is run again, to see that it does the same."""
 
@@ -31,6 +36,7 @@ class Asked:
     story: bool = False
     bug: str | None = None
     counts: bool = False
+    processes: int = 1
 
 
 def run(asked: Asked) -> int:
@@ -49,22 +55,61 @@ def names(text: str) -> list[str]:
 def _many(asked: Asked) -> int:
     clock, counts = SystemClock(), Counter[tuple[str, str]]()
     began = clock.monotonic()
-    for seed in range(asked.first, asked.first + asked.seeds):
-        report = run_seed(seed)
-        counts.update(report.counts)
-        if not report.failures and seed % _CHECKED_TWICE == 0 and run_seed(seed).digest != report.digest:
-            report.failures.append("the same seed did something else the second time")
-        if report.failures:
-            _say(f"seed {seed} fails, the first of {seed - asked.first + 1}")
+    seeds = range(asked.first, asked.first + asked.seeds)
+    for looked in _looks(asked, seeds):
+        counts.update(looked.counts)
+        if looked.failed:
+            _say(f"seed {looked.seed} fails, the first of {looked.seed - asked.first + 1}")
+            report = run_seed(looked.seed)
+            if not report.failures:
+                report.failures.append("the same seed did something else the second time")
             _tell(report, asked)
             return 1
     minutes = (clock.monotonic() - began) / 60
-    _say(f"{asked.seeds} seeds, no promise broken, {asked.seeds / minutes:.0f} a minute")
+    by = "" if asked.processes == 1 else f" in {asked.processes} processes"
+    _say(f"{asked.seeds} seeds, no promise broken, {asked.seeds / minutes:.0f} a minute{by}")
     _say(f"{len({kind for kind, _ in counts})} kinds of faults, {len(counts)} pairs of fault and operation")
     if asked.counts:
         for (kind, operation), times in sorted(counts.items()):
             _say(f"  {kind:<18} {operation:<14} {times:>8}")
     return 0
+
+
+class _Looked(NamedTuple):
+    """What has to be known of a seed that was run in any process."""
+
+    seed: int
+    failed: bool
+    counts: Counter[tuple[str, str]]
+
+
+def _looks(asked: Asked, seeds: range) -> Iterator[_Looked]:
+    """In the order of the seeds."""
+    if asked.processes == 1:
+        yield from map(_look, seeds)
+        return
+    started = partial(_plant_for_good, asked.bug)
+    with ProcessPoolExecutor(asked.processes, get_context("spawn"), started) as pool:
+        try:
+            yield from pool.map(_look, seeds, chunksize=_AT_ONCE)
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def _look(seed: int) -> _Looked:
+    report = run_seed(seed)
+    again = not report.failures and seed % _CHECKED_TWICE == 0
+    failed = bool(report.failures) or (again and run_seed(seed).digest != report.digest)
+    return _Looked(seed, failed, report.counts)
+
+
+_for_good = ExitStack()
+
+
+def _plant_for_good(bug: str | None) -> None:
+    """In a process that does nothing else."""
+    if bug is not None:
+        _for_good.enter_context(planted(bug))
 
 
 def _again(asked: Asked, seed: int) -> int:
