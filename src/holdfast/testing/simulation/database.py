@@ -170,6 +170,8 @@ class SimulatedDatabase:
         def end_turn(over: Committed) -> None:
             if live._over is None:
                 self._turn.release()
+                if "said nothing" in over.message:  # no fault takes that long
+                    self._broken_by(who, "a step's transaction stayed open because who has to end it waited for it")
             end(over)
 
         live._end = end_turn  # type: ignore[method-assign]

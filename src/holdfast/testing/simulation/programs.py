@@ -70,6 +70,7 @@ class Writer:
             lambda: ["child", self._key("c"), self._seq(depth - 1)],
             lambda: ["abandon", self._key("a"), self._seq(0)],
             lambda: ["par", [self._event(), self._long_step()]],
+            lambda: ["par", [self._live(), self._step(), self._step()]],
         ]
         return self._draw.choice([*leaves, *nested, *nested] if depth > 0 else leaves)()
 
