@@ -13,12 +13,15 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from holdfast.ports import SystemClock
+from holdfast.testing.simulation.faults import OF_A_CALL
 from holdfast.testing.simulation.planted import planted
 from holdfast.testing.simulation.run import Report, run_seed
 from holdfast.testing.simulation.shrink import shrunk
 
 DEFAULT_SEEDS = 100
 _AT_ONCE = 10
+_ENOUGH = 10_000
+"""Seeds in which every fault of a call must have met every operation."""
 _CHECKED_TWICE = 25
 """One of so many seeds is run again, to see that it does the same."""
 
@@ -69,10 +72,19 @@ def _many(asked: Asked) -> int:
     by = "" if asked.processes == 1 else f" in {asked.processes} processes"
     _say(f"{asked.seeds} seeds, no promise broken, {asked.seeds / minutes:.0f} a minute{by}")
     _say(f"{len({kind for kind, _ in counts})} kinds of faults, {len(counts)} pairs of fault and operation")
+    never = _never_met(counts)
+    if never:
+        _say(f"never met: {', '.join(f'{kind} {operation}' for kind, operation in never)}")
     if asked.counts:
         for (kind, operation), times in sorted(counts.items()):
             _say(f"  {kind:<18} {operation:<14} {times:>8}")
-    return 0
+    return 1 if never and asked.seeds >= _ENOUGH else 0
+
+
+def _never_met(counts: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Faults of calls that did not happen to an operation: of these pairs the seeds prove nothing."""
+    operations = sorted({operation for kind, operation in counts if kind in OF_A_CALL})
+    return [(kind, operation) for kind in OF_A_CALL for operation in operations if not counts[kind, operation]]
 
 
 class _Looked(NamedTuple):

@@ -155,4 +155,6 @@ def _rate(kind: Kind, strength: float) -> float:
         return 0.005 + 0.06 * strength
     if kind in OF_THE_WORLD:
         return 1 + 2 * strength
+    if kind in (Kind.PAUSE_RUN, Kind.RESTART_RUN):
+        return 0.4 + 0.8 * strength
     return 0.05 + 0.4 * strength

@@ -181,7 +181,13 @@ class NodeStore:
             line.hang_up()  # it is over, whatever came of it
 
     async def _within(self, operation: str, statement: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        return await self._send(operation, lambda _: asyncio.shield(self._database.within(statement())))
+        async def ask(kind: Kind | None) -> Any:
+            answer = await asyncio.shield(self._database.within(statement()))
+            if kind is Kind.CRASH_AFTER:
+                await self._crash(f"after its {operation} was done")
+            return answer
+
+        return await self._send(operation, ask)
 
     async def _call(self, operation: str, *args: Any, **options: Any) -> Any:
         return await self._send(operation, lambda kind: self._ask(operation, args, options, kind), args)

@@ -88,6 +88,15 @@ def _statements_first(right: Any) -> Any:
     return apply
 
 
+def _outbox_first(right: Any) -> Any:
+    def apply(tx: Any, commits: dict[int, Commit]) -> Any:
+        for run, one in commits.items():
+            tx.connection.executemany(commit._PUT_OUT, outbox.outbox_rows(run, one.observed.outbox, tx.now))
+        return right(tx, {run: replace(one, observed=replace(one.observed, outbox=())) for run, one in commits.items()})
+
+    return apply
+
+
 def _calls_first(right: Any) -> Any:
     async def run(turn: Any, rest: Any) -> Any:
         turn._start_calls(rest)
@@ -225,6 +234,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "unit_without_fence": [_Patch(advance, "_holds", _any_unit)],
     "starts_not_written": [_Patch(advance, "write_starts", _nothing), _Patch(claim, "write_starts", _nothing)],
     "outbox_not_written": [_Patch(commit, "outbox_rows", _no_rows)],
+    "outbox_before_fence": [_Patch(commit, "_apply_together", _outbox_first)],
     "failed_delivery_forgotten": [_Patch(outbox, "_settle", _as_delivered)],
     "deadline_before_mail": [_Patch(Turn, "_look_for_mail", _no_second_look)],
     "paused_stays_due": [_Patch(control, "_PAUSE", _still_due)],
