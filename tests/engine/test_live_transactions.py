@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from holdfast import (
     Transaction,
     WorkerConfig,
 )
-from holdfast.store.protocol import Commit, Committed
+from holdfast.store.protocol import Commit, Committed, Verdict
+from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.live import Live
 from holdfast.testing import Harness
 
@@ -450,3 +452,40 @@ async def test_what_the_code_does_to_others_beside_it_is_heard_of(shop: Holdfast
         assert await (await shop.start(order)).result(timeout=10) == [1, "told"]
         assert await listening.result(timeout=10) == "sold"
     assert left(file) == 2
+
+
+async def test_who_was_cut_off_looks_whether_the_run_is_still_his_before_he_calls_anything(
+    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, lost, committing = list[str](), asyncio.Event(), SqliteStore.commit
+
+    async def cut_off(live: Live, _one: Commit) -> Committed:
+        await live.rollback()
+        connection = apsw.Connection(str(file))
+        connection.execute("UPDATE holdfast_task SET owner = 'another', epoch = epoch + 1")
+        connection.close()
+        raise StoreUnavailableError("the line broke")
+
+    async def commit(store: SqliteStore, commits: Sequence[Commit]) -> list[Committed]:
+        done = await committing(store, commits)
+        if done[0].verdict is Verdict.LOST:
+            lost.set()
+        return done
+
+    monkeypatch.setattr(Live, "commit", cut_off)
+    monkeypatch.setattr(SqliteStore, "commit", commit)
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        calls.append("sell")
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.workflow
+    async def order(_ctx: Context) -> int:
+        return await sell()
+
+    async with shop:
+        await shop.start(order)
+        await asyncio.wait_for(lost.wait(), 10)
+    assert calls == ["sell"]
+    assert left(file) == 3

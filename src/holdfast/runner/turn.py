@@ -158,6 +158,8 @@ class Turn:
         self._gone = False
         self._cut_off = 0
         """How many transactions of steps in a row ended nobody knows how."""
+        self._unsure = False
+        """What is known was read since the last commit, and may have been written by another holder."""
         self._loaded = machine is not None
 
     # --- the life of a run
@@ -282,6 +284,8 @@ class Turn:
 
     def _can_wait(self, rest: Rest) -> bool:
         """Nothing to write, or (persist="task") nothing that has to be written yet."""
+        if self._unsure:
+            return False
         if rest.empty:
             # What was put off is written before anything that follows from it: a retry before its failure is not one.
             return self._buffers or not self._buffer
@@ -336,6 +340,7 @@ class Turn:
         except StoreError as error:
             # Nobody knows whether it is written. The store does: go on from what is there.
             self._cut_off += 1
+            self._unsure = True
             pause = backoff(self._cut_off, self._tools.random)
             run = self.claim.run.instance_id
             _log.warning("the transaction of a step of %s was cut off, going on in %.1f s: %s", run, pause, error)
@@ -381,6 +386,7 @@ class Turn:
                 raise TurnOver
 
     def _applied(self, committed: Committed) -> None:
+        self._unsure = False
         if committed.started or committed.sent or committed.acted or committed.touched is not None:
             self._tools.tell(committed)
         match self._planned:

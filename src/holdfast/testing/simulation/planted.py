@@ -206,6 +206,18 @@ def _behind_the_guest(_right: Any) -> Any:
     return lambda database, work, argument, *, short: database.submit(work, argument, anywhere=short, alone=short)
 
 
+def _sure(right: Any) -> Any:
+    def can_wait(turn: Any, rest: Any) -> Any:
+        turn._unsure = False
+        return right(turn, rest)
+
+    return can_wait
+
+
+def _all_forgotten(right: dict[str, str]) -> dict[str, str]:
+    return {name: sql.replace("losses = lost", "losses = 0") for name, sql in right.items()}
+
+
 def _lines_of_one(right: dict[str, str]) -> dict[str, str]:
     return {
         name: sql.replace("iif(?7, coalesce(line, id), NULL)", "iif(?7, NULL, NULL)") for name, sql in right.items()
@@ -245,6 +257,8 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "cut_off_with_the_others": [_Patch(Turn, "_write_transaction", _with_the_others)],
     "acts_unheard_of": [_Patch(Turn, "_has_kept_acts", lambda _right: False)],
     "undoing_cancelled": [_Patch(Saga, "_undo_all", _until_cancelled)],
+    "calls_before_a_fence": [_Patch(Turn, "_can_wait", _sure)],
+    "loss_forgotten_by_resume": [_Patch(control, "_SQL", _all_forgotten)],
     "ids_of_one_run": [_Patch(successors, "_SQL", _lines_of_one)],
     "reads_behind_a_transaction": [_Patch(Database, "look", _behind_the_guest)],
 }
