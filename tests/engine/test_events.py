@@ -18,11 +18,14 @@ from holdfast import (
     InvalidOptionError,
     RunFailedError,
     WaitForEventTimeoutError,
+    WorkerConfig,
 )
+from holdfast.store.protocol import Snapshot
+from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Harness
 
 from .conftest import MakeApp
-from .driving import finish
+from .driving import finish, until_status
 
 
 @dataclass
@@ -317,8 +320,6 @@ async def test_the_same_wait_again_returns_the_same_event(app: Holdfast, h: Harn
 async def test_an_event_wakes_a_waiting_run_of_a_real_app_without_polling(make_app: MakeApp) -> None:
     from holdfast import WorkerConfig
 
-    from .driving import until_status
-
     app = make_app(worker=WorkerConfig(poll="60 seconds"))
 
     @app.workflow
@@ -330,3 +331,35 @@ async def test_an_event_wakes_a_waiting_run_of_a_real_app_without_polling(make_a
         await until_status(run, "waiting")
         await run.send_event("go", "now")
         assert await run.result(timeout=5) == "now"
+
+
+@pytest.mark.above_the_store
+async def test_an_event_that_came_in_time_counts_also_when_its_run_was_being_loaded(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app, loading = make_app(worker=WorkerConfig(cache=0)), SqliteStore.load
+
+    @app.workflow
+    async def order(ctx: Context) -> list[Any]:
+        async def wait(name: str, timeout: float) -> Any:
+            try:
+                return (await ctx.wait_for_event(name, type=name, timeout=timeout)).payload
+            except WaitForEventTimeoutError:
+                return "late"
+
+        return [*await asyncio.gather(wait("first", 60), wait("second", 1))]
+
+    async with app:
+        run = await app.start(order)
+        await until_status(run, "waiting")
+
+        async def slowly(store: SqliteStore, number: int) -> Snapshot:
+            monkeypatch.setattr(SqliteStore, "load", loading)
+            await run.send_event("second", "in time")
+            await asyncio.sleep(1.2)
+            return await loading(store, number)
+
+        monkeypatch.setattr(SqliteStore, "load", slowly)
+        await run.send_event("first", "there")
+
+        assert await run.result(timeout=10) == ["there", "in time"]

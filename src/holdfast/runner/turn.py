@@ -139,6 +139,8 @@ class Turn:
         self._outcomes: deque[Outcome] = deque()
         self._mail: Sequence[Mail] = claim.mailbag.mail
         self._mail_waiting = False
+        self._mail_until: int | None = claim.at
+        """Mail that was read just now is known until then: a deadline after that is not missed yet. None: until now."""
         self._letterbox = Letterbox(claim.mailbag)
         self._acted: Sequence[Answer] = ()
         self._lost = claim.lost
@@ -223,7 +225,9 @@ class Turn:
         acted, self._acted = self._acted, ()
         self._took_losses, self._lost = self._lost, False
         began = self._now()
-        rest = machine.advance(began, self._next_outcomes(), mail, acted=acted, lost=self._took_losses)
+        until, self._mail_until = self._mail_until, None
+        time = began if until is None else min(began, until)
+        rest = machine.advance(time, self._next_outcomes(), mail, acted=acted, lost=self._took_losses)
         self._check_time(rest, self._now() - began)
         if rest.started_at is not None:
             self._started_at = rest.started_at
@@ -555,6 +559,7 @@ class Turn:
 
     async def _look_for_mail(self, topics: frozenset[str]) -> None:
         self._mail_waiting = False
+        self._mail_until = self._now()
         store, run = self._tools.store, self.task.run
         self._mail = await self._letterbox.look(
             topics, lambda wanted, after: self._patiently(lambda: store.undelivered(run, wanted, after))

@@ -12,7 +12,7 @@ from holdfast.store.protocol import Claim, Claimant, ClaimRequest, ClaimResult, 
 
 _BUCKETS = [0, 1, 2]
 _WITHOUT_SUSPECTS = [0, 1]
-_OVERDUE, _UNIT, _EPOCH, _KIND, _LOST, _BAG, _RECORD = 2, 3, 4, 5, 6, slice(7, 14), 14
+_NOW, _OVERDUE, _UNIT, _EPOCH, _KIND, _LOST, _BAG, _RECORD = 0, 2, 3, 4, 5, 6, slice(7, 14), 14
 
 
 @dataclass(slots=True)
@@ -44,10 +44,10 @@ async def claim(tx: Tx, claiming: Claiming) -> ClaimResult:
 def _claim(row: Row, owner: str) -> Claim:
     fields = row[_RECORD:]
     task = TaskRef(fields[0], row[_UNIT], owner, row[_EPOCH])
-    return Claim(task, TaskKind(row[_KIND]), row[_LOST], record(fields), mailbag(row[_BAG]))
+    return Claim(task, TaskKind(row[_KIND]), row[_LOST], record(fields), mailbag(row[_BAG]), row[_NOW])
 
 
 def claim_of_awoken(fields: Row, by: Claimant, epoch: int, kind: int, lost: bool, now: int, bag: Row) -> Claim:
     """Of a run that an event woke; ``fields``: its row as it was when the event came."""
     task = TaskRef(fields[0], 0, by.owner, epoch)
-    return Claim(task, TaskKind(kind), lost, record(taken(fields, by.owner, now)), mailbag(bag))
+    return Claim(task, TaskKind(kind), lost, record(taken(fields, by.owner, now)), mailbag(bag), now)

@@ -72,6 +72,8 @@ class Claim:
     """The one who held it before did not give it back."""
     run: RunRecord
     mailbag: Mailbag
+    at: int | None = None
+    """The store's time of the claim: the mailbag has what came until then. None: there was no claim, it began so."""
 
 
 @dataclass(slots=True)

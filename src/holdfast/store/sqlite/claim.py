@@ -171,6 +171,7 @@ def _claims(tx: Tx, due: list[_Due], owner: str, bags: Mapping[int, Mailbag]) ->
             task.lost == 1,
             records[task.run],
             bags.get(task.run, EMPTY) if task.unit == 0 else EMPTY,
+            tx.now,
         )
         for task in due
     ]

@@ -218,6 +218,14 @@ def _all_forgotten(right: dict[str, str]) -> dict[str, str]:
     return {name: sql.replace("losses = lost", "losses = 0") for name, sql in right.items()}
 
 
+def _until_now(right: Any) -> Any:
+    def advance(turn: Any) -> Any:
+        turn._mail_until = None
+        return right(turn)
+
+    return advance
+
+
 def _lines_of_one(right: dict[str, str]) -> dict[str, str]:
     return {
         name: sql.replace("iif(?7, coalesce(line, id), NULL)", "iif(?7, NULL, NULL)") for name, sql in right.items()
@@ -259,6 +267,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "undoing_cancelled": [_Patch(Saga, "_undo_all", _until_cancelled)],
     "calls_before_a_fence": [_Patch(Turn, "_can_wait", _sure)],
     "loss_forgotten_by_resume": [_Patch(control, "_SQL", _all_forgotten)],
+    "deadline_while_mail_was_read": [_Patch(Turn, "_advance", _until_now)],
     "ids_of_one_run": [_Patch(successors, "_SQL", _lines_of_one)],
     "reads_behind_a_transaction": [_Patch(Database, "look", _behind_the_guest)],
 }
