@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from holdfast import Context, Holdfast
+import pytest
+
+from holdfast import Context, Holdfast, WorkerConfig
 
 
-async def test_an_ended_run_leaves_no_circles_behind() -> None:
-    app = Holdfast("sqlite://")
+@pytest.mark.parametrize("cache", [1000, 0])
+async def test_a_run_leaves_no_circles_behind(cache: int) -> None:
+    """Neither at its end, nor when it is put out of memory before that."""
+    app = Holdfast("sqlite://", worker=WorkerConfig(cache=cache))
 
     @app.step
     async def add_one(n: int) -> int:

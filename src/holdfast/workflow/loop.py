@@ -191,6 +191,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close_quietly(task.get_coro())
+                    _stop_waiting(task)
         finally:
             _leave(outer)
         self._tasks.clear()  # or the two would keep each other until the next garbage collection
@@ -318,6 +319,14 @@ class RunDropped(BaseException):
 
     The run itself goes on, replayed.
     """
+
+
+def _stop_waiting(task: asyncio.Task[Any]) -> None:
+    """A task and what it waits for know each other: a circle, which only the garbage collector would undo."""
+    waited_for: Any = getattr(task, "_fut_waiter", None)
+    callbacks: list[tuple[Any, Any]] = list(getattr(waited_for, "_callbacks", None) or ())
+    for callback, _ in callbacks:
+        waited_for.remove_done_callback(callback)
 
 
 def _close_quietly(coro: Any) -> None:
