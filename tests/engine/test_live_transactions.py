@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import apsw
 import pytest
 
-from holdfast import Context, Holdfast, InvalidOptionError, Retry, RunFailedError, StepTx, Transaction, WorkerConfig
+from holdfast import (
+    Context,
+    Holdfast,
+    InvalidOptionError,
+    Retry,
+    RunFailedError,
+    StepTx,
+    StoreUnavailableError,
+    Transaction,
+    WorkerConfig,
+)
+from holdfast.store.protocol import Commit, Committed
+from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Harness
 
 from .driving import finish, until_status
@@ -165,7 +178,7 @@ async def test_what_it_sends_and_starts_goes_with_it(shop: Holdfast, file: Path)
 
 
 async def test_a_pause_keeps_the_step_in_flight(shop: Holdfast, file: Path) -> None:
-    entered, go_on = asyncio.Event(), asyncio.Event()
+    entered, go_on, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @shop.step
     async def sell(tx: Transaction) -> int:
@@ -177,7 +190,7 @@ async def test_a_pause_keeps_the_step_in_flight(shop: Holdfast, file: Path) -> N
     @shop.workflow
     async def order(ctx: Context) -> int:
         first = await sell()
-        await ctx.do("then", lambda: None)
+        await ctx.do("then", asked.wait)
         return first
 
     async with shop:
@@ -186,6 +199,7 @@ async def test_a_pause_keeps_the_step_in_flight(shop: Holdfast, file: Path) -> N
         pausing = asyncio.ensure_future(run.pause())  # waits for the lock that the step holds
         go_on.set()
         await pausing
+        asked.set()
         await until_status(run, "paused", "complete")
         await run.resume()
         assert await run.result(timeout=5) == 1
@@ -247,6 +261,49 @@ async def test_in_the_harness(h: Harness, app: Holdfast) -> None:
 
 
 # --- beside other work of the same run
+
+
+@pytest.mark.parametrize("written", [False, True])
+async def test_a_step_beside_one_whose_commit_is_cut_off_is_not_called_again(
+    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    entered, go_on, calls, cut = asyncio.Event(), asyncio.Event(), list[str](), list[bool]()
+    commit = SqliteStore.commit
+
+    async def cut_off(store: SqliteStore, commits: Sequence[Commit]) -> list[Committed]:
+        open_ones = [one.observed.transaction for one in commits if one.observed.transaction is not None]
+        if not open_ones or cut:
+            return await commit(store, commits)
+        cut.append(True)
+        if written:
+            await commit(store, commits)
+        for transaction in open_ones:
+            await transaction.rollback()
+        raise StoreUnavailableError("the line broke")
+
+    monkeypatch.setattr(SqliteStore, "commit", cut_off)
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        entered.set()
+        await go_on.wait()
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.step
+    async def beside() -> str:
+        await entered.wait()
+        calls.append("beside")
+        go_on.set()
+        return "done"
+
+    @shop.workflow
+    async def order(_ctx: Context) -> list[Any]:
+        return [*await asyncio.gather(sell(), beside())]
+
+    async with shop:
+        assert await (await shop.start(order)).result(timeout=10) == [1, "done"]
+    assert (calls, cut) == (["beside"], [True])
+    assert left(file) == 2
 
 
 async def test_a_step_beside_it_ends_first(shop: Holdfast, file: Path) -> None:

@@ -144,6 +144,8 @@ class Turn:
         """Calls were left out because the turn has to stop: they are for whoever claims the run next."""
         self._planned: Finish | Park | Release | None = None
         self._last_outcomes: list[Outcome] = []
+        self._put_off_outcomes: list[Outcome] = []
+        """Of what is in the buffer because a transaction is open."""
         self._started_at: int | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._alarm: Alarm | None = None
@@ -270,6 +272,7 @@ class Turn:
     def _put_off(self, rest: Rest) -> None:
         """What is known now is written with that transaction or after it, and what follows is started then."""
         self._buffer.append(rest)
+        self._put_off_outcomes.extend(self._last_outcomes)
         self._waiting_calls.extend(rest.calls)
         rest.calls = ()
 
@@ -307,19 +310,23 @@ class Turn:
         return committed
 
     async def _write_sealed(self, commit: Commit, buffered: list[Rest]) -> Committed | None:
+        put_off, self._put_off_outcomes = self._put_off_outcomes, []
         if commit.observed.transaction is None:
             done = await self._tools.committer.commit(commit)
             if commit.observed.outbox:
                 self._tools.posted()
             return done
-        committed = await self._write_transaction(commit)
+        committed = await self._write_transaction(commit, put_off)
         if buffered and committed is not None and committed.verdict is Verdict.REJECTED:
             self._buffer = buffered  # it happened all the same
             await self._write(Commit(self.task, in_flight=1))
         return committed
 
-    async def _write_transaction(self, commit: Commit) -> Committed | None:
-        """Not with the others: they may have to wait for this very transaction to end."""
+    async def _write_transaction(self, commit: Commit, put_off: list[Outcome]) -> Committed | None:
+        """Not with the others: they may have to wait for this very transaction to end.
+
+        ``put_off``: outcomes of other steps that are written along.
+        """
         try:
             [committed] = await self._tools.store.commit([commit])
         except StoreError as error:
@@ -329,6 +336,7 @@ class Turn:
             run = self.claim.run.instance_id
             _log.warning("the transaction of a step of %s was cut off, going on in %.1f s: %s", run, pause, error)
             self._forget_machine()
+            self._outcomes.extendleft(reversed(put_off))  # they happened; if they are written, they are passed over
             await asyncio.sleep(pause)
             return None
         self._cut_off = 0

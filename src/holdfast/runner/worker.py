@@ -330,6 +330,8 @@ class Worker:
             self._cache.put(run, turn.task.epoch, turn.machine)
         if turn.finish is not None:
             self._ended(run, turn.finish)
+        elif unit == 0 and not turn.resting:
+            self._hub.ended(run, None)  # it may have ended without this turn's knowledge: whoever waits looks
         if turn.due_at is not None:
             self._work_at(turn.due_at)
         if self._free() >= self._bite:
