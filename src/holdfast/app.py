@@ -28,7 +28,7 @@ from holdfast.http.auth import Authorize, check_authorize
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.definition import Definition, Registry, Startable
 from holdfast.kernel.notify import Hub
-from holdfast.kernel.outbox import DEFAULT_CONCURRENCY, DEFAULT_MAX_ATTEMPTS, outbox_handler
+from holdfast.kernel.outbox import DEFAULT_CONCURRENCY, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, outbox_handler
 from holdfast.kernel.requests import Requests, StartOptions, timeout_ms
 from holdfast.kernel.units import GRAPH
 from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers, milliseconds
@@ -254,10 +254,14 @@ class Holdfast:
         return chain
 
     @overload
-    def outbox(self, handler: D, /, *, max_attempts: int = ..., concurrency: int = ...) -> D: ...
+    def outbox(
+        self, handler: D, /, *, max_attempts: int = ..., concurrency: int = ..., timeout: Duration = ...
+    ) -> D: ...
 
     @overload
-    def outbox(self, /, *, max_attempts: int = ..., concurrency: int = ...) -> Callable[[D], D]: ...
+    def outbox(
+        self, /, *, max_attempts: int = ..., concurrency: int = ..., timeout: Duration = ...
+    ) -> Callable[[D], D]: ...
 
     def outbox(
         self,
@@ -266,15 +270,17 @@ class Holdfast:
         *,
         max_attempts: int = DEFAULT_MAX_ATTEMPTS,
         concurrency: int = DEFAULT_CONCURRENCY,
+        timeout: Duration = DEFAULT_TIMEOUT,
     ) -> Any:
         """Register who delivers the outbound events of chains: ``async`` or plain, called with an ``OutboundEvent``.
 
         At least once each, those of a run in their order; it has failed if it raises, and is then tried again, up to
-        ``max_attempts`` times. ``concurrency``: how many at a time. Register it before the app is opened.
+        ``max_attempts`` times. ``concurrency``: how many at a time. ``timeout``: how long one delivery may take; what a
+        worker had when it died is taken over after one and a half times that. Register it before the app is opened.
         """
 
         def register(function: Any) -> Any:
-            chosen = outbox_handler(function, max_attempts, concurrency)
+            chosen = outbox_handler(function, max_attempts, concurrency, timeout)
             if self.registry.outbox is not None:
                 raise DefinitionError("this app has an outbox handler already; let one function call the other")
             self.registry.outbox = chosen

@@ -61,7 +61,7 @@ def _register_chain(app: Holdfast, side: Side) -> None:
         side.write({"run": task.instance_id, "key": "SHIP", "attempt": 1, "needs": ("RESERVE", "PAY")})
         return Completed([task.outputs["RESERVE"], task.outputs["PAY"]], outbound=[Outbound("shipped", task.params)])
 
-    @app.outbox
+    @app.outbox(timeout="200 ms")
     async def deliver(event: OutboundEvent) -> None:
         side.write({"delivered": event.type, "id": event.instance_id})
 

@@ -30,7 +30,6 @@ from crash.power import Disk  # noqa: E402
 from crash.power_check import FILE, Promises, by_id, check_end, opened  # noqa: E402
 from crash.power_lives import Cutter, live, put  # noqa: E402
 from crash.power_models import whole_plan  # noqa: E402
-from holdfast.runner import outbox  # noqa: E402
 from holdfast.store.sqlite import connection  # noqa: E402
 
 COPIES = 2
@@ -44,7 +43,6 @@ def soak(seed: int, cycles: int, folder: Path) -> Counter[str]:
     """The lives of one program, each but the first beginning with what a cut of the one before has left."""
     chance = Random(seed)
     connection._CHECKPOINT_PAGES = chance.choice([10, 40, 150])
-    outbox._LEASE_MS = int(1000 * _LEASE)
     plan = whole_plan(COPIES, seed)
     cutter = Cutter(folder / "image", plan)
     image: dict[str, bytes] = {}

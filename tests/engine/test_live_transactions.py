@@ -23,6 +23,7 @@ from holdfast import (
 )
 from holdfast.store.protocol import Commit, Committed
 from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.live import Live
 from holdfast.testing import Harness
 
 from .driving import finish, until_status
@@ -263,46 +264,31 @@ async def test_in_the_harness(h: Harness, app: Holdfast) -> None:
 # --- beside other work of the same run
 
 
-@pytest.mark.parametrize("written", [False, True])
-async def test_a_step_beside_one_whose_commit_is_cut_off_is_not_called_again(
-    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch, written: bool
+async def test_who_waits_hears_of_an_end_whose_commit_is_written_and_cut_off(
+    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    entered, go_on, calls, cut = asyncio.Event(), asyncio.Event(), list[str](), list[bool]()
-    commit = SqliteStore.commit
+    commit, cut = SqliteStore.commit, list[bool]()
 
     async def cut_off(store: SqliteStore, commits: Sequence[Commit]) -> list[Committed]:
-        open_ones = [one.observed.transaction for one in commits if one.observed.transaction is not None]
-        if not open_ones or cut:
-            return await commit(store, commits)
-        cut.append(True)
-        if written:
-            await commit(store, commits)
-        for transaction in open_ones:
-            await transaction.rollback()
-        raise StoreUnavailableError("the line broke")
+        done = await commit(store, commits)
+        if any(one.observed.transaction is not None for one in commits) and not cut:
+            cut.append(True)
+            raise StoreUnavailableError("the line broke")
+        return done
 
     monkeypatch.setattr(SqliteStore, "commit", cut_off)
 
     @shop.step
     async def sell(tx: Transaction) -> int:
-        entered.set()
-        await go_on.wait()
         return await tx.execute("UPDATE stock SET left = left - 1")
 
-    @shop.step
-    async def beside() -> str:
-        await entered.wait()
-        calls.append("beside")
-        go_on.set()
-        return "done"
-
     @shop.workflow
-    async def order(_ctx: Context) -> list[Any]:
-        return [*await asyncio.gather(sell(), beside())]
+    async def order(_ctx: Context) -> int:
+        return await sell()
 
     async with shop:
-        assert await (await shop.start(order)).result(timeout=10) == [1, "done"]
-    assert (calls, cut) == (["beside"], [True])
+        assert await (await shop.start(order)).result(timeout=10) == 1
+    assert cut == [True]
     assert left(file) == 2
 
 
@@ -399,3 +385,99 @@ async def test_what_ended_beside_one_that_is_refused_is_kept(shop: Holdfast, fil
         assert await (await shop.start(order)).result(timeout=10) == ["StepError", "kept"]
     assert calls == ["beside"]
     assert left(file) == 3
+
+
+async def test_a_retry_beside_it_waits_until_the_failure_is_written(shop: Holdfast, file: Path) -> None:
+    """Or a worker that dies then has made two attempts, and one is counted."""
+    failed, recorded = asyncio.Event(), list[list[str]]()
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        await failed.wait()
+        await asyncio.sleep(0.2)  # the retry is due, and not made
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.step(retry=Retry(limit=3, delay="1 ms"))
+    async def beside() -> str:
+        if not failed.is_set():
+            failed.set()
+            raise ValueError("once")
+        connection = apsw.Connection(str(file))
+        recorded.append([key for (key,) in connection.execute("SELECT key FROM holdfast_fact WHERE state = 2")])
+        connection.close()
+        return "done"
+
+    @shop.workflow
+    async def order(_ctx: Context) -> list[Any]:
+        return [*await asyncio.gather(sell(), beside())]
+
+    async with shop:
+        assert await (await shop.start(order)).result(timeout=10) == [1, "done"]
+    assert recorded == [["beside"]]
+
+
+async def test_what_ended_beside_one_that_is_cut_off_is_not_called_again(
+    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, go_on, committing = list[str](), asyncio.Event(), Live.commit
+
+    async def cut_off(live: Live, one: Commit) -> Committed:
+        monkeypatch.setattr(Live, "commit", committing)
+        await live.rollback()
+        raise StoreUnavailableError("the line broke")
+
+    monkeypatch.setattr(Live, "commit", cut_off)
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        calls.append("sell")
+        await go_on.wait()
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.step
+    async def beside() -> str:
+        calls.append("beside")
+        go_on.set()
+        return "kept"
+
+    @shop.workflow
+    async def order(_ctx: Context) -> list[Any]:
+        return [*await asyncio.gather(sell(), beside())]
+
+    async with shop:
+        assert await (await shop.start(order)).result(timeout=10) == [1, "kept"]
+    assert sorted(calls) == ["beside", "sell", "sell"]
+    assert left(file) == 2
+
+
+async def test_what_the_code_does_to_others_beside_it_is_heard_of(shop: Holdfast, file: Path) -> None:
+    asked = asyncio.Event()
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        await asked.wait()
+        await asyncio.sleep(0.05)  # the message is sent, and not written yet
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.step
+    async def beside() -> None:
+        asked.set()
+
+    @shop.workflow
+    async def listener(ctx: Context) -> Any:
+        return (await ctx.wait_for_event("news", type="news")).payload
+
+    @shop.workflow
+    async def order(ctx: Context) -> list[Any]:
+        async def tell() -> str:
+            await beside()
+            await ctx.send("listener/l", "news", "sold")
+            return "told"
+
+        return [*await asyncio.gather(sell(), tell())]
+
+    async with shop:
+        listening = await shop.start(listener, id="l")
+        assert await (await shop.start(order)).result(timeout=10) == [1, "told"]
+        assert await listening.result(timeout=10) == "sold"
+    assert left(file) == 2

@@ -170,3 +170,32 @@ async def test_what_cannot_be_called_is_refused(app: Holdfast, h: Harness) -> No
         return "taken"
 
     assert await finish(h, wrong) == "InvalidOptionError"
+
+
+@pytest.mark.parametrize("first", ["failed", "cancelled"])
+async def test_a_cancellation_while_it_is_undone_does_not_stop_that(
+    app: Holdfast, h: Harness, shop: Shop, first: str
+) -> None:
+    @app.workflow
+    async def order(ctx: Context) -> Any:
+        async def sell() -> None:
+            async with ctx.saga() as saga:
+                saga.add(shop.release, "o")
+                saga.add(shop.refund, "o")
+                if first == "failed":
+                    raise ValueError("no")
+                await ctx.sleep("wait", "1 hour")
+
+        selling = asyncio.ensure_future(sell())
+        await asyncio.sleep(0)
+        selling.cancel()
+        await asyncio.sleep(0)
+        selling.cancel()
+        [ended] = await asyncio.gather(selling, return_exceptions=True)
+        return type(ended).__name__
+
+    run = await h.start(order)
+    await h.run_until_idle()
+
+    assert (await run.status()).output == "CancelledError"
+    assert shop.called == ["refund", "release"]

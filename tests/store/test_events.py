@@ -204,18 +204,6 @@ async def test_a_consumed_event_still_counts_for_its_dedup_key(world: World) -> 
     assert (await world.send("go", dedup="k")).duplicate
 
 
-async def test_a_dedup_key_belongs_to_one_run(world: World) -> None:
-    await world.start("a")
-    await world.start("b")
-    await world.send("go", "a", dedup="k")
-
-    other = await world.send("go", "b", dedup="k")
-    await world.restart("a")
-    again = await world.send("go", "a", dedup="k")
-
-    assert (other.duplicate, again.duplicate) == (False, False)
-
-
 async def test_events_without_a_dedup_key_are_never_duplicates(world: World) -> None:
     await world.start("a")
 

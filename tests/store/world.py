@@ -165,6 +165,13 @@ class World:
         await self.finish(task, next=NextRun(params, **fields))
         return await self.find(ended.instance_id, ended.number + 1, workflow=ended.workflow)
 
+    async def gone_on(self, task: TaskRef, times: int = 1) -> TaskRef:
+        """The run that w1 holds after so many continuations. Nothing else may be due."""
+        for _ in range(times):
+            await self.go_on(task, continues=True)
+            task = (await self.take("w1")).task
+        return task
+
     async def terminate(self, id: str = "a", reason: str | None = None) -> Steered:
         return await self.store.terminate(FLOW, id, reason)
 

@@ -483,8 +483,6 @@ class Client:
             try:
                 current = await self.find(row.workflow, row.instance_id)
                 reply = await self._store.reply(row.run, key)
-                if reply is None and current.run != row.run:
-                    reply = await self._store.reply(current.run, key)
                 if reply is not None:
                     return reply
                 if current.status.terminal:

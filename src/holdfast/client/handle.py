@@ -111,6 +111,7 @@ class Handle(Generic[R]):
     ) -> None:
         """Send an event; it waits for a ``wait_for_event`` of its type. The same ``id`` twice is delivered once.
 
+        ``id``: known as long as the instance goes on by itself (continue-as-new, retries, ticks); new after a restart.
         ``connection``: your own to the same database; the event is sent when its transaction commits.
         """
         await self._client.send_event(self.workflow, self.id, type, payload, event_id=id, connection=connection)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from holdfast.core.durations import Duration, to_ms
 from holdfast.core.functions import is_async
 from holdfast.core.outbound import OutboundEvent
 from holdfast.core.show import shown
@@ -13,6 +14,7 @@ from holdfast.errors import DefinitionError, InvalidOptionError
 
 DEFAULT_MAX_ATTEMPTS = 10
 DEFAULT_CONCURRENCY = 16
+DEFAULT_TIMEOUT = "60 seconds"
 
 
 @dataclass(slots=True, eq=False)
@@ -23,13 +25,27 @@ class OutboxHandler:
     is_async: bool
     max_attempts: int
     concurrency: int
+    timeout_ms: int
+    """How long a delivery may take."""
+
+    @property
+    def lease_ms(self) -> int:
+        """More than a delivery may take: what is claimed is settled before it runs out."""
+        return self.timeout_ms * 3 // 2
 
 
-def outbox_handler(function: Any, max_attempts: Any, concurrency: Any) -> OutboxHandler:
+def outbox_handler(function: Any, max_attempts: Any, concurrency: Any, timeout: Duration) -> OutboxHandler:
     if not callable(function):
         raise DefinitionError(f"an outbox needs a function that takes an OutboundEvent, not {shown(function)}")
+    timeout_ms = to_ms(timeout, "timeout")
+    if timeout_ms < 1:
+        raise InvalidOptionError(f"timeout must be longer than nothing, not {shown(timeout)}")
     return OutboxHandler(
-        function, is_async(function), _count("max_attempts", max_attempts), _count("concurrency", concurrency)
+        function,
+        is_async(function),
+        _count("max_attempts", max_attempts),
+        _count("concurrency", concurrency),
+        timeout_ms,
     )
 
 

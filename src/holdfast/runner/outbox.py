@@ -31,10 +31,6 @@ _log = logging.getLogger("holdfast")
 BACKOFF = Retry(delay="1 second", backoff="exponential", max_delay="5 minutes", jitter=0.2)
 """Between two deliveries of the same event."""
 
-_LONGEST_MS = 60_000
-"""How long a delivery may take."""
-_LEASE_MS = 90_000
-"""More than that: what is claimed is settled before it runs out."""
 _LONGEST_ERROR = 2000
 
 
@@ -115,7 +111,8 @@ class Courier:
         return min(self._poll, max(0.0, (self._next_due - self._ports.now_ms()) / 1000))
 
     async def _begin(self, handler: OutboxHandler) -> int:
-        claim = await self._store.outbox_claim(self._owner, _LEASE_MS, handler.concurrency - len(self._under_way))
+        room = handler.concurrency - len(self._under_way)
+        claim = await self._store.outbox_claim(self._owner, handler.lease_ms, room)
         self._next_due = claim.next_due
         for row in claim.rows:
             task = asyncio.get_running_loop().create_task(self._deliver(row, handler))
@@ -138,7 +135,7 @@ class Courier:
         if row.attempts >= handler.max_attempts:
             return row.error or "its workers died with it"  # not once more: it may be what they died of
         future = self._call(handler, _event(row))
-        alarm = self._ports.timers.call_at(self._ports.now_ms() + _LONGEST_MS, lambda: _give_up(future))
+        alarm = self._ports.timers.call_at(self._ports.now_ms() + handler.timeout_ms, lambda: _give_up(future))
         try:
             await asyncio.wait([future])
         except asyncio.CancelledError:
@@ -147,7 +144,7 @@ class Courier:
         finally:
             alarm.cancel()
         if future.cancelled():
-            return f"it took longer than {describe(_LONGEST_MS)}, or was cancelled from inside"
+            return f"it took longer than {describe(handler.timeout_ms)}, or was cancelled from inside"
         error = future.exception()
         return None if error is None else f"{type(error).__name__}: {error}"
 

@@ -11,7 +11,7 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from holdfast.core import failure
 from holdfast.core.failure import Failure
@@ -93,6 +93,13 @@ class Tools:
     budget: Budget = field(default_factory=Budget)
 
 
+class _Kept(NamedTuple):
+    """A rest that is written later, and what it is about."""
+
+    rest: Rest
+    outcomes: Sequence[Outcome]
+
+
 class TurnOver(BaseException):
     """The turn has ended: the run rests, ended, or is not ours any more. Outside Exception, as control flow is."""
 
@@ -125,7 +132,7 @@ class Turn:
         self._has_plan = definition.blueprint is not None
         self._buffers = definition.persist == "task"
         self._task_ms = RunOptions.decode(claim.run.options).task_ms
-        self._buffer: list[Rest] = []
+        self._buffer: list[_Kept] = []
         self._waiting_calls: list[Call] = []
         """Of rests that were put off: to be started when those are written."""
         self._running: dict[str, Running] = {}
@@ -144,8 +151,6 @@ class Turn:
         """Calls were left out because the turn has to stop: they are for whoever claims the run next."""
         self._planned: Finish | Park | Release | None = None
         self._last_outcomes: list[Outcome] = []
-        self._put_off_outcomes: list[Outcome] = []
-        """Of what is in the buffer because a transaction is open."""
         self._started_at: int | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._alarm: Alarm | None = None
@@ -271,19 +276,22 @@ class Turn:
 
     def _put_off(self, rest: Rest) -> None:
         """What is known now is written with that transaction or after it, and what follows is started then."""
-        self._buffer.append(rest)
-        self._put_off_outcomes.extend(self._last_outcomes)
+        self._keep(rest)
         self._waiting_calls.extend(rest.calls)
         rest.calls = ()
 
     def _can_wait(self, rest: Rest) -> bool:
         """Nothing to write, or (persist="task") nothing that has to be written yet."""
         if rest.empty:
-            return True
+            # What was put off is written before anything that follows from it: a retry before its failure is not one.
+            return self._buffers or not self._buffer
         if self._buffers and not rest.transactional and not rest.follows.acts and not self._took_losses:
-            self._buffer.append(rest)
+            self._keep(rest)
             return True
         return False
+
+    def _keep(self, rest: Rest) -> None:
+        self._buffer.append(_Kept(rest, self._last_outcomes))
 
     async def _write(self, commit: Commit) -> Committed | None:
         commit.started_at, self._started_at = self._started_at, None
@@ -296,7 +304,7 @@ class Turn:
             return await self._write_acts(commit, buffered)
         return await self._write_sealed(commit, buffered)
 
-    async def _write_acts(self, commit: Commit, buffered: list[Rest]) -> Committed | None:
+    async def _write_acts(self, commit: Commit, buffered: list[_Kept]) -> Committed | None:
         """Children that are started may begin here at once, as far as there is room."""
         children = [act.deed for act in commit.follows.acts if isinstance(act.deed, NewRun)]
         adopted = sum(map(self._tools.adopt, children))
@@ -309,24 +317,20 @@ class Turn:
             self._acted = [*self._acted, *committed.acted]
         return committed
 
-    async def _write_sealed(self, commit: Commit, buffered: list[Rest]) -> Committed | None:
-        put_off, self._put_off_outcomes = self._put_off_outcomes, []
+    async def _write_sealed(self, commit: Commit, buffered: list[_Kept]) -> Committed | None:
         if commit.observed.transaction is None:
             done = await self._tools.committer.commit(commit)
             if commit.observed.outbox:
                 self._tools.posted()
             return done
-        committed = await self._write_transaction(commit, put_off)
+        committed = await self._write_transaction(commit, buffered)
         if buffered and committed is not None and committed.verdict is Verdict.REJECTED:
             self._buffer = buffered  # it happened all the same
             await self._write(Commit(self.task, in_flight=1))
         return committed
 
-    async def _write_transaction(self, commit: Commit, put_off: list[Outcome]) -> Committed | None:
-        """Not with the others: they may have to wait for this very transaction to end.
-
-        ``put_off``: outcomes of other steps that are written along.
-        """
+    async def _write_transaction(self, commit: Commit, buffered: list[_Kept]) -> Committed | None:
+        """Not with the others: they may have to wait for this very transaction to end."""
         try:
             [committed] = await self._tools.store.commit([commit])
         except StoreError as error:
@@ -336,7 +340,8 @@ class Turn:
             run = self.claim.run.instance_id
             _log.warning("the transaction of a step of %s was cut off, going on in %.1f s: %s", run, pause, error)
             self._forget_machine()
-            self._outcomes.extendleft(reversed(put_off))  # they happened; if they are written, they are passed over
+            # If it is not written: what ended beside that step has ended all the same, and is not called again.
+            self._outcomes.extendleft(outcome for kept in reversed(buffered) for outcome in reversed(kept.outcomes))
             await asyncio.sleep(pause)
             return None
         self._cut_off = 0
@@ -346,7 +351,7 @@ class Turn:
         """What becomes of the task: ended, parked, released, or (None) kept because steps are or will be running."""
         if rest.end is not None:
             return rest.end
-        if self._running or self._outcomes or self._holding or rest.follows.acts:
+        if self._running or self._outcomes or self._holding or rest.follows.acts or self._has_kept_acts:
             return None
         if not self._letterbox.has_all(rest.topics):
             return None
@@ -356,6 +361,11 @@ class Turn:
             return None
         kind = TaskKind.RETRY if rest.retrying else TaskKind.WAKE
         return Release(rest.wake_at, kind, rest.topics)
+
+    @property
+    def _has_kept_acts(self) -> bool:
+        """What comes of them is for this machine to know, so it goes on when they are written."""
+        return any(kept.rest.follows.acts for kept in self._buffer)
 
     def _act_on(self, committed: Committed | None) -> None:
         if committed is None:
@@ -585,10 +595,10 @@ class Turn:
         return self._tools.ports.now_ms()
 
 
-def _merged(buffer: list[Rest], last: Commit) -> Commit:
+def _merged(buffer: list[_Kept], last: Commit) -> Commit:
     """One commit of several rests, in their order."""
     observed, follows = Observed(transaction=last.observed.transaction), Follows(next=last.follows.next)
-    parts: list[tuple[Observed, Follows]] = [(r.observed, r.follows) for r in buffer]
+    parts: list[tuple[Observed, Follows]] = [(kept.rest.observed, kept.rest.follows) for kept in buffer]
     for o, f in [*parts, (last.observed, last.follows)]:
         for name in ("facts", "deliveries", "logs", "statements", "starts", "sends", "outbox"):
             setattr(observed, name, [*getattr(observed, name), *getattr(o, name)])

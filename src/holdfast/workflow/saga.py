@@ -22,7 +22,7 @@ class Saga:
     """Collects undo steps. When the block fails or is cancelled they run, the last one added first.
 
     Each is a step like any other: durable, retried, in the history. One that fails does not stop the others; it is
-    a note on the error that the block raised, which is raised again at the end.
+    a note on the error that the block raised, which is raised again at the end. Nor does a cancellation stop them.
     """
 
     def __init__(self, machine: CallsSteps) -> None:
@@ -46,9 +46,18 @@ class Saga:
             await self._undo_all(error)
 
     async def _undo_all(self, error: BaseException) -> None:
+        """All of it, also when it is cancelled meanwhile: what is half undone is worst."""
+        cancelled: asyncio.CancelledError | None = None
         while self._undos:
             name, undo = self._undos.pop()
-            try:
-                await undo()
-            except Exception as failed:
+            undoing = asyncio.ensure_future(undo())
+            while not undoing.done():
+                try:
+                    await asyncio.wait([undoing])
+                except asyncio.CancelledError as again:
+                    cancelled = again
+            failed = asyncio.CancelledError() if undoing.cancelled() else undoing.exception()
+            if failed is not None:
                 error.add_note(f"to undo by {name!r} failed: {type(failed).__name__}: {failed}")
+        if cancelled is not None and not isinstance(error, asyncio.CancelledError):
+            raise cancelled from error

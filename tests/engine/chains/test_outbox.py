@@ -16,6 +16,7 @@ from holdfast import (
     DefinitionError,
     Handle,
     Holdfast,
+    InvalidDurationError,
     InvalidOptionError,
     Outbound,
     OutboundEvent,
@@ -255,9 +256,17 @@ async def test_one_whose_worker_died_is_tried_by_another(h: Harness, app: Holdfa
 
 
 async def test_options_are_checked(app: Holdfast) -> None:
-    for options in ({"max_attempts": 0}, {"max_attempts": "3"}, {"concurrency": 0}, {"concurrency": True}):
+    for options in (
+        {"max_attempts": 0},
+        {"max_attempts": "3"},
+        {"concurrency": 0},
+        {"concurrency": True},
+        {"timeout": 0},
+    ):
         with pytest.raises(InvalidOptionError):
             app.outbox(print, **options)
+    with pytest.raises(InvalidDurationError):
+        app.outbox(print, timeout="soon")
     with pytest.raises(DefinitionError):
         app.outbox(5)  # type: ignore[call-overload]
     app.outbox(print)
@@ -368,12 +377,11 @@ async def test_a_worker_that_stops_gives_back_what_it_could_not_deliver(make_app
     assert tried == [1, 2]
 
 
-async def test_a_delivery_may_take_only_so_long(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.runner.outbox._LONGEST_MS", 30)
+async def test_a_delivery_may_take_only_so_long(make_app: MakeApp) -> None:
     app = make_app()
     chain, stopped = talking(app, 1), asyncio.Event()
 
-    @app.outbox
+    @app.outbox(timeout="30 ms")
     async def take(event: OutboundEvent) -> None:
         try:
             await asyncio.Event().wait()

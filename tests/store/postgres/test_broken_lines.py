@@ -13,6 +13,8 @@ from holdfast.core.model import Status
 from holdfast.errors import StoreUnavailableError
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.send import Sending, send
+from holdfast.store.postgres.tx import Tx
 from holdfast.store.protocol import (
     CANCEL,
     EXIT,
@@ -91,6 +93,27 @@ async def test_an_event_is_sent_once(world: World, proxy: Proxy, how: Cut, dedup
     assert (sent.accepted, sent.duplicate, sent.woken) == (True, False, True)
     assert len(await world.unread(run.run)) == 1
     assert await world.claimed_ids() == ["a"]
+
+
+@pytest.mark.parametrize("dedup", [None, "k"])
+@pytest.mark.parametrize("ends", [False, True])
+async def test_an_event_whose_sender_comes_back_after_its_run_has_gone_on_is_sent_once(
+    world: World, other: asyncpg.Connection, dedup: str | None, ends: bool
+) -> None:
+    first = await world.begin("a")
+    task = await world.gone_on(first)
+    sending = [Sending(NewEvent(FLOW, "a", "go", dedup=dedup), 42)]
+    await send(Tx(other, "holdfast", 1, "me"), sending)
+    await world.commit(task, deliveries=[Delivery(1, "s", 1)])
+    task = await world.gone_on(task, 2)
+    await other.execute("DELETE FROM holdfast.holdfast_run WHERE id = $1", first.run)  # it was old
+    if ends:
+        await world.finish(task)
+
+    [again] = await send(Tx(other, "holdfast", 1, "me", again=True), sending)
+
+    assert (again.accepted, again.duplicate) == (True, False)
+    assert await world.unread(task.run) == []
 
 
 @BOTH

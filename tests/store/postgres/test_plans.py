@@ -22,6 +22,7 @@ from holdfast.store.protocol import (
     Condition,
     Deed,
     Delivered,
+    Delivery,
     Expiry,
     FactState,
     Finish,
@@ -247,6 +248,27 @@ async def _fill_units(world: World, task: TaskRef, n: int) -> TaskRef:
     tasks = [TaskRef(made.run.run, 0, "w1", 1) for made in await world.store.create(talkers)]
     await world.store.commit([turn(one, outbox=[Outbound("t", None, "s")]) for one in tasks])
     return task
+
+
+async def test_mail_reads_the_same_however_many_runs_came_before(world: World, other: asyncpg.Connection) -> None:
+    reading = Reading(other, world)
+
+    async def measure(runs: int) -> list[int]:
+        name = f"r{runs}"
+        task = await world.begin(name)
+        await world.send("ask", name, dedup="k", ask="k")
+        await world.commit(task, deliveries=[Delivery(1, "s", 1)])
+        await world.act(task, AnswerEvent(1, Reply(True, b"7")))
+        task = await world.gone_on(task, runs)
+        return [
+            await reading.of(send.send, [send.Sending(NewEvent(FLOW, name, "go", dedup="new"), 1)], scans=runs < 100),
+            await reading.of(send.send, [send.Sending(NewEvent(FLOW, name, "go", dedup="k"), 2)], scans=runs < 100),
+            await reading.of(reads.reply, reads.Question(task.run, "k"), scans=runs < 100),
+        ]
+
+    small, large = await measure(2), await measure(100)
+
+    assert large == small
 
 
 @pytest.mark.parametrize("analyzed", [True, False])

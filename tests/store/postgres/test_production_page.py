@@ -11,8 +11,9 @@ import pytest
 from holdfast.core.model import Status
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.protocol import Commit, Delivered, Finish, Follows, NewRun, Observed, Outbound, TaskRef
+from holdfast.store.protocol import Commit, Delivered, Delivery, Finish, Follows, NewRun, Observed, Outbound, TaskRef
 from postgres_server import new_database
+from store.world import FLOW, World
 
 PAGE = Path(__file__).parents[3] / "docs" / "production.md"
 STATEMENTS = [
@@ -54,3 +55,19 @@ async def test_it_runs(statement: str) -> None:
     finally:
         await connection.close()
         await store.close()
+
+
+async def test_with_an_old_run_go_the_ids_of_what_it_received(world: World, other: asyncpg.Connection) -> None:
+    [retention] = [statement for statement in STATEMENTS if "WITH old" in statement]
+    task = await world.begin("a")
+    await world.send("go", dedup="early")
+    await world.commit(task, deliveries=[Delivery(1, "s", 1)])
+    task = await world.gone_on(task)
+    await world.send("go", dedup="late")
+    assert (await world.send("go", dedup="early")).duplicate
+
+    await other.execute("UPDATE holdfast.holdfast_run SET completed_at = 1 WHERE completed_at IS NOT NULL")
+    await other.execute(retention)
+
+    assert await world.store.find(FLOW, "a", 0) is None
+    assert [(await world.send("go", dedup=key)).duplicate for key in ("early", "late")] == [False, True]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import apsw
@@ -24,6 +25,19 @@ from store.sqlite.test_errors import FailingCommit
 from store.world import FLOW, LEASE, FakeClock, World, result, turn
 
 ENDLESS = "WITH RECURSIVE n (i) AS (SELECT started() UNION ALL SELECT i + 1 FROM n) SELECT count(*) FROM n"
+
+
+with_and_without_threads = pytest.mark.parametrize("store", ["a thread", "no thread"], indirect=True)
+"""Statements run on the writer's thread, or where they are asked for."""
+
+
+@pytest.fixture
+async def store(request: pytest.FixtureRequest, path: str, clock: FakeClock) -> AsyncIterator[SqliteStore]:
+    options = {"spawn_thread": None} if getattr(request, "param", "a thread") == "no thread" else {}
+    store = SqliteStore(path, clock=clock, **options)
+    await store.open()
+    yield store
+    await store.close()
 
 
 @pytest.fixture
@@ -163,6 +177,7 @@ async def test_arguments_that_do_not_fit_leave_the_transaction_usable(
     assert _stored(path) == [1, 2]
 
 
+@with_and_without_threads
 async def test_a_statement_that_failed_can_be_followed_by_another(world: World, store: SqliteStore, path: str) -> None:
     task = await world.begin("a")
     live = await _begin(store, 1)
@@ -175,6 +190,7 @@ async def test_a_statement_that_failed_can_be_followed_by_another(world: World, 
     assert _stored(path) == [1, 3]
 
 
+@with_and_without_threads
 async def test_a_statement_that_rolls_everything_back_ends_it(world: World, store: SqliteStore, path: str) -> None:
     task = await world.begin("a")
     live = await _begin(store, 1)
@@ -210,6 +226,7 @@ async def test_a_statement_of_the_commit_that_rolls_everything_back_rejects_it(
 # --- who waits for it
 
 
+@with_and_without_threads
 async def test_reads_go_on_and_do_not_see_it(world: World, store: SqliteStore, path: str) -> None:
     task = await world.begin("a")
     live = await _begin(store, 1)
@@ -220,6 +237,25 @@ async def test_reads_go_on_and_do_not_see_it(world: World, store: SqliteStore, p
     await live.rollback()
 
 
+@pytest.mark.parametrize("options", [{}, {"spawn_thread": None}], ids=["a thread", "no thread"])
+async def test_in_memory_too_reads_go_on(clock: FakeClock, options: dict[str, None]) -> None:
+    """There is one connection, and who has the transaction may have to wait for who reads."""
+    store = SqliteStore(None, clock=clock, **options)
+    await store.open()
+    await store.create([NewRun(FLOW, "a")])
+    live = await store.begin()
+    await live.execute("CREATE TABLE theirs (a)", ())
+
+    found = await asyncio.wait_for(store.find(FLOW, "a"), 5)
+
+    assert found is not None
+    assert found.instance_id == "a"
+    await live.rollback()
+    assert (await store.find(FLOW, "b")) is None
+    await store.close()
+
+
+@with_and_without_threads
 async def test_those_who_wait_are_served_in_their_order(world: World, store: SqliteStore) -> None:
     order: list[str] = []
 
@@ -277,6 +313,7 @@ async def test_a_file_that_stays_locked_is_an_error_and_then_usable_again(store:
     await (await _begin(store, 1)).rollback()
 
 
+@with_and_without_threads
 async def test_one_that_says_nothing_is_given_up_for_the_others(
     world: World, store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -329,6 +366,7 @@ async def test_so_does_the_end_of_the_store(world: World, store: SqliteStore, pa
     assert _stored(path) == []
 
 
+@with_and_without_threads
 async def test_those_who_still_wait_for_one_when_the_store_closes_write_nothing(store: SqliteStore, path: str) -> None:
     first = await _begin(store, 1)
     waiting = [asyncio.create_task(_begin(store, n)) for n in (2, 3)]
@@ -341,6 +379,7 @@ async def test_those_who_still_wait_for_one_when_the_store_closes_write_nothing(
     assert _stored(path) == []
 
 
+@with_and_without_threads
 async def test_a_commit_asked_for_before_the_store_closes_is_done(world: World, store: SqliteStore, path: str) -> None:
     task = await world.begin("a")
     live = await _begin(store, 1)
@@ -424,6 +463,7 @@ async def test_a_handle_that_breaks_under_a_statement_takes_the_transaction_with
     assert _stored(path) == []
 
 
+@with_and_without_threads
 async def test_a_commit_that_fails_leaves_neither(world: World, store: SqliteStore, path: str) -> None:
     task = await world.begin("a")
     await world.commit(task, facts=[result("s")])

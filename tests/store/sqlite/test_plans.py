@@ -12,9 +12,11 @@ import pytest
 from holdfast.core.model import Status
 from holdfast.store.protocol import (
     Advance,
+    AnswerEvent,
     Attributes,
     Condition,
     Delivered,
+    Delivery,
     Expiry,
     Finish,
     ListQuery,
@@ -23,12 +25,13 @@ from holdfast.store.protocol import (
     NewUnit,
     Opening,
     Outbound,
+    Reply,
     TaskRef,
     Term,
 )
 from holdfast.store.sqlite import SqliteStore, migrate
 from holdfast.store.sqlite.leases import reap
-from holdfast.store.sqlite.mailbox import Look, undelivered
+from holdfast.store.sqlite.mailbox import Look, Question, reply, undelivered
 from holdfast.store.sqlite.reads import list_runs
 from holdfast.store.sqlite.sql import groups, statements
 from store.sqlite.inside import on_writer
@@ -152,6 +155,25 @@ async def test_a_look_into_a_mailbox_costs_the_same_however_much_of_other_types_
     large = await cost(store, lambda: store._write(undelivered, look))
 
     assert large < small * 1.5, (small, large)
+
+
+async def test_mail_costs_the_same_however_many_runs_came_before(world: World, store: SqliteStore) -> None:
+    async def measure(runs: int) -> list[int]:
+        name = f"r{runs}"
+        task = await world.begin(name)
+        await world.send("ask", name, dedup="k", ask="k")
+        await world.commit(task, deliveries=[Delivery(1, "s", 1)])
+        await world.act(task, AnswerEvent(1, Reply(True, b"7")))
+        task = await world.gone_on(task, runs)
+        sending = await cost(store, lambda: world.send("go", name, dedup="new"))
+        repeating = await cost(store, lambda: world.send("go", name, dedup="k"))
+        answer = await cost(store, lambda: store._write(reply, Question(task.run, "k")))
+        assert await store.reply(task.run, "k") is not None
+        return [sending, repeating, answer]
+
+    small, large = await measure(2), await measure(100)
+
+    assert all(b < a * 1.2 for a, b in zip(small, large, strict=True)), (small, large)
 
 
 async def test_an_end_costs_the_same_however_many_others_are_watched_and_have_children(

@@ -74,6 +74,9 @@ class NextRun:
     the engine's only with ``continues``, except CANCEL, which always is. With ``continues`` it also gets the living
     children, and watches what the one before did; otherwise they are treated as at any end, and its own watches are
     dropped. An expiry that is a CANCEL stays, if it is the earlier one.
+
+    It is of the same *line* as the one before: a key under which an event was sent to one of them (``NewEvent.dedup``)
+    is known to all. A run that is made otherwise, by ``restart`` too, begins a line.
     """
 
     params: bytes | None

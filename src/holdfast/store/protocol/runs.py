@@ -250,7 +250,7 @@ class NewEvent:
     type: str
     payload: bytes | None = None
     dedup: str | None = None
-    """The same key twice in one run is one event."""
+    """The same key twice in one line of runs (``NextRun``) is one event."""
     sender: str | None = None
     ask: str | None = None
     """The sender waits for an answer, under this key."""

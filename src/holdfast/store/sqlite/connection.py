@@ -60,11 +60,15 @@ class Guest(Protocol):
     """Who has the connection, and the thread, for itself."""
 
     def stay(self) -> None:
-        """Returns when it needs them no more."""
+        """Returns when it needs them no more. Without a thread: at once, and then calls ``Database.go_on``."""
         ...
 
     def leave(self) -> None:
         """Be asked, by any thread and perhaps before it came, to come to an end."""
+        ...
+
+    def let_look(self, job: Job) -> bool:
+        """Have a read done meanwhile; False if it has come to its end."""
         ...
 
 
@@ -164,6 +168,23 @@ class Database:
             loop.call_soon(self._flush)
         return future
 
+    def look(self, work: Work[A, R], argument: A, *, short: bool) -> asyncio.Future[R]:
+        """As ``submit``, for what only reads the store's own tables: it need not wait until a guest has left.
+
+        A guest cannot change those, and may itself have to wait for who reads.
+        """
+
+        def read(tx: Tx, given: A) -> R:
+            self.stamp()
+            return work(tx, given)
+
+        guest = self._guest
+        if guest is not None:
+            future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
+            if guest.let_look(Job(read, argument, Mode.BARE, future, anywhere=False)):
+                return future
+        return self.submit(work, argument, anywhere=short, alone=short)
+
     # --- for a guest, on the thread
 
     @property
@@ -189,6 +210,15 @@ class Database:
                 self.connection.execute("ROLLBACK")
         except apsw.Error:
             self._disconnect()  # which also undoes it
+
+    @property
+    def threaded(self) -> bool:
+        return self._threaded
+
+    def go_on(self) -> None:
+        """Without a thread: the guest has left, and the queue moves again."""
+        self._guest = None
+        asyncio.get_running_loop().call_soon(self._serve_present)
 
     def fail(self, jobs: Iterable[Job], error: Exception) -> None:
         for job in jobs:
@@ -220,6 +250,7 @@ class Database:
     def _can_run_here(self, jobs: list[Job]) -> bool:
         return (
             not self._handed_over
+            and self._guest is None
             and self._connected
             and len(jobs) <= _JOBS_PER_TRANSACTION
             and all(job.anywhere for job in jobs)
@@ -260,7 +291,7 @@ class Database:
             asyncio.get_running_loop().call_soon(self._serve_present)
 
     def _serve_present(self) -> None:
-        while not self._queue.empty():
+        while self._guest is None and not self._queue.empty():
             self._serve_next()
 
     def _new_future(self) -> asyncio.Future[Any]:
@@ -285,7 +316,9 @@ class Database:
                 self._answer(jobs)
                 jobs = []
                 guest.stay()
-                self._guest = guest = None
+                if self._threaded:
+                    self._guest = None
+                guest = None
         self._answer(jobs)
         with self._using:
             self._checkpoint()

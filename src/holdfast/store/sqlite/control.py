@@ -111,7 +111,7 @@ def restart(tx: Tx, restarting: Restarting) -> Steered:
     if lived:
         ends.close(tx, old.run, RESTARTED)
     expires = successors.expires_in(restarting.expires_ms, restarting.expiry, tx.now)
-    heir = successors.Heir(old.params, tx.now, 1, expires, restarting.options, restarting.units)
+    heir = successors.Heir(old.params, tx.now, 1, expires, restarting.options, restarting.units, in_line=False)
     new = successors.succeed(tx, old, heir)
     touched = Touched(work=True)
     if lived:

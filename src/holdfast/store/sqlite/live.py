@@ -2,7 +2,8 @@
 
 It has the writer's connection for itself: SQLite lets one write at a time, so all others of this store would have to
 wait for it anyway. Here they wait in the writer's queue, in their order, and not by asking for the file's lock again
-and again. Its statements come by an inbox of its own and run on the writer's thread.
+and again. Its statements come by an inbox of its own and run on the writer's thread, or, in a store without threads,
+where they are asked for.
 
 A step that says nothing for as long as others would wait for a lock loses its transaction; or a step that waits for
 one of those others would hold up everybody for ever.
@@ -49,6 +50,8 @@ class Live:
         """A statement under way, which may take for ever, is to stop."""
         self._over: Committed | None = None
         """The answer to a commit that comes too late."""
+        self._patience: asyncio.TimerHandle | None = None
+        """Without a thread: ends it when it says nothing."""
 
     async def execute(self, sql: str, args: tuple[Any, ...]) -> int:
         return await self._statement(self._execute, sql, args)
@@ -71,6 +74,7 @@ class Live:
         """Have it undone soon. From any thread; nobody waits for it."""
         self._unwanted = True
         self._inbox.put(None)
+        self._arrived()
 
     async def _statement(self, work: Callable[[Statement], R], sql: str, args: tuple[Any, ...]) -> R:
         asked = self._ask(work, Statement(sql, args))
@@ -85,16 +89,45 @@ class Live:
         def call(_: Tx, given: A) -> R:
             return work(given)
 
+        return future if self._put(Job(call, argument, Mode.BARE, future, anywhere=False)) else None
+
+    def let_look(self, job: Job) -> bool:
+        return self._put(job)
+
+    def _put(self, job: Job) -> bool:
         with self._lock:
             if self._over is not None:
-                return None
-            self._inbox.put(Job(call, argument, Mode.BARE, future, anywhere=False))
-        return future
+                return False
+            self._inbox.put(job)
+        self._arrived()
+        return True
 
     def _too_late(self) -> Committed:
         if self._over is None:
             raise AssertionError("the transaction is not over")
         return self._over
+
+    # --- without a thread
+
+    def _arrived(self) -> None:
+        """Something is in the inbox. Before it is open, and once it is over, nobody looks."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._do_present()
+
+    def _do_present(self) -> None:
+        """What ``stay`` does, as far as it is asked for now."""
+        while not self._inbox.empty():
+            self._take(self._inbox.get())
+        if self._over is None:
+            self._patience = asyncio.get_running_loop().call_later(_SILENCE_S, self._was_silent)
+        else:
+            self._patience = None
+            self.database.go_on()
+
+    def _was_silent(self) -> None:
+        self._take_silence()
+        self._do_present()
 
     # --- on the thread
 
@@ -103,16 +136,25 @@ class Live:
 
     def stay(self) -> None:
         """Do what is asked until it is over; then tell the rest so."""
+        if not self.database.threaded:
+            self._do_present()
+            return
         while self._over is None or not self._inbox.empty():
             try:
                 job = self._inbox.get(timeout=_SILENCE_S)
             except Empty:
-                self._roll_back(f"said nothing for {_SILENCE_S:g} s, for which all others waited, and was rolled back")
-                continue
-            if job is None:
-                self._roll_back("was rolled back because the store was closed or nobody wanted it any more")
+                self._take_silence()
             else:
-                self._do(job)
+                self._take(job)
+
+    def _take_silence(self) -> None:
+        self._roll_back(f"said nothing for {_SILENCE_S:g} s, for which all others waited, and was rolled back")
+
+    def _take(self, job: Job | None) -> None:
+        if job is None:
+            self._roll_back("was rolled back because the store was closed or nobody wanted it any more")
+        else:
+            self._do(job)
 
     def _do(self, job: Job) -> None:
         try:

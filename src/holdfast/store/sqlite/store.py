@@ -80,7 +80,7 @@ class SqliteStore:
     """
 
     def __init__(self, path: str | None, *, clock: Clock, spawn_thread: Spawn | None = start_thread) -> None:
-        """``spawn_thread=None``: no threads; all is done on the event loop, and steps get no ``Transaction``."""
+        """``spawn_thread=None``: no threads; all is done on the event loop."""
         self._path = opening.MEMORY if path is None else path
         self._clock = clock
         self._spawn = spawn_thread
@@ -203,8 +203,6 @@ class SqliteStore:
 
     async def begin(self) -> LiveTransaction:
         writer = self._in_use(self._writer)
-        if self._spawn is None:
-            raise StateError("a store without threads has no transactions for steps: they would hold up the event loop")
         live = Live(writer)
         try:
             await writer.submit(_open, live, Mode.GUEST)
@@ -303,7 +301,7 @@ class SqliteStore:
         return borrowed.write(theirs, self._path, self._now(), work, argument)
 
     def _read(self, work: Work[A, R], argument: A, *, short: bool = False) -> asyncio.Future[R]:
-        return self._in_use(self._reader).submit(work, argument, anywhere=short, alone=short)
+        return self._in_use(self._reader).look(work, argument, short=short)
 
     def _in_use(self, database: Database | None) -> Database:
         if database is None:
@@ -360,7 +358,7 @@ class SqliteStore:
 
     def _same_file(self) -> None:
         # SQLite goes on writing to a file that was deleted or replaced: what it acknowledges then is lost.
-        if opening.identity(self._path) != self._file:
+        if self._path != opening.MEMORY and opening.identity(self._path) != self._file:
             raise StoreUnavailableError(
                 f"{self._path} was deleted or replaced while it was in use. Stop, put the right file back, start again"
             )

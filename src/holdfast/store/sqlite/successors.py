@@ -36,6 +36,8 @@ class Heir(NamedTuple):
     expires: Expires
     options: bytes | None = None
     units: Sequence[NewUnit] = ()
+    in_line: bool = True
+    """The run before has asked for it: the keys of events that were sent to that one are known to it."""
 
 
 def supersede(tx: Tx, run: int) -> None:
@@ -46,7 +48,8 @@ def succeed(tx: Tx, old: RunRecord, heir: Heir) -> int:
     """Make the successor of a run that has ended."""
     supersede(tx, old.run)
     status = Status.WAITING if heir.run_at > tx.now else Status.ACTIVE
-    tx.connection.execute(_SQL["again"], (old.run, tx.now, status, heir.params, heir.attempt, heir.options))
+    row = (old.run, tx.now, status, heir.params, heir.attempt, heir.options, heir.in_line)
+    tx.connection.execute(_SQL["again"], row)
     new, kind = tx.connection.last_insert_rowid(), TaskKind.RUN
     run_at = None if heir.units else heir.run_at
     place = (new, old.workflow, old.queue, kind.bucket, kind, old.priority, run_at)

@@ -10,12 +10,28 @@ from typing import Any
 
 from holdfast.app import Holdfast
 from holdfast.core.retry import Retry
-from holdfast.errors import InstanceNotFoundError, StepError, StepTimeoutError, WaitForEventTimeoutError
-from holdfast.kernel.attempt import StepTx
-from holdfast.testing.simulation.programs import FAILED, GOSSIP, LATE, NOBODY, TOLD, Program
+from holdfast.errors import (
+    ChildError,
+    InstanceNotFoundError,
+    NonRetryableError,
+    Rejected,
+    StepError,
+    StepTimeoutError,
+    WaitForEventTimeoutError,
+)
+from holdfast.kernel.attempt import StepTx, Transaction
+from holdfast.testing.simulation.programs import DOWN, FAILED, GOSSIP, LATE, NOBODY, REFUSED, TOLD, Program
 from holdfast.workflow.context import Context
+from holdfast.workflow.processes import Exit, LinkDown, RunEvent
 
 WORKFLOW = "program"
+_ANSWERER = "answerer"
+_MORTAL = "mortal"
+_BOUND = "bound"
+_QUESTION = "question"
+_LIFE_SECONDS = 3
+_ANSWER_SECONDS = 4
+_FOR_EVER_SECONDS = 60
 _FOREVER = Retry(limit=math.inf, delay="40 ms", backoff="constant")
 _TWICE = Retry(limit=1, delay="20 ms", backoff="constant")
 _TIMEOUT = "100 ms"
@@ -33,6 +49,8 @@ class Outside:
         self.effects: Counter[Effect] = Counter()
         self.delivered: list[str] = []
         """The ids of outbound events that arrived, in order, each time they did."""
+        self.undone: list[tuple[Effect, int]] = []
+        """What sagas undid, in order, each time: of which, and which of its steps."""
         self._befall = befall
 
     async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
@@ -51,6 +69,18 @@ class Outside:
         tx.execute("INSERT INTO effect VALUES (?, ?, ?)", *effect)
         return value
 
+    async def read_and_write(self, tx: Transaction, effect: list[Any], value: Any, ms: int) -> Any:
+        late = self._call(effect, "live")
+        there = await tx.fetch("SELECT key FROM effect WHERE instance = ? AND number = ? AND key = ?", *effect)
+        if there:
+            raise NonRetryableError(f"{effect} is there already")
+        await asyncio.sleep(late + ms / 1000)
+        await tx.execute("INSERT INTO effect VALUES (?, ?, ?)", *effect)
+        return value
+
+    async def undo(self, effect: list[Any], step: int) -> None:
+        self.undone.append((_effect(effect), step))
+
     def deliver(self, event: str) -> None:
         if self._befall((event, 0, "delivery"), "delivery"):
             raise ConnectionError("simulated: nobody is there")
@@ -66,11 +96,12 @@ class Outside:
 def register(app: Holdfast, outside: Outside, version: int) -> None:
     """``version`` 2 has a step more at the end of each program."""
 
-    @app.workflow(name=WORKFLOW)
+    @app.workflow(name=WORKFLOW, trap_links=True)
     async def program(ctx: Context, params: list[Any]) -> list[Any]:
         rounds, results = params
-        running = _Running(ctx, outside)
+        running = _Running(ctx, outside, version)
         results = [*results, await running.run(rounds[0])]
+        running.stop_listening()
         if version > 1:
             await running.step("farewell", 0, 0, 0)
         if len(rounds) > 1:
@@ -78,16 +109,53 @@ def register(app: Holdfast, outside: Outside, version: int) -> None:
         return results
 
 
+def register_company(app: Holdfast) -> None:
+    """Those that programs have to do with: one that answers, one that may die, one that is linked to such a one."""
+
+    @app.workflow(name=_ANSWERER)
+    async def answerer(ctx: Context, refuse: bool) -> str:
+        try:
+            async with asyncio.timeout(_LIFE_SECONDS):
+                message = await ctx.listen(_QUESTION, messages=True).receive()
+        except TimeoutError:
+            return LATE
+        if refuse:
+            await message.reject(REFUSED)
+            return REFUSED
+        await message.reply(message.payload + 1)
+        return TOLD
+
+    @app.workflow(name=_MORTAL)
+    async def mortal(ctx: Context, params: list[Any]) -> Any:
+        value, dies = params
+        await ctx.sleep("live", 0.01)
+        if dies:
+            raise NonRetryableError("as it had to be")
+        return value
+
+    @app.workflow(name=_BOUND)
+    async def bound(ctx: Context, partner: str) -> str:
+        await ctx.spawn(_MORTAL, [0, True], id=partner, link=True)
+        await asyncio.sleep(_FOR_EVER_SECONDS)
+        return "it did not hear"
+
+
 class _Running:
     """A program under way: a method for each kind."""
 
-    def __init__(self, ctx: Context, outside: Outside) -> None:
+    def __init__(self, ctx: Context, outside: Outside, version: int) -> None:
         self._ctx = ctx
         self._outside = outside
+        self._version_of_code = version
+        self._heard: dict[str, list[RunEvent]] = {}
+        """Of other runs, what became of them."""
+        self._news = asyncio.Condition()
+        self._listening: asyncio.Task[None] | None = None
         self._kinds: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "step": self.step,
             "plain": self._plain,
             "tx": self._tx,
+            "live": self._live,
             "poison": self._poison,
             "gives_up": self._gives_up,
             "too_slow": self._too_slow,
@@ -97,10 +165,19 @@ class _Running:
             "child": self._child,
             "abandon": self._abandon,
             "tell": self._tell,
+            "ask": self._ask,
+            "link": self._link,
+            "bound": self._bound,
+            "saga": self._saga,
+            "version": self._version,
             "seq": self._seq,
             "par": self._par,
             "race": self._race,
         }
+
+    def stop_listening(self) -> None:
+        if self._listening is not None:
+            self._listening.cancel()
 
     async def run(self, program: Program) -> Any:
         kind, *parts = program
@@ -114,6 +191,9 @@ class _Running:
 
     async def _tx(self, key: str, value: Any, ms: int) -> Any:
         return await self._ctx.do(key, self._outside.transact, self._at(key), value, ms, retry=_FOREVER)
+
+    async def _live(self, key: str, value: Any, ms: int) -> Any:
+        return await self._ctx.do(key, self._outside.read_and_write, self._at(key), value, ms, retry=_FOREVER)
 
     async def _poison(self, key: str, value: Any) -> Any:
         return await self._work(key, value, 0, 0, "poison", _FOREVER)
@@ -150,11 +230,66 @@ class _Running:
             return NOBODY
         return TOLD
 
+    async def _ask(self, key: str, value: int, refuse: bool) -> Any:
+        child = await self._ctx.spawn(_ANSWERER, refuse, id=self._own_name(key))
+        try:
+            return await self._ctx.ask(child.pid, _QUESTION, value, timeout=_ANSWER_SECONDS)
+        except Rejected:
+            return REFUSED
+        except TimeoutError:
+            return LATE
+        except InstanceNotFoundError:
+            return NOBODY
+
+    async def _link(self, key: str, value: Any, dies: bool) -> Any:
+        if self._listening is None:
+            self._listening = asyncio.ensure_future(self._listen())
+        child = await self._ctx.spawn(_MORTAL, [value, dies], id=self._own_name(key), link=True)
+        async with self._news:
+            await self._news.wait_for(lambda: len(self._heard.get(child.pid, ())) == 1 + dies)
+        heard = self._heard[child.pid]
+        if any(isinstance(event, LinkDown) for event in heard):
+            return DOWN
+        return next(event.result for event in heard if isinstance(event, Exit))
+
+    async def _listen(self) -> None:
+        async for event in self._ctx.events:
+            if isinstance(event, Exit | LinkDown):
+                async with self._news:
+                    self._heard.setdefault(event.pid, []).append(event)
+                    self._news.notify_all()
+
+    async def _bound(self, key: str) -> Any:
+        name = self._own_name(key)
+        try:
+            return await self._ctx.run(_BOUND, f"{name}-partner", id=name)
+        except ChildError:
+            return FAILED
+
+    async def _saga(self, key: str, n: int, fails: bool) -> Any:
+        values = []
+        try:
+            async with self._ctx.saga() as saga:
+                for step in range(n):
+                    saga.add(self._outside.undo, self._at(key), step)
+                    values.append(await self.step(f"{key}.{step}", step, 0, 0))
+                if fails:
+                    await self._work(f"{key}.x", 0, _ALWAYS, 0, "step", _TWICE)
+        except (StepError, ValueError):
+            return FAILED
+        return values
+
+    async def _version(self, key: str, value: Any) -> Any:
+        version = self._ctx.version(key, 1, self._version_of_code)
+        return await self.step(f"{key}.{version}", [version, value], 0, 0)
+
     async def _seq(self, programs: list[Program]) -> list[Any]:
         return [await self.run(program) for program in programs]
 
     async def _par(self, programs: list[Program]) -> list[Any]:
-        return await asyncio.gather(*map(self.run, programs))
+        async with asyncio.TaskGroup() as group:  # when it is cancelled, it waits for all to be undone
+            tasks = [group.create_task(self.run(program)) for program in programs]
+        return [task.result() for task in tasks]
 
     async def _race(self, programs: list[Program]) -> list[Any]:
         tasks = [asyncio.ensure_future(self.run(program)) for program in programs]

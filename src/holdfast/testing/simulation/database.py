@@ -7,12 +7,13 @@ each commit is compared with the fence as it was just before.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, cast
 
 from holdfast.core.model import to_ms
 from holdfast.store.protocol import Advance, Commit, Committed, Store, Verdict
 from holdfast.store.sqlite import SqliteStore
+from holdfast.store.sqlite.live import Live
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.ports import LoopClock
 from holdfast.testing.simulation.trace import Trace
@@ -21,6 +22,8 @@ _TOLD = frozenset(
     {"create", "send", "pause", "resume", "terminate", "cancel", "restart", "commit", "advance", "release", "reap"}
 )
 """What other processes may want to hear of."""
+_READS = frozenset({"load", "undelivered", "reply", "relations", "find", "get", "facts", "outbox"})
+"""What does not wait while a step has a transaction open."""
 _FENCED = frozenset({"commit", "advance"})
 _EFFECTS = "CREATE TABLE effect (instance TEXT, number INTEGER, key TEXT)"
 _WATCHES = {
@@ -107,10 +110,23 @@ class SimulatedDatabase:
         options: dict[str, Any],
         then: Callable[[], None] = lambda: None,
     ) -> asyncio.Task[Any]:
-        """Do it in the database's process, whatever becomes of who asks. ``then`` is called when it is done."""
+        """Do it in the database's process, whatever becomes of who asks. ``then`` is called when it is done.
+
+        As on a file: while a step has a transaction open, all others that want to write wait.
+        """
         task = self._loop.spawn(self.process, self._do(who, operation, args, options, then))
         task.add_done_callback(_heard, context=self.process.context())
         return task
+
+    def within(self, statement: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a statement of a step's own transaction, whose turn it is."""
+        task = self._loop.spawn(self.process, statement)
+        task.add_done_callback(_heard, context=self.process.context())
+        return task
+
+    def give_up(self, live: Live) -> None:
+        """As the database does when a connection is gone."""
+        self.process.context().run(live.leave)
 
     @property
     def _connection(self) -> Any:
@@ -122,28 +138,56 @@ class SimulatedDatabase:
     async def _do(
         self, who: str, operation: str, args: tuple[Any, ...], options: dict[str, Any], then: Callable[[], None]
     ) -> Any:
-        async with self._turn:
-            self._now_by = who
-            fences = self._fences(args[0]) if operation in _FENCED else []
-            held = self._held() if operation == "reap" else []
-            try:
-                answer = await getattr(self._store, operation)(*args, **options)
-            except Exception as error:
-                self._note(who, f"{operation}: {type(error).__name__}: {error}")
-                raise
-            if operation == "commit":
-                self._check_fences(who, args[0], fences, [one.verdict is not Verdict.LOST for one in answer])
-            elif operation == "advance":
-                self._check_fences(who, args[0], fences, answer.applied)
-            for freed in answer if operation == "reap" else ():
-                if (freed.run, freed.unit) in held:
-                    self._broken_by(who, f"run {freed.run} was freed although its holder's lease had not run out")
-            self._note(who, f"{operation} {_shown(operation, args, answer)}".rstrip())
+        if operation == "begin":
+            await self._begin(who, *args)
             then()
+            return None
+        if operation in _READS or (operation == "commit" and args[0][0].observed.transaction is not None):
+            answer = await self._watched(who, operation, args, options)  # such a commit has its turn
+            then()
+        else:
+            async with self._turn:
+                answer = await self._watched(who, operation, args, options)
+                then()
         if operation in _TOLD and answer:
             for name, tell in list(self.listeners.items()):
                 if name != who:
                     tell()
+        return answer
+
+    async def _begin(self, who: str, opened: Callable[[Live], None]) -> None:
+        """A transaction for a step: nobody else has a turn before it is over."""
+        await self._turn.acquire()
+        live = cast("Live", await self._store.begin())
+        end = live._end
+
+        def end_turn(over: Committed) -> None:
+            if live._over is None:
+                self._turn.release()
+            end(over)
+
+        live._end = end_turn  # type: ignore[method-assign]
+        self._note(who, "begins a transaction of a step")
+        opened(live)
+
+    async def _watched(self, who: str, operation: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Do it, and look whether it may be done."""
+        self._now_by = who
+        fences = self._fences(args[0]) if operation in _FENCED else []
+        held = self._held() if operation == "reap" else []
+        try:
+            answer = await getattr(self._store, operation)(*args, **options)
+        except Exception as error:
+            self._note(who, f"{operation}: {type(error).__name__}: {error}")
+            raise
+        if operation == "commit" and not _is_given_up(args[0], answer):
+            self._check_fences(who, args[0], fences, [one.verdict is not Verdict.LOST for one in answer])
+        elif operation == "advance":
+            self._check_fences(who, args[0], fences, answer.applied)
+        for freed in answer if operation == "reap" else ():
+            if (freed.run, freed.unit) in held:
+                self._broken_by(who, f"run {freed.run} was freed although its holder's lease had not run out")
+        self._note(who, f"{operation} {_shown(operation, args, answer)}".rstrip())
         return answer
 
     def _fences(self, commits: Sequence[Commit | Advance]) -> list[bool]:
@@ -180,6 +224,11 @@ def _heard(task: asyncio.Task[Any]) -> None:
     """Who asked may be dead: then nobody else looks at the error."""
     if not task.cancelled():
         task.exception()
+
+
+def _is_given_up(commits: Sequence[Commit], answers: Sequence[Committed]) -> bool:
+    """It was to be written in a transaction that is over."""
+    return commits[0].observed.transaction is not None and answers[0].verdict is Verdict.REJECTED
 
 
 def _shown(operation: str, args: tuple[Any, ...], answer: Any) -> str:

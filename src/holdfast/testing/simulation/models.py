@@ -59,7 +59,7 @@ def register_chain(app: Holdfast, outside: Outside) -> None:
     for place, step in enumerate(_STEPS):
         chain.step(step, max_attempts=_ALWAYS)(_handler(outside, place))
 
-    @app.outbox(max_attempts=_ALWAYS)
+    @app.outbox(max_attempts=_ALWAYS, timeout="2 seconds")
     async def deliver(event: OutboundEvent) -> None:
         outside.deliver(event.id)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import cast
@@ -11,10 +11,11 @@ from typing import cast
 from holdfast.app import Holdfast, OpenApp
 from holdfast.client import Client
 from holdfast.core.limits import Limits
+from holdfast.kernel.definition import Registry
 from holdfast.ports import LoopTimers, Runtime
 from holdfast.runner.config import WorkerConfig
 from holdfast.store.protocol import Store
-from holdfast.testing.simulation.code import Outside, register
+from holdfast.testing.simulation.code import Outside, register, register_company
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import Faults, Kind
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
@@ -41,6 +42,18 @@ class Shared:
     database: SimulatedDatabase
     faults: Faults
     outside: Outside
+    _code: dict[int, Registry] = field(default_factory=dict)
+
+    def code(self, version: int) -> Registry:
+        """What is registered in a process with this version of the code; read once, as it is the same in each."""
+        if version not in self._code:
+            app = Holdfast("sqlite://", limits=_LIMITS)
+            register(app, self.outside, version)
+            register_company(app)
+            register_chain(app, self.outside)
+            register_graph(app, self.outside)
+            self._code[version] = app.registry
+        return self._code[version]
 
 
 class Node:
@@ -92,7 +105,8 @@ class Node:
         if dying is None or not dying.alive:
             return
         dying.kill()
-        self._shared.database.listeners.pop(f"{self.name}.{self.lives}", None)
+        if self.store is not None:
+            self.store.hang_up()
         self._died(self, how)
 
     async def leave(self) -> None:
@@ -110,9 +124,7 @@ class Node:
         shared, life = self._shared, f"{self.name}.{self.lives}"
         runtime = Runtime(self.clock, SeededRandomness(mixed(shared.seed, life)))
         app = Holdfast("sqlite://", runtime=runtime, worker=self.config, limits=_LIMITS)
-        register(app, shared.outside, self.version)
-        register_chain(app, shared.outside)
-        register_graph(app, shared.outside)
+        app.registry = shared.code(self.version)
         longest = 1.5 * self.config.lease_ms / 1000
         self.store = NodeStore(
             life,

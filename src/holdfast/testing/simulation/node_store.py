@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from holdfast.errors import StoreBusyError, StoreError, StoreFullError, StoreUnavailableError
+from holdfast.store.protocol import Commit, Committed, LiveTransaction
+from holdfast.store.sqlite.live import Live
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import OF_A_CALL, OF_A_NOTIFICATION, Faults, Kind
 from holdfast.testing.simulation.ports import LoopClock
@@ -30,6 +33,57 @@ _ERRORS: dict[Kind, type[StoreError]] = {
     Kind.BUSY: StoreBusyError,
     Kind.FULL: StoreFullError,
 }
+
+
+class Line:
+    """The transaction of a step, as its process sees it. A line that breaks is the end of it.
+
+    ``within`` carries a statement to the database, under a name.
+    """
+
+    def __init__(
+        self,
+        database: SimulatedDatabase,
+        within: Callable[[str, Callable[[], Coroutine[Any, Any, Any]]], Awaitable[Any]],
+    ) -> None:
+        self._database = database
+        self._within = within
+        self._live: Live | None = None
+        self._gone = False
+
+    def opened(self, live: Live) -> None:
+        self._live = live
+        if self._gone:
+            self._database.give_up(live)
+
+    def hang_up(self) -> None:
+        """After the end: nothing."""
+        self._gone = True
+        if self._live is not None and self._live._over is None:
+            self._database.give_up(self._live)
+
+    def carried(self, one: Commit) -> Commit:
+        return replace(one, observed=replace(one.observed, transaction=self._live))
+
+    async def execute(self, sql: str, args: tuple[Any, ...]) -> int:
+        return cast("int", await self._statement("execute", lambda live: live.execute(sql, args)))
+
+    async def fetch(self, sql: str, args: tuple[Any, ...]) -> Sequence[Mapping[str, Any]]:
+        rows = await self._statement("fetch", lambda live: live.fetch(sql, args))
+        return cast("Sequence[Mapping[str, Any]]", rows)
+
+    async def rollback(self) -> None:
+        self.hang_up()
+
+    async def _statement(self, name: str, statement: Callable[[Live], Coroutine[Any, Any, Any]]) -> Any:
+        live = self._live
+        if live is None:
+            raise RuntimeError("it is not open")
+        try:
+            return await self._within(name, lambda: statement(live))
+        except StoreUnavailableError:
+            self.hang_up()
+            raise
 
 
 class NodeStore:
@@ -55,6 +109,7 @@ class NodeStore:
         self._longest = longest
         self._calls: Counter[str] = Counter()
         self._receipts: dict[tuple[int, ...], tuple[Any, Any]] = {}
+        self._lines: list[Line] = []
         self._version = 0
         self._missed = False
         self._news = asyncio.Event()
@@ -66,7 +121,14 @@ class NodeStore:
         return partial(self._call, operation)
 
     async def close(self) -> None:
+        self.hang_up()
+
+    def hang_up(self) -> None:
+        """The process is gone, and its connections with it."""
         self._database.listeners.pop(self._name, None)
+        for line in self._lines:
+            line.hang_up()
+        self._lines.clear()
 
     async def changed(self, since: int | None) -> int:
         """As if told by the database; what was not told is found after a moment."""
@@ -94,7 +156,35 @@ class NodeStore:
         self._version += 1
         self._news.set()
 
+    async def begin(self) -> LiveTransaction:
+        line = Line(self._database, self._within)
+        self._lines.append(line)
+        try:
+            await self._call("begin", line.opened)
+        except BaseException:
+            line.hang_up()  # it may be open already, or will be
+            raise
+        return line
+
+    async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
+        line = commits[0].observed.transaction
+        if not isinstance(line, Line):
+            return cast("list[Committed]", await self._call("commit", commits))
+        try:
+            return cast("list[Committed]", await self._call("commit", [line.carried(one) for one in commits]))
+        finally:
+            line.hang_up()  # it is over, whatever came of it
+
+    async def _within(self, operation: str, statement: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        return await self._send(operation, lambda _: asyncio.shield(self._database.within(statement())))
+
     async def _call(self, operation: str, *args: Any, **options: Any) -> Any:
+        return await self._send(operation, lambda kind: self._ask(operation, args, options, kind), args)
+
+    async def _send(
+        self, operation: str, ask: Callable[[Kind | None], Awaitable[Any]], args: tuple[Any, ...] = ()
+    ) -> Any:
+        """Ask it of the database, by a line that is slow and breaks."""
         self._calls[operation] += 1
         place = f"{self._name}.{operation}#{self._calls[operation]}"
         kind = self._faults.at(OF_A_CALL, operation, place)
@@ -109,7 +199,7 @@ class NodeStore:
             raise _ERRORS[kind](f"simulated: {operation} was refused")
         if kind is Kind.CRASH_BEFORE:
             await self._crash(f"before its {operation} was sent")
-        answer = await self._ask(operation, args, options, kind)
+        answer = await ask(kind)
         if kind is Kind.LATE_ANSWER:
             await asyncio.sleep(self._longest * slowness)
         if kind is Kind.AMBIGUOUS:

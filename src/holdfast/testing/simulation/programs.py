@@ -8,6 +8,7 @@ nothing of the engine.
     ["step", key, value, fails, ms]    a step that fails so many times first, and takes so long
     ["plain", key, value, fails]       as a function that is not async
     ["tx", key, value, ms]             with a row written in its transaction
+    ["live", key, value, ms]           with a row written in a transaction that is open while it runs
     ["gives_up", key]                  fails more often than it is tried
     ["too_slow", key]                  takes longer than its timeout
     ["poison", key, value]             may take its worker with it
@@ -17,6 +18,11 @@ nothing of the engine.
     ["child", key, program]
     ["abandon", key, program]          starts a child and does not wait for it
     ["tell", key, instance]            sends a message to another instance, if it lives
+    ["ask", key, value, refuse]        asks a child of its own something, which answers or refuses to
+    ["link", key, value, dies]         is linked to a child, and hears what becomes of it
+    ["bound", key]                     runs a child that is linked to one that dies
+    ["saga", key, n, fails]            n steps that are undone if one more fails
+    ["version", key, value]            does what its version of the code does; not within another part
     ["seq" | "par" | "race", programs]
 """
 
@@ -33,6 +39,8 @@ FAILED = "failed"
 LATE = "late"
 TOLD = "told"
 NOBODY = "nobody"
+REFUSED = "refused"
+DOWN = "down"
 GOSSIP = "gossip"
 """The topic of messages between instances."""
 _DEEPEST = 3
@@ -51,8 +59,9 @@ class Writer:
 
     def _any(self, depth: int) -> Program:
         leaves = [
-            self._step, self._step, self._step, self._plain, self._tx, self._tx, self._gives_up, self._too_slow,
-            self._poison, self._sleep, self._sleep, self._event, self._event, self._tell,
+            self._step, self._step, self._step, self._plain, self._tx, self._live, self._gives_up, self._too_slow,
+            self._poison, self._sleep, self._sleep, self._event, self._event, self._tell, self._ask, self._link,
+            self._bound, self._saga,
         ]  # fmt: skip
         nested: list[Callable[[], Program]] = [
             lambda: self._seq(depth - 1),
@@ -67,6 +76,8 @@ class Writer:
         parts = self._some(depth, 1, 4)
         if depth == _DEEPEST and self._draw.random() < 0.4:
             parts.append(self._messages())
+        if depth == _DEEPEST and self._draw.random() < 0.1:
+            parts.append(self._version())
         return ["seq", parts]
 
     def _some(self, depth: int, least: int, most: int) -> list[Program]:
@@ -84,6 +95,9 @@ class Writer:
 
     def _tx(self) -> Program:
         return ["tx", self._key("t"), self._draw.randrange(100), self._draw.choice([0, 0, 60, 250])]
+
+    def _live(self) -> Program:
+        return ["live", self._key("v"), self._draw.randrange(100), self._draw.choice([0, 0, 20, 80])]
 
     def _gives_up(self) -> Program:
         return ["gives_up", self._key("g")]
@@ -104,6 +118,21 @@ class Writer:
     def _tell(self) -> Program:
         return ["tell", self._key("q"), f"i{self._draw.randint(1, 5)}"]
 
+    def _ask(self) -> Program:
+        return ["ask", self._key("k"), self._draw.randrange(100), self._draw.random() < 0.3]
+
+    def _link(self) -> Program:
+        return ["link", self._key("n"), self._draw.randrange(100), self._draw.random() < 0.5]
+
+    def _bound(self) -> Program:
+        return ["bound", self._key("b")]
+
+    def _saga(self) -> Program:
+        return ["saga", self._key("o"), self._draw.randint(1, 3), self._draw.random() < 0.6]
+
+    def _version(self) -> Program:
+        return ["version", self._key("w"), self._draw.randrange(100)]
+
     def _messages(self) -> Program:
         key = self._key("m")
         return ["messages", key, "topic", self._draw.randint(1, 3), self._draw.choice([300, 1500])]
@@ -120,10 +149,20 @@ def parts(program: Program) -> Iterator[Program]:
             yield from parts(inner)
 
 
-def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:
+def sure(program: Program) -> Iterator[Program]:
+    """What is surely done by whoever ends such a program, all of it and by itself."""
+    match program:
+        case ["seq" | "par", inner]:
+            for one in inner:
+                yield from sure(one)
+        case _:
+            yield program
+
+
+def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:  # noqa: PLR0912  (a case for each kind)
     """Whether a program may have this result. ``sent``: the types of the events that somebody sent."""
     match program:
-        case ["step" | "plain" | "tx" | "poison", _, value, *_]:
+        case ["step" | "plain" | "tx" | "live" | "poison", _, value, *_]:
             return bool(result == value)
         case ["too_slow", _]:
             return result in (FAILED, LATE, 0)  # its clock may have jumped
@@ -133,6 +172,16 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:
             return result is None
         case ["tell", *_]:
             return result in (TOLD, NOBODY)
+        case ["ask", _, value, refuse]:
+            return result in (LATE, NOBODY, REFUSED if refuse else value + 1)
+        case ["link", _, value, dies]:
+            return bool(result == (DOWN if dies else value))
+        case ["bound", _]:
+            return bool(result == FAILED)
+        case ["saga", _, n, fails]:
+            return bool(result == (FAILED if fails else list(range(n))))
+        case ["version", _, value]:
+            return result in ([1, value], [2, value])
         case ["event", key, type_, _]:
             return result == LATE or (type_ in sent and result == key)
         case ["messages", _, _, n, _]:

@@ -50,6 +50,11 @@ class World:
         self.calls: list[tuple[Effect, Process]] = []
         """Of steps, and by whom."""
 
+    @property
+    def deployed(self) -> bool:
+        """Some processes had newer code than others."""
+        return any(node.version > 1 for node in self.nodes.values())
+
     # --- the story
 
     async def run(self) -> None:

@@ -46,14 +46,10 @@ SELECT array_agg(n), array_agg(type), array_agg(payload), array_agg(created_at),
                               ORDER BY n LIMIT 501) AS e
          ORDER BY e.n LIMIT 501) AS oldest;
 
--- What was answered to an event, which may have been moved to a run that came after.
+-- The event may be with another run of the line: one that was asked first, or one it was moved to.
 -- name: reply
-SELECT e.reply_ok, e.reply
-  FROM {schema}.holdfast_run AS asked
-  JOIN {schema}.holdfast_run AS r
-    ON r.workflow = asked.workflow AND r.instance_id = asked.instance_id AND r.number >= asked.number
-  JOIN {schema}.holdfast_event AS e ON e.run = r.id AND e.dedup = $2
- WHERE asked.id = $1 ORDER BY r.number LIMIT 1;
+SELECT reply_ok, reply FROM {schema}.holdfast_event
+ WHERE line = (SELECT coalesce(line, id) FROM {schema}.holdfast_run WHERE id = $1) AND dedup = $2;
 
 -- name: children
 SELECT workflow || '/' || instance_id, status FROM {schema}.holdfast_run

@@ -31,8 +31,10 @@ SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM holdfast_event INDEXED BY holdfast_event_engine
  WHERE run = ?1 AND n > ?3 AND delivered_at IS NULL AND type >= '@' AND type < 'A' ORDER BY n LIMIT ?2;
 
+-- The event may be with another run of the line: one that was asked first, or one it was moved to.
 -- name: reply
-SELECT reply_ok, reply FROM holdfast_event WHERE run = ?1 AND dedup = ?2 AND replied_at IS NOT NULL;
+SELECT reply_ok, reply FROM holdfast_event
+ WHERE line = (SELECT coalesce(line, id) FROM holdfast_run WHERE id = ?1) AND dedup = ?2 AND replied_at IS NOT NULL;
 
 -- name: unread
 SELECT n, type FROM holdfast_event INDEXED BY holdfast_event_undelivered

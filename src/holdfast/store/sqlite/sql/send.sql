@@ -1,7 +1,8 @@
 -- name: event
-INSERT INTO holdfast_event (run, n, type, payload, created_at, sender, dedup, ask)
-VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_event WHERE run = ?1), 0), ?2, ?3, ?4, ?5, ?6, ?7)
-ON CONFLICT (run, dedup) WHERE dedup IS NOT NULL DO NOTHING;
+INSERT INTO holdfast_event (run, n, type, payload, created_at, sender, dedup, ask, line)
+VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_event WHERE run = ?1), 0), ?2, ?3, ?4, ?5, ?6, ?7,
+        iif(?6 IS NULL, NULL, (SELECT coalesce(line, id) FROM holdfast_run WHERE id = ?1)))
+ON CONFLICT (line, dedup) WHERE dedup IS NOT NULL DO NOTHING;
 
 -- name: wake
 UPDATE holdfast_task SET run_at = ?2, kind = ?3, bucket = ?4 WHERE run = ?1 AND unit = 0;

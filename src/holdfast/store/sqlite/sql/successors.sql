@@ -4,9 +4,9 @@ UPDATE holdfast_run SET current = 0 WHERE id = ?1;
 -- name: again
 INSERT INTO holdfast_run (instance, workflow, instance_id, number, current, kind, status, params, queue, priority,
                           seed, created_at, updated_at, parent, parent_run, parent_close, attempt, options, memo,
-                          search)
+                          search, line)
 SELECT instance, workflow, instance_id, number + 1, 1, kind, ?3, ?4, queue, priority, seed, created_at, ?2, parent,
-       parent_run, parent_close, ?5, coalesce(?6, options), memo, search
+       parent_run, parent_close, ?5, coalesce(?6, options), memo, search, iif(?7, coalesce(line, id), NULL)
   FROM holdfast_run WHERE id = ?1;
 
 -- name: plan

@@ -32,6 +32,7 @@ CREATE TABLE {schema}.holdfast_run (
     options       BYTEA,
     memo          BYTEA,
     search        BYTEA,
+    line          BIGINT,  -- the first of those of which each asked for the next (holdfast_succeed); NULL: itself
     UNIQUE (workflow, instance_id, number)
 ) WITH (fillfactor = 85);
 
@@ -115,6 +116,7 @@ CREATE TABLE {schema}.holdfast_event (
     ask           BYTEA,
     dedup         BYTEA,   -- the sender's key, or one that no text has, made for the call; the engine's mail has none
     sent_by       BIGINT,  -- the call that sent it: asked when its answer got lost
+    line          BIGINT,  -- of the run it was sent to, if it has a dedup: the whole line knows it
     reply_ok      BOOLEAN, -- NULL: not answered
     reply         BYTEA,
     PRIMARY KEY (run, n)
@@ -122,7 +124,7 @@ CREATE TABLE {schema}.holdfast_event (
 
 CREATE INDEX holdfast_event_undelivered ON {schema}.holdfast_event (run, n) WHERE delivered_at IS NULL;
 CREATE INDEX holdfast_event_type ON {schema}.holdfast_event (run, type, n) WHERE delivered_at IS NULL;
-CREATE UNIQUE INDEX holdfast_event_dedup ON {schema}.holdfast_event (run, dedup) WHERE dedup IS NOT NULL;
+CREATE UNIQUE INDEX holdfast_event_dedup ON {schema}.holdfast_event (line, dedup) WHERE dedup IS NOT NULL;
 
 CREATE TABLE {schema}.holdfast_log (
     run        BIGINT   NOT NULL,
@@ -226,7 +228,7 @@ CREATE VIEW {schema}.holdfast_record AS
 SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.params, r.output, r.error, r.queue,
        r.priority, r.created_at, r.updated_at, r.started_at, r.completed_at, r.instance, r.seed, r.note, r.parent,
        r.attempt, r.options, r.memo, r.search, r.current, t.run_at, t.owner, t.losses, t.signal, t.expires_at, t.expiry,
-       t.topics, t.epoch, t.bound
+       t.topics, t.epoch, t.bound, coalesce(r.line, r.id) AS line
   FROM {schema}.holdfast_run AS r
   LEFT JOIN {schema}.holdfast_task AS t ON t.run = r.id AND t.unit = 0;
 

@@ -12,10 +12,10 @@ CREATE FUNCTION {schema}.holdfast_put(
     p_dedup BYTEA, p_token BIGINT
 ) RETURNS INTEGER LANGUAGE plpgsql AS $$
 BEGIN
-    INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, ask, dedup, sent_by)
+    INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, ask, dedup, sent_by, line)
     VALUES (p_to.run, 1 + coalesce((SELECT max(n) FROM {schema}.holdfast_event WHERE run = p_to.run), 0),
-            p_type, p_payload, p_now, p_sender, p_ask, p_dedup, p_token)
-    ON CONFLICT (run, dedup) WHERE dedup IS NOT NULL DO NOTHING;
+            p_type, p_payload, p_now, p_sender, p_ask, p_dedup, p_token, p_to.line)
+    ON CONFLICT (line, dedup) WHERE dedup IS NOT NULL DO NOTHING;
     IF NOT FOUND THEN
         RETURN 0;
     ELSIF p_to.owner IS NOT NULL THEN
@@ -131,7 +131,7 @@ BEGIN
             v_effect := {schema}.holdfast_put(v_now, v_rec, v_one.type, v_one.payload, v_one.sender, v_one.ask,
                                               v_one.dedup, v_one.token);
             IF v_effect = 0 AND EXISTS (SELECT FROM {schema}.holdfast_event
-                                         WHERE run = v_run AND dedup = v_one.dedup AND sent_by = v_one.token) THEN
+                                         WHERE line = v_rec.line AND dedup = v_one.dedup AND sent_by = v_one.token) THEN
                 v_effect := 2;  -- this very call has been here before
                 SELECT * INTO v_task FROM {schema}.holdfast_task AS t
                  WHERE t.run = v_run AND t.unit = 0 AND (t.owner = v_one.owner) IS TRUE AND t.claimed_by = v_one.token;
@@ -148,7 +148,7 @@ BEGIN
         ELSE
             RETURN QUERY SELECT v_one.ord, p_again AND EXISTS (
                 SELECT FROM {schema}.holdfast_run AS b
-                  JOIN {schema}.holdfast_event AS e ON e.run = b.id AND e.dedup = v_one.dedup
+                  JOIN {schema}.holdfast_event AS e ON e.line = coalesce(b.line, b.id) AND e.dedup = v_one.dedup
                  WHERE b.workflow = v_one.workflow AND b.instance_id = v_one.instance_id AND e.sent_by = v_one.token
             ), false, false, NULL::bigint, NULL::int, NULL::boolean, v_now, NULL::bigint[], NULL::text[], NULL::bytea[],
             NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint, v_rec;
@@ -182,15 +182,16 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, ask, dedup, sent_by)
+    SELECT * INTO r FROM {schema}.holdfast_run WHERE id = t.run;
+    INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, ask, dedup, sent_by, line)
     VALUES (t.run, 1 + coalesce((SELECT max(n) FROM {schema}.holdfast_event WHERE run = t.run), 0), p_type, p_payload,
-            now, p_sender, p_ask, p_dedup, p_token)
-    ON CONFLICT (run, dedup) WHERE dedup IS NOT NULL DO NOTHING
+            now, p_sender, p_ask, p_dedup, p_token, coalesce(r.line, r.id))
+    ON CONFLICT (line, dedup) WHERE dedup IS NOT NULL DO NOTHING
     RETURNING n INTO mail_last;
     IF NOT FOUND THEN
+        r := NULL;
         RETURN;
     END IF;
-    SELECT * INTO r FROM {schema}.holdfast_run WHERE id = t.run;
     woken := t.owner IS NOT NULL OR (r.status <> 'paused' AND {schema}.holdfast_wanted(p_type, t.topics));
     v_due := t.run_at <= now;
     IF t.owner IS NOT NULL THEN

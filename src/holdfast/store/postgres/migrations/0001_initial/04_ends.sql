@@ -101,10 +101,12 @@ BEGIN
               FROM {schema}.holdfast_ended(p_now, ARRAY[p_run]) AS e);
 END $$;
 
--- Makes the run that comes after the current one of an instance, and is like it. Nobody holds it.
+-- Makes the run that comes after the current one of an instance, and is like it. Nobody holds it. p_in_line: the one
+-- before has asked for it, so that it knows the ids of what was sent to that.
 CREATE FUNCTION {schema}.holdfast_make_next(
     p_now BIGINT, p_by TEXT, p_old BIGINT, p_token BIGINT, p_params BYTEA, p_run_at BIGINT, p_attempt BIGINT,
-    p_expires_at BIGINT, p_expiry TEXT, p_options BYTEA, p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[]
+    p_expires_at BIGINT, p_expiry TEXT, p_options BYTEA, p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[],
+    p_in_line BOOLEAN
 ) RETURNS BIGINT LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
@@ -114,11 +116,11 @@ BEGIN
     UPDATE {schema}.holdfast_run SET current = false WHERE id = p_old;
     INSERT INTO {schema}.holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, params,
                                        queue, priority, seed, created_at, updated_at, made_by, parent, parent_run,
-                                       parent_close, attempt, options, memo, search)
+                                       parent_close, attempt, options, memo, search, line)
     SELECT v_new, o.instance, o.workflow, o.instance_id, o.number + 1, true, o.kind,
            CASE WHEN p_run_at > p_now THEN 'waiting' ELSE 'active' END, p_params, o.queue, o.priority, o.seed,
            o.created_at, p_now, p_token, o.parent, o.parent_run, o.parent_close, p_attempt,
-           coalesce(p_options, o.options), o.memo, o.search
+           coalesce(p_options, o.options), o.memo, o.search, CASE WHEN p_in_line THEN coalesce(o.line, o.id) END
       FROM {schema}.holdfast_run AS o WHERE o.id = p_old;
     INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, epoch, losses, lost,
                                         signal, topics, expires_at, expiry, missing)
@@ -167,7 +169,7 @@ BEGIN
     END IF;
     v_new := {schema}.holdfast_make_next(
         p_now, p_by, p_run, p_token, p_params, v_run_at, p_attempt, v_expires_at, v_expiry, p_options, p_unit,
-        p_unit_key, p_unit_missing);
+        p_unit_key, p_unit_missing, true);
     v_moving := ARRAY(SELECT n FROM {schema}.holdfast_event
                        WHERE run = p_run AND delivered_at IS NULL
                          AND (p_continues OR type = '@cancel' OR type NOT LIKE '@%') ORDER BY n);

@@ -149,7 +149,7 @@ BEGIN
     IF v_old.made_by IS DISTINCT FROM p_token THEN
         v_run := {schema}.holdfast_make_next(
             v_now, p_by, v_old.id, p_token, v_old.params, v_now, 1, v_now + p_expires_ms, p_expiry, p_options, p_unit,
-            p_unit_key, p_unit_missing);
+            p_unit_key, p_unit_missing, false);
         IF v_old.completed_at IS NULL THEN
             v_touched := {schema}.holdfast_end(
                 v_now, p_by, v_old.id, 'terminated', NULL, NULL, p_reason, v_run, false);
