@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import tempfile
 from collections import Counter
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from .faults import Faults, Kind
-from .settings import hostile
+from .settings import hostile, ordinary_lease
 
 _SEED = "HOLDFAST_HOSTILE"
 _COUNTS = "HOLDFAST_HOSTILE_COUNTS"
+_LEASE = "HOLDFAST_HOSTILE_ORDINARY_LEASE"
+_LOST = "a lease"
 _SITE = str(Path(__file__).parent / "site")
 _stack = ExitStack()
 
@@ -23,9 +26,16 @@ class _Noted(Faults):
     def at(self, operation: str, kinds: frozenset[Kind]) -> tuple[Kind | None, float]:
         kind, how = super().at(operation, kinds)
         if kind is not None:
-            with Path(os.environ[_COUNTS]).open("ab", buffering=0) as file:
-                file.write(f"{kind.value} {operation}\n".encode())
+            _note(f"{kind.value} {operation}")
         return kind, how
+
+    def lease_lost(self) -> None:
+        _note(_LOST)
+
+
+def _note(line: str) -> None:
+    with Path(os.environ[_COUNTS]).open("ab", buffering=0) as file:
+        file.write(f"{line}\n".encode())
 
 
 def begin() -> None:
@@ -33,6 +43,8 @@ def begin() -> None:
     faults = _Noted(int(os.environ[_SEED]))
     os.register_at_fork(after_in_child=lambda: faults.begin(str(os.getpid())))
     _stack.enter_context(hostile(faults))
+    if os.environ.get(_LEASE):
+        _stack.enter_context(ordinary_lease())
 
 
 class Elsewhere:
@@ -56,7 +68,19 @@ class Elsewhere:
                 os.environ[name] = self._before[name]
         self._folder.cleanup()
 
+    @contextmanager
+    def ordinary_lease(self) -> Iterator[None]:
+        os.environ[_LEASE] = "1"
+        try:
+            yield
+        finally:
+            del os.environ[_LEASE]
+
     def counts(self) -> Counter[tuple[str, str]]:
-        if not self._counts.exists():
-            return Counter()
-        return Counter((kind, operation) for kind, operation in map(str.split, self._counts.read_text().splitlines()))
+        return Counter((kind, operation) for kind, operation in map(str.split, self._lines()) if kind in list(Kind))
+
+    def leases_lost(self) -> int:
+        return self._lines().count(_LOST)
+
+    def _lines(self) -> list[str]:
+        return self._counts.read_text().splitlines() if self._counts.exists() else []

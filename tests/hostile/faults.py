@@ -53,6 +53,10 @@ class Faults:
             drawn -= rate
         return None, 0.0
 
+    def lease_lost(self) -> None:
+        """A lease ran out: what its worker had begun, another one does again."""
+        self.leases_lost += 1
+
     def half(self, what: str) -> bool:
         """True half of the time."""
         return self._chance(self._place(what)) < 0.5

@@ -20,6 +20,9 @@ from .elsewhere import Elsewhere
 from .faults import Faults
 from .settings import hostile, ordinary_lease
 
+_SLOWER = 4
+"""How much longer tests may take."""
+
 
 class Hostile:
     """The plugin of one process."""
@@ -39,8 +42,12 @@ class Hostile:
         self._stack.enter_context(hostile(self.faults))
         self._elsewhere = self._stack.enter_context(Elsewhere(self.seed))
 
+    @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
+            timeout = item.get_closest_marker("timeout")
+            seconds = timeout.args[0] if timeout is not None else float(item.config.getini("timeout"))
+            item.add_marker(pytest.mark.timeout(_SLOWER * seconds), append=False)
             mark = item.get_closest_marker("kind_settings")
             if mark is not None:
                 item.add_marker(pytest.mark.skip(reason=f"not under hostile settings: {mark.args[0]}"))
@@ -48,10 +55,12 @@ class Hostile:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         self.tests += 1
+        before = self._elsewhere.leases_lost()
         reports = self._run(item, nextitem)
-        if any(report.failed for report in reports) and self.faults.leases_lost:
+        lost = self.faults.leases_lost or self._elsewhere.leases_lost() > before
+        if lost and any(report.failed for report in reports):
             self.again.append(item.nodeid)
-            with ordinary_lease():
+            with ordinary_lease(), self._elsewhere.ordinary_lease():
                 reports = self._run(item, nextitem)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)

@@ -116,6 +116,9 @@ class WorkersStore(HostileStore):
         self._receipts: dict[tuple[int, ...], tuple[Any, Any]] = {}
         """A store that is asked again answers what it did: these are the calls that have to be answered so."""
 
+    async def reap(self, max_losses: int) -> Any:
+        return await self._call("reap", self._kinds("reap"), max_losses)
+
     def _kinds(self, operation: str) -> frozenset[Kind]:
         if operation in _OF_LEASES and self._lease_ms < LONG_LEASE_MS:
             return _LATE if self.in_loops else frozenset()
@@ -132,7 +135,8 @@ class WorkersStore(HostileStore):
                 return known[1]
         answer = await super()._done(operation, args, options)
         if operation == "reap":
-            self.faults.leases_lost += len(answer)
+            for _ in answer:
+                self.faults.lease_lost()
         return answer
 
     def _keep(self, operation: str, args: tuple[Any, ...], answer: Any) -> None:
