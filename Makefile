@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-all bench scale growth crash chaos fuzz simulate planted hostile power clean
+.PHONY: help demo test check format test-all bench scale growth crash chaos soak fuzz simulate planted hostile power clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -71,11 +71,15 @@ crash: $(READY) ## Kill real processes for a long time and look for lost work
 chaos: $(READY) ## Break workers, connections and PostgreSQL at random for minutes, and look for lost work
 	$(BIN)/python -m tests.chaos
 
+MINUTES ?= 10
+soak: $(READY) ## Run a mixed load with faults for MINUTES=10, and see that memory, connections, tables and WAL stay flat
+	$(BIN)/python -m tests.soak --minutes $(MINUTES)
+
 fuzz: $(READY) ## Send 20,000 generated requests to the HTTP API
 	$(BIN)/python tests/http/http_fuzz.py 20000
 
 SEED ?= 1
-hostile: $(READY) ## Run the tests with no cache, no notifications, short leases, failing stores (SEED=1)
+hostile: $(READY) ## Run the tests with no cache, no notifications, short leases, failing stores (SEED=1; 20 minutes)
 	$(BIN)/python -m pytest --hostile --hostile-seed $(SEED) -n 2 $(HOSTILE)
 
 # Not those that bring faults and settings of their own, or know no worker.
@@ -87,7 +91,7 @@ power: $(READY) ## Cut the power CYCLES=10000 times and look for lost work (4 mi
 
 SEEDS ?= 1000
 simulate: $(READY) ## Run SEEDS=1000 seeds of the simulation and look for broken promises
-	$(BIN)/python -m holdfast.testing.simulation --seeds $(SEEDS) --story --counts
+	$(BIN)/python -m holdfast.testing.simulation --seeds $(SEEDS) --processes 2 --story --counts
 
 planted: $(READY) ## Plant bugs, and see that the simulation finds each of them
 	$(BIN)/python -m pytest tests/simulation/test_planted.py -k every_planted --long -n 2 -rP

@@ -118,7 +118,7 @@ def test_the_list_of_names_is_complete() -> None:
 
 def test_the_testing_tools_are_importable() -> None:
     assert list(holdfast.testing.__all__) == sorted(holdfast.testing.__all__)
-    assert "Harness" in holdfast.testing.__all__
+    assert {"Harness", "simulate", "SentEvent", "SimulationFailed", "SimulationReport"} <= {*holdfast.testing.__all__}
     assert all(hasattr(holdfast.testing, name) for name in holdfast.testing.__all__)
 
 

@@ -1,40 +1,21 @@
 """What must be true of the database while everything breaks, and once everything is done.
 
-It has a connection of its own, around the proxies, and nothing here goes through the engine. What the engine must never
-do is also forbidden by triggers: they leave a line in the server's log, whatever becomes of the transaction.
+Nothing here goes through the engine.
 """
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import asyncpg
-
 from crash.workload import Planned
 
 from .server import Server
+from .witness import GUARDS, Witness
 from .workload import ACCOUNTS, account_of
-
-_FORBIDDEN = "FORBIDDEN"
-GUARDS = f"""
-CREATE FUNCTION forbid() RETURNS trigger LANGUAGE plpgsql AS
-    $$ BEGIN RAISE EXCEPTION '{_FORBIDDEN}: %', TG_ARGV[0]; END $$;
-CREATE TRIGGER fact_never_changes BEFORE UPDATE OR DELETE ON holdfast.holdfast_fact
-    FOR EACH ROW EXECUTE FUNCTION forbid('a fact was changed');
-CREATE TRIGGER end_is_final BEFORE UPDATE OR DELETE ON holdfast.holdfast_run
-    FOR EACH ROW WHEN (old.completed_at IS NOT NULL) EXECUTE FUNCTION forbid('a finished run was changed');
-CREATE TRIGGER event_never_goes BEFORE DELETE ON holdfast.holdfast_event
-    FOR EACH ROW EXECUTE FUNCTION forbid('an event was deleted');
-CREATE TRIGGER event_is_consumed_once BEFORE UPDATE ON holdfast.holdfast_event
-    FOR EACH ROW WHEN (old.delivered_at IS NOT NULL) EXECUTE FUNCTION forbid('an event was consumed twice');
-CREATE TRIGGER epoch_only_rises BEFORE UPDATE ON holdfast.holdfast_task
-    FOR EACH ROW WHEN (new.epoch < old.epoch) EXECUTE FUNCTION forbid('an epoch went back');
-"""
 
 _RESULTS = """
 SELECT r.instance_id, convert_from(f.key, 'UTF8') AS key, f.seq, f.ok, f.value, f.at, f.attempts, f.event
@@ -76,18 +57,15 @@ SELECT pid, usename, state, wait_event, pg_blocking_pids(pid) AS blocked_by, lef
 _NOW = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
-class Checker:
+class Checker(Witness):
     """The facts about one database, and about the side file beside it."""
 
     def __init__(self, server: Server, database: str, side: Path, plan: Iterable[Planned]) -> None:
-        self._server = server
-        self._database = database
+        super().__init__(server, database)
         self._side = side
         self._plan: dict[str, Planned] = {}
         self.expect(plan)
         self._results: dict[tuple[str, str], tuple[Any, ...]] = {}
-        self._connection: asyncpg.Connection[Any] | None = None
-        self._log_start = len(server.said())
         self._began = 0
         self.snapshots = 0
         self.losses = 0
@@ -101,42 +79,7 @@ class Checker:
         await self.execute(tables + GUARDS)
         self._began = await self.one(_NOW)
 
-    async def close(self) -> None:
-        if self._connection is not None:
-            await self._connection.close(timeout=5)
-
     # --- reading
-
-    async def rows(self, sql: str, *args: Any) -> list[Any]:
-        """Ask, also while the server comes and goes."""
-        async with asyncio.timeout(60):
-            while True:
-                try:
-                    connection = await self._connected()
-                    return await connection.fetch(sql, *args)
-                except (
-                    OSError,
-                    asyncpg.PostgresConnectionError,
-                    asyncpg.CannotConnectNowError,
-                    asyncpg.InterfaceError,
-                    asyncpg.InternalClientError,  # it was used between the server's last word and its end
-                ):
-                    self._connection = None
-                    await asyncio.sleep(0.05)
-                except asyncpg.AdminShutdownError:
-                    self._connection = None
-
-    async def _connected(self) -> asyncpg.Connection[Any]:
-        if self._connection is None or self._connection.is_closed():
-            self._connection = await self._server.connect(self._database)
-        return self._connection
-
-    async def one(self, sql: str, *args: Any) -> Any:
-        [row] = await self.rows(sql, *args)
-        return row[0]
-
-    async def execute(self, sql: str) -> None:
-        await (await self._connected()).execute(sql)
 
     def side(self) -> list[dict[str, Any]]:
         return [json.loads(line) for line in self._side.read_text().splitlines()] if self._side.exists() else []
@@ -160,11 +103,6 @@ class Checker:
             f"{await self.open_runs()} of {len(self._plan)} runs are open, such as {open_runs}\n"
             f"the server is busy with {busy}\nforbidden: {self.forbidden()}"
         )
-
-    def forbidden(self) -> list[str]:
-        """What the engine tried although it must never."""
-        lines = self._server.said()[self._log_start :].splitlines()
-        return [line for line in lines if _FORBIDDEN in line and "ERROR" in line]
 
     # --- meanwhile
 

@@ -59,19 +59,20 @@ class Fault:
     """For what takes time: how long."""
 
 
-def make_plan(seed: int, *, count: int, seconds: float, workers: int, lease: float) -> list[Fault]:
-    """``count`` faults, spread over so many seconds."""
+def make_plan(seed: int, *, count: int, seconds: float, workers: int, lease: float, spared: int = 0) -> list[Fault]:
+    """``count`` faults, spread over so many seconds. The first ``spared`` workers are not killed."""
     rng = random.Random(seed)
     drawn = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=max(0, count - len(_ALWAYS)))
     kinds = [*_ALWAYS[:count], *drawn]
     rng.shuffle(kinds)
     times = sorted(rng.uniform(0, seconds) for _ in kinds)
-    return [_fault(rng, at, kind, workers, lease) for at, kind in zip(times, kinds, strict=True)]
+    return [_fault(rng, at, kind, workers, lease, spared) for at, kind in zip(times, kinds, strict=True)]
 
 
-def _fault(rng: random.Random, at: float, kind: Kind, workers: int, lease: float) -> Fault:
+def _fault(rng: random.Random, at: float, kind: Kind, workers: int, lease: float, spared: int) -> Fault:
     cuttable = kind in (Kind.CUT_BEFORE, Kind.CUT_AFTER, Kind.CUT_ALL)
-    victim = rng.randrange(workers + 1 if cuttable else workers)
+    first = spared if kind is Kind.KILL else 0
+    victim = rng.randrange(first, workers + 1 if cuttable else workers)
     matching = rng.choice(_WORKERS_COMMITS if victim < workers else _CLIENTS_COMMITS)
     longer = lease * rng.uniform(1.2, 1.6)
     seconds = {Kind.STALL: longer, Kind.BLACK_HOLE: longer, Kind.SLOW: 1.0}.get(kind, rng.uniform(0, 0.5))

@@ -80,6 +80,11 @@ class Proxy:
         self._links: set[_Link] = set()
         self._listener: asyncio.Server | None = None
 
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._links)
+
     async def open(self) -> None:
         self._listener = await asyncio.start_unix_server(self._serve, self._path)
 

@@ -44,7 +44,8 @@ class Stop(IntEnum):
 
 
 class Server:
-    def __init__(self) -> None:
+    def __init__(self, **settings: object) -> None:
+        self._settings = {**_CONFIG, **settings}
         self._binaries, self._user = _installation()
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-chaos-", dir="/tmp"))
         self.sockets = self.folder / "sockets"
@@ -63,7 +64,7 @@ class Server:
                 shutil.chown(path, self._user)
         made = self._run("initdb", "--auth=trust", "--encoding=utf8", "--no-sync", "-U", "postgres", "-D", self._data)
         assert made.returncode == 0, made.stderr.decode()
-        lines = [f"{name} = '{value}'\n" for name, value in _CONFIG.items()]
+        lines = [f"{name} = '{value}'\n" for name, value in self._settings.items()]
         lines.append(f"unix_socket_directories = '{self.sockets}'\n")
         with (self._data / "postgresql.conf").open("a") as config:
             config.writelines(lines)
@@ -142,9 +143,10 @@ class Server:
     def url(self, database: str, *, sockets: Path | None = None, user: str = "postgres") -> str:
         return f"postgresql://{user}@/{database}?host={sockets or self.sockets}&port={PORT}"
 
-    async def connect(self, database: str = "postgres") -> asyncpg.Connection[Any]:
+    async def connect(self, database: str = "postgres", application: str = "tests") -> asyncpg.Connection[Any]:
         """A connection around everything that is tested."""
-        return await asyncpg.connect(self.url(database), timeout=20, command_timeout=60)
+        named = {"application_name": application}
+        return await asyncpg.connect(self.url(database), timeout=20, command_timeout=60, server_settings=named)
 
     async def new_database(self) -> str:
         self._databases += 1

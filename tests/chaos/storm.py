@@ -4,32 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import random
-import signal
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from crash.workload import Planned, Side
-from holdfast import Handle, Holdfast, InstanceTerminalError, StoreError
+from holdfast import Handle, Holdfast, InstanceTerminalError
 
 from .checker import Checker
-from .faults import SERVER, Fault, Kind, make_plan, summary
+from .faults import Fault, make_plan, summary
+from .injection import Injector, Slot, kill_all, open_proxy
 from .processes import Child
 from .program import work
-from .proxy import Cut, Proxy
-from .server import Server, Stop
-from .waiting import until
+from .proxy import Proxy
+from .server import Server
+from .waiting import connected, insist, until
 from .workload import TABLES, make_app, plan
-
-R = TypeVar("R")
 
 LEASE = 2.0
 WORKER = {"lease": LEASE, "poll": 0.5, "drain": 5, "max_losses": 1_000_000}
-_STOPS = {Kind.FAST: Stop.FAST, Kind.IMMEDIATE: Stop.IMMEDIATE, Kind.CRASH: Stop.KILL}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,27 +55,6 @@ def storm(server: Server, folder: Path, size: Size, seed: int, say: Callable[[st
     return Storm(server, folder, size, faults, seed=seed, say=say)
 
 
-class Slot:
-    """A place for a worker: its proxy, and the process that is there now."""
-
-    def __init__(self, storm: Storm, number: int, proxy: Proxy) -> None:
-        self.number = number
-        self.proxy = proxy
-        self.lock = asyncio.Lock()
-        self.children: list[Child] = []
-        self._storm = storm
-
-    @property
-    def worker(self) -> Child:
-        return self.children[-1]
-
-    def start(self) -> None:
-        log = self._storm.folder / f"worker-{self.number}-{len(self.children)}.log"
-        url = self._storm.server.url(self._storm.database, sockets=self.proxy.sockets)
-        clock_off = self._storm.size.clock_off if self.number == 0 else 0
-        self.children.append(Child(log, work, url=url, side=str(self._storm.side), clock_off=clock_off, **WORKER))
-
-
 class Storm:
     def __init__(
         self,
@@ -94,19 +70,20 @@ class Storm:
         self.folder = folder
         self.side = folder / "side.jsonl"
         self.database = ""
-        self.injected: Counter[str] = Counter()
         self._seed = seed
         self.size = size
         self._say = say
         self._plan = plan(size.copies)
         self._faults = faults
         self._slots: list[Slot] = []
-        self._cuts: list[tuple[Kind, Cut]] = []
-        self._server_lock = asyncio.Lock()
-        self._calm = 0.0
-        """When the last fault was over."""
         self._checker: Checker
         self._client: Proxy
+        self._injector: Injector
+
+    @property
+    def injected(self) -> Counter[str]:
+        """How many faults of each kind there were."""
+        return self._injector.injected
 
     # --- the whole
 
@@ -128,7 +105,9 @@ class Storm:
                 raise
         commits = sum(slot.proxy.commits for slot in self._slots) + self._client.commits
         self._say(f"injected {self.injected.total()}: {dict(self.injected)}")
-        self._say(f"all {len(self._plan)} runs complete and right, {ended - self._calm:.1f} s after the last fault")
+        self._say(
+            f"all {len(self._plan)} runs complete and right, {ended - self._injector.calm:.1f} s after the last fault"
+        )
         self._say(f"{self._checker.snapshots} snapshots, {commits} commits on the wire, {ended - began:.0f} s in all")
 
     async def _prepare(self, stack: AsyncExitStack) -> None:
@@ -136,22 +115,27 @@ class Storm:
         stack.push_async_callback(self.server.drop_database, self.database)
         proxies = self.server.folder / f"proxies-{self.database}"
         for number in range(self.size.workers):
-            self._slots.append(Slot(self, number, await self._open_proxy(proxies / f"{number}", stack)))
-        self._client = await self._open_proxy(proxies / "client", stack)
+            proxy = await open_proxy(proxies / f"{number}", self.server, stack)
+            self._slots.append(Slot(number, proxy, self._make_worker))
+        self._client = await open_proxy(proxies / "client", self.server, stack)
+        self._injector = Injector(self.server, self._slots, self._client, self._lost)
         async with make_app(self.server.url(self.database), self.side).connect():
             pass  # makes the schema
         self._checker = Checker(self.server, self.database, self.side, self._plan)
         stack.push_async_callback(self._checker.close)
         await self._checker.prepare(TABLES)
-        stack.callback(self._kill_all)
+        stack.callback(kill_all, self._slots)
         for slot in self._slots:
             slot.start()
 
-    async def _open_proxy(self, folder: Path, stack: AsyncExitStack) -> Proxy:
-        proxy = Proxy(folder, self.server.sockets)
-        await proxy.open()
-        stack.push_async_callback(proxy.close)
-        return proxy
+    def _make_worker(self, slot: Slot) -> Child:
+        url = self.server.url(self.database, sockets=slot.proxy.sockets)
+        clock_off = self.size.clock_off if slot.number == 0 else 0
+        log = self.folder / f"{slot.next_name}.log"
+        return Child(log, work, url=url, side=str(self.side), clock_off=clock_off, **WORKER)
+
+    def _lost(self) -> None:
+        self._checker.losses += 1
 
     async def _rage(self) -> None:
         looking = asyncio.create_task(self._look_on())
@@ -159,7 +143,7 @@ class Storm:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._feed(app))
-                group.create_task(self._inject_all())
+                group.create_task(self._injector.inject_all(self._faults))
                 group.create_task(self._fail_with(looking))
         finally:
             looking.cancel()
@@ -179,11 +163,6 @@ class Storm:
     async def _stop_workers(self) -> None:
         codes = [await slot.worker.end() for slot in self._slots]
         assert codes == [0] * len(codes), f"exit codes {codes}"
-
-    def _kill_all(self) -> None:
-        for slot in self._slots:
-            for child in slot.children:
-                child.send(signal.SIGKILL)
 
     async def _story(self) -> str:
         """What is known when something went wrong."""
@@ -225,78 +204,3 @@ class Storm:
             with suppress(InstanceTerminalError):  # it had all it waited for
                 await run.send_event(topic, payload, id=f"event-{number}")
                 Side(self.side).write({"acknowledged": "event", "id": planned.id, "event": f"event-{number}"})
-
-    # --- the faults
-
-    async def _inject_all(self) -> None:
-        began = time.monotonic()
-        async with asyncio.TaskGroup() as group:
-            for fault in self._faults:
-                await asyncio.sleep(max(0, began + fault.at - time.monotonic()))
-                group.create_task(self._inject(fault))
-        self._calm = time.monotonic()
-        for kind, cut in self._cuts:
-            self.injected[kind.value] += cut.fired is not None
-
-    async def _inject(self, fault: Fault) -> None:
-        self._checker.losses += 1  # each may cost a run its worker, or let a lease run out
-        if fault.kind in SERVER:
-            async with self._server_lock:
-                await self.server.restart(_STOPS[fault.kind], fault.seconds)
-            self.injected[fault.kind.value] += 1
-        elif fault.kind in (Kind.CUT_BEFORE, Kind.CUT_AFTER):
-            when = "before" if fault.kind is Kind.CUT_BEFORE else "after"
-            cut = self._proxy_of(fault).cut(when, nth=fault.nth, matching=fault.matching)
-            self._cuts.append((fault.kind, cut))
-        elif fault.kind is Kind.CUT_ALL:
-            self._proxy_of(fault).cut_all()
-            self.injected[fault.kind.value] += 1
-        else:
-            await self._hurt(self._slots[fault.victim], fault)
-            self.injected[fault.kind.value] += 1
-
-    def _proxy_of(self, fault: Fault) -> Proxy:
-        return self._slots[fault.victim].proxy if fault.victim < len(self._slots) else self._client
-
-    async def _hurt(self, slot: Slot, fault: Fault) -> None:
-        """What takes its time happens to one worker after the other, and to each one thing at a time."""
-        async with slot.lock:
-            if fault.kind is Kind.KILL:
-                await slot.worker.end(signal.SIGKILL)
-                slot.start()
-            elif fault.kind is Kind.STALL:
-                await self._stall(slot, fault.seconds)
-            elif fault.kind is Kind.BLACK_HOLE:
-                async with slot.proxy.black_hole():
-                    await asyncio.sleep(fault.seconds)
-            else:
-                with slot.proxy.slow(0.05):
-                    await asyncio.sleep(fault.seconds)
-
-    async def _stall(self, slot: Slot, seconds: float) -> None:
-        """With a commit on the wire, if there is one soon: the most that a stopped worker can have in its hands."""
-        hold = slot.proxy.hold("holdfast_commit")
-        with suppress(TimeoutError):
-            await asyncio.wait_for(hold.reached.wait(), 1)
-        slot.worker.send(signal.SIGSTOP)
-        await asyncio.sleep(seconds)
-        slot.worker.send(signal.SIGCONT)
-        hold.let_go.set()
-
-
-async def insist(call: Callable[[], Awaitable[R]], seconds: float = 120) -> R:
-    """What a client does whose call failed: the same again, with the same ids."""
-    async with asyncio.timeout(seconds):
-        while True:
-            try:
-                return await call()
-            except StoreError:
-                await asyncio.sleep(0.05)
-
-
-@asynccontextmanager
-async def connected(app: Holdfast) -> AsyncIterator[None]:
-    """``app.connect()``, tried again while the server is away."""
-    async with AsyncExitStack() as stack:
-        await insist(lambda: stack.enter_async_context(app.connect()))
-        yield

@@ -13,7 +13,7 @@ from holdfast import StoreUnavailableError
 
 from .proxy import Proxy, When
 from .scene import BY_WORKFLOW, Scene, family
-from .storm import connected, insist
+from .waiting import connected, insist
 from .workload import plan
 
 pytestmark = pytest.mark.parametrize("when", ["before", "after"])

@@ -14,8 +14,8 @@ from .faults import Fault, Kind
 from .proxy import Proxy
 from .scene import BY_WORKFLOW, Scene
 from .server import Server, Stop
-from .storm import Size, Storm, insist
-from .waiting import until
+from .storm import Size, Storm
+from .waiting import insist, until
 
 SEQUENCE, EVENTS, TRANSFER = BY_WORKFLOW["sequence"], BY_WORKFLOW["events"], BY_WORKFLOW["transfer"]
 

@@ -14,8 +14,7 @@ from holdfast import Holdfast, StoreBusyError, StoreError, StoreReadOnlyError, S
 
 from .scene import BY_WORKFLOW, Scene
 from .server import Server
-from .storm import insist
-from .waiting import until
+from .waiting import insist, until
 from .workload import plan
 
 SEQUENCE = BY_WORKFLOW["sequence"]

@@ -43,10 +43,11 @@ def make_app(url: str, side: Path, **worker: Any) -> Holdfast:
 
 def plan(copies: int) -> list[Planned]:
     """``copies`` of every kind: 10 runs each."""
-    return [planned for i in range(copies) for planned in _copy(f"{i:04}", i)]
+    return [planned for n in range(copies) for planned in copy_of(n)]
 
 
-def _copy(i: str, n: int) -> list[Planned]:
+def copy_of(n: int) -> list[Planned]:
+    i = f"{n:04}"
     go = (("go", n), ("go", n + 1))
     return [
         Planned("sequence", f"sequence-{i}", n, [n + 1, 2 * n + 2, 2 * n + 3]),

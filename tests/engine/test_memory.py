@@ -4,20 +4,37 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, WorkerConfig
+from holdfast import (
+    ChildError,
+    Context,
+    Handle,
+    Holdfast,
+    HoldfastError,
+    NonRetryableError,
+    Retry,
+    RunFailedError,
+    WorkerConfig,
+)
+
+ONCE = Retry(limit=0)
 
 
-@pytest.mark.parametrize("cache", [1000, 0])
-async def test_a_run_leaves_no_circles_behind(cache: int) -> None:
-    """Neither at its end, nor when it is put out of memory before that."""
-    app = Holdfast("sqlite://", worker=WorkerConfig(cache=cache))
+def make_app(**worker: Any) -> Holdfast:
+    app = Holdfast("sqlite://", worker=WorkerConfig(**worker))
 
     @app.step
     async def add_one(n: int) -> int:
         return n + 1
+
+    @app.step(retry=ONCE, raises=(LookupError,))
+    async def fail(how: type[Exception]) -> None:
+        raise how("no")
 
     @app.workflow
     async def adding(_ctx: Context, steps: int) -> int:
@@ -36,25 +53,118 @@ async def test_a_run_leaves_no_circles_behind(cache: int) -> None:
         await ctx.events.receive()
         return await child.result()
 
-    async def finish() -> None:
-        run = await app.start(adding, 5)
-        assert await run.result(timeout=5) == 5
-        other = await app.start(dealing, messages=[("go", None)])
-        assert await other.result(timeout=5) == 1
+    @app.workflow
+    async def catching(ctx: Context) -> None:
+        with suppress(HoldfastError):
+            await ctx.do("broken", fail, NonRetryableError)
+        with suppress(LookupError):
+            await fail(LookupError)
+        with suppress(ChildError):
+            await ctx.run(failing)
+        with suppress(TimeoutError):
+            await asyncio.wait_for(ctx.inbox.receive(), 0.001)
 
+    @app.workflow
+    async def failing(_ctx: Context) -> None:
+        await fail(LookupError)
+
+    @app.workflow
+    async def waiting(ctx: Context) -> None:
+        go = ctx.wait_for_event("go", type="go")
+        await asyncio.gather(go, ctx.inbox.receive(), ctx.sleep("a day", "1 day"))
+
+    @app.workflow
+    async def going_on(ctx: Context, times: int) -> None:
+        await ctx.sleep("a moment", 0.001)
+        if times:
+            raise ctx.continue_as_new(times - 1)
+
+    return app
+
+
+async def left_behind(app: Holdfast, work: Callable[[], Awaitable[None]]) -> list[str]:
+    """What of ours only the garbage collector finds once the work is done."""
     async with app:
-        await finish()  # what is made once may be a circle
+        await work()  # what is made once may be a circle
         gc.collect()
         gc.disable()
         gc.set_debug(gc.DEBUG_SAVEALL)
         try:
             for _ in range(10):
-                await finish()
+                await work()
             gc.collect()
             # A circle of ours has something of ours in it; the rest may be what other tests left.
-            left = [type(found).__qualname__ for found in gc.garbage if type(found).__module__.startswith("holdfast")]
+            return [type(found).__qualname__ for found in gc.garbage if type(found).__module__.startswith("holdfast")]
         finally:
             gc.set_debug(0)
             gc.garbage.clear()
             gc.enable()
-    assert left == []
+
+
+async def rests(run: Handle[Any]) -> None:
+    async with asyncio.timeout(5):
+        while (await run.status()).status != "waiting":
+            await asyncio.sleep(0.001)
+
+
+@pytest.mark.parametrize("cache", [1000, 0])
+async def test_an_ended_run_leaves_no_circles_behind(cache: int) -> None:
+    """Also if it was dropped from memory whenever it rested."""
+    app = make_app(cache=cache)
+
+    async def finish() -> None:
+        run = await app.start("adding", 5)
+        assert await run.result(timeout=5) == 5
+        other = await app.start("dealing", messages=[("go", None)])
+        assert await other.result(timeout=5) == 1
+        going_on = await app.start("going_on", 2)
+        await going_on.result(timeout=5)
+
+    assert await left_behind(app, finish) == []
+
+
+@pytest.mark.parametrize("cache", [1000, 0])
+async def test_failures_leave_no_circles_behind(cache: int) -> None:
+    app = make_app(cache=cache)
+
+    async def finish() -> None:
+        run = await app.start("catching")
+        await run.result(timeout=5)
+        failed = await app.start("failing")
+        with pytest.raises(RunFailedError):
+            await failed.result(timeout=5)
+
+    assert await left_behind(app, finish) == []
+
+
+@pytest.mark.parametrize("cache", [1000, 0])
+@pytest.mark.parametrize("how", ["terminate", "cancel", "restart", "pause"])
+async def test_a_run_that_is_steered_leaves_no_circles_behind(how: str, cache: int) -> None:
+    app = make_app(cache=cache)
+
+    async def finish() -> None:
+        run = await app.start("waiting")
+        await rests(run)
+        await getattr(run, how)()
+        if how == "restart":
+            await rests(run)
+        if how in ("restart", "pause"):
+            await run.terminate()
+        async with asyncio.timeout(5):
+            while (await run.status()).status not in ("terminated", "cancelled"):
+                await asyncio.sleep(0.001)
+
+    assert await left_behind(app, finish) == []
+
+
+async def test_a_run_that_never_began_leaves_no_circles_behind() -> None:
+    app = make_app()
+
+    async def finish() -> None:
+        run = await app.start("waiting", start_delay="1 hour")
+        await run.cancel()
+        async with asyncio.timeout(5):
+            while (await run.status()).status != "cancelled":
+                await asyncio.sleep(0.001)
+
+    assert await left_behind(app, finish) == []

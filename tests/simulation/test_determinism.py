@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import sys
 import pytest
 
 from holdfast.testing.simulation import run_seed
+from holdfast.testing.simulation.loop import SimulatedLoop
 
 PROGRAM = "from holdfast.testing.simulation import run_seed; print(run_seed({seed}).digest)"
 
@@ -48,3 +50,14 @@ def test_a_fault_that_is_left_out_does_not_move_those_before_it() -> None:
     again = run_seed(6, only=kept)
 
     assert again.faults == kept
+
+
+def test_a_seed_leaves_nothing_in_memory() -> None:
+    before = _loops()
+    run_seed(7)
+    assert _loops() == before
+
+
+def _loops() -> int:
+    gc.collect()
+    return sum(isinstance(one, SimulatedLoop) for one in gc.get_objects())

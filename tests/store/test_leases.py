@@ -120,6 +120,19 @@ async def test_a_loss_stays_news_until_somebody_has_committed(world: World) -> N
     assert (await world.take("w3")).lost
 
 
+async def test_a_loss_is_still_told_after_a_pause_and_a_claim_that_was_given_back(world: World) -> None:
+    await world.begin("a")
+    await world.store.pause(FLOW, "a")
+    world.clock.advance(LEASE + 1)
+    await world.store.reap(10)
+    await world.store.resume(FLOW, "a")
+    claim = await world.take("w2")
+    assert claim.lost
+    await world.store.release([claim.task])
+
+    assert (await world.take("w3")).lost
+
+
 async def test_a_run_that_loses_its_workers_in_a_row_is_parked(world: World) -> None:
     run = (await world.begin("a")).run
     freed = []
@@ -147,15 +160,18 @@ async def test_a_parked_run_does_not_hold_up_the_others(world: World) -> None:
     assert await world.claimed_ids() == ["good"]
 
 
-async def test_a_resume_forgets_the_losses(world: World) -> None:
+async def test_a_resume_forgets_the_losses_but_for_one_that_nobody_has_heard_of(world: World) -> None:
     await world.begin("a")
-    world.clock.advance(LEASE)
-    await world.store.reap(1)
+    for _ in range(3):
+        world.clock.advance(LEASE)
+        await world.store.reap(3)
+        if (await world.find("a")).status is not Status.PAUSED:
+            await world.take("w2")
 
     await world.store.resume(FLOW, "a")
 
     run = await world.find("a")
-    assert (run.losses, run.note, run.status) == (0, None, Status.ACTIVE)
+    assert (run.losses, run.note, run.status) == (1, None, Status.ACTIVE)
     assert (await world.take()).kind is TaskKind.RESUME
 
 

@@ -42,7 +42,7 @@ from holdfast import (
     Webhook,
     Workflow,
 )
-from holdfast.testing import Harness
+from holdfast.testing import Harness, SentEvent, SimulatedRun, SimulationReport, simulate
 
 app = Holdfast("sqlite://")
 
@@ -174,6 +174,15 @@ async def tested() -> None:
         assert_type(await h.crash_everywhere(simple, 5), str)
         assert_type(h.now(), datetime)
         assert_type(await h.tick(), int)
+
+
+async def simulated() -> None:
+    def check(run: SimulatedRun) -> None: ...
+
+    report = await simulate(app, simple, 5, events=["go", ("approval", 1), SentEvent("x", id="1")], check=check)
+    assert_type(report, SimulationReport)
+    await simulate(app, "simple", 5, allow=["a"], world=list, view=sorted, seed=3, fail=False)
+    await simulate(app, simple, 5, allow=lambda run: run.status == "complete")
 
 
 # --- chains

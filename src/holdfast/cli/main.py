@@ -14,6 +14,7 @@ import typer
 
 from holdfast.cli.instances import instances
 from holdfast.cli.kinds import add_kinds
+from holdfast.cli.options import read_event, read_json
 from holdfast.cli.serve import dev, serve
 from holdfast.cli.workflows import workflows
 
@@ -55,6 +56,7 @@ def holdfast(
       holdfast worker shop:app             run the workflows of the app in shop.py
       holdfast serve shop:app              serve its HTTP API
       holdfast migrate sqlite:///shop.db   bring a database up to date
+      holdfast simulate shop:app fulfil    does the workflow stand crashes and reordered events?
       holdfast instances list -w fulfil    what is running? (see: holdfast instances --help)
       holdfast worker --help               what a command does, with examples
 
@@ -197,6 +199,92 @@ def migrate(
     from holdfast.cli.migration import bring_up_to_date  # noqa: PLC0415  (the engine)
 
     typer.echo(bring_up_to_date(url, schema, check=check))
+
+
+@cli.command()
+def simulate(
+    target: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODULE:APP]", help="Where the app is, as for a worker. Default: the engine itself."),
+    ] = None,
+    workflow: Annotated[
+        str | None, typer.Argument(metavar="[WORKFLOW]", help="The name of a workflow, a chain or a graph of the app.")
+    ] = None,
+    params: Annotated[
+        str | None, typer.Option("--params", metavar="JSON", parser=read_json, help="The input of the workflow.")
+    ] = None,
+    event: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--event",
+            metavar="TYPE=JSON",
+            parser=read_event,
+            help="What the outside sends, when it is waited for. Repeat it for several.",
+        ),
+    ] = None,
+    world: Annotated[
+        str | None,
+        typer.Option("--world", metavar="MODULE:FUNCTION", help="Makes the fakes anew; what it returns is compared."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="JSON", parser=read_json, help="Another result that is right. Repeatable."),
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option("--seeds", metavar="N", min=1, help="How many seeds. Default: 200, of the engine 100."),
+    ] = None,
+    first: Annotated[int, typer.Option("--first", metavar="S", min=1, help="The first of them.")] = 1,
+    seed: Annotated[int | None, typer.Option("--seed", metavar="S", min=1, help="This one alone.")] = None,
+    story: Annotated[
+        bool, typer.Option("--story", help="Of the engine: tell what happened, made as small as possible.")
+    ] = False,
+    counts: Annotated[
+        bool, typer.Option("--counts", help="Of the engine: how often each fault met each operation.")
+    ] = False,
+    bug: Annotated[
+        str | None, typer.Option("--bug", metavar="BUG", help="Of the engine: with a planted bug. Is it found?")
+    ] = None,
+    only: Annotated[
+        str | None, typer.Option("--only", metavar="FAULTS", help="Of the engine, with --seed: none but these faults.")
+    ] = None,
+    without: Annotated[
+        str | None,
+        typer.Option("--without", metavar="IDS", help="Of the engine, with --seed: without these instances."),
+    ] = None,
+    processes: Annotated[
+        int, typer.Option("--processes", metavar="N", min=1, help="Of the engine: run seeds in N processes at once.")
+    ] = 1,
+    app_dir: Annotated[
+        Path, typer.Option("--app-dir", metavar="PATH", help="Look for the module here first.", show_default=True)
+    ] = Path(),
+) -> None:
+    """Run a workflow under faults, in virtual time: crashes, retries, slow and failing steps, reordered events.
+
+    Its steps are really called, so their services must be fakes; there is no I/O. Reports a step that is not safe to
+    run twice, a result that depends on timing, a wait that can never end, and whatever ends otherwise than without
+    faults; each with a short story, and the command that shows it again. More can be said in Python:
+    holdfast.testing.simulate.
+
+    Without an app, it is the engine that is simulated, with workflows of its own, and its promises are checked.
+
+    \b
+    Examples:
+      holdfast simulate shop:app fulfil --params '{"id": "o-1"}'        200 seeds
+      holdfast simulate shop:app fulfil --event 'approval={"by": "ann"}'  with an event
+      holdfast simulate shop:app fulfil --world shop:fresh_bank         compare the fakes, too
+      holdfast simulate shop:app fulfil --seed 17                       one of them again
+      holdfast simulate --seeds 1000 --story                            the engine
+
+    Exit code 0 if nothing was found, 1 if something was, 2 if there is no such app or workflow.
+    """
+    from holdfast.cli.simulation import SimulateOptions, run  # noqa: PLC0415  (the engine, and its simulation)
+
+    options = SimulateOptions(
+        target, workflow, app_dir, params, tuple(event or ()), world, tuple(allow or ()),
+        seeds, first, seed, story, counts, bug, only, without, processes,
+    )  # fmt: skip
+    raise typer.Exit(run(options))
 
 
 def main() -> None:

@@ -73,6 +73,16 @@ def read_json(text: str) -> str:
     return text
 
 
+def read_event(text: str) -> str:
+    """Checks ``TYPE`` or ``TYPE=JSON``."""
+    type_, equals, payload = text.partition("=")
+    if not type_:
+        raise typer.BadParameter("an event has a type: TYPE or TYPE=JSON")
+    if equals:
+        read_json(payload)
+    return text
+
+
 def _not_json(text: str, constant: str) -> NoReturn:
     raise json.JSONDecodeError(f"{constant} is not JSON", text, _outside_strings(text, constant))
 

@@ -12,6 +12,7 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from holdfast.core import failure
@@ -37,6 +38,8 @@ class Ports:
     requests: Requests
     begin: Callable[[], Awaitable[LiveTransaction]]
     """Opens a transaction for a step."""
+    function: Callable[[Call], Callable[..., Any]] = attrgetter("function")
+    """What is called: the call's own function, unless a test puts something around it."""
 
 
 class Running:
@@ -83,13 +86,13 @@ class Running:
         context.run(current_attempt.set, self._attempt)
         if call.wants_tx is Transaction:
             return spawn.coroutine(self._run_in_transaction(), context)
-        args, kwargs = call.args, call.kwargs
+        function, args, kwargs = self._ports.function(call), call.args, call.kwargs
         if call.wants_tx is StepTx:
             self._tx = StepTx(self._outgoing())
             args, kwargs = call.arguments(self._tx)
         if call.is_async:
-            return spawn.coroutine(self._run(call.function, args, kwargs), context)
-        future = spawn.function(partial(call.function, *args, **kwargs), context)
+            return spawn.coroutine(self._run(function, args, kwargs), context)
+        future = spawn.function(partial(function, *args, **kwargs), context)
         future.add_done_callback(self._returned)
         return future
 
@@ -116,7 +119,7 @@ class Running:
             self._live = await self._ports.begin()
             self._tx = tx = Transaction(self._live, self._outgoing())
             args, kwargs = self._call.arguments(tx)
-            await self._run(self._call.function, args, kwargs)
+            await self._run(self._ports.function(self._call), args, kwargs)
         except Exception as error:  # the store's: there is no transaction to be had
             if not self._over:
                 self._settle(self._failed(_failure(error)))

@@ -9,9 +9,34 @@ Example::
         await run.send_event("approval", {"by": "ann"})
         await h.run_until_idle()
         assert (await run.status()).status == "complete"
+
+    await simulate(app, fulfil, Order("o-1", 125), events=[("approval", {"by": "ann"})])  # under 200 seeds of faults
 """
 
 from holdfast.testing.harness import CrashMismatch, Harness
+from holdfast.testing.users.report import (
+    Finding,
+    FindingKind,
+    SentEvent,
+    SimulatedRun,
+    SimulationError,
+    SimulationFailed,
+    SimulationReport,
+)
+from holdfast.testing.users.simulate import simulate
 from holdfast.testing.virtual import SeededRandomness, VirtualClock
 
-__all__ = ["CrashMismatch", "Harness", "SeededRandomness", "VirtualClock"]
+__all__ = [
+    "CrashMismatch",
+    "Finding",
+    "FindingKind",
+    "Harness",
+    "SeededRandomness",
+    "SentEvent",
+    "SimulatedRun",
+    "SimulationError",
+    "SimulationFailed",
+    "SimulationReport",
+    "VirtualClock",
+    "simulate",
+]

@@ -105,7 +105,7 @@ class Harness:
         self._spawn = _WatchedSpawn()
         self._make_store = store or _sqlite_in_memory
         self._store = _CountingStore(self._make_store(self._clock))
-        self._own: Holdfast = _copy_of(app, Runtime(self._clock, SeededRandomness(seed)))
+        self._own: Holdfast = copy_of(app, Runtime(self._clock, SeededRandomness(seed)))
         self._open: OpenApp | None = None
         self._worker: Worker | None = None
 
@@ -377,7 +377,7 @@ def _outline(step: StepRecord) -> tuple[Any, ...]:
     return step.step_key, step.type, step.status, result, step.error
 
 
-def _copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:
+def copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:
     """The same workflows on another runtime."""
     copy = Holdfast("sqlite://", runtime=runtime, worker=app.worker_config, limits=app.limits, authorize=app.authorize)
     copy.registry = app.registry

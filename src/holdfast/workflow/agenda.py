@@ -62,6 +62,12 @@ class Agenda:
     def topics(self) -> frozenset[str]:
         return frozenset(self._waits) if self._waits else _NO_TOPICS
 
+    def dissolve(self) -> None:
+        """The machine is dropped: what was asked for has errors that point back to it."""
+        self.ready.clear()
+        self._due.clear()
+        self._waits.clear()
+
     # --- what comes next
 
     def next_due(self) -> tuple[int | None, bool]:

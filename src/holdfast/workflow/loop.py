@@ -164,6 +164,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             raise
         except BaseException as error:
             self.call_exception_handler({"message": f"error in callback {handle!r}", "exception": error})
+        finally:
+            handle = None  # a traceback leads here, and must not lead back to the task and its error
         return budget
 
     def fire(self, timer: WorkflowTimer) -> None:
@@ -191,10 +193,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 if not task.done():
                     task._log_destroy_pending = False  # type: ignore[attr-defined]
                     _close_quietly(task.get_coro())
-                    _stop_waiting(task)
         finally:
             _leave(outer)
-        self._tasks.clear()  # or the two would keep each other until the next garbage collection
+        # Or these would keep each other until the next garbage collection.
+        for task in self._tasks.values():
+            _wake_nobody(task)
+            _wake_nobody(task._fut_waiter)  # type: ignore[attr-defined]
+        self._tasks.clear()
 
     def _enter(self) -> _Outer:
         """Be the running loop, also for async generators: their hooks would otherwise be those of the outer loop."""
@@ -321,14 +326,6 @@ class RunDropped(BaseException):
     """
 
 
-def _stop_waiting(task: asyncio.Task[Any]) -> None:
-    """A task and what it waits for know each other: a circle, which only the garbage collector would undo."""
-    waited_for: Any = getattr(task, "_fut_waiter", None)
-    callbacks: list[tuple[Any, Any]] = list(getattr(waited_for, "_callbacks", None) or ())
-    for callback, _ in callbacks:
-        waited_for.remove_done_callback(callback)
-
-
 def _close_quietly(coro: Any) -> None:
     """End a coroutine here and now, however often its cleanup awaits.
 
@@ -340,6 +337,13 @@ def _close_quietly(coro: Any) -> None:
             coro.throw(RunDropped())
         if coro.cr_frame is None:
             return
+
+
+def _wake_nobody(future: Any) -> None:
+    """What waits for it is gone."""
+    if future is not None:
+        for callback, _ in future._callbacks or ():
+            future.remove_done_callback(callback)
 
 
 _KEPT = {"get_exception_handler", "get_task_factory"}

@@ -131,6 +131,7 @@ class Machine:
         self._tries = Tries(self._past, self._agenda, self._news.facts, run.seed)
         self._main: asyncio.Task[Any] | None = None
         self._ended = False
+        self._closed = False
         self._fatal: BaseException | None = None
         self._cancelled_for: str | None = None
         """The reason, once it was asked to cancel."""
@@ -175,16 +176,19 @@ class Machine:
         self._holding = True
 
     def close(self) -> None:
-        if self._main is not None:
-            self._ended = True
-            self.loop.close_coroutines()
-            for coro in self._unstarted.values():
-                coro.close()
-            # Nothing but the garbage collector would find its way through these circles.
-            self._main = None
-            self.loop.host = Nobody()
-            self._post.dissolve()
-            del self._post
+        if self._closed:
+            return
+        self._ended = self._closed = True
+        self.loop.close_coroutines()
+        for coro in self._unstarted.values():
+            coro.close()
+        # Nothing but the garbage collector would find its way through these circles.
+        self._main = None
+        self.loop.host = Nobody()
+        self._asked.clear()
+        self._agenda.dissolve()
+        self._post.dissolve()
+        del self._post
 
     # --- asked by workflow code
 
@@ -224,6 +228,8 @@ class Machine:
         except asyncio.CancelledError:
             self._cancelled(asked)
             raise
+        finally:
+            del asked, future  # an error's traceback leads here, and must not lead back to the error
 
     async def sleep(self, key: str, due: Callable[[], int]) -> None:
         if self._ask(key, StepType.SLEEP) is None:
@@ -511,14 +517,17 @@ class Machine:
             return  # cancelled meanwhile: a late result is discarded
         if outcome.logs or outcome.transactional:
             self._news.outcomes.append(outcome)
+        fact: Fact | None
         if outcome.failure is None:
             fact = asked.fact(
                 FactState.RESULT, 0, outcome.at, outcome.started_at,
                 seq=self._position + 1, value=outcome.value, attempts=outcome.attempt,
             )  # fmt: skip
+        else:
+            fact = self._tries.failed(asked, outcome, outcome.failure, self._position + 1)
+        del asked  # as in _deliver
+        if fact is not None:
             self._observe(fact, outcome.live)
-        elif final := self._tries.failed(asked, outcome, outcome.failure, self._position + 1):
-            self._observe(final, None)
 
     def _count_losses(self, now_ms: int) -> None:
         """Attempts that were under way when the last worker was lost count as attempts."""
@@ -602,6 +611,7 @@ class Machine:
             return  # not asked for yet: it waits until it is
         asked.closed = True
         self._resolve(asked, fact, live)
+        del asked  # the traceback of an error leads here, and must not lead back to the error
         self._run()
 
     def _reach(self, fact: Fact) -> None:
@@ -627,7 +637,8 @@ class Machine:
         try:
             asked.future.set_result(self._outcome_of(fact, asked.spec))
         except BaseException as error:
-            asked.future.set_exception(error)
+            # Without its traceback, which leads to this very future: a circle.
+            asked.future.set_exception(error.with_traceback(None))
 
     def _run(self) -> None:
         try:

@@ -120,9 +120,12 @@ class Child(Generic[R]):
     async def result(self) -> R:
         """Wait for its end; its result, or ``ChildError``."""
         end = await self._processes.end_of(self.pid)
-        if end.error is not None:
-            raise end.error
-        return self._definition.decode_output(end.output)  # type: ignore[no-any-return]
+        try:
+            if end.error is not None:
+                raise end.error
+            return self._definition.decode_output(end.output)  # type: ignore[no-any-return]
+        finally:
+            del end  # an error's traceback leads here, and must not lead back to the error
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,6 +467,7 @@ class Processes:
 
     def dissolve(self) -> None:
         self._events = None
+        self._ends.clear()  # an error's traceback leads to whoever it was raised to
 
     def pass_on(self) -> None:
         """The run continues as a new one, which is to be told of what nobody has looked at here."""

@@ -65,7 +65,10 @@ class Store(Protocol):
         ...
 
     async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
-        """Make a paused run due (kind RESUME, losses forgotten), or withdraw a pause not in effect. Else nothing."""
+        """Make a paused run due (kind RESUME), or withdraw a pause not in effect. Else nothing.
+
+        Losses are forgotten, but for one that no holder has heard of yet.
+        """
         ...
 
     async def terminate(

@@ -13,6 +13,7 @@ from holdfast.testing.simulation.workload import Instance, Request, Script, Work
 
 _AGAIN_SECONDS = 0.2
 _LATE_SECONDS = 0.5
+_TWICE_SECONDS = 1.5
 _PATIENCE_SECONDS = 5
 
 
@@ -43,17 +44,22 @@ class Clients:
             script.done += 1
 
     async def _ask_perhaps_twice(self, request: Request, instance: Instance, node: Node) -> None:
-        """Some requests are late, and some are made twice at once."""
+        """Some requests are late, and some are made twice, at once or one of them much later."""
         place = f"{instance.id}.{request.verb}.{request.payload}"
         if self._faults.at([Kind.REORDERED_REQUEST], request.verb, f"late.{place}"):
             await asyncio.sleep(_LATE_SECONDS)
         if request.verb == "result" or not self._faults.at([Kind.REPEATED_REQUEST], request.verb, place):
             await self._ask(request, instance, node)
             return
-        both = [self._ask(request, instance, node) for _ in range(2)]
+        later = max(0.0, self._faults.draw(f"twice.{place}").uniform(-_TWICE_SECONDS, _TWICE_SECONDS))
+        both = [self._ask(request, instance, node), self._ask_later(later, request, instance, node)]
         errors = [error for error in await asyncio.gather(*both, return_exceptions=True) if error is not None]
         if len(errors) == len(both):
             raise errors[0]
+
+    async def _ask_later(self, seconds: float, request: Request, instance: Instance, node: Node) -> None:
+        await asyncio.sleep(seconds)
+        await self._ask(request, instance, node)
 
     async def _ask(self, request: Request, instance: Instance, node: Node) -> None:
         client, workflow, name = node.client, instance.workflow, instance.id

@@ -98,6 +98,12 @@ class SimulatedDatabase:
                 f"BEGIN SELECT broken('{promise}', {run}, {detail}); END"
             )
 
+    def close(self) -> None:
+        """Or the connection keeps what it calls, and that keeps the connection."""
+        writer = self._store._writer
+        if writer is not None:
+            writer.connection.close(force=True)
+
     def rows(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
         """A look at the rows as they are."""
         return list(self._connection.execute(sql, args))
@@ -164,6 +170,8 @@ class SimulatedDatabase:
         def end_turn(over: Committed) -> None:
             if live._over is None:
                 self._turn.release()
+                if "said nothing" in over.message:  # no fault takes that long
+                    self._broken_by(who, "a step's transaction stayed open because who has to end it waited for it")
             end(over)
 
         live._end = end_turn  # type: ignore[method-assign]

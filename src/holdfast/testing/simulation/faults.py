@@ -12,8 +12,11 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from enum import StrEnum
 from random import Random
+from typing import TypeVar
 
 from holdfast.testing.simulation.streams import chance, mixed, stream
+
+K = TypeVar("K", bound=StrEnum)
 
 
 class Kind(StrEnum):
@@ -92,7 +95,7 @@ class Faults:
     seed: int
     only: Collection[str] | None = None
     """None: all that the seed has."""
-    rates: dict[Kind, float] = field(default_factory=dict)
+    rates: dict[StrEnum, float] = field(default_factory=dict)
     happened: list[str] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """How often each kind met each operation."""
@@ -106,7 +109,7 @@ class Faults:
             if on:
                 self.rates[kind] = _rate(kind, strength)
 
-    def at(self, kinds: Collection[Kind], operation: str, place: str) -> Kind | None:
+    def at(self, kinds: Collection[K], operation: str, place: str) -> K | None:
         """Which of these kinds happens at a place, if any; it is then taken to have happened."""
         if self.over:
             return None
@@ -118,7 +121,7 @@ class Faults:
             drawn -= rate
         return None
 
-    def happens(self, kind: Kind, operation: str, place: str) -> bool:
+    def happens(self, kind: StrEnum, operation: str, place: str) -> bool:
         """Whether a fault that the seed has may happen; it is then taken to have happened."""
         name = f"{kind}@{place}"
         if self.only is not None and name not in self.only:
@@ -127,7 +130,7 @@ class Faults:
         self.counts[kind, operation] += 1
         return True
 
-    def has(self, kind: Kind, place: str) -> bool:
+    def has(self, kind: StrEnum, place: str) -> bool:
         """Whether a setting holds."""
         held = chance(self.seed, f"{kind}.{place}") < self.rates.get(kind, 0.0)
         return held and self.happens(kind, "setting", place)
@@ -152,4 +155,6 @@ def _rate(kind: Kind, strength: float) -> float:
         return 0.005 + 0.06 * strength
     if kind in OF_THE_WORLD:
         return 1 + 2 * strength
+    if kind in (Kind.PAUSE_RUN, Kind.RESTART_RUN):
+        return 0.4 + 0.8 * strength
     return 0.05 + 0.4 * strength

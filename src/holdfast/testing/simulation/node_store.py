@@ -26,7 +26,7 @@ _LATENCY = 0.003
 _PATIENCE = 0.5
 """After how many seconds a request that never arrived is taken to have failed."""
 _MOMENT = 0.6
-"""How long ``changed`` waits at most."""
+"""How long ``changed`` waits at most, where nothing else is said."""
 _WITH_RECEIPT = frozenset({"commit", "advance"})
 _ERRORS: dict[Kind, type[StoreError]] = {
     Kind.REFUSED: StoreUnavailableError,
@@ -87,7 +87,10 @@ class Line:
 
 
 class NodeStore:
-    """``die`` ends the process; ``longest`` is for how many seconds a call may be late."""
+    """``die`` ends the process; ``longest`` is for how many seconds a call may be late.
+
+    ``moment``: how long ``changed`` waits at most.
+    """
 
     def __init__(
         self,
@@ -98,6 +101,7 @@ class NodeStore:
         *,
         die: Callable[[str], None],
         longest: float,
+        moment: float = _MOMENT,
     ) -> None:
         self.clock = clock
         self.cut_off = False
@@ -107,6 +111,7 @@ class NodeStore:
         self._faults = faults
         self._die = die
         self._longest = longest
+        self._moment = moment
         self._calls: Counter[str] = Counter()
         self._receipts: dict[tuple[int, ...], tuple[Any, Any]] = {}
         self._lines: list[Line] = []
@@ -135,7 +140,7 @@ class NodeStore:
         if since == self._version:
             self._news.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), _MOMENT)
+                await asyncio.wait_for(self._news.wait(), self._moment)
             except TimeoutError:
                 self._version += self._missed
                 self._missed = False
@@ -176,7 +181,13 @@ class NodeStore:
             line.hang_up()  # it is over, whatever came of it
 
     async def _within(self, operation: str, statement: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        return await self._send(operation, lambda _: asyncio.shield(self._database.within(statement())))
+        async def ask(kind: Kind | None) -> Any:
+            answer = await asyncio.shield(self._database.within(statement()))
+            if kind is Kind.CRASH_AFTER:
+                await self._crash(f"after its {operation} was done")
+            return answer
+
+        return await self._send(operation, ask)
 
     async def _call(self, operation: str, *args: Any, **options: Any) -> Any:
         return await self._send(operation, lambda kind: self._ask(operation, args, options, kind), args)

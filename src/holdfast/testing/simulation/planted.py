@@ -6,7 +6,7 @@ Each puts something wrong in the place of something right, while it is planted.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -14,9 +14,22 @@ from holdfast.runner.cache import MachineCache
 from holdfast.runner.turn import Turn
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import Commit, Committed, Delivered, Steered, Touched
-from holdfast.store.sqlite import SqliteStore, advance, claim, commit, control, leases, mailbox, outbox, send
+from holdfast.store.sqlite import (
+    SqliteStore,
+    advance,
+    claim,
+    commit,
+    control,
+    leases,
+    mailbox,
+    outbox,
+    send,
+    successors,
+)
+from holdfast.store.sqlite.connection import Database
 from holdfast.store.sqlite.reads import find_current
 from holdfast.workflow.machine import Machine
+from holdfast.workflow.saga import Saga
 
 _EARLY_MS = 150
 
@@ -71,6 +84,15 @@ def _statements_first(right: Any) -> Any:
             one = replace(one, observed=replace(one.observed, statements=()))
         done: Committed = right(tx, one)
         return done
+
+    return apply
+
+
+def _outbox_first(right: Any) -> Any:
+    def apply(tx: Any, commits: dict[int, Commit]) -> Any:
+        for run, one in commits.items():
+            tx.connection.executemany(commit._PUT_OUT, outbox.outbox_rows(run, one.observed.outbox, tx.now))
+        return right(tx, {run: replace(one, observed=replace(one.observed, outbox=())) for run, one in commits.items()})
 
     return apply
 
@@ -159,6 +181,37 @@ def _no_rows(_right: Any) -> Any:
     return lambda *_args: []
 
 
+# --- these were there once, until the simulation found them
+
+
+def _when_it_is_due(right: Any) -> Any:
+    return lambda turn, rest: rest.empty or right(turn, rest)
+
+
+def _with_the_others(right: Any) -> Any:
+    return lambda turn, commit, _buffered: right(turn, commit, [])
+
+
+def _until_cancelled(_right: Any) -> Any:
+    async def undo_all(saga: Any, _error: BaseException) -> None:
+        while saga._undos:
+            _, undo = saga._undos.pop()
+            with suppress(Exception):
+                await undo()
+
+    return undo_all
+
+
+def _behind_the_guest(_right: Any) -> Any:
+    return lambda database, work, argument, *, short: database.submit(work, argument, anywhere=short, alone=short)
+
+
+def _lines_of_one(right: dict[str, str]) -> dict[str, str]:
+    return {
+        name: sql.replace("iif(?7, coalesce(line, id), NULL)", "iif(?7, NULL, NULL)") for name, sql in right.items()
+    }
+
+
 BUGS: dict[str, Sequence[_Patch]] = {
     "no_fence": [_Patch(commit, "_holds_task", _any_fence)],
     "losses_not_counted": [_Patch(Machine, "_count_losses", _nothing)],
@@ -181,12 +234,19 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "unit_without_fence": [_Patch(advance, "_holds", _any_unit)],
     "starts_not_written": [_Patch(advance, "write_starts", _nothing), _Patch(claim, "write_starts", _nothing)],
     "outbox_not_written": [_Patch(commit, "outbox_rows", _no_rows)],
+    "outbox_before_fence": [_Patch(commit, "_apply_together", _outbox_first)],
     "failed_delivery_forgotten": [_Patch(outbox, "_settle", _as_delivered)],
     "deadline_before_mail": [_Patch(Turn, "_look_for_mail", _no_second_look)],
     "paused_stays_due": [_Patch(control, "_PAUSE", _still_due)],
     "answers_mixed_up": [_Patch(SqliteStore, "commit", _mixed_up)],
     "acts_not_noted": [_Patch(commit, "facts_of", _no_rows)],
     "timers_not_written": [_Patch(commit, "fact_rows", _result_thrown_away)],
+    "retry_before_its_failure": [_Patch(Turn, "_can_wait", _when_it_is_due)],
+    "cut_off_with_the_others": [_Patch(Turn, "_write_transaction", _with_the_others)],
+    "acts_unheard_of": [_Patch(Turn, "_has_kept_acts", lambda _right: False)],
+    "undoing_cancelled": [_Patch(Saga, "_undo_all", _until_cancelled)],
+    "ids_of_one_run": [_Patch(successors, "_SQL", _lines_of_one)],
+    "reads_behind_a_transaction": [_Patch(Database, "look", _behind_the_guest)],
 }
 
 

@@ -69,6 +69,8 @@ class Writer:
             lambda: ["race", self._some(depth - 1, 2, 3)],
             lambda: ["child", self._key("c"), self._seq(depth - 1)],
             lambda: ["abandon", self._key("a"), self._seq(0)],
+            lambda: ["par", [self._event(), self._long_step()]],
+            lambda: ["par", [self._live(), self._step(), self._step()]],
         ]
         return self._draw.choice([*leaves, *nested, *nested] if depth > 0 else leaves)()
 
@@ -89,6 +91,10 @@ class Writer:
     def _step(self) -> Program:
         draw = self._draw
         return ["step", self._key("s"), draw.randrange(100), draw.choice([0, 0, 0, 1, 2]), draw.choice([0, 0, 5, 60])]
+
+    def _long_step(self) -> Program:
+        """A run that waits beside it stays where it is: what comes meanwhile must find its way there."""
+        return ["step", self._key("s"), self._draw.randrange(100), 0, 1600]
 
     def _plain(self) -> Program:
         return ["plain", self._key("p"), self._draw.randrange(100), self._draw.choice([0, 0, 1])]

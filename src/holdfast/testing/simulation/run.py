@@ -44,11 +44,11 @@ def run_seed(seed: int, *, only: Collection[str] | None = None, without: Collect
     collecting = gc.isenabled()
     gc.disable()  # what it finalizes, and when, is no part of the seed
     try:
-        with _listening(loop.unhandled):
+        with listening(loop.unhandled):
             failures = _run(world, loop)
     finally:
         ended = loop.time()
-        with _listening([]):
+        with listening([]):
             loop.end()
             world.end()
         if collecting:
@@ -78,7 +78,7 @@ class _Listener(logging.Handler):
 
 
 @contextmanager
-def _listening(heard: list[str]) -> Iterator[None]:
+def listening(heard: list[str]) -> Iterator[None]:
     log, listener = logging.getLogger("holdfast"), _Listener(heard)
     before = log.handlers, log.propagate
     log.handlers, log.propagate = [listener], False

@@ -140,5 +140,5 @@ def _asking(kind: Kind, at: float) -> list[Request]:
     verb = kind.value.removesuffix("_run")
     asked = [Request(at, verb)]
     if kind is Kind.PAUSE_RUN:
-        asked.append(Request(0.7, "resume"))
+        asked.append(Request(0.3, "resume"))
     return asked

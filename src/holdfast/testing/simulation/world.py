@@ -78,6 +78,7 @@ class World:
     def end(self) -> None:
         for node in self.nodes.values():
             node.end()
+        self.database.close()
 
     def _heal(self) -> None:
         self._note("the world", "no more faults")

@@ -63,7 +63,7 @@ BEGIN
         RETURN;
     END IF;
     IF v_rec.status = 'paused' THEN
-        UPDATE {schema}.holdfast_task SET run_at = v_now, kind = 2, bucket = 0, losses = 0
+        UPDATE {schema}.holdfast_task SET run_at = v_now, kind = 2, bucket = 0, losses = lost::int
          WHERE run = v_run AND (unit = 0 OR (owner IS NULL AND missing = 0));
         UPDATE {schema}.holdfast_run SET status = 'active', note = NULL, updated_at = v_now WHERE id = v_run;
         PERFORM pg_notify('{channel}', p_by);

@@ -1,0 +1,116 @@
+"""The client: it starts runs at an even pace, sends, asks, lists and steers, and remembers only what is under way.
+
+What was acknowledged to it is written to a file, a line for each run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from chaos.waiting import connected, insist, until
+from holdfast import Handle, Holdfast, InstanceTerminalError
+
+from .workload import COUNTER, STARTED, expected_of, graph_results, id_of, steering_of
+
+_MOST = 300
+"""Under way at the same time; then the next one waits."""
+_SURE = 120.0
+"""Seconds in which every run must have come to its end, whatever broke meanwhile."""
+
+
+class Load:
+    def __init__(self, app: Holdfast, acknowledged: Path, *, rate: float, seed: int) -> None:
+        """``rate``: runs a second."""
+        self._app = app
+        self._acknowledged = acknowledged
+        self._pause = 1 / rate
+        self._rng = random.Random(seed)
+        self._places = asyncio.Semaphore(_MOST)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Until told to stop; then everything comes to its end."""
+        async with connected(self._app), asyncio.TaskGroup() as group:
+            group.create_task(self._count(stop))
+            group.create_task(self._look(stop))
+            n = 0
+            while not stop.is_set():
+                await self._places.acquire()
+                group.create_task(self._one(STARTED[n % len(STARTED)], n))
+                n += 1
+                await asyncio.sleep(self._pause)
+
+    async def _one(self, workflow: str, n: int) -> None:
+        try:
+            run = await insist(lambda: self._app.start(workflow, n, id=id_of(workflow, n)))
+            self._note(workflow, run.id)
+            if workflow == "steered":
+                await self._steer(run, steering_of(n), n)
+            else:
+                await self._send_all(run, workflow, n)
+                await self._see(run, workflow, n)
+        finally:
+            self._places.release()
+
+    def _note(self, workflow: str, instance_id: str) -> None:
+        with self._acknowledged.open("a") as file:
+            file.write(f"{workflow} {instance_id}\n")
+
+    async def _send_all(self, run: Handle[Any], workflow: str, n: int) -> None:
+        """Each twice under one id: it must arrive once."""
+        for number, (topic, payload) in enumerate(expected_of(workflow, n).mail):
+            await asyncio.sleep(self._rng.uniform(0, 2))
+            for _ in range(2):
+                with suppress(InstanceTerminalError):  # it had all it waited for
+                    await insist(lambda: run.send_event(topic, payload, id=f"event-{number}"))  # noqa: B023
+
+    async def _see(self, run: Handle[Any], workflow: str, n: int) -> None:
+        """The result of every run, and of some of them all there is to see."""
+        if self._rng.random() < 0.2:
+            await insist(run.describe)
+            await insist(run.history)
+            await insist(run.logs)
+        result = await insist(lambda: run.result(timeout=_SURE))
+        expected = graph_results(n) if workflow == "layered" else expected_of(workflow, n).output
+        assert result == expected, f"{run.pid} came to {result}"
+
+    async def _steer(self, run: Handle[Any], how: str, n: int) -> None:
+        await insist(run.pause)
+        await until(lambda: self._is_paused(run), f"{run.pid} is not paused", _SURE)  # once its worker lets go of it
+        await insist(run.resume)
+        if how == "restart":
+            await insist(run.restart)
+        with suppress(InstanceTerminalError):  # done, and the answer got lost
+            if how == "cancel":
+                await insist(lambda: run.cancel("enough"))
+            elif how == "terminate":
+                await insist(lambda: run.terminate("enough"))
+            else:
+                await insist(lambda: run.send_event("go", n, id="go"))
+
+    async def _is_paused(self, run: Handle[Any]) -> bool:
+        return (await insist(run.status)).status == "paused"
+
+    async def _count(self, stop: asyncio.Event) -> None:
+        """A run that goes on as new all the time, fed one number after the other."""
+        run = await insist(lambda: self._app.start(COUNTER, [0, 0], id=id_of(COUNTER, 0)))
+        self._note(COUNTER, run.id)
+        last = 0
+        while not stop.is_set():
+            last += 1
+            await insist(lambda: run.send_event("add", last, id=f"add-{last}"))  # noqa: B023
+            await asyncio.sleep(2 * self._pause)
+        await insist(lambda: run.send_event("stop", id="stop"))
+        result = await insist(lambda: run.result(timeout=_SURE))
+        assert result == [last, last * (last + 1) // 2], f"{last} numbers came to {result}"
+
+    async def _look(self, stop: asyncio.Event) -> None:
+        """What a dashboard asks, again and again."""
+        while not stop.is_set():
+            await insist(lambda: self._app.list("sequence", status="complete"))
+            await insist(lambda: self._app.list("versioned", search={"lot": "lot 3"}))
+            await insist(self._app.workers)
+            await asyncio.sleep(1)
