@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-all bench scale growth crash chaos soak fuzz simulate planted clean
+.PHONY: help demo test check format test-all bench scale growth crash chaos soak fuzz simulate planted hostile power clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -77,6 +77,17 @@ soak: $(READY) ## Run a mixed load with faults for MINUTES=10, and see that memo
 
 fuzz: $(READY) ## Send 20,000 generated requests to the HTTP API
 	$(BIN)/python tests/http/http_fuzz.py 20000
+
+SEED ?= 1
+hostile: $(READY) ## Run the tests with no cache, no notifications, short leases, failing stores (SEED=1; 20 minutes)
+	$(BIN)/python -m pytest --hostile --hostile-seed $(SEED) -n 2 $(HOSTILE)
+
+# Not those that bring faults and settings of their own, or know no worker.
+HOSTILE := tests/engine tests/http tests/cli tests/workflow tests/examples tests/docs tests/crash tests/core
+
+CYCLES ?= 10000
+power: $(READY) ## Cut the power CYCLES=10000 times and look for lost work (4 minutes)
+	$(BIN)/python -m tests.crash.power_soak --cycles $(CYCLES)
 
 SEEDS ?= 1000
 simulate: $(READY) ## Run SEEDS=1000 seeds of the simulation and look for broken promises

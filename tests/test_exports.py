@@ -134,6 +134,7 @@ def test_every_code_of_the_contract_belongs_to_one_error() -> None:
     assert set(CODES) <= set(codes)
 
 
+@pytest.mark.kind_settings("counts what an import loads; hostility is loaded with it")
 def test_an_import_takes_less_than_150_milliseconds(tmp_path: Path) -> None:
     """As users have it: compiled once, by the first of them."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
@@ -146,6 +147,7 @@ def test_an_import_takes_less_than_150_milliseconds(tmp_path: Path) -> None:
     assert min(once() for _ in range(5)) < 0.150
 
 
+@pytest.mark.kind_settings("counts what an import loads; hostility is loaded with it")
 def test_an_import_does_not_load_what_is_only_sometimes_needed() -> None:
     code = "import sys, holdfast; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -48,7 +48,7 @@ async def main() -> None:
             run = await app.start(workflow)
             while (await run.status()).status != "waiting":
                 await asyncio.sleep(0.01)
-            await run.cancel("closing time", deadline="300 ms")
+            await run.cancel("closing time", deadline="1 second")
             try:
                 print(await run.result())
             except (RunCancelledError, RunTerminatedError) as error:

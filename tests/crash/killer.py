@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import signal
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -88,6 +89,11 @@ def limit_pages(most: int) -> None:
     signal.signal(signal.SIGUSR1, free)
 
 
+def _stop_here(*_: object) -> None:
+    os.kill(os.getpid(), signal.SIGSTOP)
+    time.sleep(0.1)  # the others stop a moment later, which must not be in the next transaction
+
+
 def stop_before_results(side: Side) -> None:
     """Stop this process (SIGSTOP) with the first results in its hands; write down what the store says to them later."""
     method = SqliteStore.commit
@@ -99,7 +105,7 @@ def stop_before_results(side: Side) -> None:
         if mine:
             stopped = True
             # On the thread that writes, between two transactions: inside one, it would hold the lock of the file.
-            await self._write(lambda *_: os.kill(os.getpid(), signal.SIGSTOP), None, Mode.BARE)
+            await self._write(_stop_here, None, Mode.BARE)
         answers = await method(self, commits)
         if mine:
             side.write({"verdicts": [answer.verdict for answer in answers]})

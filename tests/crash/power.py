@@ -1,7 +1,8 @@
 """A disk that forgets what was not synced: a SQLite VFS that records writes, and builds what a power cut leaves.
 
-Between two syncs of a file the system may write any part of what it was given, in any order, sector by sector. An image
-is what was synced before the cut, and of the rest a part that the given generator chooses (or nothing).
+Between two syncs of a file the system may write any part of what it was given, in any order, sector by sector, and the
+sector it was at when the power went may be half written, or hold anything. An image is what was synced before the cut,
+and of the rest a part that the given generator chooses (or nothing).
 """
 
 from __future__ import annotations
@@ -103,28 +104,68 @@ class Disk:
         elif isinstance(entry, (Write, Truncate)):
             self._pending.setdefault(entry.file, []).append(entry)
 
-    def write_image(self, folder: Path, chance: Random | None = None) -> None:
+    def image(self, chance: Random | None = None) -> dict[str, bytes]:
         """The files as they are after a cut now; with ``chance`` some of what was not synced is there as well."""
+        found: dict[str, bytes] = {}
         for file, synced in self._synced.items():
-            content = bytearray(synced)
-            for change in self._pending.get(file, ()) if chance else ():
-                for part in _parts(change, chance):
+            pending = self._pending.get(file) if chance is not None else None
+            if pending and chance is not None:
+                content = bytearray(synced)
+                for part in _what_arrived(pending, chance):
                     _apply(content, part)
-            (folder / file).write_bytes(content)
+                found[file] = bytes(content)
+            else:
+                found[file] = bytes(synced)
+        return found
+
+    @staticmethod
+    def of(image: dict[str, bytes]) -> Disk:
+        """A disk that has these files, and nothing pending."""
+        disk = Disk()
+        disk._synced = {file: bytearray(content) for file, content in image.items()}
+        return disk
 
 
-def _parts(change: Write | Truncate, chance: Random) -> Iterator[Write | Truncate]:
-    if isinstance(change, Truncate):
-        if chance.random() < 0.5:
-            yield change
-        return
-    fate = chance.random()
-    if fate < 0.4:
-        yield change
-    elif fate < 0.7:
-        for at in range(0, len(change.data), _SECTOR):
+def _what_arrived(changes: list[Write | Truncate], chance: Random) -> Iterator[Write | Truncate]:
+    """Writes in any order; a file that is cut off is so between them."""
+    together: list[Write | Truncate] = []
+    for change in changes:
+        if isinstance(change, Truncate):
+            yield from _shuffled(together, chance)
+            together = []
             if chance.random() < 0.5:
-                yield Write(change.file, change.offset + at, change.data[at : at + _SECTOR])
+                yield change
+        else:
+            together += _parts(change, chance)
+    yield from _shuffled(together, chance)
+
+
+def _shuffled(parts: list[Write | Truncate], chance: Random) -> list[Write | Truncate]:
+    if chance.random() < 0.5:
+        chance.shuffle(parts)
+    return parts
+
+
+def _parts(change: Write, chance: Random) -> list[Write]:
+    """What arrives of one write: all, nothing, some sectors of it, or all up to somewhere inside a sector."""
+    fate = chance.random()
+    if fate < 0.35:
+        return [change]
+    if fate < 0.55:
+        ats = range(0, len(change.data), _SECTOR)
+        return [_piece(change, at, at + _SECTOR) for at in ats if chance.random() < 0.5]
+    if fate < 0.75:
+        torn = chance.randrange(len(change.data) + 1)
+        pieces = [_piece(change, 0, torn)]
+        if chance.random() < 0.5:
+            rest = min(len(change.data), -(-torn // _SECTOR) * _SECTOR) - torn
+            pieces.append(Write(change.file, change.offset + torn, chance.randbytes(rest)))
+        return pieces
+    return []
+
+
+def _piece(change: Write, start: int, end: int) -> Write:
+    return Write(change.file, change.offset + start, change.data[start:end])
 
 
 def _apply(content: bytearray, change: Write | Truncate) -> None:

@@ -42,6 +42,7 @@ def can_trace() -> bool:
     return b"Errno 5" in subprocess.run(command, capture_output=True, check=False).stderr
 
 
+@pytest.mark.kind_settings("counts the calls of the store")
 async def test_without_a_kill_the_workload_is_done(make_scene: MakeScene) -> None:
     scene = await make_scene(COPIES)
     count = scene.folder / "count"

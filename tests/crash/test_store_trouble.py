@@ -67,6 +67,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
+@pytest.mark.timeout(240)
 async def test_a_full_disk_is_waited_out(make_scene: MakeScene, small_disk: Path) -> None:
     scene = await make_scene(copies=2)
     scene.checker.close()
@@ -90,7 +91,7 @@ async def test_a_full_disk_is_waited_out(make_scene: MakeScene, small_disk: Path
         await assert_it_does_not_spin(worker)
         ballast.unlink()
         await scene.send_all(app)
-    await until(lambda: scene.checker.one("SELECT count(*) FROM holdfast_task") == 0, scene.story)
+    await until(lambda: scene.checker.one("SELECT count(*) FROM holdfast_task") == 0, scene.story, seconds=150)
 
     assert await scene.stop(worker) == 0
     started = scene.checker.one("SELECT count(*) FROM holdfast_run WHERE instance_id LIKE 'more-%'")

@@ -5,10 +5,14 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import pytest
+
 from holdfast.kernel.notify import Hub
 from holdfast.ports import SystemRandomness
 from holdfast.runner.committer import Committer
 from holdfast.store.protocol import Commit, Committed, Store, TaskRef, Verdict
+
+pytestmark = pytest.mark.kind_settings("counts what is written at once")
 
 
 class CountingStore:

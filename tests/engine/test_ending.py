@@ -28,7 +28,7 @@ async def test_terminate_is_final_at_once_even_with_a_step_in_flight(make_app: M
     @app.workflow
     async def flow(ctx: Context) -> Any:
         result = await ctx.do("gate", gate)
-        after.append(result)
+        await ctx.do("after", after.append, result)
         return result
 
     async with app:

@@ -179,7 +179,7 @@ async def test_what_it_sends_and_starts_goes_with_it(shop: Holdfast, file: Path)
 
 
 async def test_a_pause_keeps_the_step_in_flight(shop: Holdfast, file: Path) -> None:
-    entered, go_on = asyncio.Event(), asyncio.Event()
+    entered, go_on, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @shop.step
     async def sell(tx: Transaction) -> int:
@@ -191,7 +191,7 @@ async def test_a_pause_keeps_the_step_in_flight(shop: Holdfast, file: Path) -> N
     @shop.workflow
     async def order(ctx: Context) -> int:
         first = await sell()
-        await ctx.do("then", lambda: None)
+        await ctx.do("then", asked.wait)
         return first
 
     async with shop:
@@ -200,6 +200,7 @@ async def test_a_pause_keeps_the_step_in_flight(shop: Holdfast, file: Path) -> N
         pausing = asyncio.ensure_future(run.pause())  # waits for the lock that the step holds
         go_on.set()
         await pausing
+        asked.set()
         await until_status(run, "paused", "complete")
         await run.resume()
         assert await run.result(timeout=5) == 1
@@ -261,6 +262,34 @@ async def test_in_the_harness(h: Harness, app: Holdfast) -> None:
 
 
 # --- beside other work of the same run
+
+
+async def test_who_waits_hears_of_an_end_whose_commit_is_written_and_cut_off(
+    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit, cut = SqliteStore.commit, list[bool]()
+
+    async def cut_off(store: SqliteStore, commits: Sequence[Commit]) -> list[Committed]:
+        done = await commit(store, commits)
+        if any(one.observed.transaction is not None for one in commits) and not cut:
+            cut.append(True)
+            raise StoreUnavailableError("the line broke")
+        return done
+
+    monkeypatch.setattr(SqliteStore, "commit", cut_off)
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.workflow
+    async def order(_ctx: Context) -> int:
+        return await sell()
+
+    async with shop:
+        assert await (await shop.start(order)).result(timeout=10) == 1
+    assert cut == [True]
+    assert left(file) == 2
 
 
 async def test_a_step_beside_it_ends_first(shop: Holdfast, file: Path) -> None:

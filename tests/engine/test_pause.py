@@ -69,7 +69,6 @@ async def test_the_step_in_flight_is_kept_and_the_next_does_not_start(make_app: 
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
         first = await ctx.do("gate", gate)
-        later.append("code after the step")
         await ctx.do("next", later.append, "next step")
         return [first, *later]
 
@@ -86,7 +85,24 @@ async def test_the_step_in_flight_is_kept_and_the_next_does_not_start(make_app: 
         assert (step.step_key, step.status, step.result) == ("gate", "completed", "through")
 
         await run.resume()
-        assert await run.result(timeout=5) == ["through", "code after the step", "next step"]
+        assert await run.result(timeout=5) == ["through", "next step"]
+
+
+@pytest.mark.kind_settings("the worker is told of the pause at once")
+async def test_the_code_stands_still_once_its_worker_knows_of_the_pause(make_app: MakeApp) -> None:
+    app, gate, later = make_app(), Gate(), list[str]()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        later.append(await ctx.do("gate", gate))
+
+    async with app:
+        run = await app.start(flow)
+        await gate.began.wait()
+        await run.pause()
+        gate.open.set()
+        await until_status(run, "paused")
+        assert later == []
 
 
 async def test_a_pause_holds_when_the_step_was_the_last_thing_before_the_return(make_app: MakeApp) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast import Context, Holdfast, Retry, WorkerConfig
+from holdfast import Context, Holdfast, Retry, StoreUnavailableError, WorkerConfig
+from holdfast.store.protocol import Held, Signal
+from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Harness
 
 from .conftest import MakeApp
@@ -371,3 +374,53 @@ async def test_a_busy_run_does_not_starve_another(make_app: MakeApp) -> None:
         assert await (await app.start(quick)).result(timeout=5) == "quick"
         assert await slow.result(timeout=15) == 200
         await until_status(slow, "complete")
+
+
+@pytest.mark.parametrize("ask", ["heartbeat", "signals"])
+async def test_that_there_is_mail_is_not_lost_with_an_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
+) -> None:
+    """A run with a step in flight is told of mail by an answer that also clears the signal."""
+    url, lost = f"sqlite:///{tmp_path}/app.db", list[bool]()
+    real = getattr(SqliteStore, ask)
+
+    async def cut_off(store: SqliteStore, *args: Any) -> list[Held]:
+        held: list[Held] = await real(store, *args)
+        if not lost and any(one.signal & Signal.MAIL for one in held):
+            lost.append(True)
+            raise StoreUnavailableError("the line broke")
+        return held
+
+    monkeypatch.setattr(SqliteStore, ask, cut_off)
+    other = "signals" if ask == "heartbeat" else "heartbeat"
+    app, client = Holdfast(url, worker=WorkerConfig(lease="300 ms")), Holdfast(url)
+    began = asyncio.Event()
+
+    async def for_ever() -> None:
+        began.set()
+        await asyncio.Event().wait()
+
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.do("for ever", for_ever)
+
+    async with app, client.connect():
+        await app.start(flow, id="it")
+        await began.wait()
+        _only_by(monkeypatch, app, other)
+        client.remote("flow")
+        run = await client.get("flow", "it")
+        await run.cancel("enough")
+        assert await until_status(run, "cancelled") == "cancelled"
+    assert lost == [True]
+
+
+def _only_by(monkeypatch: pytest.MonkeyPatch, app: Holdfast, other: str) -> None:
+    """The other way of hearing of mail hears nothing."""
+    worker = app._opened().worker
+    assert worker is not None
+
+    async def nothing(*_: Any) -> list[Held]:
+        return [Held(*place, turn.task.epoch, Signal.NONE) for place, turn in worker._turns.items()]
+
+    monkeypatch.setattr(SqliteStore, other, nothing)

@@ -59,6 +59,7 @@ def test_every_block_of_the_page_is_an_example() -> None:
     assert len(examples()) == text.count("```http") == text.count("```json") + text.count("```text") > 15
 
 
+@pytest.mark.kind_settings("the page shows the log of a run that is kept in memory; a replay says its lines again")
 async def test_the_requests_are_answered_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     module = types.ModuleType("shop")

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import os
 import platform
-from collections.abc import Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -330,6 +330,8 @@ class Worker:
             self._cache.put(run, turn.task.epoch, turn.machine)
         if turn.finish is not None:
             self._ended(run, turn.finish)
+        elif unit == 0 and not turn.resting:
+            self._hub.ended(run, None)  # it may have ended without this turn's knowledge: whoever waits looks
         if turn.due_at is not None:
             self._work_at(turn.due_at)
         if self._free() >= self._bite:
@@ -487,10 +489,19 @@ class Worker:
             await self._store.enroll(self.card, self.lease_ms)
             self._enrolled = True
         turns = dict(self._turns)
-        held = await self._store.heartbeat(self.id, self.lease_ms)
+        held = await self._hear(lambda: self._store.heartbeat(self.id, self.lease_ms))
         self._take_held(turns, held)
         await self._give_back_strangers(held)
         return self.lease_ms / 3000
+
+    async def _hear(self, ask: Callable[[], Awaitable[list[Held]]]) -> list[Held]:
+        """What others want of the runs held here. If the answer is lost, so is the news of mail: all look for some."""
+        try:
+            return await ask()
+        except StoreError:
+            for turn in list(self._turns.values()):
+                turn.signal(Signal.MAIL)
+            raise
 
     async def _give_back_strangers(self, held: Sequence[Held]) -> None:
         """Give back what is held in this worker's name and unknown to it at two heartbeats.
@@ -525,7 +536,7 @@ class Worker:
             self._claims.wake()
             self._courier.wake()
             if self._turns:
-                for held in await self._store.signals(self.id):
+                for held in await self._hear(lambda: self._store.signals(self.id)):
                     self._signalled(held.run, held.signal)
         return 0
 

@@ -220,7 +220,7 @@ async def test_the_time_of_the_whole_covers_all_attempts(app: Holdfast, h: Harne
     )
     await h.advance("2 hours")
 
-    assert begun == [1, 2]
+    assert sorted(set(begun)) == [1, 2]
     assert (await run.status()).status == "errored"
 
 

@@ -13,6 +13,7 @@ from holdfast.core.model import Status
 from holdfast.errors import StoreUnavailableError
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.leases import signals
 from holdfast.store.postgres.send import Sending, send
 from holdfast.store.postgres.tx import Tx
 from holdfast.store.protocol import (
@@ -24,6 +25,7 @@ from holdfast.store.protocol import (
     Delivered,
     Delivery,
     Finish,
+    Held,
     Letter,
     NewEvent,
     NewRun,
@@ -548,6 +550,29 @@ async def test_a_heartbeat_is_made_again(world: World, proxy: Proxy, how: Cut) -
 
     assert [held.run for held in await world.store.heartbeat("precious", LEASE)] == [task.run]
     assert proxy.cuts == 1
+
+
+@BOTH
+async def test_that_there_is_mail_is_not_lost_with_a_heartbeats_answer(world: World, proxy: Proxy, how: Cut) -> None:
+    task = await world.begin("a", "precious")
+    await world.store.heartbeat("precious", LEASE)
+    await world.send("go")
+    proxy.cut("precious", how)
+
+    assert await world.store.heartbeat("precious", LEASE) == [Held(task.run, 0, task.epoch, Signal.MAIL)]
+    assert proxy.cuts == 1
+
+
+async def test_that_there_is_mail_is_not_lost_with_the_answer_of_a_look(
+    world: World, other: asyncpg.Connection
+) -> None:
+    task = await world.begin("a")
+    await world.send("go")
+    await signals(Tx(other, "holdfast", 1, "me"), task.owner)  # whose answer got lost
+
+    heard = await signals(Tx(other, "holdfast", 1, "me", again=True), task.owner)
+
+    assert heard == [Held(task.run, 0, task.epoch, Signal.MAIL)]
 
 
 async def test_connections_that_were_ended_meanwhile_are_replaced(

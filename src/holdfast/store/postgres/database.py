@@ -119,10 +119,14 @@ class Database:
 
     async def call_reserved(self, work: Work[A, R], argument: A) -> R:
         """Do it on the connection that is kept apart."""
+        again = False
 
         async def once() -> R:
+            nonlocal again
             async with self._reserving, self._kept() as connection:
-                return await self._do(self.tx(connection), work, argument)
+                tx = self.tx(connection, again=again)
+                again = True
+                return await self._do(tx, work, argument)
 
         return await self._patiently(once)
 

@@ -27,16 +27,22 @@ class Beaten(NamedTuple):
 async def heartbeat(tx: Tx, beat: Beat) -> Beaten:
     rows = await tx.connection.fetch(statements("leases", tx.schema)["heartbeat"], tx.now, beat.owner, beat.lease_ms)
     *held, last = [tuple(row.values()) for row in rows]
-    return Beaten(last[0], [Held(run, unit, epoch, Signal(signal)) for _, run, unit, epoch, signal in held])
+    return Beaten(last[0], [_held(tx, *found) for _, *found in held])
 
 
 async def signals(tx: Tx, owner: str) -> list[Held]:
     """Asked often and almost always empty: look first."""
     sql = statements("leases", tx.schema)
-    if not await tx.connection.fetchval(sql["has_signals"], owner):
+    if not tx.again and not await tx.connection.fetchval(sql["has_signals"], owner):
         return []
-    rows = await tx.connection.fetch(sql["signals"], owner)
-    return [Held(run, unit, epoch, Signal(signal)) for run, unit, epoch, signal in (row.values() for row in rows)]
+    rows = await tx.connection.fetch(sql["signals"], owner, tx.again)
+    return [_held(tx, *row.values()) for row in rows]
+
+
+def _held(tx: Tx, run: int, unit: int, epoch: int, signal: int) -> Held:
+    """Asked again, the first answer got lost, and with it which runs have mail, for reading clears that: all may."""
+    mail = Signal.MAIL if tx.again and unit == 0 else Signal.NONE
+    return Held(run, unit, epoch, Signal(signal) | mail)
 
 
 async def reap(tx: Tx, max_losses: int) -> list[Freed]:

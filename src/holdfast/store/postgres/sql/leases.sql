@@ -5,7 +5,7 @@ SELECT now, run, unit, epoch, signal FROM {schema}.holdfast_heartbeat($1, $2, $3
 SELECT EXISTS (SELECT FROM {schema}.holdfast_task WHERE owner = $1 AND signal <> 0);
 
 -- name: signals
-SELECT run, unit, epoch, signal FROM {schema}.holdfast_signals($1, false);
+SELECT run, unit, epoch, signal FROM {schema}.holdfast_signals($1, $2);
 
 -- name: reap
 SELECT run, unit, losses, parked FROM {schema}.holdfast_reap($1, $2, $3, $4);

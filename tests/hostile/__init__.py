@@ -1,0 +1,1 @@
+"""The ordinary suite under hostile settings: ``pytest --hostile``."""

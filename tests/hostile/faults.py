@@ -1,0 +1,69 @@
+"""Which fault meets which call of the store: decided by the seed, the test and the number of the call."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from enum import StrEnum
+from hashlib import blake2b
+
+
+class Kind(StrEnum):
+    REFUSED = "refused"
+    """Nothing is written, and the caller hears so."""
+    BUSY = "busy"
+    """As REFUSED, by the error of a serialization failure or a deadlock."""
+    LATE = "late"
+    """It takes a while to arrive, or its answer does."""
+    AMBIGUOUS = "ambiguous"
+    """It is done, and the caller hears that it failed."""
+
+
+_RATES = {Kind.REFUSED: 0.04, Kind.BUSY: 0.04, Kind.LATE: 0.08, Kind.AMBIGUOUS: 0.04}
+
+
+@dataclass
+class Faults:
+    """The faults of one test after the other."""
+
+    seed: int
+    test: str = ""
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """How often each kind met each operation, in all tests."""
+    calls: Counter[str] = field(default_factory=Counter)
+    leases_lost: int = 0
+    """In this test."""
+    _in_test: Counter[str] = field(default_factory=Counter)
+
+    def begin(self, test: str) -> None:
+        self.test, self.leases_lost = test, 0
+        self._in_test.clear()
+
+    def at(self, operation: str, kinds: frozenset[Kind]) -> tuple[Kind | None, float]:
+        """Which of these kinds happens at the next call of an operation, if any, and how badly (from 0 to 1)."""
+        self.calls[operation] += 1
+        place = self._place(operation)
+        drawn = self._chance(place)
+        for kind, rate in _RATES.items():
+            if drawn < rate:
+                if kind not in kinds:
+                    break
+                self.counts[kind.value, operation] += 1
+                return kind, self._chance(f"how.{place}")
+            drawn -= rate
+        return None, 0.0
+
+    def lease_lost(self) -> None:
+        """A lease ran out: what its worker had begun, another one does again."""
+        self.leases_lost += 1
+
+    def half(self, what: str) -> bool:
+        """True half of the time."""
+        return self._chance(self._place(what)) < 0.5
+
+    def _place(self, what: str) -> str:
+        self._in_test[what] += 1
+        return f"{self.test}.{what}#{self._in_test[what]}"
+
+    def _chance(self, place: str) -> float:
+        return int.from_bytes(blake2b(f"{self.seed}.{place}".encode(), digest_size=8).digest()) / 2**64
