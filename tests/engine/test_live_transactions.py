@@ -483,6 +483,7 @@ async def test_what_the_code_does_to_others_beside_it_is_heard_of(shop: Holdfast
     assert left(file) == 2
 
 
+@pytest.mark.kind_settings("another worker has the run for as long as a lease lasts")
 async def test_who_was_cut_off_looks_whether_the_run_is_still_his_before_he_calls_anything(
     shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

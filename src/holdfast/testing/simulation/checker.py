@@ -34,6 +34,8 @@ def broken_promises(world: World) -> Iterator[str]:
     yield from _deadlines(world.database)
     yield from _gossip(world.database)
     yield from _sagas(world)
+    if world.database.given_up:  # no fault takes that long
+        yield "a step's transaction stayed open because who has to end it waited for it"
     for node in world.nodes.values():
         if node.busy:
             yield f"{node.name} has nothing to do, and keeps something in memory"

@@ -74,6 +74,8 @@ class SimulatedDatabase:
         self.process: Process = loop.start_process("database")
         self.listeners: dict[str, Callable[[], None]] = {}
         """Of each process, told when another has written."""
+        self.given_up = 0
+        """Transactions of steps that nobody went on with for too long."""
         self._clock = LoopClock(loop)
         self._store = SqliteStore(None, clock=self._clock, spawn_thread=None)
         self._loop = loop
@@ -170,8 +172,7 @@ class SimulatedDatabase:
         def end_turn(over: Committed) -> None:
             if live._over is None:
                 self._turn.release()
-                if "said nothing" in over.message:  # no fault takes that long
-                    self._broken_by(who, "a step's transaction stayed open because who has to end it waited for it")
+                self.given_up += "said nothing" in over.message
             end(over)
 
         live._end = end_turn  # type: ignore[method-assign]
