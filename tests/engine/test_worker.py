@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import apsw
 import pytest
 
 from holdfast import Context, Holdfast, Retry, StoreUnavailableError, WorkerConfig
-from holdfast.store.protocol import Held, Signal
+from holdfast.store.protocol import Commit, Committed, Held, Signal, Snapshot, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Harness
 
@@ -424,3 +426,43 @@ def _only_by(monkeypatch: pytest.MonkeyPatch, app: Holdfast, other: str) -> None
         return [Held(*place, turn.task.epoch, Signal.NONE) for place, turn in worker._turns.items()]
 
     monkeypatch.setattr(SqliteStore, other, nothing)
+
+
+@pytest.mark.above_the_store
+@pytest.mark.kind_settings("another worker has the run for as long as a lease lasts")
+async def test_who_took_long_to_load_looks_whether_the_run_is_still_his_before_he_calls_anything(
+    make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    app = make_app(worker=WorkerConfig(cache=0, lease="1 second"))
+    calls, lost, loading, committing = list[str](), asyncio.Event(), SqliteStore.load, SqliteStore.commit
+
+    @app.step(retry=Retry(3, "1 ms"))
+    async def step() -> None:
+        calls.append("step")
+        raise OSError("again")
+
+    @app.workflow
+    async def order(_ctx: Context) -> None:
+        await step()
+
+    async def slowly(store: SqliteStore, run: int) -> Snapshot:
+        connection = apsw.Connection(str(tmp_path / "app.db"))
+        connection.execute(
+            "UPDATE holdfast_task SET owner = 'another', epoch = epoch + 1, lease_until = lease_until * 2"
+        )
+        connection.close()
+        await asyncio.sleep(0.6)
+        return await loading(store, run)
+
+    async def commit(store: SqliteStore, commits: Sequence[Commit]) -> list[Committed]:
+        done = await committing(store, commits)
+        if done[0].verdict is Verdict.LOST:
+            lost.set()
+        return done
+
+    monkeypatch.setattr(SqliteStore, "load", slowly)
+    monkeypatch.setattr(SqliteStore, "commit", commit)
+    async with app:
+        await app.start(order)
+        await asyncio.wait_for(lost.wait(), 10)
+    assert calls == ["step"]

@@ -80,6 +80,7 @@ class Tools:
     advancer: Advancer
     ports: Ports
     random: Randomness
+    lease_ms: int
     tell: Callable[[Committed], None]
     """Called with commits that reached other runs."""
     adopt: Callable[[NewRun], int]
@@ -139,6 +140,7 @@ class Turn:
         self._outcomes: deque[Outcome] = deque()
         self._mail: Sequence[Mail] = claim.mailbag.mail
         self._mail_waiting = False
+        self._began = self._now() if claim.at is None else claim.at
         self._mail_until: int | None = claim.at
         """Mail that was read just now is known until then: a deadline after that is not missed yet. None: until now."""
         self._letterbox = Letterbox(claim.mailbag)
@@ -427,7 +429,7 @@ class Turn:
 
     def _start_calls(self, rest: Rest) -> None:
         self._cancel(rest.cancelled)
-        if self._holding or self.machine is None:
+        if self._holding or self._gone or self.machine is None:
             return
         calls = rest.calls
         if self._waiting_calls and not self._buffer:
@@ -554,6 +556,8 @@ class Turn:
             store = self._tools.store
             snapshot = await self._patiently(lambda: store.load(run.run))
             [run] = await self._patiently(lambda: store.get([run.run]))
+            if self._now() >= self._began + self._tools.lease_ms // 2:
+                self._unsure = True  # it took so long that others may have come in between
         self._loaded = True
         return self._driver.open(run, snapshot, self._tools.ports.requests)
 

@@ -101,6 +101,7 @@ class Worker:
             Advancer(store, random, hub.in_company, claimant, self._reserve_units, self._advanced, self._take_units),
             ports,
             random,
+            config.lease_ms,
             tell=self._tell,
             later=self._later,
             posted=hub.posted,
@@ -289,6 +290,11 @@ class Worker:
         place = claim.task[:2]
         if self._given_back and (*place, claim.task.epoch) in self._given_back:
             return  # the answer came so late that it was taken for lost
+        known = self._turns.get(place)
+        if known is not None:  # its lease ran out, and it came back
+            if known.task.epoch >= claim.task.epoch:
+                return
+            known.signal(None)
         turn = self._turn_of(claim, tools, plan)
         if claim.run.expires_at is not None:
             self._work_at(claim.run.expires_at)

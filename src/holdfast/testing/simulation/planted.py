@@ -236,6 +236,15 @@ def _all_forgotten(right: dict[str, str]) -> dict[str, str]:
     return {name: sql.replace("losses = lost", "losses = 0") for name, sql in right.items()}
 
 
+def _as_if_quick(right: Any) -> Any:
+    async def load(turn: Any) -> Any:
+        machine = await right(turn)
+        turn._unsure = False
+        return machine
+
+    return load
+
+
 def _until_now(right: Any) -> Any:
     def advance(turn: Any) -> Any:
         turn._mail_until = None
@@ -285,6 +294,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "acts_unheard_of": [_Patch(Turn, "_has_kept_acts", lambda _right: False)],
     "undoing_cancelled": [_Patch(Saga, "_undo_all", _until_cancelled)],
     "calls_before_a_fence": [_Patch(Turn, "_can_wait", _sure)],
+    "loaded_too_late": [_Patch(Turn, "_load", _as_if_quick)],
     "loss_forgotten_by_resume": [_Patch(control, "_SQL", _all_forgotten)],
     "deadline_while_mail_was_read": [_Patch(Turn, "_advance", _until_now)],
     "ids_of_one_run": [_Patch(successors, "_SQL", _lines_of_one)],
