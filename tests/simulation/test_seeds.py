@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.testing.simulation import run_seed
 
-SEEDS = range(1, 121)
-AT_ONCE = 20
+SEEDS = range(1, 1001)
+AT_ONCE = 25
 KNOWN = [
     int(line.split()[0])
     for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines()
