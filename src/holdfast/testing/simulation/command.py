@@ -22,7 +22,7 @@ DEFAULT_SEEDS = 100
 _AT_ONCE = 10
 _ENOUGH = 10_000
 """Seeds in which every fault of a call must have met every operation."""
-_CHECKED_TWICE = 25
+_CHECKED_TWICE = 50
 """One of so many seeds is run again, to see that it does the same."""
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 from holdfast.core.model import to_ms
-from holdfast.store.protocol import Advance, Commit, Committed, Store, Verdict
+from holdfast.store.protocol import Advance, Commit, Committed, Migrated, Store, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.live import Live
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
@@ -69,6 +69,20 @@ _WATCHES = {
 }
 
 
+class _Store(SqliteStore):
+    """Its schema is made once for all seeds: that takes longer than many a seed's work."""
+
+    _image: ClassVar[bytes | None] = None
+
+    def _check(self, connection: Any, migrate: bool) -> Migrated:
+        if _Store._image is not None:
+            connection.deserialize("main", _Store._image)
+        found = super()._check(connection, migrate)
+        if _Store._image is None:
+            _Store._image = connection.serialize("main")
+        return found
+
+
 class SimulatedDatabase:
     def __init__(self, loop: SimulatedLoop, trace: Trace) -> None:
         self.process: Process = loop.start_process("database")
@@ -77,7 +91,7 @@ class SimulatedDatabase:
         self.given_up = 0
         """Transactions of steps that nobody went on with for too long."""
         self._clock = LoopClock(loop)
-        self._store = SqliteStore(None, clock=self._clock, spawn_thread=None)
+        self._store = _Store(None, clock=self._clock, spawn_thread=None)
         self._loop = loop
         self._trace = trace
         self._turn = asyncio.Lock()

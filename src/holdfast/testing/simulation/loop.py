@@ -91,6 +91,27 @@ class _Task(asyncio.Task[R]):
         return self is other
 
 
+class _Handle(asyncio.Handle):
+    """As asyncio's, without what is only for debugging: there are thousands of them in each second."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: SimulatedLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
 class SimulatedLoop(asyncio.BaseEventLoop):
     """``order`` picks among the processes that can go on; ``most_callbacks`` is what is taken for no end."""
 
@@ -151,7 +172,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         self._make_ready(handle)
         return handle
 
@@ -193,17 +214,24 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             process.ready.append(handle)
 
     def _run_once(self) -> None:
-        able = [process for process in self._processes if process.ready and not process.stopped]
-        if not able:
-            self._move_time()
-            return
-        self.running = process = self._pick(able)
-        handle = process.ready.popleft()
-        if not handle._cancelled:
-            self.callbacks += 1
-            if self.callbacks > self._most:
-                raise Livelock(f"{self._most:,} callbacks, and no end, after {self._time:.3f} s")
-            handle._run()
+        """Until it is stopped: asyncio would look for that after each callback."""
+        while not self._stopping:  # type: ignore[attr-defined]
+            able = [process for process in self._processes if process.ready and not process.stopped]
+            if not able:
+                self._move_time()
+                continue
+            self.running = process = self._pick(able)
+            handle = process.ready.popleft()
+            if not handle._cancelled:
+                self.callbacks += 1
+                if self.callbacks > self._most:
+                    raise Livelock(f"{self._most:,} callbacks, and no end, after {self._time:.3f} s")
+                try:
+                    handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
+                except (KeyboardInterrupt, SystemExit, Livelock):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"error in {handle!r}", "exception": error})
 
     def _pick(self, able: list[Process]) -> Process:
         if len(able) == 1:

@@ -24,9 +24,15 @@ class LoopClock:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.wrong_by = timedelta()
         self._loop = loop
+        self._seconds = 0.0
+        self._true = _START
+        """The right time then: it is asked for many times while none goes by."""
 
     def now(self) -> datetime:
-        return _START + timedelta(microseconds=round(self._loop.time() * 1e6)) + self.wrong_by
+        seconds = self._loop.time()
+        if seconds != self._seconds:
+            self._seconds, self._true = seconds, _START + timedelta(microseconds=round(seconds * 1e6))
+        return self._true + self.wrong_by
 
     def monotonic(self) -> float:
         return self._loop.time()
