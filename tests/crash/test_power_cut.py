@@ -120,4 +120,4 @@ def test_a_cut_while_the_file_is_recovered_is_one_too(tmp_path: Path) -> None:
     left, promises = cutter.life(journal, Disk(), Promises(), 30, Random(1))
     cutter.second_cuts(left, promises, Random(1))
 
-    assert cutter.cycles["in recovery"] > 3
+    assert cutter.cycles["in recovery"] > 0

@@ -436,7 +436,7 @@ async def test_who_took_long_to_load_looks_whether_the_run_is_still_his_before_h
     app = make_app(worker=WorkerConfig(cache=0, lease="1 second"))
     calls, lost, loading, committing = list[str](), asyncio.Event(), SqliteStore.load, SqliteStore.commit
 
-    @app.step(retry=Retry(3, "1 ms"))
+    @app.step(retry=Retry(3, "100 ms"))
     async def step() -> None:
         calls.append("step")
         raise OSError("again")
