@@ -21,9 +21,8 @@ $(READY): pyproject.toml
 demo: $(READY) ## Watch a workflow survive a crash
 	$(BIN)/holdfast demo
 
-# Three at a time, also on two cores: many tests wait for a clock
 test: $(READY) ## Run the tests
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 2
 
 check: $(READY) ## Format, lint, types, layers, tests: what CI runs
 	$(BIN)/ruff format --check .
