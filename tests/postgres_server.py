@@ -47,6 +47,7 @@ class Server:
         if os.geteuid() == 0:  # which PostgreSQL refuses to run as
             utils.ensure_user_exists("pgserver")
             utils.ensure_prefix_permissions(self.folder)
+            utils.ensure_prefix_permissions(self._bin)  # in a checkout that only root can enter
             shutil.chown(self.folder, "pgserver")
             self._as = {"user": "pgserver"}
         self._run(
