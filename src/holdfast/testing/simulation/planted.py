@@ -5,7 +5,6 @@ Each puts something wrong in the place of something right, while it is planted.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.turn import Turn
-from holdfast.runner.units import Memory
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import Commit, Committed, Delivered, Steered, Touched
 from holdfast.store.sqlite import (
@@ -208,30 +206,6 @@ def _behind_the_guest(_right: Any) -> Any:
     return lambda database, work, argument, *, short: database.submit(work, argument, anywhere=short, alone=short)
 
 
-def _for_all(_right: Any) -> Any:
-    async def units(memory: Any, tools: Any) -> Any:
-        if memory._units is None:
-            memory._units = asyncio.get_running_loop().create_future()
-            try:
-                memory.open(await memory.plan(memory.run, tools), tools)
-            except BaseException as error:
-                opened, memory._units = memory._units, None
-                opened.set_exception(error if isinstance(error, Exception) else RuntimeError("it was cut off"))
-                opened.exception()
-                raise
-        return await memory._units
-
-    return units
-
-
-def _sure(right: Any) -> Any:
-    def can_wait(turn: Any, rest: Any) -> Any:
-        turn._unsure = False
-        return right(turn, rest)
-
-    return can_wait
-
-
 def _all_forgotten(right: dict[str, str]) -> dict[str, str]:
     return {name: sql.replace("losses = lost", "losses = 0") for name, sql in right.items()}
 
@@ -288,12 +262,10 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "answers_mixed_up": [_Patch(SqliteStore, "commit", _mixed_up)],
     "acts_not_noted": [_Patch(commit, "facts_of", _no_rows)],
     "timers_not_written": [_Patch(commit, "fact_rows", _result_thrown_away)],
-    "plan_taken_along": [_Patch(Memory, "units", _for_all)],
     "retry_before_its_failure": [_Patch(Turn, "_can_wait", _when_it_is_due)],
     "cut_off_with_the_others": [_Patch(Turn, "_write_transaction", _with_the_others)],
     "acts_unheard_of": [_Patch(Turn, "_has_kept_acts", lambda _right: False)],
     "undoing_cancelled": [_Patch(Saga, "_undo_all", _until_cancelled)],
-    "calls_before_a_fence": [_Patch(Turn, "_can_wait", _sure)],
     "loaded_too_late": [_Patch(Turn, "_load", _as_if_quick)],
     "loss_forgotten_by_resume": [_Patch(control, "_SQL", _all_forgotten)],
     "deadline_while_mail_was_read": [_Patch(Turn, "_advance", _until_now)],
