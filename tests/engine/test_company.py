@@ -27,7 +27,7 @@ class CountingStore:
 async def written(store: CountingStore, hub: Hub, turns: int) -> list[int]:
     """The sizes of the batches in which so many turns are written that are ready at the same time."""
     store.batches = []
-    committer = Committer(cast("Store", cast("Any", store)), SystemRandomness(), hub.in_company)
+    committer = Committer(cast("Store", cast("Any", store)), SystemRandomness(), hub.in_company, lambda: False)
     await asyncio.gather(*(committer.commit(Commit(TaskRef(n, 0, "w", 1))) for n in range(turns)))
     return store.batches
 

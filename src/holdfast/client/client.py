@@ -71,8 +71,6 @@ from holdfast.ports import Clock
 from holdfast.store.protocol import (
     FIRST_EPOCH,
     Answer,
-    Claim,
-    Claimant,
     Condition,
     Created,
     Fact,
@@ -93,7 +91,7 @@ from holdfast.store.protocol import (
 
 
 class LocalWorker(Protocol):
-    """What a client wants of a worker in its own process: to begin a new run at once."""
+    """What a client wants of a worker in its own process: that a run which begins, or is woken, goes on at once."""
 
     id: str
     lease_ms: int
@@ -102,9 +100,7 @@ class LocalWorker(Protocol):
 
     def begin(self, created: Created, places: int, plan: Sequence[Fact] = ()) -> None: ...
 
-    def claimant(self, workflow: str) -> Claimant | None: ...
-
-    def take(self, claim: Claim) -> None: ...
+    async def send(self, event: NewEvent) -> Sent: ...
 
     def cancel_reservation(self, places: int = 1) -> None: ...
 
@@ -430,34 +426,20 @@ class Client:
 
     async def _send(self, event: NewEvent, connection: Any = None) -> Sent:
         """Send an event; a run that it wakes goes on at once in the worker here, if that has room."""
-        worker = self.worker if connection is None else None
-        claimant = worker.claimant(event.workflow) if worker is not None else None
-        if worker is None or claimant is None:
+        if self.worker is None or connection is not None:
             [sent] = await self._store.send([event], connection=connection)
             return sent
         # Once it is claimed it has to go on, also when the caller stops waiting.
-        sending = asyncio.ensure_future(self._send_and_take(replace(event, claimant=claimant), worker))
+        sending = asyncio.ensure_future(self.worker.send(event))
         self._beginning.add(sending)
         sending.add_done_callback(self._beginning.discard)
         return await asyncio.shield(sending)
-
-    async def _send_and_take(self, event: NewEvent, worker: LocalWorker) -> Sent:
-        claim = None
-        try:
-            [sent] = await self._store.send([event])
-            claim = sent.claim
-        finally:
-            if claim is None:
-                worker.cancel_reservation()
-        if claim is not None:
-            worker.take(claim)
-        return sent
 
     def _after_send(self, workflow: str, id: str, sent: Sent) -> RunRecord:
         row = self._found(workflow, id, sent.run)
         if not sent.accepted:
             _refuse_terminal(row, "sent an event")
-        if sent.woken and sent.claim is None:
+        if sent.woken and sent.claim is None and sent.committed is None:
             self._hub.work()
             self._hub.signal(row.run, Signal.MAIL)
         return row

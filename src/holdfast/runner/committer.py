@@ -13,14 +13,20 @@ from holdfast.store.protocol import Commit, Committed, Store
 class Committer:
     """Hands commits to the store in batches."""
 
-    def __init__(self, store: Store, random: Randomness, in_company: Callable[[], bool]) -> None:
+    def __init__(
+        self, store: Store, random: Randomness, in_company: Callable[[], bool], is_alone: Callable[[], bool]
+    ) -> None:
         self._store = store
         self._random = random
-        self._group = GroupWriter("holdfast-committer", self._write, in_company)
+        self._group = GroupWriter("holdfast-committer", self._write, in_company, is_alone)
 
     async def commit(self, commit: Commit) -> Committed:
         """Write one turn; returns once it is durable or refused."""
         return await self._group.put(commit)
+
+    @property
+    def busy(self) -> bool:
+        return self._group.busy
 
     def abandon(self) -> None:
         """Stop writing, whoever waits for it. For crash tests."""

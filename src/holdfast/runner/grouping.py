@@ -1,6 +1,8 @@
 """Group commit: what many turns have to write at the same time shares one transaction.
 
-While one batch is being written the next one gathers, so a lone turn never waits and a thousand cost one fsync.
+While one batch is being written the next one gathers, so a lone turn never waits and a thousand cost one fsync. Where
+there is only one turn anyway, it writes by itself: a task for that would take longer to begin and to answer than parts
+of the call.
 """
 
 from __future__ import annotations
@@ -23,27 +25,53 @@ class GroupWriter(Generic[A, R]):
     """A function from a list to its answers, called with one thing at a time."""
 
     def __init__(
-        self, name: str, write: Callable[[list[A]], Awaitable[Sequence[R]]], in_company: Callable[[], bool]
+        self,
+        name: str,
+        write: Callable[[list[A]], Awaitable[Sequence[R]]],
+        in_company: Callable[[], bool],
+        is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
+        """``is_alone``: nobody else will have something to write in a moment."""
         self._name = name
         self._write = write
         self._in_company = in_company
+        self._is_alone = is_alone
+        self._by_caller = False
         self._queue: deque[tuple[A, asyncio.Future[R]]] = deque()
         self._writer: asyncio.Task[None] | None = None
 
     async def put(self, item: A) -> R:
         """Returns once it is durable or refused."""
+        if not self.busy and self._is_alone():
+            return await self._write_by_caller(item)
         done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._queue.append((item, done))
-        if self._writer is None:
-            self._writer = asyncio.get_running_loop().create_task(self._write_all(), name=self._name)
+        if not self.busy:
+            self._start()
         return await done
+
+    @property
+    def busy(self) -> bool:
+        return self._by_caller or self._writer is not None
 
     def abandon(self) -> None:
         """Stop writing, whoever waits for it. For crash tests."""
         self._queue.clear()
         if self._writer is not None:
             self._writer.cancel()
+
+    async def _write_by_caller(self, item: A) -> R:
+        self._by_caller = True
+        try:
+            [answer] = await self._write([item])
+        finally:
+            self._by_caller = False
+            if self._queue:
+                self._start()
+        return answer
+
+    def _start(self) -> None:
+        self._writer = asyncio.get_running_loop().create_task(self._write_all(), name=self._name)
 
     async def _write_all(self) -> None:
         try:

@@ -32,6 +32,11 @@ class Letterbox:
         """Whether everything was read that the code may be waiting for."""
         return self._whole or (self._through and topics <= self._topics)
 
+    @property
+    def known(self) -> int | None:
+        """The number of the last event there was, if all up to there has been read."""
+        return self.seen if self._whole else None
+
     async def look(self, topics: frozenset[str], read: Read) -> Sequence[Mail]:
         """Read on."""
         if self._whole:

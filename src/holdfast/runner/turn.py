@@ -23,6 +23,7 @@ from holdfast.kernel.options import RunOptions
 from holdfast.ports import Alarm, Randomness
 from holdfast.runner.advancer import Advancer
 from holdfast.runner.attempts import Ports, Running
+from holdfast.runner.cache import Rested
 from holdfast.runner.committer import Committer
 from holdfast.runner.letterbox import UNREAD, Letterbox
 from holdfast.runner.patience import backoff, patiently
@@ -37,12 +38,14 @@ from holdfast.store.protocol import (
     Fact,
     Finish,
     Follows,
+    Foreseen,
     Log,
     Mail,
     NewRun,
     Observed,
     Park,
     Release,
+    Sent,
     Signal,
     Snapshot,
     Store,
@@ -101,6 +104,15 @@ class _Kept(NamedTuple):
     outcomes: Sequence[Outcome]
 
 
+@dataclass(slots=True, eq=False)
+class _Ahead:
+    """The first rest of a turn that was foreseen, and what came of its commit if that went along with the event."""
+
+    rest: Rest
+    foreseen: Foreseen
+    written: Committed | None = None
+
+
 class TurnOver(BaseException):
     """The turn has ended: the run rests, ended, or is not ours any more. Outside Exception, as control flow is."""
 
@@ -123,7 +135,7 @@ class Turn:
         self.task = claim.task
         self.machine = machine
         self.finish: Finish | None = None
-        self.resting = False
+        self.rested: Rested | None = None
         """It was released in order: its machine can be kept for the next time."""
         self.due_at: int | None = None
         """When a released run is due again."""
@@ -165,6 +177,29 @@ class Turn:
         self._unsure = False
         """What is known was read since the last commit, and may have been written by another holder."""
         self._loaded = machine is not None
+        self._ahead: _Ahead | None = None
+
+    # --- before the claim
+
+    def foresee(self) -> Foreseen:
+        """Run the code up to its first rest, as if the event that the claim has were sent already."""
+        [mail] = self._mail
+        rest = self._advance()
+        self._planned = rest.follows.next = self._plan(rest)
+        commit = Commit(self.task, rest.observed, rest.follows, seen=mail.n)
+        foreseen = Foreseen(self.claim.run, mail.n, mail.created_at, commit)
+        self._ahead = _Ahead(rest, foreseen)
+        return foreseen
+
+    def comes_true(self, sent: Sent) -> bool:
+        """Whether the run is claimed as it was foreseen, and can go on from there."""
+        if self._ahead is None:
+            return False
+        self._ahead.written = sent.committed
+        if sent.claim is not None and self._ahead.foreseen.is_met_by(sent.claim):
+            self.claim = sent.claim
+            return True
+        return sent.committed is not None
 
     # --- the life of a run
 
@@ -181,7 +216,7 @@ class Turn:
         except TurnOver:
             pass
         finally:
-            self._drop()
+            self.drop()
 
     # --- told from outside
 
@@ -220,6 +255,8 @@ class Turn:
     # --- advance
 
     def _advance(self) -> Rest:
+        if self._ahead is not None:
+            return self._ahead.rest
         machine = self._machine()
         if self._holding:
             machine.hold()
@@ -261,6 +298,9 @@ class Turn:
 
     async def _commit(self, rest: Rest) -> Committed | None:
         """Write what has to be durable before anything else happens; None if that is nothing."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead.written is not None:
+            return ahead.written
         self._planned = self._plan(rest)
         if self._planned is None and not self._holding and self._can_wait(rest):
             return None
@@ -401,9 +441,8 @@ class Turn:
                 raise TurnOver
             case Park():
                 raise TurnOver
-            case Release(run_at=run_at, status=status):
-                self.resting = status is Status.WAITING
-                self.due_at = self._now() if committed.due_now else run_at
+            case Release() as released:
+                self._release(released, due_now=committed.due_now)
                 raise TurnOver
             case None:
                 pass
@@ -413,6 +452,14 @@ class Turn:
         self._progressed = True
         if committed.signal is not Signal.NONE:
             self.signal(committed.signal)
+
+    def _release(self, released: Release, *, due_now: bool) -> None:
+        self.due_at = self._now() if due_now else released.run_at
+        if released.status is Status.WAITING:
+            self.claim.run.status = Status.WAITING
+            self.rested = Rested(
+                self.claim.run, self.task.epoch, self._machine(), released.topics, self.due_at, self._letterbox.known
+            )
 
     def _rejected(self, committed: Committed) -> None:
         """A step's statements were refused: that attempt failed, and the code must not have seen it succeed."""
@@ -590,14 +637,14 @@ class Turn:
         self._running.clear()
         self._wake()
 
-    def _drop(self) -> None:
+    def drop(self) -> None:
         """Leave nothing running; keep the machine only if it rests in order."""
         self._clear_alarm()
         for running in self._running.values():
             running.cancel()
         self._running.clear()
         self._undo(self._outcomes)
-        if not self.resting:
+        if self.rested is None:
             self._forget_machine()
 
     def _undo(self, outcomes: Iterable[Outcome]) -> None:

@@ -102,7 +102,7 @@ class UnitTurn:
 
     machine: Machine | None = None
     finish: Finish | None = None
-    resting = False
+    rested = None
     due_at: int | None = None
 
     def __init__(self, tools: Tools, claim: Claim, memory: Memory) -> None:
@@ -214,7 +214,7 @@ class KeeperTurn:
     """Unit 0: it reads the mail, and ends the run when all other units are done."""
 
     machine: Machine | None = None
-    resting = False
+    rested = None
     due_at: int | None = None
     waiting = False
 

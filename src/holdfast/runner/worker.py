@@ -27,6 +27,7 @@ from holdfast.runner.attempts import Ports
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.committer import Committer
 from holdfast.runner.config import WorkerConfig
+from holdfast.runner.foresight import foreseen
 from holdfast.runner.looper import Looper
 from holdfast.runner.outbox import Courier
 from holdfast.runner.turn import Budget, Tools, Turn
@@ -47,9 +48,11 @@ from holdfast.store.protocol import (
     Held,
     Log,
     Mailbag,
+    NewEvent,
     NewRun,
     Park,
     RunRecord,
+    Sent,
     Signal,
     Store,
     TaskRef,
@@ -97,7 +100,7 @@ class Worker:
         claimant = Claimant(self.id, config.lease_ms, config.queues)
         self._tools = Tools(
             store,
-            Committer(store, random, hub.in_company),
+            Committer(store, random, hub.in_company, self._is_alone),
             Advancer(store, random, hub.in_company, claimant, self._reserve_units, self._advanced, self._take_units),
             ports,
             random,
@@ -218,12 +221,6 @@ class Worker:
             new.room = 1 + self._reserve_units(sum(unit.missing == 0 for unit in new.units) - 1)
         return max(1, new.room)
 
-    def claimant(self, workflow: str) -> Claimant | None:
-        """Who takes a run if an event wakes it. Then ``take`` or ``cancel_reservation`` must follow."""
-        if not self._reserve(workflow):
-            return None
-        return Claimant(self.id, self.lease_ms, self._config.queues)
-
     def _reserve(self, workflow: str) -> bool:
         if not self._accepting or workflow not in self._registry.runnable():
             return False
@@ -232,11 +229,49 @@ class Worker:
         self._reserved += 1
         return True
 
-    def take(self, claim: Claim) -> None:
-        """A run that an event woke, claimed for this worker. Its last turn may not have been put away yet."""
-        self._reserved -= 1
-        if self._accepting:
-            self._begin(claim, self._tools)
+    async def send(self, event: NewEvent) -> Sent:
+        """Send an event. A run that it wakes goes on here at once, if there is room."""
+        if not self._reserve(event.workflow):
+            [sent] = await self._store.send([event])
+            return sent
+        event.claimant = Claimant(self.id, self.lease_ms, self._config.queues)
+        turn = self._foresee(event)
+        try:
+            [sent] = await self._store.send([event])
+        except BaseException:
+            self._give_up(turn)
+            raise
+        finally:
+            self._reserved -= 1
+        if turn is not None and not turn.comes_true(sent):
+            self._give_up(turn)
+            turn = None
+        self._take(turn.claim if turn is not None else sent.claim, turn)
+        return sent
+
+    def _foresee(self, event: NewEvent) -> Turn | None:
+        """The turn that an event is going to cause, if its run rests here and nothing else is being written.
+
+        Otherwise commits go along with each other, which costs less than each with its event.
+        """
+        rested = self._cache.find(event.workflow, event.instance_id)
+        now = self._ports.now_ms()
+        if rested is None or self._reserved > 1 or self._tools.committer.busy or not rested.is_ready_for(event, now):
+            return None
+        self._cache.pop(rested.run.run)
+        return foreseen(event, now, rested, self.id, self._registry.get(event.workflow), self._tools)
+
+    def _give_up(self, turn: Turn | None) -> None:
+        if turn is not None:
+            turn.drop()
+            self._hub.ended(turn.task.run, None)  # whatever has become of the run: whoever waits looks
+
+    def _take(self, claim: Claim | None, turn: Turn | None) -> None:
+        """What an event woke. The last turn of it may not have been put away yet."""
+        if not self._accepting:
+            self._give_up(turn)  # it stops, and gives back all it holds at the end
+        elif claim is not None:
+            self._begin(claim, self._tools, turn=turn)
 
     def _adopt(self, new: NewRun) -> int:
         return 0 if new.delay_ms or not new.eager else self.reserve(new)
@@ -286,20 +321,27 @@ class Worker:
 
     # --- turns
 
-    def _begin(self, claim: Claim, tools: Tools, plan: Sequence[Fact] = ()) -> None:
+    def _begin(self, claim: Claim, tools: Tools, plan: Sequence[Fact] = (), turn: Turn | None = None) -> None:
+        """``turn``: if it is there already."""
         place = claim.task[:2]
-        if self._given_back and (*place, claim.task.epoch) in self._given_back:
-            return  # the answer came so late that it was taken for lost
+        if self._is_late(claim.task):
+            self._give_up(turn)
+            return
         known = self._turns.get(place)
         if known is not None:  # its lease ran out, and it came back
-            if known.task.epoch >= claim.task.epoch:
-                return
             known.signal(None)
-        turn = self._turn_of(claim, tools, plan)
+        begun = turn or self._turn_of(claim, tools, plan)
         if claim.run.expires_at is not None:
             self._work_at(claim.run.expires_at)
-        self._turns[place] = turn
-        self._tasks[place] = asyncio.get_running_loop().create_task(self._run(turn))
+        self._turns[place] = begun
+        self._tasks[place] = asyncio.get_running_loop().create_task(self._run(begun))
+
+    def _is_late(self, task: TaskRef) -> bool:
+        """The answer came so late that it was taken for lost, or another claim of the same run came before it."""
+        if self._given_back and (*task[:2], task.epoch) in self._given_back:
+            return True
+        known = self._turns.get(task[:2])
+        return known is not None and known.task.epoch >= task.epoch
 
     def _turn_of(self, claim: Claim, tools: Tools, plan: Sequence[Fact]) -> _AnyTurn:
         definition = self._registry.get(claim.run.workflow)
@@ -332,11 +374,11 @@ class Worker:
                 memory.holders.discard(unit)
                 if not memory.holders:
                     del self._memories[run]
-        if turn.resting and turn.machine is not None:
-            self._cache.put(run, turn.task.epoch, turn.machine)
+        if turn.rested is not None:
+            self._cache.put(turn.rested)
         if turn.finish is not None:
             self._ended(run, turn.finish)
-        elif unit == 0 and not turn.resting:
+        elif unit == 0 and turn.rested is None:
             self._hub.ended(run, None)  # it may have ended without this turn's knowledge: whoever waits looks
         if turn.due_at is not None:
             self._work_at(turn.due_at)
@@ -454,6 +496,10 @@ class Worker:
 
     def _free(self) -> int:
         return self._config.concurrency - len(self._turns) - self._reserved
+
+    def _is_alone(self) -> bool:
+        """There is one turn, and none is on its way."""
+        return len(self._turns) + self._reserved <= 1
 
     async def _wait_for_room(self) -> None:
         """Let some runs end before claiming again: a transaction for each single place costs more than the work."""

@@ -13,6 +13,7 @@ from holdfast.core.model import Status
 from holdfast.errors import StoreUnavailableError
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
+from holdfast.store.postgres.foreseen import send_foreseen
 from holdfast.store.postgres.leases import signals
 from holdfast.store.postgres.send import Sending, send
 from holdfast.store.postgres.tx import Tx
@@ -45,6 +46,7 @@ from holdfast.store.protocol import (
     WatchRun,
 )
 from postgres_server import Server
+from store.foreseeing import ENDS, KEY, foresee, write
 from store.postgres.inside import Cut, Proxy
 from store.world import FLOW, LEASE, FakeClock, World, act, done, line, pid, result, touched, turn, unit, waiting
 
@@ -354,6 +356,41 @@ async def test_an_event_that_wakes_a_run_for_its_claimant_claims_it_once(world: 
     assert (sent.claim.task, sent.claim.lost) == (TaskRef(run.run, 0, "w2", 2), False)
     assert [mail.payload for mail in sent.claim.mailbag.mail] == [b"precious"]
     assert (await world.commit(sent.claim.task)).verdict is Verdict.APPLIED
+
+
+@BOTH
+@pytest.mark.parametrize("then", [ENDS, waiting("next"), None], ids=["ends", "rests", "goes on"])
+async def test_an_event_and_the_turn_that_it_causes_are_written_once(
+    world: World, proxy: Proxy, how: Cut, then: Finish | Release | None
+) -> None:
+    run = await world.wait("a", "go")
+    proxy.cut("precious", how)
+
+    await write(world, await foresee(world, run, then))
+
+    assert proxy.cuts == 1
+    [mail] = await world.store.events(PageQuery(run.run))
+    assert (mail.payload, mail.consumed_by) == (b"precious", KEY)
+    assert await world.keys(run.run) == [KEY]
+    assert (await world.find("a")).status is (
+        Status.ACTIVE if then is None else Status.COMPLETE if then is ENDS else Status.WAITING
+    )
+
+
+async def test_a_turn_that_was_written_with_its_event_is_known_again_after_others_went_on(
+    world: World, other: asyncpg.Connection
+) -> None:
+    run = await world.wait("a", "go")
+    sending = [Sending(await foresee(world, run, waiting("next")), 42)]
+    now = await world.now()
+    await send_foreseen(Tx(other, "holdfast", now, "me"), sending)
+    await world.send("next")
+    await world.finish((await world.take("w2")).task)
+
+    [sent] = await send_foreseen(Tx(other, "holdfast", now, "me", again=True), sending)
+
+    assert sent.committed is not None
+    assert [mail.type for mail in await world.store.events(PageQuery(run.run))] == ["go", "next"]
 
 
 @BOTH

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.core.model import Status
 from holdfast.ports import SystemRandomness
-from holdfast.store.postgres import acts, advance, batch, claim, control, create, leases, outbox, reads, send
+from holdfast.store.postgres import acts, advance, batch, claim, control, create, foreseen, leases, outbox, reads, send
 from holdfast.store.postgres.tx import Tx
 from holdfast.store.protocol import (
     Advance,
@@ -26,6 +26,7 @@ from holdfast.store.protocol import (
     Expiry,
     FactState,
     Finish,
+    Foreseen,
     GiveBack,
     ListQuery,
     NewEvent,
@@ -101,6 +102,20 @@ def _busy(task: TaskRef) -> acts.Reaching:
     return acts.Reaching.of(commit, batch.Receipt(0, 1), SystemRandomness())
 
 
+async def _with_its_turn(tx: Tx, _: None) -> None:
+    run = await reads.find(tx, reads.Which(FLOW, "waiter", None))
+    assert run is not None
+    assert tx.now is not None
+    commit = turn(
+        TaskRef(run.run, 0, "w9", 2),
+        facts=[result("new", event=1)],
+        deliveries=[Delivery(1, "new", 1)],
+        then=Finish(Status.COMPLETE),
+    )
+    event = NewEvent(FLOW, "waiter", "go", claimant=Claimant("w9", LEASE, ["default"]))
+    assert await foreseen.write(tx, send.Sending(event, 1), Foreseen(run, 1, tx.now, commit))
+
+
 CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef], Any]]] = {
     "claim": (
         claim.claim,
@@ -134,6 +149,7 @@ CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef
         send.send,
         lambda _: [send.Sending(NewEvent(FLOW, "waiter", "go", claimant=Claimant("w9", LEASE, ["default"])), 1)],
     ),
+    "send with its turn": (_with_its_turn, lambda _: None),
     "reap": (leases.reap, lambda _: 3),
     "signals": (leases.signals, lambda _: "holder"),
     "heartbeat": (leases.heartbeat, lambda _: leases.Beat("holder", LEASE)),

@@ -10,7 +10,11 @@ from typing import Any
 import asyncpg
 
 from holdfast.ports import SystemClock, SystemRandomness
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres.listener import Listener
+from holdfast.store.protocol import PageQuery
+from store.foreseeing import KEY, foresee, post, write
+from store.world import FakeClock, World, waiting
 
 SERVER_PID = 7
 
@@ -87,3 +91,17 @@ async def test_through_a_session_pooler_it_hears(url: str) -> None:
     async with _listening(connect) as listener, asyncio.timeout(10):
         while not listener._hears:
             await asyncio.sleep(0.01)
+
+
+async def test_an_event_with_its_turn_goes_through_a_transaction_pooler(url: str, clock: FakeClock) -> None:
+    world = World(PostgresStore(f"{url}&statement_cache_size=0", clock=clock, random=SystemRandomness()), clock)
+    await world.store.open()
+    run = await world.wait("a", "go")
+    other = await foresee(world, run)
+
+    await write(world, await foresee(world, run, waiting("go")))
+    sent = await post(world, other)
+
+    assert (sent.committed, sent.accepted) == (None, True)
+    assert [mail.consumed_by for mail in await world.store.events(PageQuery(run.run))] == [KEY, None]
+    await world.store.close()

@@ -91,7 +91,7 @@ def batch_columns(commits: Sequence[Commit]) -> list[Any]:
 async def _short(tx: Tx, batch: Batch) -> Committed | None:
     """Write the most common commit the short way. None: it is not one, or there is more to it."""
     one, line = batch.commits[0], batch.receipt.line
-    if len(batch.commits) > 1 or line is None or not _is_short(one.observed, one.follows):
+    if len(batch.commits) > 1 or line is None or not is_short(one.observed, one.follows):
         return None
     observed, next_ = one.observed, one.follows.next
     [fact] = fact_rows(observed.facts or one.follows.facts)
@@ -109,16 +109,17 @@ async def _short(tx: Tx, batch: Batch) -> Committed | None:
         *fact,
         *delivery,
         one.started_at,
-        *_what_comes(next_),
+        *what_comes(next_),
         one.seen,
         batch.token,
         tx.again or batch.again,
         tx.quiet,
     )
-    return None if done == 0 else _PLAIN if done == 1 else _DUE
+    return None if done == 0 else PLAIN if done == 1 else _DUE
 
 
-def _is_short(observed: Observed, follows: Follows) -> bool:
+def is_short(observed: Observed, follows: Follows) -> bool:
+    """One fact, and at most one event."""
     if observed.logs or follows.logs or observed.outbox or isinstance(follows.next, Park):
         return False
     return len(observed.facts) + len(follows.facts) == 1 and len(observed.deliveries) <= 1
@@ -126,10 +127,10 @@ def _is_short(observed: Observed, follows: Follows) -> bool:
 
 def _head(one: Commit) -> Row:
     """What is said of a commit itself."""
-    return (*one.task, one.in_flight, one.started_at, one.seen, _progress(one), *_what_comes(one.follows.next))
+    return (*one.task, one.in_flight, one.started_at, one.seen, _progress(one), *what_comes(one.follows.next))
 
 
-def _what_comes(next_: Finish | Park | Release | None) -> Row:
+def what_comes(next_: Finish | Park | Release | None) -> Row:
     """NULL where it needs nothing."""
     match next_:
         case None:
@@ -149,9 +150,9 @@ def _progress(one: Commit) -> bool:
 
 def _committed(state: int, signal: int, due: bool, others: dict[str, Any] | None) -> Committed:
     if state == _APPLIED and not signal and not due and others is None:
-        return _PLAIN
+        return PLAIN
     return Committed(VERDICTS[state], Signal(signal), due, touched=touched(**others) if others else None)
 
 
-_PLAIN = Committed(Verdict.APPLIED)
+PLAIN = Committed(Verdict.APPLIED)
 _DUE = Committed(Verdict.APPLIED, due_now=True)

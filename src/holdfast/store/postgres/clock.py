@@ -17,7 +17,10 @@ class DatabaseClock:
         """Milliseconds from the local monotonic clock to the database's time."""
 
     def now(self) -> datetime:
-        return from_ms(int(self._apart + self._local.monotonic() * 1000))
+        return from_ms(self.now_ms())
+
+    def now_ms(self) -> int:
+        return int(self._apart + self._local.monotonic() * 1000)
 
     def monotonic(self) -> float:
         return self._local.monotonic()

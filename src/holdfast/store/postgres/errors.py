@@ -26,6 +26,8 @@ DRIVER: tuple[type[Exception], ...] = (asyncpg.PostgresError, asyncpg.InterfaceE
 UNIQUE = "23505"
 NOT_CONSUMABLE = "HF001"
 """The store's own: a delivery of an event that is not there or was consumed before."""
+NOT_FORESEEN = "HF003"
+"""The store's own: a run is not as the sender of an event expected it (holdfast_send_foreseen)."""
 
 _MEANING: dict[str, tuple[type[HoldfastError], str]] = {
     "08": (StoreUnavailableError, "the connection to {where} broke. Check the network and the server"),

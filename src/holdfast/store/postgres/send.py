@@ -42,7 +42,8 @@ async def send(tx: Tx, events: Sequence[Sending]) -> list[Sent]:
 async def _send_one(tx: Tx, one: Sending) -> Sent | None:
     """None: there is more to it than to put an event into the mailbox of a run that lives."""
     sql = statements("send", tx.schema)["send_one"]
-    row = tuple(await tx.connection.fetchrow(sql, tx.now, tx.by, *_row(one), SUSPECT_LOSSES, tx.quiet))
+    at = None if one.event.foreseen is None else one.event.foreseen.at
+    row = tuple(await tx.connection.fetchrow(sql, tx.now, tx.by, *_row(one), SUSPECT_LOSSES, tx.quiet, at))
     return None if row[_ONE_RUN] is None else _sent((True, False, *row), one.event)
 
 

@@ -28,6 +28,7 @@ from holdfast.store.postgres.commit import Commits
 from holdfast.store.postgres.create import Making, create
 from holdfast.store.postgres.database import Attempt, Database
 from holdfast.store.postgres.errors import DRIVER, translate
+from holdfast.store.postgres.foreseen import send_foreseen
 from holdfast.store.postgres.gather import Gathered
 from holdfast.store.postgres.guard import Guard
 from holdfast.store.postgres.listener import Listener
@@ -302,7 +303,7 @@ class PostgresStore:
         return await self._call(create, making)
 
     async def _send(self, sending: List[Sending]) -> List[Sent]:
-        return await self._call(send, sending)
+        return await self._call(send_foreseen, sending)
 
     async def _call(self, work: Work[A, R], argument: A) -> R:
         return await self._in_use().call(work, argument)

@@ -70,12 +70,14 @@ from holdfast.store.protocol.facts import (
 from holdfast.store.protocol.outbox import Delivered, Outbound, OutboxClaim, OutboxRow, Undelivered
 from holdfast.store.protocol.reads import Condition, ListQuery, Migrated, PageQuery, Relations, Relative, Steered
 from holdfast.store.protocol.runs import (
+    ABOUT_NOW_MS,
     FIRST_EPOCH,
     Answer,
     Attributes,
     Claimant,
     Created,
     Expiry,
+    Foreseen,
     Letter,
     NewEvent,
     NewRun,
@@ -105,6 +107,7 @@ from holdfast.store.protocol.tasks import (
 from holdfast.store.protocol.units import Advance, Advanced, GiveBack, NewUnit, Opening, TaskRef
 
 __all__ = [
+    "ABOUT_NOW_MS",
     "ANY_TOPIC",
     "CANCEL",
     "EXIT",
@@ -134,6 +137,7 @@ __all__ = [
     "FactState",
     "Finish",
     "Follows",
+    "Foreseen",
     "Freed",
     "GiveBack",
     "Held",

@@ -12,7 +12,11 @@ from holdfast.store.protocol.facts import Fact, Mail
 from holdfast.store.protocol.units import NewUnit
 
 if TYPE_CHECKING:
+    from holdfast.store.protocol.commits import Commit, Committed
     from holdfast.store.protocol.tasks import Claim
+
+ABOUT_NOW_MS = 200
+"""By how much the clock of a store and what a worker takes for it differ at most, for a time to be believed."""
 
 
 @dataclass(slots=True)
@@ -244,6 +248,35 @@ class Claimant:
 
 
 @dataclass(slots=True)
+class Foreseen:
+    """The turn that an event is going to cause, worked out before the event is sent by who has the run in memory.
+
+    It comes true if nothing has happened to the run since. Then its commit may be written along with the event.
+    """
+
+    run: RunRecord
+    """As it rests, which is all that is known of it."""
+    n: int
+    """The event's number."""
+    at: int
+    """When it comes, which the store accepts if that is about now."""
+    commit: Commit
+    """The first of the turn, under the fence that a claim would give it."""
+
+    def time(self, now: int, run: RunRecord) -> int:
+        """When the event comes, by the store's clock. ``run``: as it is then; what is due is not moved behind it."""
+        due = run.run_at is not None and run.run_at <= now
+        return now if due or abs(self.at - now) > ABOUT_NOW_MS else self.at
+
+    def is_met_by(self, claim: Claim) -> bool:
+        """Whether that is what has come: nothing else is known to the run, and nobody else had it."""
+        if claim.task != self.commit.task or claim.lost or claim.mailbag.last != self.n or not claim.mailbag.mail:
+            return False
+        last = claim.mailbag.mail[-1]
+        return last.n == self.n and last.created_at == self.at
+
+
+@dataclass(slots=True)
 class NewEvent:
     workflow: str
     instance_id: str
@@ -256,6 +289,8 @@ class NewEvent:
     """The sender waits for an answer, under this key."""
     claimant: Claimant | None = None
     """Takes the run if this event wakes it, it is in one of the claimant's queues, and it is no suspect."""
+    foreseen: Foreseen | None = None
+    """What the claimant is going to do then. A store that makes nothing of it is right too."""
 
 
 @dataclass(slots=True)
@@ -269,6 +304,8 @@ class Sent:
     """The run's task became due, or its owner was signalled."""
     claim: Claim | None = None
     """The claimant has it now."""
+    committed: Committed | None = None
+    """The foreseen commit was applied with the event; there is nothing else to claim then."""
 
 
 class Reply(NamedTuple):

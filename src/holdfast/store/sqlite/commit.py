@@ -71,7 +71,7 @@ def commit(tx: Tx, commits: Sequence[Commit]) -> list[Committed]:
     answers: list[Committed] = []
     together: dict[int, Commit] = {}
     for one in commits:
-        alone = _reaches_out(one)
+        alone = reaches_out(one)
         if alone or one.task.run in together:
             answers += _apply_together(tx, together)
             together = {}
@@ -83,7 +83,8 @@ def commit(tx: Tx, commits: Sequence[Commit]) -> list[Committed]:
     return answers
 
 
-def _reaches_out(one: Commit) -> bool:
+def reaches_out(one: Commit) -> bool:
+    """It may change, or be refused for, more than its own run."""
     observed = one.observed
     return bool(observed.statements or observed.starts or observed.sends or one.follows.acts)
 

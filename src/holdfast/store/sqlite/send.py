@@ -36,6 +36,8 @@ class Parcel(NamedTuple):
     sender: str | None = None
     dedup: str | None = None
     ask: str | None = None
+    at: int | None = None
+    """When it comes; None: now."""
 
 
 class Effect(Enum):
@@ -62,7 +64,8 @@ def send(tx: Tx, events: Sequence[NewEvent]) -> list[Sent]:
 def post(tx: Tx, run: RunRecord, letter: Parcel) -> Effect:
     """Put an event into the mailbox of a living run."""
     sender, dedup, ask = safe_or_none(letter.sender), safe_or_none(letter.dedup), safe_or_none(letter.ask)
-    tx.connection.execute(_SQL["event"], (run.run, letter.type, letter.payload, tx.now, sender, dedup, ask))
+    at = tx.now if letter.at is None else letter.at
+    tx.connection.execute(_SQL["event"], (run.run, letter.type, letter.payload, at, sender, dedup, ask))
     if tx.connection.changes() == 0:
         return Effect.DUPLICATE
     if run.owner is not None:
@@ -101,7 +104,8 @@ def _send(tx: Tx, event: NewEvent) -> Sent:
     run = find_current(tx, event.workflow, event.instance_id)
     if run is None or run.status.terminal:
         return Sent(run, accepted=False)
-    effect = post(tx, run, Parcel(event.type, event.payload, event.sender, event.dedup, event.ask))
+    at = None if event.foreseen is None else event.foreseen.time(tx.now, run)
+    effect = post(tx, run, Parcel(event.type, event.payload, event.sender, event.dedup, event.ask, at))
     claim = _claim(tx, run, event.claimant) if effect is Effect.DUE else None
     duplicate = effect is Effect.DUPLICATE
     return Sent(run, accepted=True, duplicate=duplicate, woken=effect.woken, claim=claim)

@@ -56,6 +56,7 @@ from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
 from holdfast.store.sqlite.connection import Database, Mode, Spawn
 from holdfast.store.sqlite.create import create
+from holdfast.store.sqlite.foreseen import send_foreseen
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.live import Live
 from holdfast.store.sqlite.send import send
@@ -135,7 +136,7 @@ class SqliteStore:
     async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> List[Sent]:
         if connection is not None:
             return self._write_on(connection, send, events)
-        return await self._write(send, events, Mode.MERGED, anywhere=len(events) <= _FEW)
+        return await self._write(send_foreseen, events, Mode.MERGED, anywhere=len(events) <= _FEW)
 
     async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._write(control.pause, control.Target(workflow, instance_id))

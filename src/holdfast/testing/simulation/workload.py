@@ -74,6 +74,8 @@ def workload(seed: int, nodes: list[str], span: float, faults: Faults, without: 
         name = f"i{n}"
         if name not in without:
             _Planner(made, name, stream(seed, f"instance.{n}"), nodes, span).plan(faults)
+    for instance in made.instances:
+        _move_senders(made, instance, stream(seed, f"senders.{instance}"))
     return made
 
 
@@ -123,6 +125,14 @@ class _Planner:
 
     def _script(self, *requests: Request) -> None:
         self._made.scripts.append(Script(self._name, self._draw.choice(self._nodes), list(requests)))
+
+
+def _move_senders(made: Workload, instance: str, draw: Random) -> None:
+    """Many events are sent from where the instance was started, and so perhaps from where it rests."""
+    mine = [script for script in made.scripts if script.instance == instance]
+    for script in mine:
+        if script.requests[0].verb == "event" and draw.random() < 0.6:
+            script.node = mine[0].node
 
 
 def _waits(rounds: list[Program]) -> list[tuple[str, str]]:

@@ -10,4 +10,13 @@ SELECT s.woken, s.epoch, s.kind, s.lost, s.now, s.mail_n, s.mail_type, s.mail_pa
        (s.r).started_at, (s.r).completed_at, (s.r).instance, (s.r).seed, (s.r).note, (s.r).parent, (s.r).attempt,
        (s.r).options, (s.r).memo, (s.r).search, (s.r).current, (s.t).run_at, (s.t).owner, (s.t).losses, (s.t).signal,
        (s.t).expires_at, (s.t).expiry, (s.t).topics
-  FROM {schema}.holdfast_send_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) AS s;
+  FROM {schema}.holdfast_send_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16) AS s;
+
+-- name: send_foreseen
+SELECT {schema}.holdfast_send_foreseen(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
+    $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41
+);
+
+-- name: was_foreseen
+SELECT {schema}.holdfast_was_foreseen($1, $2, $3, $4, $5);

@@ -160,11 +160,12 @@ BEGIN
 END $$;
 
 -- The same for one event to a run that lives, which is what most calls are, in half the time. NULL if there is more to
--- it: no such run, one that has ended, an event that was there before. t is the task as it was then.
+-- it: no such run, one that has ended, an event that was there before. t is the task as it was then. p_at: the time that
+-- the sender expects the event to have (Foreseen); it is believed if that is about now (ABOUT_NOW_MS) and nothing is due.
 CREATE FUNCTION {schema}.holdfast_send_one(
     p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT, p_type TEXT, p_payload BYTEA, p_sender BYTEA,
     p_dedup BYTEA, p_token BIGINT, p_ask BYTEA, p_owner TEXT, p_lease_ms BIGINT, p_queues TEXT, p_suspect INTEGER,
-    p_quiet BOOLEAN, OUT woken BOOLEAN, OUT epoch BIGINT, OUT kind INTEGER, OUT lost BOOLEAN, OUT now BIGINT,
+    p_quiet BOOLEAN, p_at BIGINT, OUT woken BOOLEAN, OUT epoch BIGINT, OUT kind INTEGER, OUT lost BOOLEAN, OUT now BIGINT,
     OUT mail_n BIGINT[], OUT mail_type TEXT[], OUT mail_payload BYTEA[], OUT mail_at BIGINT[],
     OUT mail_sender BYTEA[], OUT mail_ask BYTEA[], OUT mail_last BIGINT, OUT r {schema}.holdfast_run,
     OUT t {schema}.holdfast_task
@@ -172,6 +173,7 @@ CREATE FUNCTION {schema}.holdfast_send_one(
 #variable_conflict use_column
 DECLARE
     v_due BOOLEAN;
+    v_at BIGINT;
 BEGIN
     now := {schema}.holdfast_begin(p_now);
     SELECT * INTO t FROM {schema}.holdfast_task AS x
@@ -183,9 +185,11 @@ BEGIN
         RETURN;
     END IF;
     SELECT * INTO r FROM {schema}.holdfast_run WHERE id = t.run;
+    v_due := t.run_at <= now;
+    v_at := CASE WHEN v_due IS NOT TRUE AND abs(p_at - now) <= 200 THEN p_at ELSE now END;
     INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, ask, dedup, sent_by, line)
     VALUES (t.run, 1 + coalesce((SELECT max(n) FROM {schema}.holdfast_event WHERE run = t.run), 0), p_type, p_payload,
-            now, p_sender, p_ask, p_dedup, p_token, coalesce(r.line, r.id))
+            v_at, p_sender, p_ask, p_dedup, p_token, coalesce(r.line, r.id))
     ON CONFLICT (line, dedup) WHERE dedup IS NOT NULL DO NOTHING
     RETURNING n INTO mail_last;
     IF NOT FOUND THEN
@@ -193,7 +197,6 @@ BEGIN
         RETURN;
     END IF;
     woken := t.owner IS NOT NULL OR (r.status <> 'paused' AND {schema}.holdfast_wanted(p_type, t.topics));
-    v_due := t.run_at <= now;
     IF t.owner IS NOT NULL THEN
         UPDATE {schema}.holdfast_task AS x SET signal = x.signal | 1 WHERE x.run = t.run AND x.unit = 0;
     ELSIF woken AND p_owner IS NOT NULL AND t.losses < p_suspect
@@ -213,7 +216,7 @@ BEGIN
             mail_n := ARRAY[mail_last];
             mail_type := ARRAY[p_type];
             mail_payload := ARRAY[p_payload];
-            mail_at := ARRAY[now];
+            mail_at := ARRAY[v_at];
             mail_sender := ARRAY[p_sender];
             mail_ask := ARRAY[p_ask];
         ELSE

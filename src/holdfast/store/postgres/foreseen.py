@@ -1,0 +1,88 @@
+"""Writes an event together with the turn that it causes, where that was foreseen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import asyncpg
+
+from holdfast.store.postgres import batch
+from holdfast.store.postgres.acts import is_reaching
+from holdfast.store.postgres.errors import NOT_FORESEEN, sqlstate
+from holdfast.store.postgres.rows import fact_rows, packed
+from holdfast.store.postgres.send import Sending, dedup_key, send
+from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.tx import Tx
+from holdfast.store.protocol import Foreseen, Sent
+
+
+async def send_foreseen(tx: Tx, events: Sequence[Sending]) -> list[Sent]:
+    """As ``send``."""
+    if len(events) == 1:
+        sent = await _with_its_turn(tx, events[0])
+        if sent is not None:
+            return [sent]
+    return await send(tx, events)
+
+
+async def _with_its_turn(tx: Tx, one: Sending) -> Sent | None:
+    """None: it is not foreseen what comes of it, or something else came of it, and nothing is written."""
+    foreseen = one.event.foreseen
+    # Where several statements have to be one transaction, this one must not fail.
+    if foreseen is None or not _is_short(foreseen) or tx.connection.is_in_transaction():
+        return None
+    written = await _was_written(tx, foreseen, one.token) if tx.again else await write(tx, one, foreseen)
+    return Sent(foreseen.run, accepted=True, woken=True, committed=batch.PLAIN) if written else None
+
+
+async def write(tx: Tx, one: Sending, foreseen: Foreseen) -> bool:
+    """False: it is not as it was foreseen, and nothing is written."""
+    event, commit, claimant = one.event, foreseen.commit, one.event.claimant
+    if claimant is None:
+        return False
+    [fact] = fact_rows(commit.observed.facts)
+    [(_, key, at)] = commit.observed.deliveries
+    asked: tuple[Any, ...] = (
+        tx.now,
+        tx.by,
+        commit.task.run,
+        claimant.owner,
+        claimant.lease_ms,
+        commit.task.epoch,
+        foreseen.n,
+        foreseen.at,
+        event.type,
+        event.payload,
+        packed(event.sender),
+        dedup_key(event, one.token),
+        one.token,
+        *fact,
+        packed(key),
+        at,
+        *batch.what_comes(commit.follows.next),
+        tx.quiet,
+    )
+    try:
+        await tx.connection.fetchval(statements("send", tx.schema)["send_foreseen"], *asked)
+    except asyncpg.PostgresError as error:
+        if sqlstate(error) != NOT_FORESEEN:
+            raise
+        return False
+    return True
+
+
+async def _was_written(tx: Tx, foreseen: Foreseen, token: int) -> bool:
+    """By an earlier try of this call. One that is still under way has the lock of the task."""
+    [fact] = foreseen.commit.observed.facts
+    where = (foreseen.run.run, fact.state, packed(fact.key), fact.n, token)
+    written: bool = await tx.connection.fetchval(statements("send", tx.schema)["was_foreseen"], *where)
+    return written
+
+
+def _is_short(foreseen: Foreseen) -> bool:
+    observed, follows = foreseen.commit.observed, foreseen.commit.follows
+    if is_reaching(follows) or follows.facts or foreseen.commit.started_at is not None:
+        return False
+    consumed = [event for event, _, _ in observed.deliveries]
+    return batch.is_short(observed, follows) and consumed == [foreseen.n]
