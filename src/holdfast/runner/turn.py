@@ -106,11 +106,12 @@ class _Kept(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class _Ahead:
-    """The first rest of a turn that was foreseen, and what came of its commit if that went along with the event."""
+    """The first rest of a turn that was foreseen."""
 
     rest: Rest
     foreseen: Foreseen
-    written: Committed | None = None
+    written: bool = False
+    """It went along with the event, and what follows from that is done."""
 
 
 class TurnOver(BaseException):
@@ -119,6 +120,9 @@ class TurnOver(BaseException):
 
 class Turn:
     """One claimed run, from the claim to its rest."""
+
+    over = False
+    """It came to its end before it was run."""
 
     def __init__(
         self,
@@ -192,14 +196,20 @@ class Turn:
         return foreseen
 
     def comes_true(self, sent: Sent) -> bool:
-        """Whether the run is claimed as it was foreseen, and can go on from there."""
+        """Whether that is what came, and the turn can go on from there; ``over``: there is nothing more to do."""
         if self._ahead is None:
             return False
-        self._ahead.written = sent.committed
         if sent.claim is not None and self._ahead.foreseen.is_met_by(sent.claim):
             self.claim = sent.claim
             return True
-        return sent.committed is not None
+        if sent.committed is None:
+            return False
+        self._ahead.written = True
+        try:
+            self._act_on(sent.committed)
+        except TurnOver:
+            self.over = True
+        return True
 
     # --- the life of a run
 
@@ -299,8 +309,8 @@ class Turn:
     async def _commit(self, rest: Rest) -> Committed | None:
         """Write what has to be durable before anything else happens; None if that is nothing."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead.written is not None:
-            return ahead.written
+        if ahead is not None and ahead.written:
+            return None
         self._planned = self._plan(rest)
         if self._planned is None and not self._holding and self._can_wait(rest):
             return None

@@ -268,7 +268,10 @@ class Worker:
 
     def _take(self, claim: Claim | None, turn: Turn | None) -> None:
         """What an event woke. The last turn of it may not have been put away yet."""
-        if not self._accepting:
+        if turn is not None and turn.over:
+            self._forget(turn)
+            asyncio.get_running_loop().call_soon(turn.drop)  # those who wait for its end come first
+        elif not self._accepting:
             self._give_up(turn)  # it stops, and gives back all it holds at the end
         elif claim is not None:
             self._begin(claim, self._tools, turn=turn)
