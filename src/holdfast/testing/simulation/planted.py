@@ -68,9 +68,9 @@ def _in_any_case(right: Any) -> Any:
 
 
 def _forgetful(right: Any) -> Any:
-    def begin(worker: Any, *args: Any) -> None:
+    def begin(worker: Any, *args: Any, **options: Any) -> None:
         worker._given_back.clear()
-        right(worker, *args)
+        right(worker, *args, **options)
 
     return begin
 
