@@ -33,6 +33,8 @@ class Spy:
         self._store.send, self._store.commit, self._store.load = self.send, self.commit, self.load
         self.before_send: list[Any] = []
         """Awaited, one for each call."""
+        self.answers: asyncio.Event | None = None
+        """When it is set, calls of send return."""
         self.sent: list[Sent] = []
         self.commits: list[Commit] = []
         self.loads = 0
@@ -42,7 +44,12 @@ class Spy:
             await self.before_send.pop(0)
         sent: list[Sent] = await self._send(events, **options)
         self.sent += sent
+        if self.answers is not None:
+            await self.answers.wait()
         return sent
+
+    async def has_sent(self) -> bool:
+        return bool(self.sent)
 
     async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
         self.commits += commits
@@ -203,23 +210,47 @@ async def test_the_store_was_away(app: Holdfast) -> None:
     assert (await run.result(timeout=5))[0] == 8
 
 
-async def test_who_stops_waiting_for_the_answer_has_sent_it_all_the_same(app: Holdfast) -> None:
-    run = await at_rest(app, "then_a_step")
+@pytest.mark.parametrize("workflow", ["one", "then_a_step", "three"])
+async def test_who_stops_waiting_for_the_answer_has_sent_it_all_the_same(app: Holdfast, workflow: str) -> None:
+    """And if the run was claimed for that, it is free again long before the lease has run out."""
+    run = await at_rest(app, workflow)
     spy = Spy(app)
-    sending, go_on = asyncio.Event(), asyncio.Event()
+    spy.answers = asyncio.Event()
+    sending = asyncio.ensure_future(run.send_event("go", 7))
+    await until(spy.has_sent)
+    sending.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await sending
+    spy.answers = None
+
+    if workflow == "three":
+        for n in (8, 9):
+            await run.send_event("go", n)
+    result = await run.result(timeout=5)
+    if workflow != "one":
+        assert result == {"then_a_step": 7, "three": [7, 8, 9]}[workflow]
+    assert (await run.history()).events[0].payload == 7
+
+
+async def test_who_stops_waiting_before_it_was_sent_has_not_sent_it(app: Holdfast) -> None:
+    run = await at_rest(app, "one")
+    spy = Spy(app)
+    sending = asyncio.Event()
 
     async def hold() -> None:
         sending.set()
-        await go_on.wait()
+        await asyncio.Event().wait()
 
     spy.before_send = [hold()]
     sent = asyncio.ensure_future(run.send_event("go", 7))
     await sending.wait()
     sent.cancel()
-    go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await sent
 
-    assert await run.result(timeout=5) == 7
-    assert spy.together == [True]
+    assert (await run.history()).events == []
+    await run.send_event("go", 8)
+    assert (await run.result(timeout=5))[0] == 8
 
 
 async def test_code_that_fails_then_has_failed(app: Holdfast) -> None:

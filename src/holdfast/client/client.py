@@ -127,7 +127,8 @@ class Client:
         self._clock = clock
         self._ends = Ends(store, hub)
         self.worker: LocalWorker | None = None
-        self._beginning: set[asyncio.Task[Any]] = set()
+        self._beginning: set[asyncio.Future[Any]] = set()
+        """What may give the worker something to do: it is not stopped before."""
 
     async def close(self) -> None:
         await asyncio.gather(*self._beginning, return_exceptions=True)
@@ -429,11 +430,13 @@ class Client:
         if self.worker is None or connection is not None:
             [sent] = await self._store.send([event], connection=connection)
             return sent
-        # Once it is claimed it has to go on, also when the caller stops waiting.
-        sending = asyncio.ensure_future(self.worker.send(event))
-        self._beginning.add(sending)
-        sending.add_done_callback(self._beginning.discard)
-        return await asyncio.shield(sending)
+        sent_or_not: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._beginning.add(sent_or_not)
+        try:
+            return await self.worker.send(event)
+        finally:
+            self._beginning.discard(sent_or_not)
+            sent_or_not.set_result(None)
 
     def _after_send(self, workflow: str, id: str, sent: Sent) -> RunRecord:
         row = self._found(workflow, id, sent.run)

@@ -12,8 +12,9 @@ import asyncio
 import logging
 import os
 import platform
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from holdfast.core.model import TaskKind
@@ -106,7 +107,7 @@ class Worker:
             random,
             config.lease_ms,
             tell=self._tell,
-            later=self._later,
+            later=partial(self._later, what="roll back the transaction of a step"),
             posted=hub.posted,
             adopt=self._adopt,
             begin=self._begin_adopted,
@@ -238,8 +239,10 @@ class Worker:
         turn = self._foresee(event)
         try:
             [sent] = await self._store.send([event])
-        except BaseException:
+        except BaseException as error:
             self._give_up(turn)
+            if isinstance(error, asyncio.CancelledError):
+                self._later(self._give_back_unheard_of(event), "look for a run that an event may have woken")
             raise
         finally:
             self._reserved -= 1
@@ -265,6 +268,15 @@ class Worker:
         if turn is not None:
             turn.drop()
             self._hub.ended(turn.task.run, None)  # whatever has become of the run: whoever waits looks
+
+    async def _give_back_unheard_of(self, event: NewEvent) -> None:
+        """Who sent it did not wait for the answer. If it has woken its run, that is held here, and nobody knows."""
+        turns = dict(self._turns)
+        held = await self._hear(lambda: self._store.heartbeat(self.id, self.lease_ms))
+        self._take_held(turns, held)
+        run = await self._store.find(event.workflow, event.instance_id)
+        if run is not None:
+            await self._release(h for h in held if (h.run, h.unit) == (run.run, 0) and (h.run, 0) not in self._turns)
 
     def _take(self, claim: Claim | None, turn: Turn | None) -> None:
         """What an event woke. The last turn of it may not have been put away yet."""
@@ -411,15 +423,15 @@ class Worker:
         if committed.acted:
             self._hub.answered()
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+    def _later(self, work: Coroutine[Any, Any, None], what: str) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._afterwards.add(task)
-        task.add_done_callback(self._done_later)
+        task.add_done_callback(partial(self._done_later, what))
 
-    def _done_later(self, task: asyncio.Task[None]) -> None:
+    def _done_later(self, what: str, task: asyncio.Task[None]) -> None:
         self._afterwards.discard(task)
         if not task.cancelled() and task.exception() is not None:
-            _log.warning("could not roll back the transaction of a step: %s", task.exception())
+            _log.warning("could not %s: %s", what, task.exception())
 
     async def _park(self, turn: _AnyTurn, error: Exception) -> None:
         """Something is wrong with the engine or the data: the run is set aside, and says why; the others go on."""
@@ -568,9 +580,14 @@ class Worker:
         self._strangers = strangers.keys()
         if not self._reserved and not self._by_hand:
             self._given_back.clear()  # no answer is on its way
-        self._given_back.update((h.run, h.unit, h.epoch) for h in lost)
-        if lost:
-            await self._store.release([TaskRef(h.run, h.unit, self.id, h.epoch) for h in lost])
+        await self._release(lost)
+
+    async def _release(self, lost: Iterable[Held]) -> None:
+        tasks = [TaskRef(h.run, h.unit, self.id, h.epoch) for h in lost]
+        self._given_back.update((task.run, task.unit, task.epoch) for task in tasks)
+        if tasks:
+            await self._store.release(tasks)
+            self._claims.wake()
 
     def _take_held(self, turns: dict[_Place, _AnyTurn], held: Sequence[Held]) -> None:
         """Tell turns what others want of them, and those that are lost that they are."""

@@ -347,3 +347,8 @@ async def _fill(world: World, n: int) -> None:
 
 def _owner(kind: int) -> str | None:
     return "w1" if kind else None
+
+
+async def test_lists_know_every_status(world: World, other: asyncpg.Connection) -> None:
+    """One that they do not know would be in no list."""
+    assert sorted(await other.fetchval("SELECT holdfast.holdfast_statuses()")) == sorted(Status)

@@ -36,7 +36,7 @@ CREATE TABLE {schema}.holdfast_run (
     UNIQUE (workflow, instance_id, number)
 ) WITH (fillfactor = 85);
 
-CREATE INDEX holdfast_run_list ON {schema}.holdfast_run (workflow, instance) WHERE current;
+-- Also for what has any status: an index without it would be written with each change of a run, for the sake of lists.
 CREATE INDEX holdfast_run_status ON {schema}.holdfast_run (workflow, status, instance) WHERE current;
 CREATE INDEX holdfast_run_child ON {schema}.holdfast_run (parent_run, instance)
     WHERE parent_run IS NOT NULL AND current;

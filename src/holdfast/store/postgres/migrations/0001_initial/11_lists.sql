@@ -1,7 +1,12 @@
 -- Lists of runs.
 
--- Current runs, newest instance first, of one workflow or (NULL) of all: every workflow by one seek, a page of each by
--- one range of an index, and the newest of those. p_key and what goes with it: conditions that all hold.
+CREATE FUNCTION {schema}.holdfast_statuses() RETURNS TEXT[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT ARRAY['active', 'waiting', 'paused', 'complete', 'errored', 'terminated', 'cancelled']
+$$;
+
+-- Current runs, newest instance first, of one workflow or (NULL) of all: every workflow by one seek, a page of each and
+-- of each status by one range of an index, and the newest of those. p_key and what goes with it: conditions that all
+-- hold.
 CREATE FUNCTION {schema}.holdfast_list(
     p_workflow TEXT, p_status TEXT, p_before BIGINT, p_limit BIGINT, p_key BYTEA[], p_op TEXT[], p_text BYTEA[],
     p_number NUMERIC[]
@@ -11,6 +16,7 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_workflows TEXT[] := ARRAY[p_workflow];
+    v_statuses TEXT[] := CASE WHEN p_status IS NULL THEN {schema}.holdfast_statuses() ELSE ARRAY[p_status] END;
     v_runs BIGINT[];
 BEGIN
     IF p_workflow IS NULL THEN
@@ -24,24 +30,15 @@ BEGIN
         SELECT array_agg(workflow) INTO v_workflows FROM known WHERE workflow IS NOT NULL;
     END IF;
     IF cardinality(p_key) > 0 THEN
-        v_runs := {schema}.holdfast_search(v_workflows, p_status, p_before, p_limit, p_key, p_op, p_text, p_number);
-    ELSIF p_status IS NULL THEN
-        SELECT array_agg(id) INTO v_runs
-          FROM (SELECT page.id
-                  FROM unnest(v_workflows) AS w (name)
-                 CROSS JOIN LATERAL (SELECT r.id, r.instance FROM {schema}.holdfast_run AS r
-                                      WHERE r.current AND r.workflow = w.name AND r.instance < p_before
-                                      ORDER BY r.instance DESC LIMIT p_limit) AS page
-                 ORDER BY page.instance DESC LIMIT p_limit) AS newest;
+        v_runs := {schema}.holdfast_search(v_workflows, v_statuses, p_before, p_limit, p_key, p_op, p_text, p_number);
     ELSE
-        -- Equal to the status, and older; written so that the index without the status is of no use for it.
         SELECT array_agg(id) INTO v_runs
           FROM (SELECT page.id
-                  FROM unnest(v_workflows) AS w (name)
+                  FROM unnest(v_workflows) AS w (name) CROSS JOIN unnest(v_statuses) AS s (name)
                  CROSS JOIN LATERAL (SELECT r.id, r.instance FROM {schema}.holdfast_run AS r
-                                      WHERE r.current AND r.workflow = w.name AND r.status >= p_status
-                                        AND (r.status, r.instance) < (p_status, p_before)
-                                      ORDER BY r.status DESC, r.instance DESC LIMIT p_limit) AS page
+                                      WHERE r.current AND r.workflow = w.name AND r.status = s.name
+                                        AND r.instance < p_before
+                                      ORDER BY r.instance DESC LIMIT p_limit) AS page
                  ORDER BY page.instance DESC LIMIT p_limit) AS newest;
     END IF;
     RETURN QUERY
@@ -52,7 +49,7 @@ END $$;
 -- Finds runs by one of the conditions, and looks at each whether the others hold. One for equality is the best: the
 -- index has its instances in the order of the list, so only a page of them is read. Of another, all in its range are.
 CREATE FUNCTION {schema}.holdfast_search(
-    p_workflows TEXT[], p_status TEXT, p_before BIGINT, p_limit BIGINT, p_key BYTEA[], p_op TEXT[], p_text BYTEA[],
+    p_workflows TEXT[], p_statuses TEXT[], p_before BIGINT, p_limit BIGINT, p_key BYTEA[], p_op TEXT[], p_text BYTEA[],
     p_number NUMERIC[]
 ) RETURNS BIGINT[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
@@ -90,10 +87,10 @@ BEGIN
                                         WHERE workflow = w.name AND key = $5 AND instance < $3 AND %s) AS found
                                 ORDER BY instance DESC OFFSET 0) AS t
                         CROSS JOIN LATERAL (
-                              SELECT id, status FROM {schema}.holdfast_run
-                               WHERE current AND workflow = w.name AND instance = t.instance OFFSET 0) AS r
-                        WHERE ($2 IS NULL OR r.status = $2)
-                          AND NOT EXISTS (
+                              SELECT id FROM {schema}.holdfast_run
+                               WHERE current AND workflow = w.name AND status = ANY ($2) AND instance = t.instance
+                              OFFSET 0) AS r
+                        WHERE NOT EXISTS (
                               SELECT FROM unnest($10, $11, $12, $13) AS c (key, op, text, number)
                                WHERE NOT EXISTS (
                                      SELECT FROM {schema}.holdfast_term AS x
@@ -107,7 +104,7 @@ BEGIN
                  ORDER BY page.instance DESC LIMIT $4) AS newest
         $query$, v_match)
       INTO v_runs
-     USING p_workflows, p_status, p_before, p_limit, p_key[v_by], v_low, v_high, v_least, v_most, p_key, p_op, p_text,
+     USING p_workflows, p_statuses, p_before, p_limit, p_key[v_by], v_low, v_high, v_least, v_most, p_key, p_op, p_text,
            p_number;
     RETURN v_runs;
 END $$;
