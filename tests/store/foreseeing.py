@@ -33,13 +33,14 @@ async def foresee(
     *,
     n: int = 1,
     epoch: int = 2,
+    key: str = KEY,
     **more: Any,
 ) -> NewEvent:
     """The event ``go`` to a run that rests, and what w9 is going to make of it."""
     at = await world.now()
-    fact = result(KEY, at=at, event=n, event_type="go", value=None)
+    fact = result(key, at=at, event=n, event_type="go", value=None)
     commit = turn(
-        TaskRef(run.run, 0, "w9", epoch), facts=[fact], deliveries=[Delivery(n, KEY, at)], then=then, seen=n, **more
+        TaskRef(run.run, 0, "w9", epoch), facts=[fact], deliveries=[Delivery(n, key, at)], then=then, seen=n, **more
     )
     return NewEvent(
         FLOW, run.instance_id, "go", payload=b"precious", claimant=HERE, foreseen=Foreseen(run, n, at, commit)

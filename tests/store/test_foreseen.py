@@ -90,12 +90,7 @@ async def test_a_turn_that_rests_again_leaves_the_run_to_anybody(world: World) -
 async def test_one_event_after_the_other(world: World) -> None:
     run = await world.wait("a", "go")
     for n in (1, 2, 3):
-        key = f"{KEY} {n}"
-        event = await foresee(world, run, waiting("go"), n=n, epoch=n + 1)
-        assert event.foreseen is not None
-        event.foreseen.commit.observed.facts = [result(key, event=n)]
-        event.foreseen.commit.observed.deliveries = [Delivery(n, key, 1)]
-        sent = await post(world, event)
+        sent = await post(world, await foresee(world, run, waiting("go"), n=n, epoch=n + 1, key=f"{KEY} {n}"))
         assert sent.committed is not None
 
     assert [mail.consumed_by for mail in await world.store.events(PageQuery(run.run))] == [
@@ -208,7 +203,7 @@ async def test_the_same_key_twice_is_one_event(world: World) -> None:
     first = await foresee(world, run, waiting("go"))
     first.dedup = "k"
     assert (await post(world, first)).committed is not None
-    second = await foresee(world, run, n=2, epoch=3)
+    second = await foresee(world, run, n=2, epoch=3, key="second")
     second.dedup = "k"
 
     sent = await post(world, second)
@@ -274,6 +269,18 @@ async def test_of_two_who_foresee_the_same_one_is_right(database: Database, cloc
 
 
 # ------------------------------------------------------------------------------- turns that do more than the common one
+
+
+async def test_a_fact_of_another_kind(world: World) -> None:
+    run = await world.wait("a", "go")
+    event = await foresee(world, run)
+    assert event.foreseen is not None
+    event.foreseen.commit.observed.facts = [result(KEY, value=b"8", name="n", ok=False)]
+
+    await write(world, event)
+
+    [fact] = await world.store.facts(run.run)
+    assert (fact.value, fact.name, fact.ok, fact.event) == (b"8", "n", False, None)
 
 
 async def test_logs_and_several_facts(world: World) -> None:

@@ -25,10 +25,12 @@ class Rested:
 
     def is_ready_for(self, event: NewEvent, now: int) -> bool:
         """Whether that event is the next thing that happens to it, as far as anybody here knows."""
-        if event.ask is not None or not self.topics & {event.type, ANY_TOPIC}:
+        if event.ask is not None or self.seen is None:
             return False
-        ends = [at for at in (self.due_at, self.run.expires_at) if at is not None]
-        return self.seen is not None and all(at > now + ABOUT_NOW_MS for at in ends)
+        if event.type not in self.topics and ANY_TOPIC not in self.topics:
+            return False
+        soon, due_at, expires_at = now + ABOUT_NOW_MS, self.due_at, self.run.expires_at
+        return (due_at is None or due_at > soon) and (expires_at is None or expires_at > soon)
 
 
 class MachineCache:

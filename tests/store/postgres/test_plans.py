@@ -108,8 +108,8 @@ async def _with_its_turn(tx: Tx, _: None) -> None:
     assert tx.now is not None
     commit = turn(
         TaskRef(run.run, 0, "w9", 2),
-        facts=[result("new", event=1)],
-        deliveries=[Delivery(1, "new", 1)],
+        facts=[result("new", event=1, event_type="go", value=None, at=tx.now)],
+        deliveries=[Delivery(1, "new", tx.now)],
         then=Finish(Status.COMPLETE),
     )
     event = NewEvent(FLOW, "waiter", "go", claimant=Claimant("w9", LEASE, ["default"]))

@@ -9,12 +9,12 @@ import asyncpg
 
 from holdfast.store.postgres import batch
 from holdfast.store.postgres.acts import is_reaching
-from holdfast.store.postgres.errors import NOT_FORESEEN, sqlstate
-from holdfast.store.postgres.rows import fact_rows, packed
-from holdfast.store.postgres.send import Sending, dedup_key, send
+from holdfast.store.postgres.errors import NOT_FORESEEN, UNIQUE, sqlstate
+from holdfast.store.postgres.rows import packed
+from holdfast.store.postgres.send import Sending, send
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import Foreseen, Sent
+from holdfast.store.protocol import Delivery, Fact, FactState, Foreseen, NewEvent, Sent
 
 
 async def send_foreseen(tx: Tx, events: Sequence[Sending]) -> list[Sent]:
@@ -30,7 +30,7 @@ async def _with_its_turn(tx: Tx, one: Sending) -> Sent | None:
     """None: it is not foreseen what comes of it, or something else came of it, and nothing is written."""
     foreseen = one.event.foreseen
     # Where several statements have to be one transaction, this one must not fail.
-    if foreseen is None or not _is_short(foreseen) or tx.connection.is_in_transaction():
+    if foreseen is None or not _is_common(foreseen, one.event) or tx.connection.is_in_transaction():
         return None
     written = await _was_written(tx, foreseen, one.token) if tx.again else await write(tx, one, foreseen)
     return Sent(foreseen.run, accepted=True, woken=True, committed=batch.PLAIN) if written else None
@@ -41,8 +41,7 @@ async def write(tx: Tx, one: Sending, foreseen: Foreseen) -> bool:
     event, commit, claimant = one.event, foreseen.commit, one.event.claimant
     if claimant is None:
         return False
-    [fact] = fact_rows(commit.observed.facts)
-    [(_, key, at)] = commit.observed.deliveries
+    [fact] = commit.observed.facts
     asked: tuple[Any, ...] = (
         tx.now,
         tx.by,
@@ -55,34 +54,43 @@ async def write(tx: Tx, one: Sending, foreseen: Foreseen) -> bool:
         event.type,
         event.payload,
         packed(event.sender),
-        dedup_key(event, one.token),
+        packed(event.dedup),
         one.token,
-        *fact,
-        packed(key),
-        at,
+        packed(fact.key),
+        fact.kind,
+        fact.started_at,
+        fact.seq,
+        fact.wake_at,
         *batch.what_comes(commit.follows.next),
         tx.quiet,
     )
     try:
-        await tx.connection.fetchval(statements("send", tx.schema)["send_foreseen"], *asked)
+        written: bool = await tx.connection.fetchval(statements("send", tx.schema)["send_foreseen"], *asked)
     except asyncpg.PostgresError as error:
-        if sqlstate(error) != NOT_FORESEEN:
+        if sqlstate(error) not in (NOT_FORESEEN, UNIQUE):
             raise
         return False
-    return True
+    return written
 
 
 async def _was_written(tx: Tx, foreseen: Foreseen, token: int) -> bool:
     """By an earlier try of this call. One that is still under way has the lock of the task."""
     [fact] = foreseen.commit.observed.facts
-    where = (foreseen.run.run, fact.state, packed(fact.key), fact.n, token)
+    where = (foreseen.run.run, packed(fact.key), token)
     written: bool = await tx.connection.fetchval(statements("send", tx.schema)["was_foreseen"], *where)
     return written
 
 
-def _is_short(foreseen: Foreseen) -> bool:
+def _is_common(foreseen: Foreseen, event: NewEvent) -> bool:
+    """It is the result of a wait for this very event, and what follows from that: an end, a rest, a step's call."""
     observed, follows = foreseen.commit.observed, foreseen.commit.follows
-    if is_reaching(follows) or follows.facts or foreseen.commit.started_at is not None:
+    if follows.facts or is_reaching(follows) or foreseen.commit.started_at is not None:
         return False
-    consumed = [event for event, _, _ in observed.deliveries]
-    return batch.is_short(observed, follows) and consumed == [foreseen.n]
+    if not batch.is_short(observed, follows):
+        return False
+    [fact] = observed.facts
+    wait = Fact(
+        FactState.RESULT, fact.key, 0, fact.kind, foreseen.at, fact.started_at,
+        seq=fact.seq, wake_at=fact.wake_at, event_type=event.type, event=foreseen.n,
+    )  # fmt: skip
+    return fact == wait and list(observed.deliveries) == [Delivery(foreseen.n, fact.key, foreseen.at)]

@@ -15,8 +15,8 @@ SELECT s.woken, s.epoch, s.kind, s.lost, s.now, s.mail_n, s.mail_type, s.mail_pa
 -- name: send_foreseen
 SELECT {schema}.holdfast_send_foreseen(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
-    $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41
+    $25, $26, $27, $28
 );
 
 -- name: was_foreseen
-SELECT {schema}.holdfast_was_foreseen($1, $2, $3, $4, $5);
+SELECT {schema}.holdfast_was_foreseen($1, $2, $3);
