@@ -123,11 +123,11 @@ class _CleanStore(PostgresStore):
             pool = self._the_pool()
             connections = await asyncio.gather(*(pool.acquire() for _ in range(_POOL)))
             for connection in connections:
-                await pool.release(connection)
+                pool.release(connection)
         pool = self._the_pool()
         connection = await pool.acquire()
         await _empty(connection, self._schema)
-        await pool.release(connection)
+        pool.release(connection)
         return migrated
 
     async def close(self) -> None:

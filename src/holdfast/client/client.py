@@ -551,8 +551,10 @@ class Client:
                 return
             else:
                 waiting = self._hub.wait(row.run)
-                await asyncio.wait([waiting], timeout=0.1)
-                waiting.cancel()
+                try:
+                    await asyncio.wait([waiting], timeout=0.1)
+                finally:
+                    self._hub.give_back(row.run, waiting)
 
     # --- what goes out
 

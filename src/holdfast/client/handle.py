@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from holdfast.core import codec, durations
@@ -33,6 +33,7 @@ from holdfast.store.protocol import (
 if TYPE_CHECKING:
     from holdfast.client.client import Client
 
+A = TypeVar("A")
 R = TypeVar("R", covariant=True)
 
 
@@ -65,8 +66,9 @@ class Handle(Generic[R]):
         Raises ``RunFailedError``, ``RunTerminatedError`` or ``RunCancelledError`` when it ended otherwise, and
         ``TimeoutError`` when the wait, not the run, took too long.
         """
-        async with asyncio.timeout(seconds_of(timeout)):
-            end = await self._client.ended(self.workflow, self.id, self._expected)
+        seconds = seconds_of(timeout)
+        ending = self._client.ended(self.workflow, self.id, self._expected)
+        end = await (ending if seconds is None else _within(seconds, ending))
         if end.status is Status.COMPLETE:
             return self._definition.decode_output(codec.plain(end.output))  # type: ignore[no-any-return]
         raise _run_error(self.pid, end)
@@ -150,6 +152,11 @@ class Handle(Generic[R]):
     def follow_logs(self) -> AsyncIterator[LogLine]:
         """Log lines as they come; ends with the run."""
         return self._client.follow(self.workflow, self.id)
+
+
+async def _within(seconds: float, what: Awaitable[A]) -> A:
+    async with asyncio.timeout(seconds):
+        return await what
 
 
 def seconds_of(timeout: Duration | None) -> float | None:

@@ -42,7 +42,7 @@ class Ends:
             [row] = await self._store.get([run])
             return _finish(row) if row.status.terminal else await self.met(expected)
         finally:
-            expected.end.cancel()
+            self._hub.give_back(*expected)
 
     def expect(self, run: int) -> Expected:
         """Be told of the end from now on, also if that is before anybody waits."""
@@ -54,7 +54,11 @@ class Ends:
             return expected.end.result()
         if self._looking is None:
             self._looking = asyncio.get_running_loop().create_task(self._look(), name="holdfast-ends")
-        return await self._hub.wait(expected.run)
+        end = self._hub.wait(expected.run)
+        try:
+            return await end
+        finally:
+            self._hub.give_back(expected.run, end)
 
     async def close(self) -> None:
         if self._looking is not None:

@@ -107,13 +107,12 @@ class Hub:
         return self._waiting.keys()
 
     def wait(self, run: int) -> asyncio.Future[Finish | None]:
-        """A future that is done when the run ends in this process. Cancel it when it is not needed any more."""
+        """A future that is done when the run ends in this process. Give it back when it is not needed any more."""
         future: asyncio.Future[Finish | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run, set()).add(future)
-        future.add_done_callback(lambda _: self._forget(run, future))
         return future
 
-    def _forget(self, run: int, future: asyncio.Future[Finish | None]) -> None:
+    def give_back(self, run: int, future: asyncio.Future[Finish | None]) -> None:
         waiting = self._waiting.get(run)
         if waiting is not None:
             waiting.discard(future)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from holdfast.ports import Randomness
 from holdfast.runner.grouping import GroupWriter
@@ -20,9 +20,9 @@ class Committer:
         self._random = random
         self._group = GroupWriter("holdfast-committer", self._write, in_company, is_alone)
 
-    async def commit(self, commit: Commit) -> Committed:
-        """Write one turn; returns once it is durable or refused."""
-        return await self._group.put(commit)
+    def commit(self, commit: Commit) -> Awaitable[Committed]:
+        """Write one turn; done once it is durable or refused."""
+        return self._group.put(commit)
 
     @property
     def busy(self) -> bool:
@@ -32,5 +32,5 @@ class Committer:
         """Stop writing, whoever waits for it. For crash tests."""
         self._group.abandon()
 
-    async def _write(self, commits: list[Commit]) -> list[Committed]:
-        return await patiently(lambda: self._store.commit(commits), "commit", self._random)
+    def _write(self, commits: list[Commit]) -> Awaitable[Sequence[Committed]]:
+        return patiently(lambda: self._store.commit(commits), "commit", self._random)

@@ -40,10 +40,12 @@ class GroupWriter(Generic[A, R]):
         self._queue: deque[tuple[A, asyncio.Future[R]]] = deque()
         self._writer: asyncio.Task[None] | None = None
 
-    async def put(self, item: A) -> R:
-        """Returns once it is durable or refused."""
-        if not self.busy and self._is_alone():
-            return await self._write_by_caller(item)
+    def put(self, item: A) -> Awaitable[R]:
+        """Done once it is durable or refused."""
+        alone = not self.busy and self._is_alone()
+        return self._write_by_caller(item) if alone else self._write_with_others(item)
+
+    async def _write_with_others(self, item: A) -> R:
         done: asyncio.Future[R] = asyncio.get_running_loop().create_future()
         self._queue.append((item, done))
         if not self.busy:

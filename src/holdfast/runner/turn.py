@@ -353,7 +353,7 @@ class Turn:
     def _keep(self, rest: Rest) -> None:
         self._buffer.append(_Kept(rest, self._last_outcomes))
 
-    async def _write(self, commit: Commit) -> Committed | None:
+    def _write(self, commit: Commit) -> Awaitable[Committed | None]:
         commit.started_at, self._started_at = self._started_at, None
         commit.seen = self._letterbox.seen
         buffered, self._buffer = self._buffer, []
@@ -361,8 +361,8 @@ class Turn:
             commit = _merged(buffered, commit)
         if commit.follows.acts:
             self._machine().seal(commit.follows.acts)
-            return await self._write_acts(commit, buffered)
-        return await self._write_sealed(commit, buffered)
+            return self._write_acts(commit, buffered)
+        return self._write_sealed(commit, buffered)
 
     async def _write_acts(self, commit: Commit, buffered: list[_Kept]) -> Committed | None:
         """Children that are started may begin here at once, as far as there is room."""

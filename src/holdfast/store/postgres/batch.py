@@ -30,6 +30,10 @@ _OBSERVED, _FOLLOWS = 1, 3
 _KEEP, _FINISH, _PARK, _RELEASE = range(4)
 _COMMIT_WIDTH, _FACT_WIDTH, _DELIVERY_WIDTH, _LOG_WIDTH, _OUTBOX_WIDTH = 17, 18, 4, 10, 4
 _NO_DELIVERY: Row = (None, None, None)
+_NONE_ASKED: Row = (None, None)
+_OFTEN = 12
+"""How many columns of a fact are those that most facts have."""
+_NOTHING_ELSE: Row = (None,) * 17
 
 
 class Receipt(NamedTuple):
@@ -93,28 +97,21 @@ async def _short(tx: Tx, batch: Batch) -> Committed | None:
     one, line = batch.commits[0], batch.receipt.line
     if len(batch.commits) > 1 or line is None or not is_short(one.observed, one.follows):
         return None
-    observed, next_ = one.observed, one.follows.next
-    [fact] = fact_rows(observed.facts or one.follows.facts)
+    [fact] = fact_rows(one.observed.facts or one.follows.facts)
     delivery: Row = _NO_DELIVERY
-    if observed.deliveries:
-        [(event, key, at)] = observed.deliveries
+    if one.observed.deliveries:
+        [(event, key, at)] = one.observed.deliveries
         delivery = (event, packed(key), at)
-    sql = statements("commit", tx.schema)["commit_one"]
-    done: int = await tx.connection.fetchval(
-        sql,
-        tx.now,
-        tx.by,
-        *batch.receipt,
-        *one.task,
-        *fact,
-        *delivery,
-        one.started_at,
-        *what_comes(next_),
-        one.seen,
-        batch.token,
-        tx.again or batch.again,
-        tx.quiet,
-    )
+    next_, status, output, *rest = what_comes(one.follows.next)
+    seen = one.seen if next_ == _RELEASE else None
+    receipt = batch.receipt if tx.again or batch.again else _NONE_ASKED
+    often = (tx.by, *one.task, *fact[:_OFTEN], one.started_at, next_, status, output, batch.token, tx.quiet)
+    seldom = (*fact[_OFTEN:], *delivery, *rest, seen, *receipt, tx.now)
+    sql = statements("commit", tx.schema)
+    if seldom == _NOTHING_ELSE:
+        done: int = await tx.connection.fetchval(sql["commit_one"], *often)
+    else:
+        done = await tx.connection.fetchval(sql["commit_one_with_more"], *often, *seldom)
     return None if done == 0 else PLAIN if done == 1 else _DUE
 
 

@@ -14,7 +14,7 @@ objects again gets the answer of the first time.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from holdfast.errors import StateError, StoreError
 from holdfast.ports import Randomness
@@ -45,7 +45,7 @@ class _Pending:
     receipt: Receipt
     token: int
     again: bool = False
-    attempt: Attempt[Committed] = field(default_factory=Attempt[Committed])
+    attempt: Attempt[Committed] | None = None
 
 
 class Commits:
@@ -61,6 +61,8 @@ class Commits:
         """Of calls that failed half-way."""
 
     async def apply(self, commits: Sequence[Commit]) -> list[Committed]:
+        if len(commits) == 1 and not self._answered:
+            return [*await self._settle(commits)]
         answered = {id(one): self._answered.pop(id(one))[1] for one in commits if id(one) in self._answered}
         try:
             for part in parts([one for one in commits if id(one) not in answered]):
@@ -106,7 +108,8 @@ class Commits:
                 raise StateError("a commit's transaction must be one that this store began")
             return [await live.commit(self._alone, one)]
         users = bool(one.observed.statements)
-        return [await self._database.transact(self._alone, one, is_kept, pending.attempt, users=users)]
+        attempt = pending.attempt = pending.attempt or Attempt()
+        return [await self._database.transact(self._alone, one, is_kept, attempt, users=users)]
 
     async def _whole(self, tx: Tx, batch: Batch) -> Sequence[Committed]:
         """In one call."""

@@ -62,8 +62,11 @@ async def create(tx: Tx, runs: Sequence[Making]) -> list[Created]:
 async def _create_one(tx: Tx, one: Making) -> Created | None:
     """None: its id is taken, or an earlier try has made it."""
     sql = statements("create", tx.schema)["create_one"]
-    run, at = await tx.connection.fetchrow(sql, tx.now, tx.by, *_row(one), tx.quiet)
-    return None if run is None else created(Key(run, 0, run, at), one.new)
+    made = await tx.connection.fetchval(sql, tx.now, tx.by, *_row(one), tx.quiet)
+    if made is None:
+        return None
+    run, at = made
+    return created(Key(run, 0, run, at), one.new)
 
 
 def new_columns(runs: Sequence[Making]) -> list[Any]:

@@ -91,7 +91,7 @@ class Database:
             lent = self._lent.pop()
             if not is_gone(lent):
                 lent.terminate()
-            await self._pool.release(lent)
+            self._pool.release(lent)
         await self._pool.close(self._settings.patience)
         self._pool = None  # not before: those that are lent have to find the way back
 
@@ -109,11 +109,11 @@ class Database:
         """Do it on a connection of the pool."""
         again = False
 
-        async def use(connection: Connection) -> R:
+        def use(connection: Connection) -> Awaitable[R]:
             nonlocal again
             tx = self.tx(connection, again=again)
             again = True
-            return await self._do(tx, work, argument)
+            return self._do(tx, work, argument)
 
         return await self._patiently(partial(self._borrowing, use))
 
@@ -173,7 +173,7 @@ class Database:
             return  # the store was closed, and it with it
         self._lent.remove(connection)
         self._steps.release()
-        await self._put_back(connection, unsure=True)
+        await self._clean_up(connection)
 
     async def was_committed(self, mark: str) -> bool:
         """What became of a transaction whose connection broke."""
@@ -204,10 +204,12 @@ class Database:
             server_settings={"application_name": "holdfast"},
         )
 
-    async def _do(self, tx: Tx, work: Work[A, R], argument: A) -> R:
-        if self._settings.statement_cache_size:
-            return await work(tx, argument)
-        # Behind a transaction pooler, what belongs together must be in one transaction, or it may go to two servers.
+    def _do(self, tx: Tx, work: Work[A, R], argument: A) -> Awaitable[R]:
+        pooled = not self._settings.statement_cache_size
+        return self._do_in_one_go(tx, work, argument) if pooled else work(tx, argument)
+
+    async def _do_in_one_go(self, tx: Tx, work: Work[A, R], argument: A) -> R:
+        """Behind a transaction pooler: what belongs together, but is not in one transaction, may go to two servers."""
         await tx.connection.execute("BEGIN")
         answer = await work(tx, argument)
         await tx.connection.execute("COMMIT")
@@ -218,7 +220,7 @@ class Database:
         try:
             await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
         except BaseException:
-            await self._put_back(connection, unsure=True)
+            await self._clean_up(connection)
             raise
         return connection
 
@@ -226,16 +228,19 @@ class Database:
         return await self._do(self.tx(connection), _outcome, mark)
 
     async def _borrowing(self, use: Callable[[Connection], Awaitable[R]], *, users: bool = False) -> R:
-        connection = await self._take()
+        connection = self._idle() or await self._take()
         try:
             answer = await use(connection)
         except BaseException as error:
             broken = _is_broken(error, connection)
-            await self._put_back(connection, unsure=True)
+            await self._clean_up(connection)
             if broken:
                 raise ConnectionResetError("the connection is closed") from error
             raise
-        await self._put_back(connection, unsure=users)
+        if users:
+            await self._clean_up(connection)
+        else:
+            self._release(connection)
         return answer
 
     async def _take(self) -> Connection:
@@ -243,12 +248,17 @@ class Database:
             raise AppClosedError(f"the store on {self.where} was closed")
         return await self._pool.acquire()
 
-    async def _put_back(self, connection: Connection, *, unsure: bool = False) -> None:
-        """``unsure``: users had it, or what it was used for failed or was given up, and nobody knows how far it got."""
-        if unsure:  # also if whoever gave up does so a second time
-            await asyncio.shield(asyncio.ensure_future(self._clean(connection)))
-        elif self._pool is not None:
-            await self._pool.release(connection)
+    def _idle(self) -> Connection | None:
+        return None if self._pool is None else self._pool.idle()
+
+    def _release(self, connection: Connection) -> None:
+        if self._pool is not None:
+            self._pool.release(connection)
+
+    async def _clean_up(self, connection: Connection) -> None:
+        """Users had it, or what it was used for failed or was given up, and nobody knows how far it got."""
+        # Also if whoever gave up does so a second time.
+        await asyncio.shield(asyncio.ensure_future(self._clean(connection)))
 
     async def _clean(self, connection: Connection) -> None:
         try:
@@ -261,8 +271,7 @@ class Database:
         except DRIVER:
             if not is_gone(connection):
                 connection.terminate()
-        if self._pool is not None:
-            await self._pool.release(connection)
+        self._release(connection)
 
     @asynccontextmanager
     async def _kept(self) -> AsyncIterator[Connection]:

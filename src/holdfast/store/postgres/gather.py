@@ -38,9 +38,10 @@ class Gathered(Generic[A, R]):
         """Kept, or they might be collected."""
         self._draining: list[asyncio.Future[None]] = []
 
-    async def __call__(self, items: Sequence[A]) -> list[R]:
-        if self._writing < _WRITERS:
-            return await self._write_alone(list(items))
+    def __call__(self, items: Sequence[A]) -> Awaitable[list[R]]:
+        return self._write_alone(list(items)) if self._writing < _WRITERS else self._write_with_others(items)
+
+    async def _write_with_others(self, items: Sequence[A]) -> list[R]:
         answer: asyncio.Future[list[R]] = asyncio.get_running_loop().create_future()
         self._queue.append(_Asked(items, answer))
         return await answer

@@ -34,21 +34,28 @@ class Pool:
         self._closing: asyncio.Event | None = None
         """Set when all are back."""
 
+    def idle(self) -> Connection | None:
+        """One that nobody has, at once, if there is one."""
+        self._refuse_if_closed()
+        while self._idle:
+            connection, _ = self._idle.pop()
+            if not connection.is_closed():
+                self._lent.add(connection)
+                return connection
+        return None
+
     async def acquire(self) -> Connection:
         while True:
-            self._refuse_if_closed()
-            while self._idle:
-                connection, _ = self._idle.pop()
-                if not connection.is_closed():
-                    self._lent.add(connection)
-                    return connection
+            connection = self.idle()
+            if connection is not None:
+                return connection
             if len(self._lent) + self._connecting < self._size:
                 return await self._another()
             handed = await self._turn()
             if handed is not None:
                 return handed
 
-    async def release(self, connection: Connection) -> None:
+    def release(self, connection: Connection) -> None:
         if connection not in self._lent:
             return
         gone = is_gone(connection)
@@ -62,7 +69,7 @@ class Pool:
         if self._closing is not None:
             self._closing.set()
         elif self._idle and self._monotonic() - self._idle[0][1] > _IDLE_S:
-            await _close(self._idle.popleft()[0])
+            self._idle.popleft()[0].terminate()
 
     async def close(self, patience: float) -> None:
         """Wait for those that are lent; those that do not come back are cut off."""
@@ -105,7 +112,7 @@ class Pool:
                 if handed is None:
                     self._hand_over(None)
                 else:
-                    await self.release(handed)
+                    self.release(handed)
             raise
 
     def _hand_over(self, connection: Connection | None) -> bool:

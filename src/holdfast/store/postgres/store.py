@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.core.model import to_ms
@@ -299,14 +299,14 @@ class PostgresStore:
 
     # --- inside
 
-    async def _create(self, making: List[Making]) -> List[Created]:
-        return await self._call(create, making)
+    def _create(self, making: List[Making]) -> Awaitable[List[Created]]:
+        return self._call(create, making)
 
-    async def _send(self, sending: List[Sending]) -> List[Sent]:
-        return await self._call(send_foreseen, sending)
+    def _send(self, sending: List[Sending]) -> Awaitable[List[Sent]]:
+        return self._call(send_foreseen, sending)
 
-    async def _call(self, work: Work[A, R], argument: A) -> R:
-        return await self._in_use().call(work, argument)
+    def _call(self, work: Work[A, R], argument: A) -> Awaitable[R]:
+        return self._in_use().call(work, argument)
 
     async def _write_there(self, connection: Any, work: Work[A, R], argument: A) -> R:
         """On the caller's own connection."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 Row = Sequence[Any]
 A = TypeVar("A")
@@ -33,8 +32,7 @@ class Connection(Protocol):
     def terminate(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Tx:
+class Tx(NamedTuple):
     connection: Connection
     schema: str
     now: int | None

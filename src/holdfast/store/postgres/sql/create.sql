@@ -8,4 +8,4 @@ SELECT ord, answer, run, number, instance, at, ended, woken, work
            $58));
 
 -- name: create_one
-SELECT run, at FROM {schema}.holdfast_create_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);
+SELECT {schema}.holdfast_create_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14);

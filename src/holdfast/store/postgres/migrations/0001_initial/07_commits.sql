@@ -201,22 +201,25 @@ END $$;
 -- Half the time of the general one, which has to take fifty arrays apart. p_next: as there. 0, and nothing is done, if
 -- there is more to it: a signal, losses, an end that concerns others or units; 1 done; 2 done, and the task is due at
 -- once.
--- It leaves no receipt: the fact itself tells by p_token that it was done. p_again: an earlier try may have been.
+-- It leaves no receipt: the fact itself tells by p_token that it was done. p_line and p_n: an earlier try may have been,
+-- here or, with that receipt, the long way.
 -- p_quiet: no other store listens.
 CREATE FUNCTION {schema}.holdfast_commit_one(
-    p_now BIGINT, p_by TEXT, p_line INTEGER, p_n BIGINT, p_run BIGINT, p_unit BIGINT, p_owner TEXT, p_epoch BIGINT,
+    p_by TEXT, p_run BIGINT, p_unit BIGINT, p_owner TEXT, p_epoch BIGINT,
     p_state INTEGER, p_key BYTEA, p_fact_n BIGINT, p_kind TEXT, p_at BIGINT, p_started_at BIGINT, p_seq BIGINT,
-    p_ok BOOLEAN, p_value BYTEA, p_name BYTEA, p_attempts BIGINT, p_max_attempts BIGINT, p_timeout_ms BIGINT,
-    p_wake_at BIGINT, p_event_type TEXT, p_event BIGINT,
-    p_d_event BIGINT, p_d_key BYTEA, p_d_at BIGINT, p_run_started_at BIGINT,
-    p_next INTEGER, p_status TEXT, p_output BYTEA, p_error BYTEA, p_note BYTEA, p_run_at BIGINT, p_task_kind INTEGER,
-    p_bucket INTEGER, p_topics TEXT, p_seen BIGINT, p_token BIGINT, p_again BOOLEAN, p_quiet BOOLEAN
+    p_ok BOOLEAN, p_value BYTEA, p_name BYTEA, p_attempts BIGINT, p_max_attempts BIGINT,
+    p_run_started_at BIGINT, p_next INTEGER, p_status TEXT, p_output BYTEA, p_token BIGINT, p_quiet BOOLEAN,
+    -- what it seldom has: each argument takes its time
+    p_timeout_ms BIGINT = NULL, p_wake_at BIGINT = NULL, p_event_type TEXT = NULL, p_event BIGINT = NULL,
+    p_d_event BIGINT = NULL, p_d_key BYTEA = NULL, p_d_at BIGINT = NULL, p_error BYTEA = NULL, p_note BYTEA = NULL,
+    p_run_at BIGINT = NULL, p_task_kind INTEGER = NULL, p_bucket INTEGER = NULL, p_topics TEXT = NULL,
+    p_seen BIGINT = NULL, p_line INTEGER = NULL, p_n BIGINT = NULL, p_now BIGINT = NULL
 ) RETURNS INTEGER LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_due BOOLEAN := false;
 BEGIN
-    IF p_again THEN
+    IF p_line IS NOT NULL THEN
         -- A try still under way has the lock. What the long way has done is told by its receipt.
         PERFORM FROM {schema}.holdfast_task WHERE run = p_run AND unit = p_unit FOR NO KEY UPDATE;
         IF EXISTS (SELECT FROM {schema}.holdfast_fact
