@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import asyncpg
 
@@ -13,8 +12,11 @@ from holdfast.store.postgres.errors import NOT_FORESEEN, UNIQUE, sqlstate
 from holdfast.store.postgres.rows import packed
 from holdfast.store.postgres.send import Sending, send
 from holdfast.store.postgres.sql import statements
-from holdfast.store.postgres.tx import Tx
+from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import Delivery, Fact, FactState, Foreseen, NewEvent, Sent
+
+_CLAIMS_NOTHING: Row = (None, None)
+_NOTHING_ELSE: Row = (None,) * 11
 
 
 async def send_foreseen(tx: Tx, events: Sequence[Sending]) -> list[Sent]:
@@ -42,30 +44,34 @@ async def write(tx: Tx, one: Sending, foreseen: Foreseen) -> bool:
     if claimant is None:
         return False
     [fact] = commit.observed.facts
-    asked: tuple[Any, ...] = (
-        tx.now,
+    next_, status, output, *rest = batch.what_comes(commit.follows.next)
+    often: Row = (
         tx.by,
         commit.task.run,
-        claimant.owner,
-        claimant.lease_ms,
         commit.task.epoch,
         foreseen.n,
         foreseen.at,
         event.type,
         event.payload,
-        packed(event.sender),
-        packed(event.dedup),
         one.token,
         packed(fact.key),
         fact.kind,
         fact.started_at,
         fact.seq,
         fact.wake_at,
-        *batch.what_comes(commit.follows.next),
+        next_,
+        status,
+        output,
         tx.quiet,
     )
+    claims = (claimant.owner, claimant.lease_ms) if commit.follows.next is None else _CLAIMS_NOTHING
+    seldom: Row = (*rest, packed(event.sender), packed(event.dedup), *claims, tx.now)
+    sql = statements("send", tx.schema)
     try:
-        written: bool = await tx.connection.fetchval(statements("send", tx.schema)["send_foreseen"], *asked)
+        if seldom == _NOTHING_ELSE:
+            written: bool = await tx.connection.fetchval(sql["send_foreseen"], *often)
+        else:
+            written = await tx.connection.fetchval(sql["send_foreseen_with_more"], *often, *seldom)
     except asyncpg.PostgresError as error:
         if sqlstate(error) not in (NOT_FORESEEN, UNIQUE):
             raise

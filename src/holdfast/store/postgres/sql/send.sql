@@ -14,8 +14,13 @@ SELECT s.woken, s.epoch, s.kind, s.lost, s.now, s.mail_n, s.mail_type, s.mail_pa
 
 -- name: send_foreseen
 SELECT {schema}.holdfast_send_foreseen(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
-    $25, $26, $27, $28
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17
+);
+
+-- name: send_foreseen_with_more
+SELECT {schema}.holdfast_send_foreseen(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
+    $18, $19, $20, $21, $22, $23, $24, $25, $26, $27, $28
 );
 
 -- name: was_foreseen

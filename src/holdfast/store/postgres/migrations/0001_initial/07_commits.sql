@@ -296,11 +296,13 @@ END $$;
 -- of two, and half the rows. The fact tells by p_token that it was done, as that of a short commit does; so only a key of
 -- the sender's own has to be remembered. p_next: as there.
 CREATE FUNCTION {schema}.holdfast_send_foreseen(
-    p_now BIGINT, p_by TEXT, p_run BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_epoch BIGINT, p_n BIGINT, p_at BIGINT,
-    p_type TEXT, p_payload BYTEA, p_sender BYTEA, p_dedup BYTEA, p_token BIGINT,
+    p_by TEXT, p_run BIGINT, p_epoch BIGINT, p_n BIGINT, p_at BIGINT, p_type TEXT, p_payload BYTEA, p_token BIGINT,
     p_key BYTEA, p_kind TEXT, p_started_at BIGINT, p_seq BIGINT, p_wake_at BIGINT,
-    p_next INTEGER, p_status TEXT, p_output BYTEA, p_error BYTEA, p_note BYTEA, p_run_at BIGINT, p_task_kind INTEGER,
-    p_bucket INTEGER, p_topics TEXT, p_quiet BOOLEAN
+    p_next INTEGER, p_status TEXT, p_output BYTEA, p_quiet BOOLEAN,
+    -- what it seldom has
+    p_error BYTEA = NULL, p_note BYTEA = NULL, p_run_at BIGINT = NULL, p_task_kind INTEGER = NULL,
+    p_bucket INTEGER = NULL, p_topics TEXT = NULL, p_sender BYTEA = NULL, p_dedup BYTEA = NULL, p_owner TEXT = NULL,
+    p_lease_ms BIGINT = NULL, p_now BIGINT = NULL
 ) RETURNS BOOLEAN LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan SET enable_seqscan = off AS $$
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
