@@ -31,9 +31,9 @@ _KEEP, _FINISH, _PARK, _RELEASE = range(4)
 _COMMIT_WIDTH, _FACT_WIDTH, _DELIVERY_WIDTH, _LOG_WIDTH, _OUTBOX_WIDTH = 17, 18, 4, 10, 4
 _NO_DELIVERY: Row = (None, None, None)
 _NONE_ASKED: Row = (None, None)
-_OFTEN = 12
+_OFTEN = 13
 """How many columns of a fact are those that most facts have."""
-_NOTHING_ELSE: Row = (None,) * 17
+_NOTHING_ELSE: Row = (None,) * 16
 
 
 class Receipt(NamedTuple):

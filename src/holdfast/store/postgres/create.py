@@ -65,7 +65,7 @@ async def _create_one(tx: Tx, one: Making) -> Created | None:
     made = await tx.connection.fetchval(sql, tx.now, tx.by, *_row(one), tx.quiet)
     if made is None:
         return None
-    run, at = made
+    run, at = map(int, made.split())
     return created(Key(run, 0, run, at), one.new)
 
 

@@ -210,12 +210,12 @@ BEGIN
     END LOOP;
 END $$;
 
--- The same for one run that comes with nothing else, which is what most are. Its number and the time, in an array,
+-- The same for one run that comes with nothing else, which is what most are. Its number and the time, in one text,
 -- which takes less than a row does; NULL if its id is taken.
 CREATE FUNCTION {schema}.holdfast_create_one(
     p_now BIGINT, p_by TEXT, p_token BIGINT, p_workflow TEXT, p_instance_id TEXT, p_kind TEXT, p_params BYTEA,
     p_queue TEXT, p_priority BIGINT, p_delay_ms BIGINT, p_seed BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_quiet BOOLEAN
-) RETURNS BIGINT[] LANGUAGE plpgsql AS $$
+) RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
     v_at BIGINT := {schema}.holdfast_begin(p_now);
     v_run BIGINT := nextval('{schema}.holdfast_run_id');
@@ -237,7 +237,7 @@ BEGIN
     IF p_owner IS NULL AND NOT p_quiet THEN
         PERFORM pg_notify('{channel}', p_by);
     END IF;
-    RETURN ARRAY[v_run, v_at];
+    RETURN v_run || ' ' || v_at;
 END $$;
 
 -- A run whose id is taken already: what becomes of it is for its policies to say.

@@ -207,10 +207,10 @@ END $$;
 CREATE FUNCTION {schema}.holdfast_commit_one(
     p_by TEXT, p_run BIGINT, p_unit BIGINT, p_owner TEXT, p_epoch BIGINT,
     p_state INTEGER, p_key BYTEA, p_fact_n BIGINT, p_kind TEXT, p_at BIGINT, p_started_at BIGINT, p_seq BIGINT,
-    p_ok BOOLEAN, p_value BYTEA, p_name BYTEA, p_attempts BIGINT, p_max_attempts BIGINT,
+    p_ok BOOLEAN, p_value BYTEA, p_name BYTEA, p_attempts BIGINT, p_max_attempts BIGINT, p_timeout_ms BIGINT,
     p_run_started_at BIGINT, p_next INTEGER, p_status TEXT, p_output BYTEA, p_token BIGINT, p_quiet BOOLEAN,
     -- what it seldom has: each argument takes its time
-    p_timeout_ms BIGINT = NULL, p_wake_at BIGINT = NULL, p_event_type TEXT = NULL, p_event BIGINT = NULL,
+    p_wake_at BIGINT = NULL, p_event_type TEXT = NULL, p_event BIGINT = NULL,
     p_d_event BIGINT = NULL, p_d_key BYTEA = NULL, p_d_at BIGINT = NULL, p_error BYTEA = NULL, p_note BYTEA = NULL,
     p_run_at BIGINT = NULL, p_task_kind INTEGER = NULL, p_bucket INTEGER = NULL, p_topics TEXT = NULL,
     p_seen BIGINT = NULL, p_line INTEGER = NULL, p_n BIGINT = NULL, p_now BIGINT = NULL
