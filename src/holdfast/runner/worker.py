@@ -119,6 +119,9 @@ class Worker:
         self._memories: dict[int, Memory] = {}
         """Of runs that are made of units, while any of those is held."""
         self._reserved = 0
+        """Places for what starts and events on their way may bring."""
+        self._claiming = 0
+        """Places for what claims on their way may bring: none of them, most of the time."""
         self._next_due: int | None = None
         self._seen_version: int | None = None
         self._accepting = False
@@ -225,7 +228,7 @@ class Worker:
     def _reserve(self, workflow: str) -> bool:
         if not self._accepting or workflow not in self._registry.runnable():
             return False
-        if len(self._turns) + self._reserved >= self._config.concurrency:
+        if self._free() <= 0:
             return False
         self._reserved += 1
         return True
@@ -458,11 +461,11 @@ class Worker:
             workflows=self._registry.runnable(),
             suspects=not any(turn.suspect for turn in self._turns.values()),
         )
-        self._reserved += limit  # what is on its way has its place
+        self._claiming += limit
         try:
             result = await self._store.claim(request)
         finally:
-            self._reserved -= limit
+            self._claiming -= limit
         for claim in result.claims:
             self._begin(claim, tools or self._tools)
         for claim in result.overdue:
@@ -510,10 +513,10 @@ class Worker:
         return self._pause_after(claimed, room)
 
     def _free(self) -> int:
-        return self._config.concurrency - len(self._turns) - self._reserved
+        return self._config.concurrency - len(self._turns) - self._reserved - self._claiming
 
     def _is_alone(self) -> bool:
-        """There is one turn, and none is on its way."""
+        """There is one turn, and no other is about to begin, unless a claim brings some."""
         return len(self._turns) + self._reserved <= 1
 
     async def _wait_for_room(self) -> None:
@@ -578,7 +581,7 @@ class Worker:
         strangers = {(h.run, h.unit, h.epoch): h for h in held if (h.run, h.unit) not in self._turns}
         lost = [h for key, h in strangers.items() if key in self._strangers]
         self._strangers = strangers.keys()
-        if not self._reserved and not self._by_hand:
+        if not self._reserved and not self._claiming and not self._by_hand:
             self._given_back.clear()  # no answer is on its way
         await self._release(lost)
 
