@@ -118,6 +118,28 @@ async def until_quiet(app: Holdfast, run: Any) -> None:
     await until(quiet)
 
 
+async def test_a_claim_on_its_way_does_not_matter(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = await at_rest(app, "one")
+    spy = Spy(app)
+    worker = app._opened().worker
+    assert worker is not None
+    claim, goes_on = spy._store.claim, asyncio.Event()
+
+    async def slow(request: Any) -> Any:
+        await goes_on.wait()
+        return await claim(request)
+
+    monkeypatch.setattr(spy._store, "claim", slow)
+    claiming = asyncio.create_task(worker.claim_due(10))
+    await asyncio.sleep(0)
+
+    await run.send_event("go", 7)
+
+    assert spy.together == [True]
+    goes_on.set()
+    assert await claiming == 0
+
+
 async def test_event_and_end_are_one_write(app: Holdfast) -> None:
     run = await at_rest(app, "one")
     spy = Spy(app)
