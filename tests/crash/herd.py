@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,8 @@ class Child:
 
     def signal(self, number: int) -> None:
         if self.alive:
-            os.kill(self.pid, number)
+            with suppress(ProcessLookupError):  # it has ended, and the nursery has not told yet
+                os.kill(self.pid, number)
 
     def said(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
