@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import fcntl
 import os
 import shutil
 import subprocess
@@ -45,11 +46,11 @@ class Server:
         self._bin = binaries(version)
         self._as: dict[str, object] = {}
         if os.geteuid() == 0:  # which PostgreSQL refuses to run as
-            utils.ensure_user_exists("pgserver")
+            user = server_user()
             utils.ensure_prefix_permissions(self.folder)
             utils.ensure_prefix_permissions(self._bin)  # in a checkout that only root can enter
-            shutil.chown(self.folder, "pgserver")
-            self._as = {"user": "pgserver"}
+            shutil.chown(self.folder, user)
+            self._as = {"user": user}
         self._run(
             "initdb", "--auth=trust", "--encoding=utf8", "--no-locale", "--no-sync", "-U", "postgres", "-D", self._data
         )
@@ -90,6 +91,18 @@ class Server:
             if done.returncode:
                 said.seek(0)
                 raise RuntimeError(f"{program}: {said.read().decode()}")
+
+
+def server_user() -> str:
+    """Name of the system user that runs servers when the tests run as root; created if it does not exist.
+
+    A file lock covers the look-up and the creation: test processes start together, and two concurrent ``useradd`` calls
+    can leave one of them with a user id that does not exist.
+    """
+    with (Path(tempfile.gettempdir()) / "holdfast-test-user.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        utils.ensure_user_exists("pgserver")
+    return "pgserver"
 
 
 def binaries(version: int | None = None) -> Path:

