@@ -15,7 +15,7 @@ from starlette.responses import Response
 from holdfast.errors import HoldfastError, InvalidOptionError
 from holdfast.http import answers
 from holdfast.http.auth import Authorize, Scope
-from holdfast.http.document import Document, described
+from holdfast.http.document import Document
 from holdfast.http.gate import Gate, GatedRoute
 from holdfast.http.routes import Backend, Routes, Spec
 
@@ -26,23 +26,28 @@ def make_api(backend: Backend, *, base: str, authorize: Authorize, hosts: Iterab
     """The API under ``base``. Everything it answers, also to unknown paths, goes through one gate."""
     base = _check_base(base)
     api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
-    document = Document(api.router.routes, backend, base, authorize)
 
     async def openapi(request: Request) -> Response:
         """This document."""
         return answers.reply(document.of(request.scope.get("root_path", "")))
 
-    for spec in [*Routes(backend).table(), Spec("GET", "/openapi.json", "getOpenapi", Scope.READ, openapi, dict)]:
-        # the root answers with and without a slash; it is documented once
-        paths = [base, f"{base}/"] if base and not spec.path else [base + (spec.path or "/")]
-        for shown, path in enumerate(reversed(paths)):
-            options = described(spec, shown=shown == len(paths) - 1)
-            api.router.routes.append(GatedRoute(path, spec.handler, scope=spec.scope, **options))
+    specs = [*Routes(backend).table(), Spec("GET", "/openapi.json", "getOpenapi", Scope.READ, openapi, dict)]
+    document = Document(specs, backend, base, authorize)
+    api.router.routes.extend(
+        GatedRoute(path, spec.handler, scope=spec.scope, methods=[spec.method], name=spec.name, response_model=None)
+        for spec in specs
+        for path in _paths(base, spec)
+    )
 
     for kind in (HoldfastError, answers.Problem, RequestValidationError):
         api.add_exception_handler(kind, answers.answer_error)
     api.add_middleware(Gate, routes=api.router.routes, authorize=authorize, hosts=tuple(hosts))
     return api
+
+
+def _paths(base: str, spec: Spec) -> list[str]:
+    """The paths of a route; the root answers with and without a slash."""
+    return [f"{base}/", base] if base and not spec.path else [base + (spec.path or "/")]
 
 
 def _check_base(base: str) -> str:

@@ -11,11 +11,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic import PydanticInvalidForJsonSchema, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 from starlette.responses import JSONResponse, PlainTextResponse
-from starlette.routing import BaseRoute
 
 from holdfast.core import exact, typed
 from holdfast.core.chains import CHAIN
@@ -63,8 +63,12 @@ _SEARCH: Schema = {
 }
 
 
-def described(spec: Spec, *, shown: bool) -> dict[str, Any]:
-    """What FastAPI is told of a route."""
+def _documented_route(spec: Spec, base: str) -> APIRoute:
+    """The route with its response schema, for the document only.
+
+    FastAPI builds a pydantic model for each response, which takes most of the time of making an app. The routes that
+    serve requests do without.
+    """
     extra: Schema = {} if spec.kind is None else {_KIND: spec.kind}
     if spec.body is not None:
         schema = spec.body.json_schema(ref_template=_REFS)
@@ -73,26 +77,27 @@ def described(spec: Spec, *, shown: bool) -> dict[str, Any]:
             "required": spec.body_needed,
             "content": {"application/json": {"schema": schema}},
         }
-    return {
-        "methods": [spec.method],
-        "name": spec.name,
-        "operation_id": spec.name,
-        "response_model": None if spec.result is str else spec.result,
-        "response_class": PlainTextResponse if spec.result is str else JSONResponse,
-        "responses": {
+    return APIRoute(
+        base + spec.path or "/",
+        spec.handler,
+        methods=[spec.method],
+        name=spec.name,
+        operation_id=spec.name,
+        response_model=None if spec.result is str else spec.result,
+        response_class=PlainTextResponse if spec.result is str else JSONResponse,
+        responses={
             status: {"description": _MEANINGS[status], "content": {"application/json": {"schema": _ERROR}}}
             for status in sorted({*spec.errors, *(_EVERYWHERE if spec.scope is not None else (500,))})
         },
-        "openapi_extra": extra,
-        "include_in_schema": shown,
-    }
+        openapi_extra=extra,
+    )
 
 
 class Document:
     """Made when it is asked for, because workflows may be registered at any time; kept until something is."""
 
-    def __init__(self, routes: Sequence[BaseRoute], backend: Backend, base: str, authorize: Authorize) -> None:
-        self._routes = routes
+    def __init__(self, specs: Sequence[Spec], backend: Backend, base: str, authorize: Authorize) -> None:
+        self._specs = specs
         self._backend = backend
         self._base = base
         self._authorize = authorize
@@ -106,8 +111,9 @@ class Document:
         return self._made[1] | {"servers": [{"url": root_path or "/"}]}
 
     def _make(self) -> Schema:
+        routes = [_documented_route(spec, self._base) for spec in self._specs]
         document: Schema = get_openapi(
-            title="Holdfast", version=VERSION, description="Durable workflows.", routes=self._routes
+            title="Holdfast", version=VERSION, description="Durable workflows.", routes=routes
         )
         components: Schema = document["components"]["schemas"]
         for unused in ("HTTPValidationError", "ValidationError"):
