@@ -105,7 +105,7 @@ async def facts(tx: Tx, past: Past) -> list[Fact]:
     elif keys is None:
         rows = await tx.connection.fetch(sql["facts_of_state"], run, state)
     else:
-        rows = await tx.connection.fetch(sql["facts_of_keys"], run, state, [packed(key) for key in keys])
+        rows = await tx.connection.fetch(sql["facts_of_keys"], run, state, [packed(key) for key in {*keys}])
     return [fact(tuple(row.values())) for row in rows]
 
 
