@@ -85,7 +85,8 @@ async def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
     before = _ENDLESS if query.before is None else query.before
     sql = statements("reads", tx.schema)["list"]
     conditions = columns(condition_rows(query.search), _CONDITION_WIDTH)
-    rows = await tx.connection.fetch(sql, query.workflow, query.status, before, query.limit, *conditions)
+    page = (query.workflow, query.status, before, query.limit, query.id_prefix)
+    rows = await tx.connection.fetch(sql, *page, *conditions)
     return [record(tuple(row.values())) for row in rows]
 
 

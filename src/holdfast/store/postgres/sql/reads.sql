@@ -8,7 +8,7 @@ SELECT * FROM {schema}.holdfast_record WHERE workflow = $1 AND instance_id = $2 
 SELECT * FROM {schema}.holdfast_record WHERE run = ANY ($1::bigint[]);
 
 -- name: list
-SELECT * FROM {schema}.holdfast_list($1, $2, $3, $4, $5, $6, $7, $8);
+SELECT * FROM {schema}.holdfast_list($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
 -- name: facts
 SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
