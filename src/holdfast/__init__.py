@@ -14,6 +14,7 @@ from holdfast.chain.values import (
 )
 from holdfast.client import Handle, Start
 from holdfast.core.event import Event
+from holdfast.core.filters import Filter
 from holdfast.core.limits import Limits
 from holdfast.core.model import (
     EventRecord,
@@ -89,7 +90,7 @@ from holdfast.errors import (
     WorkflowStuckError,
 )
 from holdfast.graph import Finished, Graph, Killed, Node, Started
-from holdfast.http.auth import Authorize, AuthRequest, BearerTokens, Denied
+from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Authorize, AuthRequest, BearerTokens, Denied
 from holdfast.kernel.attempt import StepTx, Transaction, context_values
 from holdfast.ports import Clock, Randomness, Runtime
 from holdfast.runner.config import WorkerConfig
@@ -103,6 +104,9 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AppClosedError",
+    "AuthContent",
+    "AuthEvent",
+    "AuthInstance",
     "AuthRequest",
     "Authorize",
     "BearerTokens",
@@ -126,6 +130,7 @@ __all__ = [
     "Event",
     "EventRecord",
     "Exit",
+    "Filter",
     "Finished",
     "Graph",
     "Handle",

@@ -383,14 +383,18 @@ class Holdfast:
         *,
         status: str | None = None,
         search: Mapping[str, Any] | None = None,
+        id_prefix: str | None = None,
         cursor: str | None = None,
         limit: int = 25,
     ) -> Page[InstanceSummary]:
         """Instances, newest first, a page at a time.
 
         ``search``: attributes they must have, equal (``{"customer": "c-1"}``) or compared (``{"total": (">=", 100)}``).
+        ``id_prefix``: what their ids begin with.
         """
-        return await self._opened().client.list(workflow, status=status, search=search, cursor=cursor, limit=limit)
+        return await self._opened().client.list(
+            workflow, status=status, search=search, id_prefix=id_prefix, cursor=cursor, limit=limit
+        )
 
     async def workers(self) -> builtins.list[WorkerInfo]:
         """The workers of this database, the longest running first; those that died too, for a day."""

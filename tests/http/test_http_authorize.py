@@ -7,6 +7,7 @@ import hashlib
 import logging
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -249,14 +250,10 @@ async def denies_with_500(_request: AuthRequest) -> None:
     raise Denied(500, "what?")
 
 
-def is_not_async(_request: AuthRequest) -> Any:
-    return None
-
-
 @pytest.mark.parametrize(
     "hook",
-    [Hook(ValueError("secret-in-error")), Hook(TimeoutError()), says_yes, says_no, denies_with_500, is_not_async],
-    ids=["raises", "times out", "says yes", "says no", "denies with 500", "is not async"],
+    [Hook(ValueError("secret-in-error")), Hook(TimeoutError()), says_yes, says_no, denies_with_500],
+    ids=["raises", "times out", "says yes", "says no", "denies with 500"],
 )
 @pytest.mark.parametrize("name", ["request", "create"])
 async def test_a_hook_that_breaks_denies_and_is_logged(
@@ -289,17 +286,17 @@ async def hangs_and_then_breaks(_request: AuthRequest) -> None:
 
 @pytest.mark.parametrize("hook", [hangs, hangs_and_then_allows, hangs_and_then_breaks])
 @pytest.mark.parametrize("name", ["request", "create"])
-async def test_a_hook_that_takes_too_long_denies_and_is_logged(
+async def test_a_hook_that_takes_too_long_is_answered_with_503_and_is_logged(
     tmp_path: Path, hook: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async for api, file in serve(tmp_path, Authorize(**{name: hook}, timeout="50 ms")):
         before = contents(file)
         answer = await api.send("POST", "/waiter/instances", json={})
-        assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
+        assert (answer.status_code, answer.json()["code"]) == (503, "AUTHORIZATION_TIMEOUT")
         assert "secret" not in answer.text
         assert contents(file) == before
     assert [record.message for record in caplog.records if "authorization hook" in record.message] == [
-        "an authorization hook took longer than 50 ms on route createInstance; the request is denied"
+        "an authorization hook took longer than 50 ms on route createInstance; the answer is 503"
     ]
 
 
@@ -312,7 +309,7 @@ async def test_a_hook_that_is_slow_but_in_time_decides(tmp_path: Path) -> None:
 
 
 async def test_a_caller_that_goes_away_ends_its_hook() -> None:
-    asking = asyncio.create_task(Authorize(request=hangs).check(_a_request(), None))
+    asking = asyncio.create_task(Authorize(request=hangs).ask_request(_a_request()))
     await asyncio.sleep(0)
     asking.cancel()
 
@@ -367,10 +364,63 @@ async def test_hooks_run_before_anything_is_read(tmp_path: Path) -> None:
     assert not read
 
 
-def test_a_denial_is_401_or_403() -> None:
-    for status in (200, 302, 404, 500):
-        with pytest.raises(InvalidOptionError):
-            Denied(status, "no")
+def test_a_request_cannot_be_denied_with_another_status_than_4xx() -> None:
+    for status in (200, 302, 399, 500, 503, True, "403", 403.5):
+        with pytest.raises(InvalidOptionError, match="400 to 499"):
+            Denied(status, "no")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("headers", [{"a b": "c"}, {"A": "b\r\nSet-Cookie: c"}, {"A": 5}, {"": "b"}, {"A": "\u20ac"}])
+def test_a_denial_refuses_headers_that_http_cannot_send(headers: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="headers"):
+        Denied(403, "no", headers=headers)
+
+
+@pytest.mark.parametrize(
+    ("denied", "code"),
+    [
+        (Denied(400, "no"), "BAD_REQUEST"),
+        (Denied(402, "no"), "PAYMENT_REQUIRED"),
+        (Denied(404, "no"), "NOT_FOUND"),
+        (Denied(404, "no", code="INSTANCE_NOT_FOUND"), "INSTANCE_NOT_FOUND"),
+        (Denied(429, "no", headers={"Retry-After": "7"}), "TOO_MANY_REQUESTS"),
+        (Denied(498, "no"), "DENIED"),
+    ],
+)
+@pytest.mark.parametrize("name", ["request", "read"])
+async def test_a_hook_denies_with_any_4xx_and_headers(tmp_path: Path, denied: Denied, code: str, name: str) -> None:
+    async for api, _ in serve(tmp_path, Authorize(**{name: Hook(denied)})):
+        answer = await api.send("GET", "/waiter/instances/w")
+        assert (answer.status_code, answer.json()) == (denied.status, {"message": "no", "code": code})
+        assert answer.headers.get("retry-after") == denied.headers.get("Retry-After")
+
+
+def is_not_async(_request: AuthRequest) -> Any:
+    return None
+
+
+class HookThatIsNotAsync:
+    def __call__(self, request: AuthRequest) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("name", ["request", *(one.value for one in Scope)])
+@pytest.mark.parametrize("hook", [is_not_async, HookThatIsNotAsync(), lambda request: Hook()(request)])
+def test_a_hook_that_is_not_async_is_refused_when_it_is_defined(name: str, hook: Any) -> None:
+    with pytest.raises(InvalidOptionError, match=rf"Authorize\({name}=...\) takes an async function"):
+        Authorize(**{name: hook})
+
+
+def test_every_kind_of_async_function_is_a_hook() -> None:
+    async def plain(_request: AuthRequest) -> None: ...
+
+    async def with_more(_more: int, _request: AuthRequest) -> None: ...
+
+    Authorize(request=plain, read=Hook(), create=partial(with_more, 1), manage=Hook().__call__)
+
+
+def test_a_hook_has_five_seconds_by_default() -> None:
+    assert Authorize().timeout == "5 seconds"
 
 
 def test_what_is_no_hook_is_refused() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from http_api import Api
 
-from holdfast.http.routes import MOST_FILTERS
+from holdfast.http.queries import MOST_FILTERS
 from holdfast.testing import Harness
 
 EVERY_STORE = True

@@ -210,6 +210,46 @@ async def test_what_was_found_is_read_page_by_page(world: World, workflow: str |
     assert len(seen) == (8 if condition.key == "n" else 5)
 
 
+@pytest.mark.parametrize("workflow", [None, FLOW])
+async def test_an_id_prefix_keeps_only_the_instances_whose_id_begins_with_it(
+    world: World, workflow: str | None
+) -> None:
+    ids = ["a", "a-", "a-2", "a-1", "a-1-z", "a_1", "A-1", "b-1", "0"]
+    await world.store.create([NewRun(FLOW, one) for one in ids])
+
+    async def begin(prefix: str) -> list[str]:
+        return await world.ids(workflow=workflow, id_prefix=prefix)
+
+    assert await begin("a-") == ["a-1-z", "a-1", "a-2", "a-"]
+    assert await begin("a-1") == ["a-1-z", "a-1"]
+    assert await begin("a") == ["a_1", "a-1-z", "a-1", "a-2", "a-", "a"]
+    assert await begin("b-2") == []
+
+
+async def test_an_id_prefix_goes_with_a_status_and_with_conditions(world: World) -> None:
+    await world.store.create([NewRun(FLOW, f"{one}-{n}", attributes=said(n=n)) for one in "ab" for n in range(4)])
+    await world.terminate("a-1")
+
+    assert await world.ids(id_prefix="a-", status=Status.TERMINATED) == ["a-1"]
+    assert await world.ids(id_prefix="b-", status=Status.TERMINATED) == []
+    assert await world.ids(id_prefix="a-", search=[where("n =", 2)]) == ["a-2"]
+    assert await world.ids(id_prefix="b-", search=[where("n >=", 1), where("n <", 3)]) == ["b-2", "b-1"]
+    assert await world.ids(id_prefix="a-", search=[where("n >", 0)], status=Status.ACTIVE) == ["a-3", "a-2"]
+
+
+async def test_a_list_by_id_prefix_shows_each_instance_once_and_page_by_page(world: World) -> None:
+    await world.store.create([NewRun(FLOW, f"{one}-{n}") for n in range(5) for one in "ab"])
+    await world.store.restart(FLOW, "a-2")
+    seen: list[str] = []
+    before = None
+
+    while page := await world.store.list(ListQuery(FLOW, before=before, limit=2, id_prefix="a-")):
+        seen += [run.instance_id for run in page]
+        before = page[-1].instance
+
+    assert seen == ["a-4", "a-3", "a-2", "a-1", "a-0"]
+
+
 async def test_numbers_and_texts_are_never_equal(world: World) -> None:
     await world.start("number", attributes=said(k=1))
     await world.start("text", attributes=said(k="1"))

@@ -29,9 +29,9 @@ from holdfast.client.records import (
 )
 from holdfast.client.why import Reasons, waits_for_start, why
 from holdfast.core import codec
-from holdfast.core.attributes import conditions
 from holdfast.core.chains import native_status
 from holdfast.core.durations import Duration
+from holdfast.core.filters import Filter, combined
 from holdfast.core.limits import Limits
 from holdfast.core.model import (
     ChildRecord,
@@ -43,7 +43,6 @@ from holdfast.core.model import (
     Level,
     LogLine,
     Page,
-    Status,
     StepRecord,
     WorkerInfo,
     from_ms,
@@ -254,8 +253,22 @@ class Client:
 
     def _found(self, workflow: str, id: str, record: RunRecord | None) -> RunRecord:
         if record is None:
-            raise InstanceNotFoundError(f"there is no instance {id!r} of workflow {workflow!r}")
+            raise _no_instance(workflow, id)
         return record
+
+    async def check_within(self, workflow: str, id: str, filters: Sequence[Filter]) -> None:
+        """Raise ``InstanceNotFoundError`` unless an instance exists and fits all of ``filters``.
+
+        Filters by id are decided without the store; an instance that they leave out may exist or not.
+        """
+        if not all(one.fits_id(id) for one in filters):
+            raise _no_instance(workflow, id)
+        if all(one.by_id_only for one in filters):
+            return
+        row = await self.find(workflow, id)
+        search = codec.plain(row.search) or {}
+        if not all(one.fits(id, row.status, search) for one in filters):
+            raise _no_instance(workflow, id)
 
     def _summary(self, row: RunRecord) -> InstanceSummary:
         return InstanceSummary(row.instance_id, row.workflow, self.status_of(row), from_ms(row.created_at))
@@ -593,14 +606,21 @@ class Client:
         *,
         status: str | None = None,
         search: Mapping[str, Any] | None = None,
+        id_prefix: str | None = None,
         cursor: str | None = None,
         limit: int = 25,
+        within: Sequence[Filter] = (),
     ) -> Page[InstanceSummary]:
+        """A page of instances; ``within``: more filters that must be met."""
         if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self._limits.page_size:
             raise InvalidOptionError(f"limit must be between 1 and {self._limits.page_size}, not {limit!r}")
         name = None if workflow is None else self._requests.definition(workflow).name
-        query = ListQuery(name, _status(status), position(cursor, "i"), limit + 1, _conditions(search))
-        rows = await self._store.list(query)
+        before = position(cursor, "i")
+        wanted = combined([Filter(status=status, search=search, id_prefix=id_prefix), *within])
+        if wanted is None:
+            return Page([], None)
+        search_for = [Condition(*one) for one in wanted.conditions]
+        rows = await self._store.list(ListQuery(name, wanted.status, before, limit + 1, search_for, wanted.id_prefix))
         more = len(rows) > limit
         items = [self._summary(row) for row in rows[:limit]]
         return Page(items, f"i{rows[limit - 1].instance}" if more else None)
@@ -624,15 +644,5 @@ def _check_created(created: Created) -> None:
         _refuse_terminal(row, "sent messages")
 
 
-def _conditions(search: Mapping[str, Any] | None) -> Sequence[Condition]:
-    if search is None:
-        return ()
-    if not isinstance(search, Mapping):
-        raise InvalidOptionError(f"search must be a mapping of names to values, not {shown(search)}")
-    return [Condition(*one) for key, asked in search.items() for one in conditions(key, asked)]
-
-
-def _status(value: str | None) -> Status | None:
-    if value is None:
-        return None
-    return Status(check_choice("status", value, [s.value for s in Status]))
+def _no_instance(workflow: str, id: str) -> InstanceNotFoundError:
+    return InstanceNotFoundError(f"there is no instance {id!r} of workflow {workflow!r}")

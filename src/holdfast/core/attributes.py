@@ -7,22 +7,26 @@ UTC, truth values as 0 and 1; numbers and texts are never equal.
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast.core import codec
 from holdfast.core.show import shown
 from holdfast.errors import InvalidOptionError
 
 Scalar = str | int | float
+Compared: TypeAlias = tuple[str, str, Scalar]
+"""A condition on an attribute: its key, an operator, and the value it is compared with."""
 
 _KEY = re.compile(r"[a-zA-Z_][a-zA-Z0-9_.-]{0,63}")
 _LONGEST_TEXT = 1000
 _MOST_KEYS = 100
 _LARGEST_INT = 2**53
-OPERATORS = ("=", "<", "<=", ">", ">=")
+_OPERATIONS = {"=": operator.eq, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+OPERATORS = (*_OPERATIONS,)
 
 
 def check_search(values: Any) -> dict[str, Any]:
@@ -64,12 +68,22 @@ def comparable(value: Any) -> Scalar:
     return int(value) if isinstance(value, bool) else value
 
 
-def conditions(key: str, asked: Any) -> list[tuple[str, str, Scalar]]:
+def conditions(key: str, asked: Any) -> list[Compared]:
     """A filter, or a list of filters that all must hold: ``[(">=", 5), ("<", 10)]``."""
     return [_condition(key, one) for one in (asked if isinstance(asked, list) else [asked])]
 
 
-def _condition(key: str, asked: Any) -> tuple[str, str, Scalar]:
+def holds(condition: Compared, values: Mapping[str, Any]) -> bool:
+    """True if attributes meet a condition, as the stores decide it when they list."""
+    key, op, wanted = condition
+    return any(
+        isinstance(value, str) == isinstance(wanted, str) and _OPERATIONS[op](value, wanted)
+        for name, value in terms_of(values)
+        if name == key
+    )
+
+
+def _condition(key: str, asked: Any) -> Compared:
     """A value that it equals, or ``(">=", 5)``."""
     op, value = "=", asked
     if isinstance(asked, tuple):

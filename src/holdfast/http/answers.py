@@ -30,10 +30,10 @@ _log = logging.getLogger("holdfast.http")
 VALIDATION_ERROR = "VALIDATION_ERROR"
 NOT_FOUND = "NOT_FOUND"
 METHOD_NOT_ALLOWED = "METHOD_NOT_ALLOWED"
-UNAUTHORIZED = "UNAUTHORIZED"
 FORBIDDEN = "FORBIDDEN"
 REQUEST_TIMEOUT = "REQUEST_TIMEOUT"
 UNSUPPORTED_MEDIA_TYPE = "UNSUPPORTED_MEDIA_TYPE"
+AUTHORIZATION_TIMEOUT = "AUTHORIZATION_TIMEOUT"
 RUNNER_TICK_DISABLED = "RUNNER_TICK_DISABLED"
 INTERNAL_ERROR = "INTERNAL_ERROR"
 
@@ -108,6 +108,10 @@ def too_large(limit: int) -> Problem:
 
 def too_slow(seconds: float) -> Problem:
     return Problem(408, REQUEST_TIMEOUT, f"the body did not arrive within {seconds:g} seconds", headers=_CLOSE)
+
+
+def unauthorized_in_time() -> Problem:
+    return Problem(503, AUTHORIZATION_TIMEOUT, "the request could not be authorized in time; try again later")
 
 
 def issues_of(errors: Iterable[Mapping[str, Any]]) -> list[wire.Issue]:

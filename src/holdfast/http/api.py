@@ -14,10 +14,12 @@ from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, InvalidOptionError
 from holdfast.http import answers
+from holdfast.http.admission import Admission
 from holdfast.http.auth import Authorize, Scope
 from holdfast.http.document import Document
 from holdfast.http.gate import Gate, GatedRoute
-from holdfast.http.routes import Backend, Routes, Spec
+from holdfast.http.routes import Backend, Routes
+from holdfast.http.spec import Spec
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
@@ -31,17 +33,19 @@ def make_api(backend: Backend, *, base: str, authorize: Authorize, hosts: Iterab
         """This document."""
         return answers.reply(document.of(request.scope.get("root_path", "")))
 
-    specs = [*Routes(backend).table(), Spec("GET", "/openapi.json", "getOpenapi", Scope.READ, openapi, dict)]
+    about_itself = Spec("GET", "/openapi.json", "getOpenapi", Scope.READ, openapi, dict, impersonal=True)
+    specs = [*Routes(backend).table(), about_itself]
     document = Document(specs, backend, base, authorize)
     api.router.routes.extend(
-        GatedRoute(path, spec.handler, scope=spec.scope, methods=[spec.method], name=spec.name, response_model=None)
+        GatedRoute(path, spec.handler, spec=spec, methods=[spec.method], name=spec.name, response_model=None)
         for spec in specs
         for path in _paths(base, spec)
     )
 
     for kind in (HoldfastError, answers.Problem, RequestValidationError):
         api.add_exception_handler(kind, answers.answer_error)
-    api.add_middleware(Gate, routes=api.router.routes, authorize=authorize, hosts=tuple(hosts))
+    admission = Admission(authorize, registry=backend.registry, limits=backend.limits, client=backend.client)
+    api.add_middleware(Gate, routes=api.router.routes, admission=admission, hosts=tuple(hosts))
     return api
 
 

@@ -1,6 +1,7 @@
 """Who may do what over HTTP: the hooks of an app, and a ready-made policy for bearer tokens.
 
-Owns the decision. Asking for it before anything else happens is the gate's job (``holdfast.http.gate``).
+Owns the decision. Asking for it before anything else happens, and reading what a hook may look at, is the gate's job
+(``holdfast.http.gate``, ``holdfast.http.admission``).
 """
 
 from __future__ import annotations
@@ -10,18 +11,24 @@ import hashlib
 import hmac
 import logging
 import os
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+import re
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Any, TypeAlias
 
 from holdfast.core.durations import Duration, describe, to_ms
+from holdfast.core.filters import Filter
+from holdfast.core.functions import is_async
 from holdfast.errors import InvalidOptionError
 
 _log = logging.getLogger("holdfast.http")
 
 _SHORTEST_TOKEN = 16
 _FORBIDDEN = 403
+_HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
 class Scope(StrEnum):
@@ -35,8 +42,53 @@ class Scope(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class AuthInstance:
+    """An instance that a request wants to create. Its params are plain JSON, not yet checked by the workflow."""
+
+    id: str | None
+    """None: the server makes one."""
+    params: Any = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class AuthEvent:
+    """An event that a request wants to send."""
+
+    type: str
+    payload: Any = field(default=None, repr=False)
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AuthContent:
+    """What the query and the body of a request ask for, read and checked."""
+
+    body: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    instances: Sequence[AuthInstance] = ()
+    event: AuthEvent | None = None
+    filters: Filter | None = None
+
+    def read(self) -> AuthContent:
+        return self
+
+
+class Unread:
+    """The content of a request whose body has not been read. Notes whether a hook wanted to look at it."""
+
+    wanted = False
+
+    def read(self) -> AuthContent:
+        self.wanted = True
+        raise RuntimeError("the body of this request has not been read yet; the hook is asked again when it has been")
+
+
+@dataclass(frozen=True, slots=True)
 class AuthRequest:
-    """What a hook may know. The body is not part of it: nothing has been read yet."""
+    """A request as a hook sees it.
+
+    The ``request`` hook is asked before the body is read, so that a request can be refused for nothing. If it looks at
+    ``instances``, ``event``, ``filters`` or ``body`` then, it is stopped, and asked again when the body has been read.
+    """
 
     route: str
     """The name of the route, such as ``createInstance``; ``unknown`` for a path or method that does not exist."""
@@ -46,37 +98,86 @@ class AuthRequest:
     instance_id: str | None
     headers: Mapping[str, str] = field(repr=False)
     """By name in any case."""
+    scope: str | None = None
+    """The name of the hook that refines this route: ``read``, ``create``, ``manage`` …; None for an unknown route."""
+    query: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """The parameters in the URL as they were sent: not checked."""
+    client: str | None = None
+    """The address that the connection came from, if the server knows it: perhaps that of a proxy."""
+    content: AuthContent | Unread = field(default_factory=AuthContent, repr=False)
+
+    @property
+    def unread(self) -> bool:
+        """True if a hook looked at what has not been read."""
+        return isinstance(self.content, Unread) and self.content.wanted
+
+    @property
+    def instances(self) -> Sequence[AuthInstance]:
+        """The instances that this request wants to create: one, those of a batch, or none on other routes."""
+        return self.content.read().instances
+
+    @property
+    def event(self) -> AuthEvent | None:
+        """The event that this request wants to send; None on other routes."""
+        return self.content.read().event
+
+    @property
+    def filters(self) -> Filter | None:
+        """What this request wants listed; None on routes that list no instances."""
+        return self.content.read().filters
+
+    @property
+    def body(self) -> Mapping[str, Any]:
+        """The body as plain JSON, its fields checked; empty if there is none."""
+        return self.content.read().body
 
 
 class Denied(Exception):  # noqa: N818  (a verdict, not a fault)
-    """Raised by a hook to refuse a request. ``status`` is 401 (who are you?) or 403 (not you)."""
+    """Raised by a hook to refuse a request.
 
-    def __init__(self, status: int, message: str, *, headers: Mapping[str, str] | None = None) -> None:
-        if status not in (401, _FORBIDDEN):
-            raise InvalidOptionError(f"a request is denied with 401 or 403, not {status!r}")
+    ``status`` is any 4xx: 401 (who are you?), 403 (not you), 404 (to hide what is there), 429 with a ``Retry-After``.
+    ``code`` is what the answer has as its code; by default the name of the status, such as ``TOO_MANY_REQUESTS``.
+    """
+
+    def __init__(
+        self, status: int, message: str, *, headers: Mapping[str, str] | None = None, code: str | None = None
+    ) -> None:
+        if not isinstance(status, int) or not 400 <= status < 500:
+            raise InvalidOptionError(f"a request is denied with a status from 400 to 499, not {status!r}")
         super().__init__(message)
         self.status = status
-        self.message = message
-        self.headers = dict(headers or {})
+        self.message = str(message)
+        self.headers = _check_headers(headers or {})
+        self.code = code or _name_of(status)
 
 
-Hook: TypeAlias = Callable[[AuthRequest], Awaitable[None]]
+class Undecided(Exception):  # noqa: N818  (no verdict, which is not the caller's fault)
+    """A hook took too long."""
+
+
+Hook: TypeAlias = Callable[[AuthRequest], Awaitable[Filter | None]]
 
 
 @dataclass(frozen=True)
 class Authorize:
-    """Async hooks that return ``None`` to allow a request, or raise ``Denied``.
+    """Async hooks that allow a request by returning ``None`` or a ``Filter``, or raise ``Denied``.
 
-    ``request`` covers every route, and the others refine it. Once any hook is set, a route that none covers is
-    denied, and so is one whose hook breaks or takes longer than ``timeout``. Without hooks everything is allowed.
+    ``request`` covers every route, and the others refine it. Once any hook is set, a route that none covers is denied,
+    and so is one whose hook breaks. A hook that takes longer than ``timeout`` is answered with 503. Without hooks
+    everything is allowed.
+
+    A filter confines the request to the instances that fit it: lists show no others, every other instance is as one
+    that does not exist, and what is created must have an id that fits.
 
     Example::
 
-        async def only_staff(request: AuthRequest) -> None:
-            if request.headers.get("x-staff") != "yes":
-                raise Denied(403, "staff only")
+        async def my_tenant(request: AuthRequest) -> Filter:
+            tenant = TENANTS.get(request.headers.get("authorization", ""))
+            if tenant is None:
+                raise Denied(401, "a token is needed")
+            return Filter(id_prefix=f"{tenant}-")
 
-        app = Holdfast(authorize=Authorize(request=only_staff))
+        app = Holdfast(authorize=Authorize(request=my_tenant))
     """
 
     request: Hook | None = None
@@ -85,13 +186,13 @@ class Authorize:
     send_event: Hook | None = None
     tick: Hook | None = None
     read: Hook | None = None
-    timeout: Duration = "10 seconds"
+    timeout: Duration = "5 seconds"
     """For each hook."""
 
     def __post_init__(self) -> None:
         for name in ("request", *Scope):
             hook = getattr(self, name)
-            if hook is not None and not callable(hook):
+            if hook is not None and not (callable(hook) and is_async(hook)):
                 raise InvalidOptionError(f"Authorize({name}=...) takes an async function, not {hook!r}")
         if not to_ms(self.timeout, "Authorize(timeout=...)"):
             raise InvalidOptionError("Authorize(timeout=...) leaves the hooks no time at all")
@@ -101,16 +202,29 @@ class Authorize:
         """Whether there is no hook at all."""
         return not any((self.request, self.create, self.manage, self.send_event, self.tick, self.read))
 
-    async def check(self, request: AuthRequest, scope: Scope | None) -> None:
-        """Return if the request may go on, else raise ``Denied``. Routes that do not exist have no scope."""
-        if self.open:
-            return
-        refining: Hook | None = getattr(self, scope) if scope is not None else None
-        hooks = [hook for hook in (self.request, refining) if hook is not None]
-        if not hooks:
+    async def ask_request(self, request: AuthRequest) -> list[Filter]:
+        """The filters of the ``request`` hook. Denied: also what no hook covers."""
+        if not self.open and self.request is None and not self.refines(request):
             raise Denied(_FORBIDDEN, "no rule allows this request")
-        for hook in hooks:
-            await _ask(hook, request, to_ms(self.timeout))
+        return await self._ask(self.request, request)
+
+    async def ask_refining(self, request: AuthRequest) -> list[Filter]:
+        """The filters of the hook that refines this route."""
+        return await self._ask(self._refining(request), request)
+
+    def refines(self, request: AuthRequest) -> bool:
+        """True if a hook besides ``request`` is asked about this route."""
+        return self._refining(request) is not None
+
+    def _refining(self, request: AuthRequest) -> Hook | None:
+        hook: Hook | None = None if request.scope is None else getattr(self, request.scope)
+        return hook
+
+    async def _ask(self, hook: Hook | None, request: AuthRequest) -> list[Filter]:
+        if hook is None:
+            return []
+        verdict = await _verdict(hook, request, to_ms(self.timeout))
+        return [] if verdict is None else [verdict]
 
 
 def check_authorize(given: Authorize | None) -> Authorize:
@@ -120,28 +234,41 @@ def check_authorize(given: Authorize | None) -> Authorize:
     return given or Authorize()
 
 
-async def _ask(hook: Hook, request: AuthRequest, most_ms: int) -> None:
+async def _verdict(hook: Hook, request: AuthRequest, most_ms: int) -> Filter | None:
     verdict: object = None
     limit = asyncio.timeout(most_ms / 1000)
     try:
         async with limit:
-            verdict = await hook(request)  # type: ignore[func-returns-value]  # it may be the user's mistake
-    except Denied:
-        raise
-    except Exception:
-        if not limit.expired():
-            _log.exception("an authorization hook broke on route %s; the request is denied", request.route)
-            raise Denied(_FORBIDDEN, "the request could not be authorized") from None
+            verdict = await hook(request)
+    except Exception as error:
+        verdict = error
+    if request.unread:  # however it ended: it is asked again
+        return None
+    if isinstance(verdict, Denied):
+        raise verdict
     if limit.expired():  # also if it then answered all the same: one that catches everything knows nothing
-        _log.error(
-            "an authorization hook took longer than %s on route %s; the request is denied",
-            describe(most_ms),
-            request.route,
-        )
-        raise Denied(_FORBIDDEN, "the request could not be authorized")
-    if verdict is not None:
-        _log.error("an authorization hook answered a value on route %s, not None; the request is denied", request.route)
-        raise Denied(_FORBIDDEN, "the request could not be authorized")
+        taken = describe(most_ms)
+        _log.error("an authorization hook took longer than %s on route %s; the answer is 503", taken, request.route)
+        raise Undecided
+    if verdict is None or isinstance(verdict, Filter):
+        return verdict
+    broke = verdict if isinstance(verdict, Exception) else None
+    what = "broke" if broke else "answered neither None nor a Filter"
+    _log.error("an authorization hook %s on route %s; the request is denied", what, request.route, exc_info=broke)
+    raise Denied(_FORBIDDEN, "the request could not be authorized")
+
+
+def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    for name, value in headers.items():
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise InvalidOptionError(f"Denied(headers=...): names and values are text, not {name!r}: {value!r}")
+        if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
+            raise InvalidOptionError(f"Denied(headers=...): HTTP has no header {name!r}: {value!r}")
+    return dict(headers)
+
+
+def _name_of(status: int) -> str:
+    return HTTPStatus(status).name if status in {*HTTPStatus} else "DENIED"
 
 
 class BearerTokens(Authorize):
@@ -164,8 +291,7 @@ class BearerTokens(Authorize):
             raise InvalidOptionError("BearerTokens needs at least one token; with none it would deny everything")
         grants = {_digest(_check_token(token)): _check_scopes(scopes) for token, scopes in tokens.items()}
         object.__setattr__(self, "_grants", grants)  # the base class is frozen
-        needs: dict[str, Any] = {scope.value: self._needing(scope) for scope in Scope}
-        super().__init__(request=self._known, **needs)
+        super().__init__(request=self._allowed)
 
     @classmethod
     def from_environment(cls, variable: str = VARIABLE) -> BearerTokens:
@@ -183,15 +309,10 @@ class BearerTokens(Authorize):
     def __repr__(self) -> str:
         return f"<BearerTokens with {len(self._grants)}>"
 
-    async def _known(self, request: AuthRequest) -> None:
-        self._scopes_of(request)
-
-    def _needing(self, scope: Scope) -> Hook:
-        async def hook(request: AuthRequest) -> None:
-            if scope not in self._scopes_of(request):
-                raise Denied(_FORBIDDEN, f"this token has no scope {scope.value!r}")
-
-        return hook
+    async def _allowed(self, request: AuthRequest) -> None:
+        scopes = self._scopes_of(request)
+        if request.scope is not None and request.scope not in scopes:
+            raise Denied(_FORBIDDEN, f"this token has no scope {request.scope!r}")
 
     def _scopes_of(self, request: AuthRequest) -> frozenset[Scope]:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")

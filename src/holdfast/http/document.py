@@ -22,7 +22,9 @@ from holdfast.core.chains import CHAIN
 from holdfast.errors import ParamsInvalidError
 from holdfast.http import wire
 from holdfast.http.auth import Authorize, BearerTokens
-from holdfast.http.routes import MOST_FILTERS, Backend, Spec
+from holdfast.http.queries import MOST_FILTERS
+from holdfast.http.routes import Backend
+from holdfast.http.spec import Spec
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.units import GRAPH
 
@@ -124,6 +126,7 @@ class Document:
             for operation in path.values():
                 operation["responses"].pop("422", None)
                 self._put_limits(operation)
+                self._put_refusals(operation)
         self._put_workflows(document["paths"], components)
         if isinstance(self._authorize, BearerTokens):
             document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
@@ -131,12 +134,19 @@ class Document:
             document["paths"][f"{self._base}/_health/live"]["get"]["security"] = []
         return document
 
+    def _put_refusals(self, operation: Schema) -> None:
+        """Hooks of the app's own may refuse a request with any status."""
+        if "403" in operation["responses"] and not (self._authorize.open or isinstance(self._authorize, BearerTokens)):
+            content = {"application/json": {"schema": _ERROR}}
+            operation["responses"]["4XX"] = {"description": "A hook of the app refused this.", "content": content}
+
     def _put_limits(self, operation: Schema) -> None:
         limits = self._backend.limits
         names = [definition.name for definition in self._backend.registry]
         more: Mapping[str, Schema] = {
             "workflow": {"enum": names} if names else {},
             "instance_id": _id_schema(limits.instance_id),
+            "idPrefix": {"maxLength": limits.instance_id},
             "pageSize": {"maximum": limits.page_size},
             "logCategory": {"maxLength": limits.log_category},
         }

@@ -1,27 +1,28 @@
 """The one gate in front of every route: who asks, by which name, and what leaves.
 
 It finds the route with the same objects that serve it, so what was allowed is what is run. In this order: the
-names in Host and Origin, the hooks, whether the path exists. Nothing is read or written before.
+names in Host and Origin, then what ``admission`` decides. Nothing is read from the store or written before.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
 from fastapi.routing import APIRoute
 from starlette.datastructures import Headers
+from starlette.requests import Request
 from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
 from holdfast.http import answers
-from holdfast.http.auth import Authorize, AuthRequest, Denied, Scope
+from holdfast.http.admission import ADMITTED, Admission
+from holdfast.http.spec import Spec
 
-UNKNOWN = "unknown"
 LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 _HEADERS: Sequence[tuple[bytes, bytes]] = (
@@ -35,14 +36,14 @@ _HEADERS: Sequence[tuple[bytes, bytes]] = (
 
 
 class GatedRoute(APIRoute):
-    """A route that says what it does (``scope``; None: open to all, whatever the hooks say).
+    """A route that says what it does (``spec``).
 
     Its path ends where it ends: ``$`` alone would also let a newline follow.
     """
 
-    def __init__(self, *args: Any, scope: Scope | None, **options: Any) -> None:
+    def __init__(self, *args: Any, spec: Spec, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.scope = scope
+        self.spec = spec
         self.path_regex = re.compile(self.path_regex.pattern.removesuffix("$") + r"\Z")
 
 
@@ -54,12 +55,12 @@ class Gate:
         app: ASGIApp,
         *,
         routes: Sequence[BaseRoute],
-        authorize: Authorize,
+        admission: Admission,
         hosts: Iterable[str],
     ) -> None:
         self._app = app
         self._routes = routes
-        self._authorize = authorize
+        self._admission = admission
         self._hosts = LOOPBACK_NAMES | {host.lower() for host in hosts}
 
     async def __call__(self, connection: Connection, receive: Receive, send: Send) -> None:
@@ -72,7 +73,7 @@ class Gate:
 
     async def _answer(self, connection: Connection, receive: Receive, leave: _Exit) -> None:
         try:
-            await self._let_in(connection)
+            await self._let_in(connection, receive)
             await self._app(connection, receive, leave)
         except Exception as error:  # the last line of defence: whatever it was, the answer shows nothing of it
             problem = answers.problem_of(error)
@@ -80,38 +81,24 @@ class Gate:
                 raise
             await problem.answer()(connection, receive, leave)
 
-    async def _let_in(self, connection: Connection) -> None:
-        headers = Headers(scope=connection)
+    async def _let_in(self, connection: Connection, receive: Receive) -> None:
         if _on_loopback(connection):
-            self._check_names(headers)
+            self._check_names(Headers(scope=connection))
         route, params, allowed = self._find(connection)
-        if not (isinstance(route, GatedRoute) and route.scope is None):
-            await self._authorized(connection, headers, route, params)
-        if route is None:
+        spec = None if route is None else route.spec
+        if spec is not None and spec.scope is None:
+            return  # open to all
+        admitted = await self._admission.admit(Request(connection, receive), spec, params)
+        if admitted is None:
             raise _no_route(connection["method"], allowed)
+        connection[ADMITTED] = admitted
 
-    async def _authorized(
-        self, connection: Connection, headers: Headers, route: Route | None, params: Mapping[str, Any]
-    ) -> None:
-        request = AuthRequest(
-            route=UNKNOWN if route is None else route.name,
-            method=connection["method"],
-            workflow=params.get("workflow"),
-            instance_id=params.get("instance_id"),
-            headers=headers,
-        )
-        try:
-            await self._authorize.check(request, route.scope if isinstance(route, GatedRoute) else None)
-        except Denied as denied:
-            code = answers.UNAUTHORIZED if denied.status == 401 else answers.FORBIDDEN
-            raise answers.Problem(denied.status, code, denied.message, headers=denied.headers) from None
-
-    def _find(self, connection: Connection) -> tuple[Route | None, Mapping[str, Any], Collection[str]]:
+    def _find(self, connection: Connection) -> tuple[GatedRoute | None, dict[str, Any], Collection[str]]:
         """The route that will serve this, as the router finds it; else the methods that the path has."""
         near: list[Route] = []
         for route in self._routes:
             match, child = route.matches(connection)
-            if match is Match.FULL and isinstance(route, Route):
+            if match is Match.FULL and isinstance(route, GatedRoute):
                 return route, child["path_params"], ()
             if match is Match.PARTIAL and isinstance(route, Route):
                 near.append(route)

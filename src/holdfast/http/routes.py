@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Protocol
 
 from fastapi import Path, Query
-from pydantic import BaseModel, TypeAdapter
+from pydantic import TypeAdapter
 from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.client import Client, HistoryQuery, Start
-from holdfast.core.attributes import conditions
 from holdfast.core.limits import Limits
-from holdfast.errors import InvalidOptionError
-from holdfast.http import answers, bodies, wire
+from holdfast.http import answers, wire
+from holdfast.http.admission import admitted
 from holdfast.http.answers import drawing, reply
-from holdfast.http.auth import Scope
+from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Scope
+from holdfast.http.queries import check_at_most, check_length, check_query, list_filter
+from holdfast.http.spec import Spec
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.units import GRAPH
-
-_SEARCH = "search."
-MOST_FILTERS = 100  # no run has more attributes
-_NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 _NEW_INSTANCE = TypeAdapter(wire.NewInstance)
 _NEW_BATCH = TypeAdapter(wire.NewBatch)
@@ -40,7 +33,6 @@ _KILL = TypeAdapter(wire.KillRequest)
 Name = Annotated[str, Path(description="The name of a registered workflow.")]
 Id = Annotated[str, Path(description="The id of an instance.")]
 RunNumber = Annotated[wire.WholeNumber, Path(description="The number of a run, counted from 0.")]
-Handler = Callable[..., Awaitable[Response]]
 
 
 class Tick(Protocol):
@@ -59,23 +51,16 @@ class Backend:
     """None: ticks over HTTP are not enabled."""
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """One route: where it is, what it does, what the document says of it."""
+def _one_instance(body: wire.NewInstance) -> AuthContent:
+    return AuthContent(body, [AuthInstance(body.get("id"), body.get("params"))])
 
-    method: str
-    path: str
-    name: str
-    scope: Scope | None
-    """None: open to all, whatever the hooks say."""
-    handler: Handler
-    result: Any
-    """The type of a good answer; ``str`` is plain text, all else JSON."""
-    errors: tuple[int, ...] = ()
-    body: TypeAdapter[Any] | None = None
-    body_needed: bool = True
-    kind: str | None = None
-    """Only of what is of this kind; None: of everything."""
+
+def _instances(body: wire.NewBatch) -> AuthContent:
+    return AuthContent(body, [AuthInstance(one["id"], one.get("params")) for one in body["instances"]])
+
+
+def _event(body: wire.NewEvent) -> AuthContent:
+    return AuthContent(body, event=AuthEvent(body["type"], body.get("payload"), body.get("id")))
 
 
 class Routes:
@@ -89,15 +74,18 @@ class Routes:
         read, create, manage = Scope.READ, Scope.CREATE, Scope.MANAGE
         instances, one = "/{workflow}/instances", "/{workflow}/instances/{instance_id}"
         return [
-            Spec("GET", "", "listWorkflows", read, self.list_workflows, wire.Workflows),
-            Spec("GET", instances, "listInstances", read, self.list_instances, wire.InstanceList, (400, 404)),
+            Spec("GET", "", "listWorkflows", read, self.list_workflows, wire.Workflows, impersonal=True),
+            Spec(
+                "GET", instances, "listInstances", read, self.list_instances, wire.InstanceList, (400, 404),
+                filter=list_filter,
+            ),
             Spec(
                 "POST", instances, "createInstance", create, self.create, wire.Instance,
-                (400, 404, 408, 409, 413, 415), _NEW_INSTANCE,
+                (400, 404, 408, 409, 413, 415), _NEW_INSTANCE, content=_one_instance,
             ),
             Spec(
                 "POST", f"{instances}/batch", "createInstances", create, self.create_batch, wire.Batch,
-                (400, 404, 408, 413, 415), _NEW_BATCH,
+                (400, 404, 408, 413, 415), _NEW_BATCH, content=_instances,
             ),
             Spec("GET", one, "getInstance", read, self.get_instance, wire.DescribedInstance, (400, 404)),
             Spec("POST", f"{one}/pause", "pauseInstance", manage, self.pause, wire.Done, (400, 404, 409)),
@@ -110,7 +98,7 @@ class Routes:
             ),
             Spec(
                 "POST", f"{one}/events", "sendEvent", Scope.SEND_EVENT, self.send_event, wire.SentEvent,
-                (400, 404, 408, 409, 413, 415), _NEW_EVENT,
+                (400, 404, 408, 409, 413, 415), _NEW_EVENT, content=_event,
             ),
             Spec("GET", f"{one}/history", "getHistory", read, self.history, wire.History, (400, 404)),
             Spec("GET", f"{one}/history/{{run}}", "getRunHistory", read, self.run_history, wire.History, (400, 404)),
@@ -120,14 +108,17 @@ class Routes:
                 "POST", "/_runner/tick", "tick", Scope.TICK, self.tick, wire.Ticked,
                 (400, 403, 408, 413, 415), _TICK, body_needed=False,
             ),
-            Spec("GET", "/_health", "getHealth", read, self.health, wire.Health),
+            Spec("GET", "/_health", "getHealth", read, self.health, wire.Health, impersonal=True),
             Spec("GET", "/_health/live", "getLiveness", None, self.liveness, wire.Health),
         ]  # fmt: skip
 
     def _of_graphs(self, one: str) -> Sequence[Spec]:
         read, manage = Scope.READ, Scope.MANAGE
         return [
-            Spec("GET", "/{workflow}/mermaid", "drawGraph", read, self.draw_graph, str, (400, 404), kind=GRAPH),
+            Spec(
+                "GET", "/{workflow}/mermaid", "drawGraph", read, self.draw_graph, str, (400, 404), kind=GRAPH,
+                impersonal=True,
+            ),
             Spec("GET", f"{one}/facts", "getFacts", read, self.facts, wire.Facts, (400, 404), kind=GRAPH),
             Spec("GET", f"{one}/mermaid", "drawInstance", read, self.draw_instance, str, (400, 404), kind=GRAPH),
             Spec(
@@ -156,14 +147,10 @@ class Routes:
         self, request: Request, workflow: Name, query: Annotated[wire.ListParams, Query()]
     ) -> Response:
         """Instances of a workflow, the newest first; with ``search.KEY=VALUE`` only those with these attributes."""
-        _check_query(request, query)
-        page = await self._client().list(
-            workflow,
-            status=query.status,
-            search=_search(request),
-            cursor=query.cursor,
-            limit=self._page_size(query.pageSize),
-        )
+        if query.idPrefix is not None:  # a field that may be missing is None then
+            check_length(["query", "idPrefix"], query.idPrefix, self._limits.instance_id)
+        limit = self._page_size(query.pageSize)
+        page = await self._client().list(workflow, cursor=query.cursor, limit=limit, within=admitted(request).filters)
         return reply(wire.instance_list(page))
 
     async def get_instance(self, workflow: Name, instance_id: Id) -> Response:
@@ -191,9 +178,9 @@ class Routes:
     async def _history(
         self, request: Request, workflow: str, instance_id: str, run: int | None, query: wire.RunParams
     ) -> Response:
-        _check_query(request, query)
+        check_query(request, query)
         if query.logCategory is not None:  # a field that may be missing is None then
-            _check_length(["query", "logCategory"], query.logCategory, self._limits.log_category)
+            check_length(["query", "logCategory"], query.logCategory, self._limits.log_category)
         client = self._client()
         wanted = HistoryQuery(
             limit=self._page_size(query.pageSize),
@@ -212,16 +199,15 @@ class Routes:
 
     async def create(self, request: Request, workflow: Name) -> Response:
         """Start an instance. An id that exists is refused, whatever became of it."""
-        self._backend.registry.get(workflow)
-        body = await bodies.read(request, _NEW_INSTANCE, self._limits.body)
+        body: wire.NewInstance = admitted(request).body
         made = await self._client().create(workflow, body.get("params"), id=body.get("id"))
         return reply(wire.instance(made))
 
     async def create_batch(self, request: Request, workflow: Name) -> Response:
         """Start many instances, or none if one is wrong. Ids that exist, and repeats, are left out of the answer."""
         self._backend.registry.get(workflow)
-        body = await bodies.read(request, _NEW_BATCH, self._limits.body)
-        _check_at_most(["instances"], len(body["instances"]), self._limits.batch)
+        body: wire.NewBatch = admitted(request).body
+        check_at_most(["instances"], len(body["instances"]), self._limits.batch)
         starts = [Start(entry["id"], entry.get("params")) for entry in body["instances"]]
         return reply(wire.batch(await self._client().create_many(workflow, starts)))
 
@@ -251,7 +237,7 @@ class Routes:
         """Ask it to cancel: its code may clean up. With a deadline it is terminated then."""
         client = self._client()
         address = client.address(workflow, instance_id)
-        body = await bodies.read(request, _CANCEL, self._limits.body, needed=False)
+        body: wire.CancelRequest = admitted(request).body
         deadline_ms = body.get("deadlineMs")
         deadline = None if deadline_ms is None else timedelta(milliseconds=deadline_ms)
         return await _done(client.cancel(*address, body.get("reason"), deadline))
@@ -260,7 +246,7 @@ class Routes:
         """Send an event to an instance that has not ended; answers its status at that time."""
         client = self._client()
         address = client.address(workflow, instance_id)
-        body = await bodies.read(request, _NEW_EVENT, self._limits.body)
+        body: wire.NewEvent = admitted(request).body
         status = await client.send_event(*address, body["type"], body.get("payload"), event_id=body.get("id"))
         sent: wire.SentEvent = {"status": wire.details(status), "accepted": True}
         return reply(sent)
@@ -280,7 +266,7 @@ class Routes:
         self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.FactsParams, Query()]
     ) -> Response:
         """What is stored of a graph's run, by key; with ``prefix`` only the keys that begin so."""
-        _check_query(request, query)
+        check_query(request, query)
         client = self._client()
         found: wire.Facts = {"facts": await client.facts(*client.address(workflow, instance_id), query.prefix)}
         return reply(found)
@@ -289,7 +275,7 @@ class Routes:
         """Write the tombstone of a graph's run: nothing starts any more, and what is in flight is refused."""
         client = self._client()
         address = client.address(workflow, instance_id)
-        body = await bodies.read(request, _KILL, self._limits.body, needed=False)
+        body: wire.KillRequest = admitted(request).body
         return await _done(client.kill(*address, body.get("reason")))
 
     # --- chains
@@ -311,7 +297,7 @@ class Routes:
         """One runner pass: run what is due now until it rests."""
         if self._backend.tick is None:
             raise answers.Problem(403, answers.RUNNER_TICK_DISABLED, "ticks over HTTP are not enabled on this server")
-        body = await bodies.read(request, _TICK, self._limits.body, needed=False)
+        body: wire.TickRequest = admitted(request).body
         processed = await self._backend.tick(max_instances=body.get("maxInstances"), max_steps=body.get("maxSteps"))
         ticked: wire.Ticked = {"processed": processed}
         return reply(ticked)
@@ -332,7 +318,7 @@ class Routes:
         return self._backend.client()
 
     def _page_size(self, wanted: int) -> int:
-        _check_at_most(["query", "pageSize"], wanted, self._limits.page_size)
+        check_at_most(["query", "pageSize"], wanted, self._limits.page_size)
         return wanted
 
 
@@ -340,67 +326,3 @@ async def _done(doing: Awaitable[None]) -> Response:
     await doing
     done: wire.Done = {"ok": True}
     return reply(done)
-
-
-def _check_at_most(path: list[str | int], count: int, most: int) -> None:
-    if count > most:
-        issue: wire.Issue = {"path": path, "message": f"at most {most} are allowed", "type": "too_many"}
-        raise answers.invalid(answers.sentence([issue]), [issue])
-
-
-def _check_length(path: list[str | int], text: str, most: int) -> None:
-    if len(text) > most:
-        issue: wire.Issue = {"path": path, "message": f"has more than {most} characters", "type": "string_too_long"}
-        raise answers.invalid(answers.sentence([issue]), [issue])
-
-
-def _check_query(request: Request, query: BaseModel) -> None:
-    """Of two values for one name nobody can say which was meant. Names that mean nothing here are no matter."""
-    known = type(query).model_fields
-    names = Counter(name for name, _ in request.query_params.multi_items() if name in known)
-    issues: list[wire.Issue] = [
-        {"path": ["query", name], "message": "is given more than once", "type": "repeated"}
-        for name, count in names.items()
-        if count > 1
-    ]
-    if issues:
-        raise answers.invalid(answers.sentence(issues), issues)
-
-
-def _search(request: Request) -> dict[str, list[Any]]:
-    """The attributes that a query asks for; an error names the one that is wrong."""
-    found: dict[str, list[Any]] = {}
-    issues: list[wire.Issue] = []
-    for name, text in request.query_params.multi_items():
-        if name.startswith(_SEARCH):
-            key, asked = name[len(_SEARCH) :], _compared(text)
-            try:
-                conditions(key, asked)
-            except InvalidOptionError as error:
-                issues.append({"path": ["query", name], "message": error.message, "type": "search_invalid"})
-            found.setdefault(key, []).append(asked)
-    if issues:
-        raise answers.invalid(answers.sentence(issues), issues)
-    _check_at_most(["query", "search"], sum(map(len, found.values())), MOST_FILTERS)
-    return found
-
-
-def _compared(text: str) -> Any:
-    for op in ("<=", ">=", "<", ">"):
-        if text.startswith(op):
-            return op, _scalar(text[len(op) :])
-    return _scalar(text)
-
-
-def _scalar(text: str) -> Any:
-    """What a value means: JSON if it is a number, a truth value or text in quotes, else the text itself."""
-    if text.startswith('"') or _NUMBER.fullmatch(text) or text in ("true", "false"):
-        with suppress(ValueError):
-            return json.loads(text, parse_int=_whole)
-    return text
-
-
-def _whole(text: str) -> int | float:
-    """A number is the same however it is spelt: digits beyond what a double has exactly are read as ``1e17`` is."""
-    number = float(text)
-    return int(number) if abs(number) <= 2**53 else number

@@ -132,6 +132,7 @@ class ListParams(BaseModel):
     """The query of a list; fields without a value are ``None``."""
 
     status: Status = _optional()
+    idPrefix: str = _optional(pattern="^[a-zA-Z0-9_][a-zA-Z0-9_-]*$")
     pageSize: PageSize = 25
     cursor: str = _cursor("i")
 

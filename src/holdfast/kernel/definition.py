@@ -101,8 +101,10 @@ class Registry:
         try:
             return self._by_name[name]
         except KeyError:
-            known = ", ".join(sorted(self._by_name)) or "none"
-            raise WorkflowNotFoundError(f"no workflow named {name!r} is registered (registered: {known})") from None
+            error = WorkflowNotFoundError(f"no workflow named {name!r} is registered")
+            # A note, which tracebacks show: the message also goes to callers over HTTP, who may not know the names.
+            error.add_note(f"registered: {', '.join(sorted(self._by_name)) or 'none'}")
+            raise error from None
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name

@@ -170,6 +170,13 @@ CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef
         reads.list_runs,
         lambda _: ListQuery(limit=5, search=[Condition("city", "<", "Z"), Condition("n", "=", 3_000_007)]),
     ),
+    "list by prefix": (reads.list_runs, lambda _: ListQuery(FLOW, limit=5, id_prefix="min")),
+    "list of all by prefix": (reads.list_runs, lambda _: ListQuery(limit=5, id_prefix="min")),
+    "list by prefix and status": (reads.list_runs, lambda _: ListQuery(FLOW, Status.ACTIVE, limit=5, id_prefix="min")),
+    "list by prefix and text": (
+        reads.list_runs,
+        lambda _: ListQuery(FLOW, limit=5, search=[Condition("n", "=", 3_000_007)], id_prefix="30-"),
+    ),
     "list": (reads.list_runs, lambda _: ListQuery(limit=5)),
     "list of one workflow": (reads.list_runs, lambda _: ListQuery(FLOW, limit=5)),
     "list by status": (reads.list_runs, lambda _: ListQuery(status=Status.WAITING, limit=5)),

@@ -131,6 +131,22 @@ async def test_what_is_rare_is_found_at_the_same_cost_however_much_is_stored(
     assert len(await store.list(query)) == 1
 
 
+@pytest.mark.parametrize("status", [None, Status.ACTIVE])
+async def test_a_list_by_id_prefix_costs_the_same_however_many_other_ids_there_are(
+    world: World, store: SqliteStore, status: Status | None
+) -> None:
+    query = ListQuery(FLOW, status, limit=5, id_prefix="mine-")
+    await world.create("mine-1")
+    await _describe(world, FEW)
+    small = await cost(store, lambda: store._write(list_runs, query))
+    await _describe(world, 3_000)
+
+    large = await cost(store, lambda: store._write(list_runs, query))
+
+    assert large < small * 1.5, (small, large)
+    assert len(await store.list(query)) == 1
+
+
 async def test_a_page_of_what_is_common_costs_the_same_however_much_is_stored(world: World, store: SqliteStore) -> None:
     query = ListQuery(FLOW, Status.ACTIVE, limit=5, search=[Condition("common", "=", 1), Condition("n", ">=", 0)])
     await _describe(world, FEW)

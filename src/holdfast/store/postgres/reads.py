@@ -85,7 +85,8 @@ async def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
     before = _ENDLESS if query.before is None else query.before
     sql = statements("reads", tx.schema)["list"]
     conditions = columns(condition_rows(query.search), _CONDITION_WIDTH)
-    rows = await tx.connection.fetch(sql, query.workflow, query.status, before, query.limit, *conditions)
+    page = (query.workflow, query.status, before, query.limit, query.id_prefix)
+    rows = await tx.connection.fetch(sql, *page, *conditions)
     return [record(tuple(row.values())) for row in rows]
 
 
@@ -105,7 +106,7 @@ async def facts(tx: Tx, past: Past) -> list[Fact]:
     elif keys is None:
         rows = await tx.connection.fetch(sql["facts_of_state"], run, state)
     else:
-        rows = await tx.connection.fetch(sql["facts_of_keys"], run, state, [packed(key) for key in keys])
+        rows = await tx.connection.fetch(sql["facts_of_keys"], run, state, [packed(key) for key in {*keys}])
     return [fact(tuple(row.values())) for row in rows]
 
 

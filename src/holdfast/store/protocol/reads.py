@@ -45,6 +45,8 @@ class ListQuery:
     limit: int = 25
     search: Sequence[Condition] = ()
     """All of them must hold."""
+    id_prefix: str | None = None
+    """Only instances whose id begins with this text."""
 
 
 @dataclass(slots=True)

@@ -75,7 +75,7 @@ def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
 
 def _newest_first(tx: Tx, workflow: str, query: ListQuery) -> Iterable[Row]:
     before = _ENDLESS if query.before is None else query.before
-    if query.search:
+    if query.search or query.id_prefix is not None:
         return matching(tx, workflow, query, before)
     name, extra = ("list", ()) if query.status is None else ("list_status", (query.status,))
     return tx.connection.execute(_SQL[name], (workflow, before, query.limit, *extra))

@@ -2,7 +2,8 @@
 
 Terms are kept by instance, for only its current run is looked for. Those that are equal to a value are in the order of
 a list: several such conditions, and the status, are followed side by side, each leaping to where the others are. A
-range is in the order of its values: what is in it is sorted if there is nothing else to go by.
+range is in the order of its values: what is in it is sorted if there is nothing else to go by. The instances whose ids
+begin with a text are such a range too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ _Value = Text | int | float
 _Next = Callable[[int], int | None]
 """The newest instance that is older than this one."""
 _AFTER_ALL_TEXTS = b"\xff"
+_AFTER_ALL_ID_CHARACTERS = "~"
+_INSTANCE_ID = 2
 
 
 class _Range(NamedTuple):
@@ -54,14 +57,16 @@ def matching(tx: Tx, workflow: str, query: ListQuery, before: int) -> Iterator[R
     for instance in _candidates(tx, workflow, query, before):
         if all(_is_in(tx, instance, one) for one in ranges):
             row = tx.connection.execute(_SQL["record"], (workflow, instance)).fetchone()
-            if row is not None:
+            if row is not None and row[_INSTANCE_ID].startswith(query.id_prefix or ""):
                 yield row
 
 
 def _candidates(tx: Tx, workflow: str, query: ListQuery, before: int) -> Iterator[int]:
     equal = [condition for condition in query.search if condition.op == "="]
     steps = [_next_equal(tx, workflow, condition) for condition in equal]
-    if not equal:
+    if not query.search:
+        steps.append(_next_of(_with_prefix(tx, workflow, query.id_prefix or "", before)))
+    elif not equal:
         steps.append(_next_of(_between(tx, workflow, _range(query.search[0]), before)))
     if query.status is not None:
         steps.append(_next_status(tx, workflow, query.status))
@@ -118,6 +123,11 @@ def _next_of(instances: list[int]) -> _Next:
 def _between(tx: Tx, workflow: str, range: _Range, before: int) -> list[int]:
     found = tx.connection.execute(_SQL["between"], (workflow, *range, before)).get
     return sorted(json.loads(found))
+
+
+def _with_prefix(tx: Tx, workflow: str, prefix: str, before: int) -> list[int]:
+    bounds = (prefix, prefix + _AFTER_ALL_ID_CHARACTERS)
+    return sorted(json.loads(tx.connection.execute(_SQL["with_prefix"], (workflow, *bounds, before)).get))
 
 
 def _is_in(tx: Tx, instance: int, range: _Range) -> bool:

@@ -8,7 +8,7 @@ SELECT * FROM {schema}.holdfast_record WHERE workflow = $1 AND instance_id = $2 
 SELECT * FROM {schema}.holdfast_record WHERE run = ANY ($1::bigint[]);
 
 -- name: list
-SELECT * FROM {schema}.holdfast_list($1, $2, $3, $4, $5, $6, $7, $8);
+SELECT * FROM {schema}.holdfast_list($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
 -- name: facts
 SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
@@ -20,10 +20,16 @@ SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_
        event_type, event
   FROM {schema}.holdfast_fact WHERE run = $1 AND state = $2 ORDER BY state, key, n;
 
+-- One range of the primary key for each key, given once. With key = ANY, versions before 17 may read all facts of the
+-- state, which are in the wanted order already, and filter them.
 -- name: facts_of_keys
-SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
-       event_type, event
-  FROM {schema}.holdfast_fact WHERE run = $1 AND state = $2 AND key = ANY ($3::bytea[]) ORDER BY state, key, n;
+SELECT f.*
+  FROM unnest($3::bytea[]) AS wanted (key)
+ CROSS JOIN LATERAL (SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
+                            timeout_ms, wake_at, event_type, event
+                       FROM {schema}.holdfast_fact
+                      WHERE run = $1 AND state = $2 AND key = wanted.key OFFSET 0) AS f
+ ORDER BY f.state, f.key, f.n;
 
 -- name: logged
 SELECT count(*) FROM {schema}.holdfast_log WHERE run = $1 AND step_key IS NULL AND NOT is_replay;

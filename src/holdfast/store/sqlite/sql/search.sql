@@ -20,6 +20,11 @@ SELECT max(instance) FROM holdfast_run WHERE current = 1 AND workflow = ?1 AND s
 SELECT json_group_array(instance) FROM holdfast_term
  WHERE workflow = ?1 AND key = ?2 AND value >= ?3 AND value <= ?4 AND value IS NOT ?5 AND instance < ?6;
 
+-- The signs keep SQLite from an index of the current runs, which has all of a workflow.
+-- name: with_prefix
+SELECT json_group_array(instance) FROM holdfast_run
+ WHERE workflow = ?1 AND instance_id >= ?2 AND instance_id < ?3 AND +current = 1 AND +instance < ?4;
+
 -- name: has_between
 SELECT EXISTS (SELECT 1 FROM holdfast_term INDEXED BY holdfast_term_instance
                 WHERE instance = ?1 AND key = ?2 AND value >= ?3 AND value <= ?4 AND value IS NOT ?5);

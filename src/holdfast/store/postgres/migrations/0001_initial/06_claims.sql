@@ -125,13 +125,16 @@ BEGIN
             v_now, p_owner, p_lease_ms, p_token, array_fill(p_run, ARRAY[cardinality(v_units)]), v_units, v_lost,
             v_again);
     END IF;
+    -- Not min(): PostgreSQL 15 aggregates all units of the run instead of reading the first entry of
+    -- holdfast_task_unit_due.
     RETURN QUERY
-        SELECT v_now, min(t.run_at), NULL::boolean, NULL::bigint, NULL::bigint, NULL::int, NULL::boolean,
-               NULL::bigint[], NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[],
-               NULL::bigint, NULL::{schema}.holdfast_record
-          FROM {schema}.holdfast_task AS t
-         WHERE t.run = p_run AND t.unit > 0 AND t.owner IS NULL AND t.run_at IS NOT NULL
-           AND (v_suspects OR t.bucket <> 2);
+        SELECT v_now, (SELECT t.run_at FROM {schema}.holdfast_task AS t
+                        WHERE t.run = p_run AND t.unit > 0 AND t.owner IS NULL AND t.run_at IS NOT NULL
+                          AND (v_suspects OR t.bucket <> 2)
+                        ORDER BY t.run_at LIMIT 1),
+               NULL::boolean, NULL::bigint, NULL::bigint, NULL::int, NULL::boolean, NULL::bigint[], NULL::text[],
+               NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint,
+               NULL::{schema}.holdfast_record;
 END $$;
 
 -- Gives tasks, locked and due, to who claims them, and answers them. The first p_again of them it has already.

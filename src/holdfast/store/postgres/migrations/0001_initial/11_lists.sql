@@ -6,10 +6,11 @@ $$;
 
 -- Current runs, newest instance first, of one workflow or (NULL) of all: every workflow by one seek, a page of each and
 -- of each status by one range of an index, and the newest of those. p_key and what goes with it: conditions that all
--- hold.
+-- hold. p_prefix: what the instance id begins with, or NULL. Without conditions, all ids that begin so are read, by one
+-- range of the index of ids.
 CREATE FUNCTION {schema}.holdfast_list(
-    p_workflow TEXT, p_status TEXT, p_before BIGINT, p_limit BIGINT, p_key BYTEA[], p_op TEXT[], p_text BYTEA[],
-    p_number NUMERIC[]
+    p_workflow TEXT, p_status TEXT, p_before BIGINT, p_limit BIGINT, p_prefix TEXT, p_key BYTEA[], p_op TEXT[],
+    p_text BYTEA[], p_number NUMERIC[]
 ) RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql STABLE
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -30,7 +31,19 @@ BEGIN
         SELECT array_agg(workflow) INTO v_workflows FROM known WHERE workflow IS NOT NULL;
     END IF;
     IF cardinality(p_key) > 0 THEN
-        v_runs := {schema}.holdfast_search(v_workflows, v_statuses, p_before, p_limit, p_key, p_op, p_text, p_number);
+        v_runs := {schema}.holdfast_search(v_workflows, v_statuses, p_before, p_limit, p_prefix, p_key, p_op, p_text,
+                                           p_number);
+    ELSIF p_prefix IS NOT NULL THEN
+        -- '~' comes after all characters of an id. current is looked at outside, or the planner might prefer the index of
+        -- current runs, which has all of a workflow.
+        SELECT array_agg(id) INTO v_runs
+          FROM (SELECT r.id
+                  FROM unnest(v_workflows) AS w (name)
+                 CROSS JOIN LATERAL (SELECT id, instance, status, current FROM {schema}.holdfast_run
+                                      WHERE workflow = w.name AND instance_id >= p_prefix
+                                        AND instance_id < p_prefix || '~' OFFSET 0) AS r
+                 WHERE r.current AND r.status = ANY (v_statuses) AND r.instance < p_before
+                 ORDER BY r.instance DESC LIMIT p_limit) AS newest;
     ELSE
         SELECT array_agg(id) INTO v_runs
           FROM (SELECT page.id
@@ -49,8 +62,8 @@ END $$;
 -- Finds runs by one of the conditions, and looks at each whether the others hold. One for equality is the best: the
 -- index has its instances in the order of the list, so only a page of them is read. Of another, all in its range are.
 CREATE FUNCTION {schema}.holdfast_search(
-    p_workflows TEXT[], p_statuses TEXT[], p_before BIGINT, p_limit BIGINT, p_key BYTEA[], p_op TEXT[], p_text BYTEA[],
-    p_number NUMERIC[]
+    p_workflows TEXT[], p_statuses TEXT[], p_before BIGINT, p_limit BIGINT, p_prefix TEXT, p_key BYTEA[], p_op TEXT[],
+    p_text BYTEA[], p_number NUMERIC[]
 ) RETURNS BIGINT[] LANGUAGE plpgsql STABLE AS $$
 DECLARE
     v_by INTEGER := coalesce(array_position(p_op, '='), 1);
@@ -89,6 +102,7 @@ BEGIN
                         CROSS JOIN LATERAL (
                               SELECT id FROM {schema}.holdfast_run
                                WHERE current AND workflow = w.name AND status = ANY ($2) AND instance = t.instance
+                                 AND starts_with(instance_id, coalesce($14, ''))
                               OFFSET 0) AS r
                         WHERE NOT EXISTS (
                               SELECT FROM unnest($10, $11, $12, $13) AS c (key, op, text, number)
@@ -105,6 +119,6 @@ BEGIN
         $query$, v_match)
       INTO v_runs
      USING p_workflows, p_statuses, p_before, p_limit, p_key[v_by], v_low, v_high, v_least, v_most, p_key, p_op, p_text,
-           p_number;
+           p_number, p_prefix;
     RETURN v_runs;
 END $$;
