@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from holdfast.app import Holdfast, OpenApp
 from holdfast.client import Handle
 from holdfast.core.durations import Duration, to_ms
 from holdfast.core.model import Status, StepRecord, StepType, from_ms
 from holdfast.core.model import to_ms as time_ms
-from holdfast.kernel.definition import Startable
+from holdfast.kernel.requests import StartOptions
+from holdfast.kernel.startable import Startable
 from holdfast.ports import Clock, LocalSpawn, Runtime
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import (
@@ -28,9 +29,9 @@ from holdfast.store.protocol import (
 )
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing.virtual import SeededRandomness, VirtualClock, VirtualTimers, later
-from holdfast.workflow.context import Workflow
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 Drive = Callable[["Harness", Handle[Any]], Awaitable[None]]
 MakeStore = Callable[[Clock], Store]
@@ -133,18 +134,20 @@ class Harness:
 
     @overload
     async def start(
-        self, workflow: Workflow[R], params: Any = ..., *, id: str | None = ..., **options: Any
+        self, workflow: Startable[None, R], params: None = ..., **options: Unpack[StartOptions]
     ) -> Handle[R]: ...
 
     @overload
-    async def start(
-        self, workflow: Startable | str, params: Any = ..., *, id: str | None = ..., **options: Any
-    ) -> Handle[Any]: ...
+    async def start(self, workflow: Startable[T, R], params: T, **options: Unpack[StartOptions]) -> Handle[R]: ...
+
+    @overload
+    async def start(self, workflow: str, params: Any = ..., **options: Unpack[StartOptions]) -> Handle[Any]: ...
 
     async def start(
-        self, workflow: Startable | str, params: Any = None, *, id: str | None = None, **options: Any
+        self, workflow: Startable[Any, Any] | str, params: Any = None, **options: Unpack[StartOptions]
     ) -> Handle[Any]:
-        return await self._own.start(workflow, params, id=id, **options)
+        """Start a run as ``app.start`` does; it begins when the harness next works."""
+        return await self._own.start(workflow, params, **options)
 
     def now(self) -> datetime:
         return self._clock.now()
@@ -205,15 +208,18 @@ class Harness:
         self._worker = self._new_worker()
 
     @overload
-    async def crash_everywhere(self, workflow: Workflow[R], params: Any = ..., *, drive: Drive | None = ...) -> R: ...
+    async def crash_everywhere(
+        self, workflow: Startable[None, R], params: None = ..., *, drive: Drive | None = ...
+    ) -> R: ...
 
     @overload
-    async def crash_everywhere(
-        self, workflow: Startable | str, params: Any = ..., *, drive: Drive | None = ...
-    ) -> Any: ...
+    async def crash_everywhere(self, workflow: Startable[T, R], params: T, *, drive: Drive | None = ...) -> R: ...
+
+    @overload
+    async def crash_everywhere(self, workflow: str, params: Any = ..., *, drive: Drive | None = ...) -> Any: ...
 
     async def crash_everywhere(
-        self, workflow: Startable | str, params: Any = None, *, drive: Drive | None = None
+        self, workflow: Startable[Any, Any] | str, params: Any = None, *, drive: Drive | None = None
     ) -> Any:
         """Run it once for each of its commits, losing the worker right after that commit.
 
@@ -270,7 +276,7 @@ class Harness:
             await worker.stop(drain_ms=0)
 
     async def _run_with_crash(
-        self, workflow: Startable | str, params: Any, crash_after: int | None, drive: Drive | None
+        self, workflow: Startable[Any, Any] | str, params: Any, crash_after: int | None, drive: Drive | None
     ) -> tuple[tuple[str, Any, Any, Any], int]:
         async with Harness(self._app, seed=self._seed, store=self._make_store) as h:
             run = await h.start(workflow, params, id="crash-everywhere")
