@@ -98,6 +98,10 @@ class Holdfast:
         self.worker_config = worker or WorkerConfig()
         """Of the worker that the next ``async with`` or ``tick`` runs."""
         self._open: OpenApp | None = None
+        self._harnesses: builtins.list[OpenApp] = []
+        """Test harnesses that stand in for the database while they are open, the newest last."""
+        self._guests = 0
+        """How many times this app was opened, and not closed, in a harness."""
 
     def __repr__(self) -> str:
         return f"<Holdfast {shown_url(self.url)}>"
@@ -355,6 +359,9 @@ class Holdfast:
             await self._leave()
 
     async def _enter(self, *, with_worker: bool) -> None:
+        if self._harnesses:
+            self._guests += 1
+            return
         if self._open is not None:
             raise AppClosedError(f"{self!r} is open already; one `async with` at a time")
         store = make_store(self.url, self.schema, self.runtime)
@@ -364,11 +371,16 @@ class Holdfast:
             self._open.start_worker(self.worker_config)
 
     async def _leave(self) -> None:
+        if self._guests:
+            self._guests -= 1
+            return
         opened, self._open = self._open, None
         if opened is not None:
             await opened.close()
 
     def _opened(self) -> OpenApp:
+        if self._harnesses:
+            return self._harnesses[-1]
         if self._open is None:
             raise AppClosedError(f"{self!r} is not open; use it inside `async with app:` (or `app.connect()`)")
         return self._open
@@ -488,7 +500,7 @@ class Holdfast:
 
         An app that is open already stays as it is.
         """
-        if self._open is not None:
+        if self._open is not None or self._harnesses:
             yield
             return
         async with self:
@@ -498,13 +510,16 @@ class Holdfast:
 class OpenApp:
     """What exists only while an app is open."""
 
-    def __init__(self, app: Holdfast, store: Store, timers: Timers, spawn: Spawn, hub: Hub | None = None) -> None:
+    def __init__(
+        self, app: Holdfast, store: Store, timers: Timers, spawn: Spawn, hub: Hub | None = None,
+        client: type[Client] = Client,
+    ) -> None:  # fmt: skip
         self.store = store
         self.hub = hub or Hub()
         self._app = app
         self._spawn = spawn
         requests = Requests(app.registry, app.limits, app.runtime, store.clock)
-        self.client = Client(store, app.registry, self.hub, requests, app.limits, store.clock)
+        self.client = client(store, app.registry, self.hub, requests, app.limits, store.clock)
         self.ports = Ports(milliseconds(store.clock), timers, spawn, requests, store.begin)
         self.worker: Worker | None = None
         self.hand: Worker | None = None
