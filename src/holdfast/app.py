@@ -16,7 +16,7 @@ from holdfast.client import Client, Handle, Start
 from holdfast.core import codec
 from holdfast.core.durations import Duration, to_ms
 from holdfast.core.limits import Limits
-from holdfast.core.model import InstanceSummary, Page, Status, WorkerInfo
+from holdfast.core.model import InstanceSummary, Page, Status, StatusName, WorkerInfo
 from holdfast.core.names import check_step_name, check_workflow_name
 from holdfast.core.outbound import OutboundEvent
 from holdfast.core.retry import Retry
@@ -26,17 +26,18 @@ from holdfast.graph.progress import Advancement, Finished, Killed, Started
 from holdfast.graph.units import GraphDriver
 from holdfast.http.auth import Authorize, check_authorize
 from holdfast.kernel.attempt import StepTx, Transaction
-from holdfast.kernel.definition import Definition, Registry, Startable
+from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.outbox import DEFAULT_CONCURRENCY, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, outbox_handler
 from holdfast.kernel.requests import Requests, StartOptions, timeout_ms
+from holdfast.kernel.startable import Startable
 from holdfast.kernel.units import GRAPH
 from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers, milliseconds
 from holdfast.runner.attempts import Ports
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import Migrated, Store
-from holdfast.workflow.context import Context, Workflow
+from holdfast.workflow.context import Context, OptionalInput, Workflow
 from holdfast.workflow.driver import Manners, define
 from holdfast.workflow.steps import Step, check_raises, check_retry, inspect_step
 
@@ -52,6 +53,10 @@ DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_SCHEMA = "holdfast"
 _POSTGRES = ("postgresql://", "postgres://")
 _DEFINING = ("holdfast.app", "holdfast.graph.", "holdfast.chain.")
+
+
+class _Other:
+    """A type for overloads: a parameter that takes an ``_Other`` takes anything, so it is not the transaction."""
 
 
 class Holdfast:
@@ -93,6 +98,10 @@ class Holdfast:
         self.worker_config = worker or WorkerConfig()
         """Of the worker that the next ``async with`` or ``tick`` runs."""
         self._open: OpenApp | None = None
+        self._harnesses: builtins.list[OpenApp] = []
+        """Test harnesses that stand in for the database while they are open, the newest last."""
+        self._guests = 0
+        """How many times this app was opened, and not closed, in a harness."""
 
     def __repr__(self) -> str:
         return f"<Holdfast {shown_url(self.url)}>"
@@ -100,10 +109,13 @@ class Holdfast:
     # --- registering
 
     @overload
-    def workflow(self, fn: Callable[[Context], Coroutine[Any, Any, R]], /) -> Workflow[R]: ...
+    def workflow(self, fn: OptionalInput[T, R], /) -> Workflow[T | None, R]: ...
 
     @overload
-    def workflow(self, fn: Callable[[Context, Any], Coroutine[Any, Any, R]], /) -> Workflow[R]: ...
+    def workflow(self, fn: Callable[[Context, T], Coroutine[Any, Any, R]], /) -> Workflow[T, R]: ...
+
+    @overload
+    def workflow(self, fn: Callable[[Context], Coroutine[Any, Any, R]], /) -> Workflow[None, R]: ...
 
     @overload
     def workflow(
@@ -116,7 +128,7 @@ class Holdfast:
         persist: Literal["step", "task"] = ...,
         cancel: Literal["raise", "event"] = ...,
         trap_links: bool = ...,
-    ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Workflow[R]]: ...
+    ) -> WorkflowDecorator: ...
 
     def workflow(
         self,
@@ -149,7 +161,7 @@ class Holdfast:
         )  # fmt: skip
         local_names = _caller_names()
 
-        def register(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[Any]:
+        def register(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[Any, Any]:
             chosen = check_workflow_name(name or getattr(function, "__name__", ""), self.limits)
             definition = define(
                 chosen,
@@ -165,10 +177,19 @@ class Holdfast:
         return register if fn is None else register(fn)
 
     @overload
+    def step(self, fn: Callable[Concatenate[_Other, ...], Coroutine[Any, Any, R]], /) -> Step[..., R]: ...
+
+    @overload
+    def step(self, fn: Callable[Concatenate[_Other, ...], R], /) -> Step[..., R]: ...
+
+    @overload
     def step(self, fn: Callable[Concatenate[StepTx, P], Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
 
     @overload
     def step(self, fn: Callable[Concatenate[Transaction, P], Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+
+    @overload
+    def step(self, fn: Callable[Concatenate[StepTx, P], R], /) -> Step[P, R]: ...
 
     @overload
     def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
@@ -216,7 +237,13 @@ class Holdfast:
 
         return register if fn is None else register(fn)
 
-    def graph(self, name: str, *, version: int = 1, params: Any = Any) -> Graph:
+    @overload
+    def graph(self, name: str, *, version: int = ..., params: type[T]) -> Graph[T]: ...
+
+    @overload
+    def graph(self, name: str, *, version: int = ..., params: Any = ...) -> Graph[Any]: ...
+
+    def graph(self, name: str, *, version: int = 1, params: Any = Any) -> Graph[Any]:
         """Register a graph; its nodes are added with ``@graph.node``. ``version`` is recorded with each run.
 
         ``params``: the type of its input, where the nodes' own annotations do not say.
@@ -224,14 +251,14 @@ class Holdfast:
         check_workflow_name(name, self.limits)
         if not isinstance(version, int) or isinstance(version, bool) or version < 1:
             raise InvalidOptionError(f"version must be a whole number of at least 1, not {version!r}")
-        graph = Graph(
+        graph: Graph[Any] = Graph(
             name, version, params,
             limits=self.limits, local_names=_caller_names, changed=lambda g: self.registry.replace(self._graph(g)),
         )  # fmt: skip
         self.registry.add(self._graph(graph))
         return graph
 
-    def _graph(self, graph: Graph) -> Definition:
+    def _graph(self, graph: Graph[Any]) -> Definition:
         return Definition(
             graph.name,
             GRAPH,
@@ -244,7 +271,13 @@ class Holdfast:
             unit_driver=GraphDriver(graph, self.limits),
         )
 
-    def chain(self, name: str, version: int = 1, *, params: Any = Any) -> Chain:
+    @overload
+    def chain(self, name: str, version: int = ..., *, params: type[T]) -> Chain[T]: ...
+
+    @overload
+    def chain(self, name: str, version: int = ..., *, params: Any = ...) -> Chain[Any]: ...
+
+    def chain(self, name: str, version: int = 1, *, params: Any = Any) -> Chain[Any]:
         """Register a chain; its steps are added with ``@chain.step("TYPE")``. ``version`` is recorded with each run.
 
         ``params``: the type of its input.
@@ -288,7 +321,19 @@ class Holdfast:
 
         return register if handler is None else register(handler)
 
-    def remote(self, name: str, *, params: Any = Any, result: Any = Any) -> Workflow[Any]:
+    @overload
+    def remote(self, name: str, *, params: type[T], result: type[R]) -> Workflow[T, R]: ...
+
+    @overload
+    def remote(self, name: str, *, params: type[T], result: Any = ...) -> Workflow[T, Any]: ...
+
+    @overload
+    def remote(self, name: str, *, params: Any = ..., result: type[R]) -> Workflow[Any, R]: ...
+
+    @overload
+    def remote(self, name: str, *, params: Any = ..., result: Any = ...) -> Workflow[Any, Any]: ...
+
+    def remote(self, name: str, *, params: Any = Any, result: Any = Any) -> Workflow[Any, Any]:
         """Declare a workflow that other processes implement, so that this one can start it."""
         check_workflow_name(name, self.limits)
         decoders = codec.decoder(params, exact=True), codec.decoder(result)
@@ -314,6 +359,9 @@ class Holdfast:
             await self._leave()
 
     async def _enter(self, *, with_worker: bool) -> None:
+        if self._harnesses:
+            self._guests += 1
+            return
         if self._open is not None:
             raise AppClosedError(f"{self!r} is open already; one `async with` at a time")
         store = make_store(self.url, self.schema, self.runtime)
@@ -323,11 +371,16 @@ class Holdfast:
             self._open.start_worker(self.worker_config)
 
     async def _leave(self) -> None:
+        if self._guests:
+            self._guests -= 1
+            return
         opened, self._open = self._open, None
         if opened is not None:
             await opened.close()
 
     def _opened(self) -> OpenApp:
+        if self._harnesses:
+            return self._harnesses[-1]
         if self._open is None:
             raise AppClosedError(f"{self!r} is not open; use it inside `async with app:` (or `app.connect()`)")
         return self._open
@@ -336,17 +389,27 @@ class Holdfast:
 
     @overload
     async def start(
-        self, workflow: Workflow[R], params: Any = ..., *, connection: Any = ..., **options: Unpack[StartOptions]
+        self,
+        workflow: Startable[None, R],
+        params: None = ...,
+        *,
+        connection: Any = ...,
+        **options: Unpack[StartOptions],
     ) -> Handle[R]: ...
 
     @overload
     async def start(
-        self, workflow: Startable | str, params: Any = ..., *, connection: Any = ..., **options: Unpack[StartOptions]
+        self, workflow: Startable[T, R], params: T, *, connection: Any = ..., **options: Unpack[StartOptions]
+    ) -> Handle[R]: ...
+
+    @overload
+    async def start(
+        self, workflow: str, params: Any = ..., *, connection: Any = ..., **options: Unpack[StartOptions]
     ) -> Handle[Any]: ...
 
     async def start(
         self,
-        workflow: Startable | str,
+        workflow: Startable[Any, Any] | str,
         params: Any = None,
         *,
         connection: Any = None,
@@ -359,29 +422,29 @@ class Holdfast:
         return await self._opened().client.start(workflow, params, connection=connection, **options)
 
     @overload
-    async def start_many(self, workflow: Workflow[R], starts: Iterable[Start]) -> list[Handle[R]]: ...
+    async def start_many(self, workflow: Startable[T, R], starts: Iterable[Start[T]]) -> list[Handle[R]]: ...
 
     @overload
-    async def start_many(self, workflow: Startable | str, starts: Iterable[Start]) -> list[Handle[Any]]: ...
+    async def start_many(self, workflow: str, starts: Iterable[Start[Any]]) -> list[Handle[Any]]: ...
 
-    async def start_many(self, workflow: Startable | str, starts: Iterable[Start]) -> list[Handle[Any]]:
+    async def start_many(self, workflow: Startable[Any, Any] | str, starts: Iterable[Start[Any]]) -> list[Handle[Any]]:
         """Start a batch in one transaction; ids that exist, and repeats, are left out of the result."""
         return await self._opened().client.start_many(workflow, starts)
 
     @overload
-    async def get(self, workflow: Workflow[R], id: str) -> Handle[R]: ...
+    async def get(self, workflow: Startable[Any, R], id: str) -> Handle[R]: ...
 
     @overload
-    async def get(self, workflow: Startable | str, id: str) -> Handle[Any]: ...
+    async def get(self, workflow: str, id: str) -> Handle[Any]: ...
 
-    async def get(self, workflow: Startable | str, id: str) -> Handle[Any]:
+    async def get(self, workflow: Startable[Any, Any] | str, id: str) -> Handle[Any]:
         return await self._opened().client.get(workflow, id)
 
     async def list(
         self,
-        workflow: Startable | str | None = None,
+        workflow: Startable[Any, Any] | str | None = None,
         *,
-        status: str | None = None,
+        status: StatusName | None = None,
         search: Mapping[str, Any] | None = None,
         id_prefix: str | None = None,
         cursor: str | None = None,
@@ -441,7 +504,7 @@ class Holdfast:
 
         An app that is open already stays as it is.
         """
-        if self._open is not None:
+        if self._open is not None or self._harnesses:
             yield
             return
         async with self:
@@ -451,13 +514,16 @@ class Holdfast:
 class OpenApp:
     """What exists only while an app is open."""
 
-    def __init__(self, app: Holdfast, store: Store, timers: Timers, spawn: Spawn, hub: Hub | None = None) -> None:
+    def __init__(
+        self, app: Holdfast, store: Store, timers: Timers, spawn: Spawn, hub: Hub | None = None,
+        client: type[Client] = Client,
+    ) -> None:  # fmt: skip
         self.store = store
         self.hub = hub or Hub()
         self._app = app
         self._spawn = spawn
         requests = Requests(app.registry, app.limits, app.runtime, store.clock)
-        self.client = Client(store, app.registry, self.hub, requests, app.limits, store.clock)
+        self.client = client(store, app.registry, self.hub, requests, app.limits, store.clock)
         self.ports = Ports(milliseconds(store.clock), timers, spawn, requests, store.begin)
         self.worker: Worker | None = None
         self.hand: Worker | None = None
@@ -503,14 +569,38 @@ class OpenApp:
         self.hub.close()
 
 
+class WorkflowDecorator:
+    """The type of ``@app.workflow(...)``."""
+
+    @overload
+    def __call__(self, fn: OptionalInput[T, R], /) -> Workflow[T | None, R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[[Context, T], Coroutine[Any, Any, R]], /) -> Workflow[T, R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[[Context], Coroutine[Any, Any, R]], /) -> Workflow[None, R]: ...
+
+    def __call__(self, fn: Callable[..., Any], /) -> Any: ...
+
+
 class StepDecorator:
     """The type of ``@app.step(...)``."""
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[_Other, ...], Awaitable[R]], /) -> Step[..., R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[_Other, ...], R], /) -> Step[..., R]: ...
 
     @overload
     def __call__(self, fn: Callable[Concatenate[StepTx, P], Awaitable[R]], /) -> Step[P, R]: ...
 
     @overload
     def __call__(self, fn: Callable[Concatenate[Transaction, P], Awaitable[R]], /) -> Step[P, R]: ...
+
+    @overload
+    def __call__(self, fn: Callable[Concatenate[StepTx, P], R], /) -> Step[P, R]: ...
 
     @overload
     def __call__(self, fn: Callable[P, Awaitable[R]], /) -> Step[P, R]: ...

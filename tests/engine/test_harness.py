@@ -130,16 +130,16 @@ async def test_the_same_seed_and_ids_give_the_same_chance(app: Holdfast) -> None
     assert (await drawn(1, "a"))[1] != (await drawn(2, "a"))[1]
 
 
-async def test_the_harness_leaves_the_app_it_was_given_alone(app: Holdfast) -> None:
+async def test_the_app_is_its_own_again_after_the_harness(app: Holdfast) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         return "real"
 
     async with Harness(app) as h:
         await finish(h, flow)
-        async with app:
-            assert await (await app.start(flow)).result(timeout=5) == "real"
-            assert len((await app.list()).items) == 1
+    async with app:
+        assert await (await app.start(flow)).result(timeout=5) == "real"
+        assert len((await app.list()).items) == 1
 
 
 async def test_a_workflow_that_never_rests_is_noticed(app: Holdfast, h: Harness, monkeypatch: Any) -> None:

@@ -14,11 +14,14 @@ from holdfast import (
     Chain,
     ChainTask,
     ChainTaskKind,
+    Channel,
+    Child,
     Completed,
     Context,
     Dead,
     Event,
     Finished,
+    Graph,
     Handle,
     History,
     Holdfast,
@@ -27,6 +30,7 @@ from holdfast import (
     InstanceSummary,
     Killed,
     LogLine,
+    Message,
     Outbound,
     OutboundEvent,
     OutboxRecord,
@@ -34,13 +38,16 @@ from holdfast import (
     Page,
     Retry,
     RetryStep,
+    Selected,
     Start,
     Started,
     Step,
     StepTx,
+    Transaction,
     Waiting,
     Webhook,
     Workflow,
+    select,
 )
 from holdfast.testing import Harness, SentEvent, SimulatedRun, SimulationReport, simulate
 
@@ -90,6 +97,52 @@ async def simple(ctx: Context, n: int) -> str:
     return str(n)
 
 
+@app.workflow
+async def optional(ctx: Context, order: Order | None) -> int:
+    return 1
+
+
+@app.workflow
+async def with_default(ctx: Context, n: int = 3) -> int:
+    return n
+
+
+@app.workflow(name="named without input", retry=Retry(limit=2))
+async def named_without_input(ctx: Context) -> int:
+    return 1
+
+
+@app.workflow
+async def anything(ctx: Context, params: Any) -> int:
+    return 1
+
+
+async def keyword_only(n: int, *, unit: str) -> str:
+    return f"{n} {unit}"
+
+
+def two(n: int, text: str = "") -> bytes:
+    return text.encode() * n
+
+
+async def in_transaction(tx: Transaction, item: str) -> int:
+    return await tx.execute("DELETE FROM item WHERE name = ?", item)
+
+
+def in_sync_transaction(tx: StepTx, item: str) -> None:
+    tx.execute("DELETE FROM item WHERE name = ?", item)
+
+
+@app.step
+def sync_with_tx(tx: StepTx, item: str) -> bool:
+    return True
+
+
+@app.step
+async def takes_anything(value: Any) -> int:
+    return 1
+
+
 @app.workflow(name="named", persist="task")
 async def fulfil(ctx: Context, order: Order) -> dict[str, str]:
     payment = await charge(order, currency="usd")
@@ -102,6 +155,43 @@ async def fulfil(ctx: Context, order: Order) -> dict[str, str]:
     assert_type(await ctx.do("charge", charge, order), str)
     assert_type(await ctx.do("again", charge, order, retry=Retry(limit=0), timeout="5s"), str)
     assert_type(await ctx.do("length", len, "text"), int)
+    assert_type(await ctx.do("length with options", len, "text", timeout="5s", raises=(ValueError,)), int)
+    assert_type(await ctx.do("by keyword", charge, order=order, currency="usd"), str)
+    assert_type(await ctx.do("keyword and option", charge, order, currency="usd", retry=Retry(limit=0)), str)
+    assert_type(await ctx.do("required keyword", keyword_only, 3, unit="kg"), str)
+    assert_type(await ctx.do("default", two, 3), bytes)
+    assert_type(await ctx.do("default with option", two, 3, timeout="1 minute"), bytes)
+    assert_type(await ctx.do("both with option", two, 3, "x", timeout="1 minute"), bytes)
+    assert_type(await ctx.do("lambda", lambda: 5), int)
+    assert_type(await ctx.do("transaction", in_transaction, "book"), int)
+    assert_type(await ctx.do("transaction with option", in_transaction, "book", retry=Retry()), int)
+    assert_type(await ctx.do("sync transaction", in_sync_transaction, "book"), None)
+    assert_type(await sync_with_tx("book"), bool)
+    await takes_anything(5)
+
+    assert_type(await ctx.run(simple, 5), str)
+    assert_type(await ctx.run(bare), int)
+    assert_type(await ctx.run(optional), int)
+    assert_type(await ctx.run(with_default, 4, parent_close="abandon"), int)
+    assert_type(await ctx.run("named", 5), Any)
+    assert_type(await ctx.run(remote, 5), str)
+    assert_type(await ctx.spawn(simple, 5, link=True), Child[str])
+    assert_type(await (await ctx.spawn(bare)).result(), int)
+    assert_type(await ctx.spawn("named"), Child[Any])
+    async with ctx.saga() as saga:
+        saga.add(charge, order, currency="usd")
+        saga.add(in_transaction, "book")
+
+    orders_sent = ctx.listen("order", payload=Order)
+    assert_type(orders_sent, Channel[Order])
+    assert_type(ctx.listen("plain"), Channel[Any])
+    assert_type(ctx.listen("whole", messages=True), Channel[Message])
+    numbers: Channel[int] = Channel(capacity=3)
+    assert_type(await select(numbers), Selected[int])
+    assert_type(await select(orders_sent, numbers, default=True), Selected[Order | int])
+    assert_type(await select(orders_sent, numbers, ctx.after("1 hour")), Selected[Order | int | datetime])
+    assert_type((await select(numbers.sending(3), orders_sent)).value, Order | None)
+    assert_type(await select(numbers, numbers, numbers, numbers, ctx.inbox), Selected[Any])
     both = await asyncio.gather(charge(order), count("x"))
     assert_type(both, tuple[str, int])
 
@@ -123,9 +213,18 @@ async def fulfil(ctx: Context, order: Order) -> dict[str, str]:
 remote = app.remote("elsewhere", params=int, result=str)
 
 assert_type(charge.name, str)
-assert_type(bare, Workflow[int])
-assert_type(simple, Workflow[str])
-assert_type(fulfil, Workflow[dict[str, str]])
+assert_type(bare, Workflow[None, int])
+assert_type(simple, Workflow[int, str])
+assert_type(fulfil, Workflow[Order, dict[str, str]])
+assert_type(optional, Workflow[Order | None, int])
+assert_type(with_default, Workflow[int | None, int])
+assert_type(named_without_input, Workflow[None, int])
+assert_type(anything, Workflow[Any, int])
+assert_type(remote, Workflow[int, str])
+assert_type(app.remote("takes int", params=int), Workflow[int, Any])
+assert_type(app.remote("returns text", result=str), Workflow[Any, str])
+assert_type(app.remote("unknown"), Workflow[Any, Any])
+assert_type(app.remote("union", params=int | None, result=list[str]), Workflow[Any, list[str]])
 
 
 def takes_step(step: Step[[str], int]) -> None: ...
@@ -144,6 +243,19 @@ async def use() -> None:
         assert_type(run, Handle[dict[str, str]])
         assert_type(await run.result(timeout="5s"), dict[str, str])
         assert_type(await (await app.start(bare)).result(), int)
+        assert_type(await app.start(simple, params=5, on_conflict="fail", on_reuse="allow_if_failed"), Handle[str])
+        assert_type(await app.start(optional), Handle[int])
+        assert_type(await app.start(optional, Order("o-1", 1)), Handle[int])
+        assert_type(await app.start(with_default), Handle[int])
+        assert_type(await app.start(with_default, 5), Handle[int])
+        assert_type(await app.start(anything), Handle[int])
+        assert_type(await app.start(anything, {"a": 1}), Handle[int])
+        assert_type(await app.start(remote, 5, cron="0 3 * * *"), Handle[str])
+        assert_type(await app.start_many(bare, [Start("a"), Start("b")]), list[Handle[int]])
+        assert_type(await app.start_many(optional, [Start("a"), Start("b", Order("o", 1))]), list[Handle[int]])
+        assert_type(await app.start_many("named", [Start("a", 1), Start("b", "x")]), list[Handle[Any]])
+        either: Workflow[int, str] | str = simple if run.id else "simple"
+        await app.start(either, 5)
         assert_type(await app.start("named"), Handle[Any])
         assert_type(await app.get(simple, "x"), Handle[str])
         assert_type(await app.start_many(simple, [Start("a", 1), Start("b", 2)]), list[Handle[str]])
@@ -188,7 +300,14 @@ async def simulated() -> None:
 # --- chains
 
 orders = app.chain("order.process", version=2, params=Order)
-assert_type(orders, Chain)
+assert_type(orders, Chain[Order])
+assert_type(app.chain("untyped"), Chain[Any])
+
+
+def takes_any_definition(workflow: Workflow, chain: Chain, graph: Graph, starts: list[Start]) -> None: ...
+
+
+takes_any_definition(simple, orders, app.graph("untyped graph"), [Start("a"), Start("b", 5)])
 
 
 @orders.step("VALIDATE", max_attempts=5, lease="60 seconds")
@@ -230,11 +349,15 @@ async def with_chains(ctx: Context) -> None:
     assert_type(await run.redeliver(), int)
     assert_type((await run.history()).steps[0].state, str | None)
     assert_type(await ctx.run(orders, Order("o-1", 5)), Any)
+    await app.start(app.chain("untyped too"))
+    await app.start(app.chain("untyped three"), {"any": "thing"})
 
 
 # --- graphs
 
 etl = app.graph("etl", version=1)
+assert_type(etl, Graph[Any])
+assert_type(app.graph("typed", params=Order), Graph[Order])
 
 
 @etl.node

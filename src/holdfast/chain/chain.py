@@ -22,6 +22,7 @@ from holdfast.errors import DefinitionError, InvalidOptionError
 from holdfast.kernel.definition import Blueprint, Definition
 from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.requests import Requests
+from holdfast.kernel.startable import In, Startable
 from holdfast.store.protocol import Fact, FactState, RunRecord, Snapshot
 
 F = TypeVar("F", bound=Callable[[ChainTask], Any])
@@ -75,7 +76,7 @@ class ChainProgram:
         return Blueprint([planned._replace(at=now_ms, started_at=now_ms) for planned in self._plan])
 
 
-class Chain:
+class Chain(Startable[In, Any]):
     """A linear workflow: its steps run one after the other, in the order in which they are written down.
 
     A run is started with the steps there are at that time, and goes by them to its end, whatever becomes of the chain.
@@ -132,7 +133,7 @@ class Chain:
 
 def define(
     name: str, version: int, params: Any, *, limits: Limits, now: Callable[[], datetime]
-) -> tuple[Chain, Definition]:
+) -> tuple[Chain[Any], Definition]:
     """A chain without steps, and its definition."""
     check_workflow_name(name, limits)
     check_count("version", version)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, overload
 
 from holdfast.client import graphs
 from holdfast.client.handle import Handle, seconds_of
@@ -65,6 +65,7 @@ from holdfast.kernel.ends import Ends, Expected
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
 from holdfast.kernel.requests import START_OPTIONS, Requests, check_known
+from holdfast.kernel.startable import Given
 from holdfast.kernel.units import GRAPH
 from holdfast.ports import Clock
 from holdfast.store.protocol import (
@@ -104,12 +105,22 @@ class LocalWorker(Protocol):
     def cancel_reservation(self, places: int = 1) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+@dataclass(frozen=True, slots=True, init=False)
+class Start(Generic[Given]):
     """One entry of ``app.start_many``."""
 
     id: str
-    params: Any = None
+    params: Given
+
+    @overload
+    def __init__(self: Start[None], id: str, params: None = ...) -> None: ...
+
+    @overload
+    def __init__(self, id: str, params: Given) -> None: ...
+
+    def __init__(self, id: str, params: Any = None) -> None:
+        object.__setattr__(self, "id", id)
+        object.__setattr__(self, "params", params)
 
 
 class Client:
@@ -202,7 +213,7 @@ class Client:
         else:
             worker.cancel_reservation(places)
 
-    async def start_many(self, workflow: Any, starts: Iterable[Start]) -> list[Handle[Any]]:
+    async def start_many(self, workflow: Any, starts: Iterable[Start[Any]]) -> list[Handle[Any]]:
         """Start many at once; ids that exist, and repeats, are left out. One bad entry starts nothing."""
         definition = self._requests.definition(workflow)
         new = [self._requests.new_run(definition.name, start.params, id=start.id) for start in starts]
@@ -219,14 +230,14 @@ class Client:
         _check_created(created)
         return self._summary(created.run)
 
-    async def create_many(self, workflow: Any, starts: Sequence[Start]) -> list[InstanceSummary]:
+    async def create_many(self, workflow: Any, starts: Sequence[Start[Any]]) -> list[InstanceSummary]:
         """As ``start_many``, answering the instances that were made. What does not fit is named by its place."""
         new = [self._numbered_run(workflow, place, start) for place, start in enumerate(starts)]
         created = await self._store.create(new) if new else []
         self._hub.work()
         return [self._summary(c.run) for c in created if c.created]
 
-    def _numbered_run(self, workflow: Any, place: int, start: Start) -> NewRun:
+    def _numbered_run(self, workflow: Any, place: int, start: Start[Any]) -> NewRun:
         try:
             return self._requests.new_run(workflow, start.params, id=start.id)
         except ParamsInvalidError as error:

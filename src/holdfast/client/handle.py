@@ -13,6 +13,7 @@ from holdfast.core.model import (
     History,
     InstanceDescription,
     InstanceStatus,
+    LevelName,
     LogLine,
     Status,
 )
@@ -145,7 +146,7 @@ class Handle(Generic[R]):
         """Try parked events again, from the first attempt on; how many there were."""
         return await self._client.redeliver(self.workflow, self.id, run_number)
 
-    async def logs(self, level: str | None = None, category: str | None = None) -> list[LogLine]:
+    async def logs(self, level: LevelName | None = None, category: str | None = None) -> list[LogLine]:
         row = await self._client.find(self.workflow, self.id)
         return await self._client.logs(row, level=level, category=category)
 

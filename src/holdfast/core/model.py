@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from holdfast.errors import ErrorInfo
 
@@ -95,6 +95,10 @@ class Level(StrEnum):
     INFO = "info"
     WARN = "warn"
     ERROR = "error"
+
+
+StatusName: TypeAlias = Literal["active", "waiting", "paused", "complete", "errored", "terminated", "cancelled"]
+LevelName: TypeAlias = Literal["debug", "info", "warn", "warning", "error"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from holdfast.graph.mermaid import mermaid
 from holdfast.graph.shape import MOST_NODES, NodeShape, Shape, cycle
 from holdfast.kernel.definition import Blueprint
 from holdfast.kernel.requests import timeout_ms
+from holdfast.kernel.startable import In, Startable
 from holdfast.kernel.units import PLAN_KEY
 from holdfast.store.protocol import Fact, FactState
 
@@ -112,7 +113,7 @@ class Node(Generic[P, R]):
         return self.fn(*args, **kwargs)
 
 
-class Graph:
+class Graph(Startable[In, Any]):
     """A graph of nodes, made by ``app.graph``.
 
     Example::
@@ -134,7 +135,7 @@ class Graph:
         *,
         limits: Limits,
         local_names: Callable[[], Mapping[str, Any]],
-        changed: Callable[[Graph], None],
+        changed: Callable[[Graph[Any]], None],
     ) -> None:
         self.name = name
         self.version = version

@@ -48,7 +48,7 @@ SKIPPED = "skipped"
 class GraphDriver:
     """Opens runs of one graph."""
 
-    def __init__(self, graph: Graph, limits: Limits) -> None:
+    def __init__(self, graph: Graph[Any], limits: Limits) -> None:
         self._graph = graph
         self._limits = limits
 
@@ -97,7 +97,7 @@ class NodeCall:
 class GraphUnits:
     """The nodes of one run."""
 
-    def __init__(self, graph: Graph, run: RunRecord, shape: Shape, requests: Requests, limits: Limits) -> None:
+    def __init__(self, graph: Graph[Any], run: RunRecord, shape: Shape, requests: Requests, limits: Limits) -> None:
         self._graph = graph
         self._run = run
         self._shape = shape

@@ -9,10 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar, overload
 
 from holdfast.errors import InputError
+from holdfast.kernel.startable import Startable
 from holdfast.store.protocol import LiveTransaction, Log, NewEvent, NewRun, Statement
+
+T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -59,7 +62,16 @@ class _Outgoing:
         """Send an event to another run (``workflow/instance_id``) with the step."""
         self.sends.append(self._new_event(pid, topic, payload))
 
-    def start(self, workflow: Any, params: Any = None, *, id: str | None = None) -> str:
+    @overload
+    def start(self, workflow: Startable[None, Any], params: None = ..., *, id: str | None = ...) -> str: ...
+
+    @overload
+    def start(self, workflow: Startable[T, Any], params: T, *, id: str | None = ...) -> str: ...
+
+    @overload
+    def start(self, workflow: str, params: Any = ..., *, id: str | None = ...) -> str: ...
+
+    def start(self, workflow: Startable[Any, Any] | str, params: Any = None, *, id: str | None = None) -> str:
         """Start a run with the step and return its pid. An id that exists already is left as it is."""
         run = self._new_run(workflow, params, id=id)
         self.starts.append(run)

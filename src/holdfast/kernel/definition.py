@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
@@ -14,13 +14,6 @@ from holdfast.kernel.driver import Driver
 from holdfast.kernel.outbox import OutboxHandler
 from holdfast.kernel.units import UnitDriver
 from holdfast.store.protocol import Fact, NewUnit
-
-
-class Startable(Protocol):
-    """What stands for a definition where one is started: a workflow, a chain, a graph."""
-
-    @property
-    def name(self) -> str: ...
 
 
 class Blueprint(NamedTuple):

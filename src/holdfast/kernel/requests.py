@@ -30,8 +30,8 @@ class StartOptions(TypedDict, total=False):
     """Everything a start can be given besides its input. What it means is in docs/processes.md."""
 
     id: str | None
-    on_conflict: str
-    on_reuse: str
+    on_conflict: Literal["use_existing", "fail", "terminate_existing"]
+    on_reuse: Literal["use_existing", "allow", "allow_if_failed", "reject"]
     queue: str
     priority: int
     start_delay: Duration | None

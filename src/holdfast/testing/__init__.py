@@ -13,6 +13,7 @@ Example::
     await simulate(app, fulfil, Order("o-1", 125), events=[("approval", {"by": "ann"})])  # under 200 seeds of faults
 """
 
+from holdfast.testing.driven import HarnessError
 from holdfast.testing.harness import CrashMismatch, Harness
 from holdfast.testing.users.report import (
     Finding,
@@ -31,6 +32,7 @@ __all__ = [
     "Finding",
     "FindingKind",
     "Harness",
+    "HarnessError",
     "SeededRandomness",
     "SentEvent",
     "SimulatedRun",

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any, TypeVar, cast, overload
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from holdfast.app import Holdfast, OpenApp
 from holdfast.client import Handle
-from holdfast.core.durations import Duration, to_ms
+from holdfast.core.durations import Duration, describe, to_ms
 from holdfast.core.model import Status, StepRecord, StepType, from_ms
 from holdfast.core.model import to_ms as time_ms
-from holdfast.kernel.definition import Startable
-from holdfast.ports import Clock, LocalSpawn, Runtime
+from holdfast.errors import RunFailedError, WaitForEventTimeoutError
+from holdfast.kernel.requests import StartOptions
+from holdfast.kernel.startable import Startable
+from holdfast.ports import Clock, Runtime
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import (
     Advance,
@@ -27,10 +29,13 @@ from holdfast.store.protocol import (
     TaskRef,
 )
 from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.driven import DrivenClient, Driving, HarnessError
+from holdfast.testing.fakes import Fakes, Steps
 from holdfast.testing.virtual import SeededRandomness, VirtualClock, VirtualTimers, later
-from holdfast.workflow.context import Workflow
+from holdfast.testing.watching import WatchedSpawn
 
 R = TypeVar("R")
+T = TypeVar("T")
 
 Drive = Callable[["Harness", Handle[Any]], Awaitable[None]]
 MakeStore = Callable[[Clock], Store]
@@ -38,8 +43,11 @@ MakeStore = Callable[[Clock], Store]
 # Steps of user code run for real. With nothing else to do, look again after this many seconds whether one ended.
 _LOOK_SECONDS = 0.001
 _MOST_PASSES = 100_000
-# A timer of the real loop that is further away is not a step's: no test waits so long.
-_DISTANT_SECONDS = 60
+_MOST_ADVANCES = 10_000
+_NO_EVENTS = (
+    "h.run() sends nothing: start the run with h.start(), send what it waits for with run.send_event(), and drive it "
+    "with h.run_until_idle() and h.advance()"
+)
 
 
 class CrashMismatch(AssertionError):  # noqa: N818  (reads like the assertion it is)
@@ -93,16 +101,33 @@ class _CountingStore:
 class Harness:
     """Runs an app's workflows in a test.
 
-    Nothing happens by itself: time moves and work is done when the test says so. ``store`` makes the empty store to
-    run on, with the harness's clock; by default SQLite in memory.
+    Nothing happens by itself: time moves and work is done when the test says so. ``steps`` has fakes to be called in
+    place of steps, chain steps, graph nodes and functions given to ``ctx.do``. ``store`` makes the empty store to run
+    on, with the harness's clock; by default SQLite in memory. ``real_timeout`` is how long the harness waits, in real
+    time, for a step that works in a thread, a process or on a socket, before it raises ``HarnessError``.
+
+    While the harness is open, the app itself works on the harness's store: ``app.start``, ``app.get`` and the app's
+    HTTP API, also as called by the routes of a web application. ``async with app:`` and ``app.lifespan`` open nothing.
     """
 
-    def __init__(self, app: Holdfast, *, seed: int = 0, store: MakeStore | None = None) -> None:
+    def __init__(
+        self,
+        app: Holdfast,
+        *,
+        seed: int = 0,
+        steps: Steps | None = None,
+        store: MakeStore | None = None,
+        real_timeout: Duration = "30 seconds",
+    ) -> None:
         self._app = app
+        self._steps = steps or {}
+        self._fakes = Fakes(self._steps)
+        self._driving = Driving()
+        self._real_seconds = to_ms(real_timeout, "real_timeout") / 1000
         self._seed = seed
         self._clock = VirtualClock()
         self._timers = VirtualTimers(self._clock)
-        self._spawn = _WatchedSpawn()
+        self._spawn = WatchedSpawn()
         self._make_store = store or _sqlite_in_memory
         self._store = _CountingStore(self._make_store(self._clock))
         self._own: Holdfast = copy_of(app, Runtime(self._clock, SeededRandomness(seed)))
@@ -111,9 +136,12 @@ class Harness:
 
     async def __aenter__(self) -> Harness:
         await self._store.open()
-        self._spawn.ignore_present(asyncio.get_running_loop())
-        self._open = OpenApp(self._own, cast("Store", self._store), self._timers, self._spawn)
+        self._spawn.watch(asyncio.get_running_loop())
+        self._open = OpenApp(self._own, cast("Store", self._store), self._timers, self._spawn, client=DrivenClient)
+        self._open.ports.function = self._fakes.function
+        cast("DrivenClient", self._open.client).driving = self._driving
         self._own._open = self._open
+        self._app._harnesses.append(self._open)
         self._worker = self._new_worker()
         return self
 
@@ -121,6 +149,7 @@ class Harness:
         await self._drop_worker()
         await self._opened().drop_hand()
         self._own._open = None
+        self._app._harnesses.remove(self._opened())
         self._spawn.close()
         await self._store.close()
 
@@ -133,31 +162,71 @@ class Harness:
 
     @overload
     async def start(
-        self, workflow: Workflow[R], params: Any = ..., *, id: str | None = ..., **options: Any
+        self, workflow: Startable[None, R], params: None = ..., **options: Unpack[StartOptions]
     ) -> Handle[R]: ...
 
     @overload
-    async def start(
-        self, workflow: Startable | str, params: Any = ..., *, id: str | None = ..., **options: Any
-    ) -> Handle[Any]: ...
+    async def start(self, workflow: Startable[T, R], params: T, **options: Unpack[StartOptions]) -> Handle[R]: ...
+
+    @overload
+    async def start(self, workflow: str, params: Any = ..., **options: Unpack[StartOptions]) -> Handle[Any]: ...
 
     async def start(
-        self, workflow: Startable | str, params: Any = None, *, id: str | None = None, **options: Any
+        self, workflow: Startable[Any, Any] | str, params: Any = None, **options: Unpack[StartOptions]
     ) -> Handle[Any]:
-        return await self._own.start(workflow, params, id=id, **options)
+        """Start a run as ``app.start`` does; it begins when the harness next works."""
+        return await self._own.start(workflow, params, **options)
+
+    @overload
+    async def run(self, workflow: Startable[None, R], params: None = ..., **options: Unpack[StartOptions]) -> R: ...
+
+    @overload
+    async def run(self, workflow: Startable[T, R], params: T, **options: Unpack[StartOptions]) -> R: ...
+
+    @overload
+    async def run(self, workflow: str, params: Any = ..., **options: Unpack[StartOptions]) -> Any: ...
+
+    async def run(
+        self, workflow: Startable[Any, Any] | str, params: Any = None, **options: Unpack[StartOptions]
+    ) -> Any:
+        """Start a run, advance virtual time until it has ended, and return its result.
+
+        Raises what ``run.result()`` raises for a run that does not end well, and ``HarnessError`` with the run's
+        ``why`` if the run waits for something that does not come by itself: a message, or ``resume``. Timeouts come by
+        themselves, also that of ``wait_for_event``.
+        """
+        run = await self.start(workflow, params, **options)
+        await self._advance_to_end(run)
+        try:
+            return await run.result()
+        except RunFailedError as error:
+            if error.error.name == WaitForEventTimeoutError.__name__:
+                error.add_note(_NO_EVENTS)
+            raise
+
+    async def _advance_to_end(self, run: Handle[Any]) -> None:
+        for _ in range(_MOST_ADVANCES):
+            await self.run_until_idle()
+            if Status((await run.status()).status).terminal:
+                return
+            if not await self._advance_to_next():
+                raise HarnessError(f"{run.pid} does not end by itself: {(await run.describe()).why}. {_NO_EVENTS}")
+        why = (await run.describe()).why
+        raise HarnessError(f"{run.pid} has not ended after {_MOST_ADVANCES:,} advances to the next due time: {why}")
 
     def now(self) -> datetime:
         return self._clock.now()
 
     async def tick(self) -> int:
         """Do what is due now, once; how many runs were moved, and outbound events tried."""
-        await self._the_worker()._heartbeat_step()
-        await self._the_worker().reap()
-        claimed = await self._claim()
-        await self._settle()
-        if not self._store.dropped:
-            claimed += await self._the_worker().deliver_due()
-        return claimed
+        with self._driving.call():
+            await self._the_worker()._heartbeat_step()
+            await self._the_worker().reap()
+            claimed = await self._claim()
+            await self._settle()
+            if not self._store.dropped:
+                claimed += await self._the_worker().deliver_due()
+            return claimed
 
     async def _claim(self) -> int:
         """Claim what is due. A worker that is cut off meanwhile never comes back."""
@@ -171,7 +240,11 @@ class Harness:
         return 0
 
     async def run_until_idle(self) -> None:
-        """Work until nothing is due now. Steps that take real time are waited for."""
+        """Work until nothing is due now. Steps that work in threads, processes or on sockets are waited for.
+
+        Not waited for are steps that await something inside the event loop, such as an event or a queue: only the test,
+        or a timeout of the virtual clock, can end those.
+        """
         for _ in range(_MOST_PASSES):
             before = self._store.commits  # what is written while it works may make more due
             if self._store.dropped or (not await self.tick() and self._idle_since(before)):
@@ -205,21 +278,28 @@ class Harness:
         self._worker = self._new_worker()
 
     @overload
-    async def crash_everywhere(self, workflow: Workflow[R], params: Any = ..., *, drive: Drive | None = ...) -> R: ...
+    async def crash_everywhere(
+        self, workflow: Startable[None, R], params: None = ..., *, drive: Drive | None = ...
+    ) -> R: ...
 
     @overload
-    async def crash_everywhere(
-        self, workflow: Startable | str, params: Any = ..., *, drive: Drive | None = ...
-    ) -> Any: ...
+    async def crash_everywhere(self, workflow: Startable[T, R], params: T, *, drive: Drive | None = ...) -> R: ...
+
+    @overload
+    async def crash_everywhere(self, workflow: str, params: Any = ..., *, drive: Drive | None = ...) -> Any: ...
 
     async def crash_everywhere(
-        self, workflow: Startable | str, params: Any = None, *, drive: Drive | None = None
+        self, workflow: Startable[Any, Any] | str, params: Any = None, *, drive: Drive | None = None
     ) -> Any:
         """Run it once for each of its commits, losing the worker right after that commit.
 
         Checks that every time the result and the committed steps are the same, and returns the result. ``drive`` is
         called with the harness and the handle before each run goes on, to send events and the like; it may be
         called several times.
+
+        Each takeover costs virtual time: another worker goes on when the lease of the lost one has run out, 30 seconds
+        later or what ``WorkerConfig(lease=)`` says. A workflow that compares times, or has timeouts shorter than that,
+        may end differently for this reason alone.
         """
         expected, commits = await self._run_with_crash(workflow, params, None, drive)
         for n in range(1, commits + 1):
@@ -227,7 +307,8 @@ class Harness:
             if found != expected:
                 raise CrashMismatch(
                     f"after losing the worker right after commit {n} of {commits}:\n  {found}\n"
-                    f"without a crash:\n  {expected}"
+                    f"without a crash:\n  {expected}\n"
+                    f"The takeover took {describe(self._lease_ms)} of virtual time, the lease of the lost worker"
                 )
         status, output, error, _ = expected
         if status != Status.COMPLETE:
@@ -237,17 +318,31 @@ class Harness:
     # --- driving
 
     async def _settle(self) -> None:
-        """Wait until every held run rests, or waits for steps that only time or the test can end."""
-        worker = self._the_worker()
-        quiet = 0
+        """Wait until every held run rests, or waits for steps that only virtual time or the test can end."""
+        worker, loop = self._the_worker(), asyncio.get_running_loop()
+        quiet, commits, deadline = 0, self._store.commits, loop.time() + self._real_seconds
         while worker.busy and quiet < 3 and not self._store.dropped:
             await asyncio.sleep(0)
-            if worker.blocked() and not self._spawn.active(asyncio.get_running_loop()):
+            if worker.blocked() and not self._spawn.working(loop):
                 quiet += 1
-            else:
-                quiet = 0
-                if worker.blocked():
-                    await asyncio.sleep(_LOOK_SECONDS)
+                continue
+            quiet = 0
+            if worker.blocked():
+                await asyncio.sleep(_LOOK_SECONDS)
+            if self._store.commits != commits:
+                commits, deadline = self._store.commits, loop.time() + self._real_seconds
+            elif loop.time() > deadline:
+                raise self._too_long(loop)
+
+    def _too_long(self, loop: asyncio.AbstractEventLoop) -> HarnessError:
+        found = {
+            f"step {a.key!r} of {a.pid}{f' at {place}' if place else ''}" for a, place in self._spawn.in_flight(loop)
+        }
+        return HarnessError(
+            f"{'; '.join(sorted(found)) or 'the worker'} has not ended in {self._real_seconds:g} seconds of real time. "
+            "The harness waits for threads, processes, sockets and real timers of steps. Put a fake in place of "
+            "what takes so long (`Harness(app, steps={step: fake})`), or allow more time with real_timeout="
+        )
 
     async def _next_due(self) -> int | None:
         """When something is due next: a run in the queue, or a timer of a run that is held."""
@@ -270,9 +365,11 @@ class Harness:
             await worker.stop(drain_ms=0)
 
     async def _run_with_crash(
-        self, workflow: Startable | str, params: Any, crash_after: int | None, drive: Drive | None
+        self, workflow: Startable[Any, Any] | str, params: Any, crash_after: int | None, drive: Drive | None
     ) -> tuple[tuple[str, Any, Any, Any], int]:
-        async with Harness(self._app, seed=self._seed, store=self._make_store) as h:
+        async with Harness(
+            self._app, seed=self._seed, steps=self._steps, store=self._make_store, real_timeout=self._real_seconds
+        ) as h:
             run = await h.start(workflow, params, id="crash-everywhere")
             h._store.drop_after = crash_after
             await h._run_to_end(run, drive)
@@ -295,14 +392,18 @@ class Harness:
                 await self.run_until_idle()
             if Status((await run.status()).status).terminal:
                 return
-            if self._store.commits == before and not self._store.dropped:
-                await self._advance_to_next(run)
+            if self._store.commits != before or self._store.dropped:
+                continue
+            if not await self._advance_to_next():
+                raise CrashMismatch(f"the run waits for something that never comes: {(await run.describe()).why}")
 
-    async def _advance_to_next(self, run: Handle[Any]) -> None:
+    async def _advance_to_next(self) -> bool:
+        """Move the clock to the next due time; False if nothing is due any more."""
         due = await self._next_due()
         if due is None:
-            raise CrashMismatch(f"the run waits for something that never comes: {(await run.describe()).why}")
+            return False
         await self.advance((due - time_ms(self._clock.now())) / 1000)
+        return True
 
     async def _lose_worker(self) -> None:
         """The worker is gone without a word: its leases run out and another one takes over."""
@@ -312,12 +413,18 @@ class Harness:
         self._store.cut.clear()
         self._store.drop_after = None
         self._worker = self._new_worker()
-        await self.advance(self._own.worker_config.lease, run=False)
+        await self.advance(self._lease_ms / 1000, run=False)
+
+    @property
+    def _lease_ms(self) -> int:
+        return to_ms(self._own.worker_config.lease)
 
     def _new_worker(self) -> Worker:
         """A worker whose loops do not run, but which hears of events, pauses and ends as in an open app."""
         worker = self._opened().new_worker(self._own.worker_config)
-        worker._leave_hub = self._opened().hub.join(worker._work_at, worker._signalled, worker._courier.wake)
+        worker._leave_hub = self._opened().hub.join(
+            _on_this_loop(worker._work_at), _on_this_loop(worker._signalled), _on_this_loop(worker._courier.wake)
+        )
         return worker
 
     def _opened(self) -> OpenApp:
@@ -331,38 +438,17 @@ class Harness:
         return self._worker
 
 
-class _WatchedSpawn(LocalSpawn):
-    """Local spawn that knows whether steps are making real progress."""
+def _on_this_loop(listener: Callable[..., None]) -> Callable[..., None]:
+    """Called on another loop (Starlette's ``TestClient`` has one, in a thread), the listener is called on this one."""
+    loop = asyncio.get_running_loop()
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._in_threads = 0
-        self._ignored: set[object] = set()
+    def call(*args: Any) -> None:
+        if asyncio.get_running_loop() is loop:
+            listener(*args)
+        else:
+            loop.call_soon_threadsafe(listener, *args)
 
-    def ignore_present(self, loop: asyncio.AbstractEventLoop) -> None:
-        """What is there now (a store's connections) is not a step's."""
-        self._ignored = set(_timers_and_sockets(loop))
-
-    def function(self, call: Any, context: Any) -> asyncio.Future[Any]:
-        future = super().function(call, context)
-        self._in_threads += 1
-        future.add_done_callback(self._returned)
-        return future
-
-    def _returned(self, _future: asyncio.Future[Any]) -> None:
-        self._in_threads -= 1
-
-    def active(self, loop: asyncio.AbstractEventLoop) -> bool:
-        """Whether anything real is under way: a thread, a timer of the real loop, a socket."""
-        return self._in_threads > 0 or any(found not in self._ignored for found in _timers_and_sockets(loop))
-
-
-def _timers_and_sockets(loop: asyncio.AbstractEventLoop) -> Iterator[object]:
-    for handle in getattr(loop, "_scheduled", ()):
-        if not handle.cancelled() and handle.when() < loop.time() + _DISTANT_SECONDS:
-            yield handle
-    selector = getattr(loop, "_selector", None)
-    yield from (selector.get_map() or ()) if selector is not None else ()
+    return call
 
 
 def _sqlite_in_memory(clock: Clock) -> Store:

@@ -10,23 +10,35 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from holdfast.errors import ChannelClosed, InvalidOptionError
 
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
+D = TypeVar("D")
 T = TypeVar("T")
+Value = TypeVar("Value", covariant=True)
 
 
-class Selected(NamedTuple):
-    """What ``select`` chose. ``channel`` is None for the default; ``ok`` is False when the channel was closed."""
+class Selected(NamedTuple, Generic[T]):
+    """What ``select`` chose. ``channel`` is None for the default; ``ok`` is False when the channel was closed.
+
+    ``value`` is what was received; None where nothing was: for a send, a closed channel and the default.
+    """
 
     channel: Channel[Any] | None
-    value: Any
+    value: T
     ok: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Sending(Generic[T]):
+class Case(Generic[Value]):
+    """A case of ``select``: a channel to receive from, or a value to send. ``Value`` is what ``select`` receives."""
+
+
+@dataclass(frozen=True)
+class Sending(Case[None], Generic[T]):
     """A case of ``select``: send this value."""
 
     channel: Channel[T]
@@ -38,9 +50,9 @@ class _Waiter:
 
     __slots__ = ("case", "channel", "future")
 
-    def __init__(self, case: Case, future: asyncio.Future[_Won]) -> None:
+    def __init__(self, case: AnyCase, future: asyncio.Future[_Won]) -> None:
         self.case = case
-        self.channel = case if isinstance(case, Channel) else case.channel
+        self.channel: Channel[Any] = case if isinstance(case, Channel) else case.channel
         self.future = future
 
     @property
@@ -57,7 +69,7 @@ class _Won(NamedTuple):
     ok: bool
 
 
-class Channel(Generic[T]):
+class Channel(Case[T], Generic[T]):
     """A queue between tasks. Without capacity a send waits for its receiver: they meet.
 
     Example::
@@ -135,7 +147,7 @@ class Channel(Generic[T]):
         received: T = value
         return received
 
-    def _try_receive(self) -> Selected | None:
+    def _try_receive(self) -> Selected[Any] | None:
         if self._buffer:
             value = self._buffer.popleft()
             self._refill()
@@ -146,7 +158,7 @@ class Channel(Generic[T]):
             return Selected(self, self._received(sender.value), ok=True)
         return Selected(self, None, ok=False) if self._closed else None
 
-    def _try_send(self, value: T) -> Selected | None:
+    def _try_send(self, value: T) -> Selected[Any] | None:
         if self._closed:
             return Selected(self, None, ok=False)
         receiver = _next(self._receivers)
@@ -173,10 +185,32 @@ class Channel(Generic[T]):
             self._buffer.appendleft(value)
 
 
-Case = Channel[Any] | Sending[Any]
+AnyCase: TypeAlias = Channel[Any] | Sending[Any]
 
 
-async def select(*cases: Case, default: bool = False) -> Selected:
+@overload
+async def select(a: Case[A], /, *, default: bool = ...) -> Selected[A]: ...
+
+
+@overload
+async def select(a: Case[A], b: Case[B], /, *, default: bool = ...) -> Selected[A | B]: ...
+
+
+@overload
+async def select(a: Case[A], b: Case[B], c: Case[C], /, *, default: bool = ...) -> Selected[A | B | C]: ...
+
+
+@overload
+async def select(
+    a: Case[A], b: Case[B], c: Case[C], d: Case[D], /, *, default: bool = ...
+) -> Selected[A | B | C | D]: ...
+
+
+@overload
+async def select(*cases: Case[Any], default: bool = ...) -> Selected[Any]: ...
+
+
+async def select(*cases: Any, default: bool = False) -> Selected[Any]:
     """Wait until one of the channels can receive, or one of the sends can be done, and do just that one.
 
     Of several that are ready the first listed wins; a closed channel is always ready, with ``ok=False``. With
@@ -197,7 +231,7 @@ async def select(*cases: Case, default: bool = False) -> Selected:
     return ready or await _first_to_come(cases)
 
 
-def _first_ready(cases: tuple[Case, ...]) -> Selected | None:
+def _first_ready(cases: tuple[AnyCase, ...]) -> Selected[Any] | None:
     for case in cases:
         ready = case._try_receive() if isinstance(case, Channel) else case.channel._try_send(case.value)  # noqa: SLF001
         if ready is not None:
@@ -205,7 +239,7 @@ def _first_ready(cases: tuple[Case, ...]) -> Selected | None:
     return None
 
 
-async def _first_to_come(cases: tuple[Case, ...]) -> Selected:
+async def _first_to_come(cases: tuple[AnyCase, ...]) -> Selected[Any]:
     future: asyncio.Future[_Won] = asyncio.get_running_loop().create_future()
     waiters = [_enlist(case, future) for case in cases]
     try:
@@ -224,7 +258,7 @@ async def _first_to_come(cases: tuple[Case, ...]) -> Selected:
     return Selected(channel, channel._received(won.value) if received else won.value, won.ok)  # noqa: SLF001
 
 
-def _enlist(case: Case, future: asyncio.Future[_Won]) -> _Waiter:
+def _enlist(case: AnyCase, future: asyncio.Future[_Won]) -> _Waiter:
     waiter = _Waiter(case, future)
     waiters = case._receivers if isinstance(case, Channel) else case.channel._senders  # noqa: SLF001
     waiters[waiter] = None

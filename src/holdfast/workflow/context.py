@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from random import Random
-from typing import Any, Generic, Literal, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, TypeVar, TypeVarTuple, Unpack, overload
 
 from holdfast.core import codec, durations
 from holdfast.core.durations import Duration
@@ -16,31 +16,43 @@ from holdfast.core.model import Level, from_ms, to_ms
 from holdfast.core.names import check_event_type, check_step_name
 from holdfast.core.retry import Retry
 from holdfast.errors import InvalidDurationError, InvalidOptionError
-from holdfast.kernel.definition import Startable
+from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.requests import ChildOptions
+from holdfast.kernel.startable import In, Out, Startable
 from holdfast.store.protocol import Watch
 from holdfast.workflow.channels import Channel
 from holdfast.workflow.ending import ContinueAsNew
 from holdfast.workflow.loop import running_loop
 from holdfast.workflow.machine import Machine
-from holdfast.workflow.mailbox import payload_of
+from holdfast.workflow.mailbox import DecodedPayload, payload_of
 from holdfast.workflow.processes import Child, Message, RunEvent
 from holdfast.workflow.saga import Saga
 from holdfast.workflow.steps import spec_of
 from holdfast.workflow.timers import Timer, ticks
 
+P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-Out = TypeVar("Out", covariant=True)
+Ts = TypeVarTuple("Ts")
+Raises: TypeAlias = tuple[type[BaseException], ...] | None
 
 
 @dataclass(eq=False)
-class Workflow(Generic[Out]):
-    """A registered workflow function: what ``app.start`` and ``ctx.run`` take. ``fn`` is the plain function."""
+class Workflow(Startable[In, Out]):
+    """A registered workflow function: what ``app.start`` and ``ctx.run`` take. ``fn`` is the plain function.
+
+    ``Workflow[Order, str]`` takes an ``Order`` and returns a ``str``; ``Workflow[None, str]`` takes no input.
+    """
 
     name: str
     fn: Callable[..., Coroutine[Any, Any, Out]] = field(repr=False)
+
+
+class OptionalInput(Protocol[In, Out]):
+    """A workflow function whose input has a default: ``async def fn(ctx, params=...)``."""
+
+    def __call__(self, ctx: Context, params: In = ..., /) -> Coroutine[Any, Any, Out]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,38 +92,67 @@ class Context:
 
     # --- steps
 
+    # Without options every argument is checked. With options the positional ones are: a ParamSpec leaves no room for
+    # keywords of one's own. The second four are for functions whose first parameter gets the step's transaction.
+
     @overload
     def do(
-        self,
-        name: str,
-        fn: Callable[..., Awaitable[R]],
-        *args: Any,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        raises: tuple[type[BaseException], ...] | None = ...,
-        **kwargs: Any,
+        self, name: str, fn: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
     ) -> Coroutine[None, None, R]: ...
+
+    @overload
+    def do(self, name: str, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Coroutine[None, None, R]: ...
+
+    @overload
+    def do(
+        self, name: str, fn: Callable[[Unpack[Ts]], Awaitable[R]], /, *args: *Ts,
+        retry: Retry | None = ..., timeout: Duration | None = ..., raises: Raises = ..., **kwargs: Any,
+    ) -> Coroutine[None, None, R]: ...  # fmt: skip
+
+    @overload
+    def do(
+        self, name: str, fn: Callable[[Unpack[Ts]], R], /, *args: *Ts,
+        retry: Retry | None = ..., timeout: Duration | None = ..., raises: Raises = ..., **kwargs: Any,
+    ) -> Coroutine[None, None, R]: ...  # fmt: skip
 
     @overload
     def do(
         self,
         name: str,
-        fn: Callable[..., R],
-        *args: Any,
-        retry: Retry | None = ...,
-        timeout: Duration | None = ...,
-        raises: tuple[type[BaseException], ...] | None = ...,
-        **kwargs: Any,
+        fn: Callable[Concatenate[StepTx, P], Awaitable[R]] | Callable[Concatenate[Transaction, P], Awaitable[R]],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
     ) -> Coroutine[None, None, R]: ...
 
+    @overload
     def do(
+        self, name: str, fn: Callable[Concatenate[StepTx, P], R], /, *args: P.args, **kwargs: P.kwargs
+    ) -> Coroutine[None, None, R]: ...
+
+    @overload
+    def do(
+        self, name: str,
+        fn: Callable[[StepTx, Unpack[Ts]], Awaitable[R]] | Callable[[Transaction, Unpack[Ts]], Awaitable[R]],
+        /, *args: *Ts,
+        retry: Retry | None = ..., timeout: Duration | None = ..., raises: Raises = ..., **kwargs: Any,
+    ) -> Coroutine[None, None, R]: ...  # fmt: skip
+
+    @overload
+    def do(
+        self, name: str, fn: Callable[[StepTx, Unpack[Ts]], R], /, *args: *Ts,
+        retry: Retry | None = ..., timeout: Duration | None = ..., raises: Raises = ..., **kwargs: Any,
+    ) -> Coroutine[None, None, R]: ...  # fmt: skip
+
+    def do(  # type: ignore[misc]  # mypy: the keywords of a ParamSpec may have the names of the options
         self,
         name: str,
         fn: Callable[..., Any],
+        /,
         *args: Any,
         retry: Retry | None = None,
         timeout: Duration | None = None,
-        raises: tuple[type[BaseException], ...] | None = None,
+        raises: Raises = None,
         **kwargs: Any,
     ) -> Coroutine[None, None, Any]:
         """Run any callable as a step whose key is ``name``; the same name again returns the recorded result."""
@@ -211,16 +252,25 @@ class Context:
     def listen(self, topic: str, *, messages: Literal[True]) -> Channel[Message]: ...
 
     @overload
-    def listen(self, topic: str, *, messages: bool = ...) -> Channel[Any]: ...
+    def listen(self, topic: str, *, messages: Literal[False] = ..., payload: type[T]) -> Channel[T]: ...
 
-    def listen(self, topic: str, *, messages: bool = False) -> Channel[Any]:
+    @overload
+    def listen(self, topic: str, *, messages: bool = ..., payload: Any = ...) -> Channel[Any]: ...
+
+    def listen(self, topic: str, *, messages: bool = False, payload: Any = Any) -> Channel[Any]:
         """The channel of a topic: what is sent to this run under it, also before. The same object on each call.
 
-        It gives out payloads; with ``messages=True``, messages, which say who sent them and can be answered.
+        It gives out payloads, decoded to the type ``payload``; with ``messages=True``, messages, which say who sent
+        them and can be answered. A payload that does not fit the type raises ``ParamsInvalidError`` where it is
+        received, and is consumed: the next ``receive`` gets the next one.
         """
         machine = self._machine
         check_event_type(topic, machine.limits)
-        return machine.mailbox.listen(topic, machine.processes.message if messages else payload_of)
+        if messages:
+            if payload is not Any:
+                raise InvalidOptionError(f"listen({topic!r}): messages=True gives whole messages; leave out payload=")
+            return machine.mailbox.listen(topic, machine.processes.message)
+        return machine.mailbox.listen(topic, payload_of if payload is Any else DecodedPayload(payload))
 
     def unlisten(self, channel: Channel[Any]) -> None:
         """Close a channel of messages. What was not received goes back, to whoever listens next."""
@@ -243,16 +293,17 @@ class Context:
 
     @overload
     def run(
-        self, child: Workflow[R], params: Any = ..., **options: Unpack[ChildOptions]
+        self, child: Startable[None, R], params: None = ..., **options: Unpack[ChildOptions]
     ) -> Coroutine[None, None, R]: ...
 
     @overload
-    def run(
-        self, child: Startable | str, params: Any = ..., **options: Unpack[ChildOptions]
-    ) -> Coroutine[None, None, Any]: ...
+    def run(self, child: Startable[T, R], params: T, **options: Unpack[ChildOptions]) -> Coroutine[None, None, R]: ...
+
+    @overload
+    def run(self, child: str, params: Any = ..., **options: Unpack[ChildOptions]) -> Coroutine[None, None, Any]: ...
 
     def run(
-        self, child: Startable | str, params: Any = None, **options: Unpack[ChildOptions]
+        self, child: Startable[Any, Any] | str, params: Any = None, **options: Unpack[ChildOptions]
     ) -> Coroutine[None, None, Any]:
         """Run another workflow as a child and wait for its result. Raises ``ChildError`` if it does not end well.
 
@@ -263,16 +314,26 @@ class Context:
 
     @overload
     def spawn(
-        self, child: Workflow[R], params: Any = ..., *, link: bool = ..., **options: Unpack[ChildOptions]
+        self, child: Startable[None, R], params: None = ..., *, link: bool = ..., **options: Unpack[ChildOptions]
     ) -> Coroutine[None, None, Child[R]]: ...
 
     @overload
     def spawn(
-        self, child: Startable | str, params: Any = ..., *, link: bool = ..., **options: Unpack[ChildOptions]
+        self, child: Startable[T, R], params: T, *, link: bool = ..., **options: Unpack[ChildOptions]
+    ) -> Coroutine[None, None, Child[R]]: ...
+
+    @overload
+    def spawn(
+        self, child: str, params: Any = ..., *, link: bool = ..., **options: Unpack[ChildOptions]
     ) -> Coroutine[None, None, Child[Any]]: ...
 
     def spawn(
-        self, child: Startable | str, params: Any = None, *, link: bool = False, **options: Unpack[ChildOptions]
+        self,
+        child: Startable[Any, Any] | str,
+        params: Any = None,
+        *,
+        link: bool = False,
+        **options: Unpack[ChildOptions],
     ) -> Coroutine[None, None, Child[Any]]:
         """Start another workflow as a child; it is durable when this returns. ``ctx.events`` tells of its end."""
         return self._machine.processes.start(child, params, link=link, **options)

@@ -10,10 +10,11 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from holdfast.core import codec
-from holdfast.errors import ChannelClosed, InvalidOptionError
+from holdfast.errors import ChannelClosed, InvalidOptionError, ParamsInvalidError
 from holdfast.store.protocol import ANY_TOPIC, Mail
 from holdfast.workflow.channels import Channel
 
@@ -99,7 +100,7 @@ class Mailbox:
                 channel.put(mail)
         elif channel.shape != shape:
             raise InvalidOptionError(
-                f"{topic!r} is listened to already, {'' if shape is payload_of else 'not '}for whole messages; "
+                f"{topic!r} is listened to already, for {_described(channel.shape)}, and now for {_described(shape)}; "
                 "unlisten first, or ask for the same again"
             )
         return channel
@@ -181,3 +182,28 @@ def _number(mail: Mail) -> int:
 
 def payload_of(mail: Mail) -> Any:
     return codec.plain(mail.payload)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodedPayload:
+    """Decodes the payload of mail to a type. Two with the same type are equal: they shape a channel alike."""
+
+    type: Any
+
+    def __call__(self, mail: Mail) -> Any:
+        try:
+            return codec.decoder(self.type)(payload_of(mail))
+        except ParamsInvalidError as error:
+            raise ParamsInvalidError(
+                f"the payload of message {mail.type!r} does not fit {_name(self.type)}: {error}", error.issues
+            ) from None
+
+
+def _described(shape: Callable[[Mail], Any]) -> str:
+    if shape is payload_of:
+        return "payloads"
+    return f"payloads of type {_name(shape.type)}" if isinstance(shape, DecodedPayload) else "whole messages"
+
+
+def _name(type: Any) -> str:
+    return str(getattr(type, "__name__", type))

@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from functools import partial
 from types import TracebackType
-from typing import Any, Protocol
+from typing import Any, Concatenate, ParamSpec, Protocol, overload
 
 from holdfast.errors import InvalidOptionError
+from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.workflow.steps import Step, StepSpec, spec_of
+
+P = ParamSpec("P")
 
 
 class CallsSteps(Protocol):
@@ -29,7 +32,19 @@ class Saga:
         self._machine = machine
         self._undos: list[tuple[str, Callable[[], Coroutine[Any, Any, Any]]]] = []
 
-    def add(self, undo: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
+    @overload
+    def add(self, undo: Callable[P, Any], /, *args: P.args, **kwargs: P.kwargs) -> None: ...
+
+    @overload
+    def add(
+        self,
+        undo: Callable[Concatenate[StepTx, P], Any] | Callable[Concatenate[Transaction, P], Any],
+        /,
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> None: ...
+
+    def add(self, undo: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """From now on, to undo includes this step, with these arguments."""
         if not callable(undo):
             raise InvalidOptionError(f"a saga undoes by calling a step or a function, not {undo!r}")

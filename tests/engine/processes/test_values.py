@@ -13,7 +13,7 @@ from uuid import UUID
 
 import pytest
 
-from holdfast import Context, Holdfast, NotSerializableError, ParamsInvalidError, select
+from holdfast import Context, Holdfast, InvalidOptionError, NotSerializableError, ParamsInvalidError, select
 from holdfast.testing import Harness
 
 from ..conftest import MakeApp
@@ -256,3 +256,75 @@ async def test_another_program_sees_the_same_values(make_app: MakeApp) -> None:
         assert await run.ask("q", PLAIN["text"], timeout=10) == [PLAIN["text"], ORDER_AS_JSON]
         assert await run.result(timeout=10) == ORDER
         assert (await run.describe()).memo == {"order": ORDER_AS_JSON}
+
+
+@dataclass
+class Reading:
+    sensor: str
+    value: int
+
+
+async def test_listen_decodes_payloads_to_the_type_it_is_given(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[Any]:
+        readings = ctx.listen("reading", payload=Reading)
+        assert ctx.listen("reading", payload=Reading) is readings
+        first = await readings.receive()
+        chosen = await select(readings, ctx.after("1 hour"))
+        assert isinstance(first, Reading)
+        return [first.value, chosen.value == Reading("b", 2)]
+
+    sent = [("reading", {"sensor": "a", "value": 1}), ("reading", {"sensor": "b", "value": 2})]
+
+    assert await h.crash_everywhere(flow, drive=one_by_one(*sent)) == [1, True]
+
+
+@pytest.mark.above_the_store
+async def test_a_payload_that_does_not_fit_the_type_of_listen_fails_that_receive_only(
+    app: Holdfast, h: Harness
+) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[Any]:
+        readings, found = ctx.listen("reading", payload=Reading), []
+        for _ in range(2):
+            try:
+                found.append((await readings.receive()).value)
+            except ParamsInvalidError as error:
+                found.append(str(error))
+        return found
+
+    sent = [("reading", {"sensor": "a", "value": "much"}), ("reading", {"sensor": "b", "value": 2})]
+    refused, value = await h.crash_everywhere(flow, drive=one_by_one(*sent))
+
+    assert "the payload of message 'reading' does not fit Reading" in refused
+    assert value == 2
+
+
+@pytest.mark.above_the_store
+@pytest.mark.parametrize("options", [{}, {"payload": int}, {"messages": True}])
+async def test_a_topic_has_one_type_of_payload_at_a_time(app: Holdfast, h: Harness, options: Any) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        channel = ctx.listen("reading", payload=Reading)
+        try:
+            ctx.listen("reading", **options)
+        except InvalidOptionError as error:
+            ctx.unlisten(channel)
+            ctx.listen("reading", **options)
+            return str(error)
+        return ""
+
+    assert "is listened to already, for payloads of type Reading, and now for" in await finish(h, flow)
+
+
+@pytest.mark.above_the_store
+async def test_whole_messages_are_not_decoded_to_a_type(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> str:
+        try:
+            ctx.listen("reading", messages=True, payload=Reading)
+        except InvalidOptionError as error:
+            return str(error)
+        return ""
+
+    assert "leave out payload=" in await finish(h, flow)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast.app import Holdfast
-from holdfast.kernel.definition import Startable
+from holdfast.kernel.startable import Startable
 from holdfast.ports import Threads
 from holdfast.testing.simulation.shrink import smallest
 from holdfast.testing.users.calls import Step
@@ -45,7 +45,7 @@ _MOST_TRIES = 60
 
 async def simulate(
     app: Holdfast,
-    workflow: Startable | str,
+    workflow: Startable[Any, Any] | str,
     params: Any = None,
     *,
     seeds: int = 200,
