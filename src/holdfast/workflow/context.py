@@ -24,7 +24,6 @@ from holdfast.workflow.channels import Channel
 from holdfast.workflow.ending import ContinueAsNew
 from holdfast.workflow.loop import running_loop
 from holdfast.workflow.machine import Machine
-from holdfast.workflow.mailbox import payload_of
 from holdfast.workflow.processes import Child, Message, RunEvent
 from holdfast.workflow.saga import Saga
 from holdfast.workflow.steps import spec_of
@@ -33,6 +32,9 @@ from holdfast.workflow.timers import Timer, ticks
 R = TypeVar("R")
 T = TypeVar("T")
 Out = TypeVar("Out", covariant=True)
+
+DECLARED: Any = object()
+"""Default of ``payload=``: the type that the workflow declares for the event, else plain JSON."""
 
 
 @dataclass(eq=False)
@@ -180,12 +182,13 @@ class Context:
     ) -> Coroutine[None, None, Event[Any]]: ...
 
     def wait_for_event(
-        self, name: str, *, type: str, timeout: Duration = "24 hours", payload: Any = Any
+        self, name: str, *, type: str, timeout: Duration = "24 hours", payload: Any = DECLARED
     ) -> Coroutine[None, None, Event[Any]]:
         """Wait for an event of a type, oldest first, also one that came before the wait.
 
         Raises ``WaitForEventTimeoutError`` when none was sent until the deadline. ``payload`` is the type to decode
-        it to.
+        it to; without it, the type that the workflow declares for the event in ``events=``. An event that does not fit
+        is consumed by this wait and raises ``EventInvalidError``; wait again under another name for the next one.
         """
         machine = self._machine
         check_event_type(type, machine.limits)
@@ -197,7 +200,8 @@ class Context:
                 f"the timeout of {name!r} must be between {durations.describe(shortest)} and "
                 f"{durations.describe(longest)}, not {durations.describe(ms)}"
             )
-        return machine.wait_for_event(check_step_name(name, machine.limits), type, ms, codec.decoder(payload))
+        decode = machine.program.event_decoder(type) if payload is DECLARED else codec.decoder(payload)
+        return machine.wait_for_event(check_step_name(name, machine.limits), type, ms, decode)
 
     # --- messages
 
@@ -216,11 +220,13 @@ class Context:
     def listen(self, topic: str, *, messages: bool = False) -> Channel[Any]:
         """The channel of a topic: what is sent to this run under it, also before. The same object on each call.
 
-        It gives out payloads; with ``messages=True``, messages, which say who sent them and can be answered.
+        It gives out payloads; with ``messages=True``, messages, which say who sent them and can be answered. Payloads
+        of an event that the workflow declares in ``events=`` have the declared type; one that does not fit is consumed
+        and raises ``EventInvalidError`` where it is received.
         """
         machine = self._machine
         check_event_type(topic, machine.limits)
-        return machine.mailbox.listen(topic, machine.processes.message if messages else payload_of)
+        return machine.mailbox.listen(topic, machine.processes.message if messages else machine.payload_of)
 
     def unlisten(self, channel: Channel[Any]) -> None:
         """Close a channel of messages. What was not received goes back, to whoever listens next."""

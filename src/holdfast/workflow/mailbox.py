@@ -99,7 +99,7 @@ class Mailbox:
                 channel.put(mail)
         elif channel.shape != shape:
             raise InvalidOptionError(
-                f"{topic!r} is listened to already, {'' if shape is payload_of else 'not '}for whole messages; "
+                f"{topic!r} is listened to already, with another value of messages=; "
                 "unlisten first, or ask for the same again"
             )
         return channel
