@@ -125,8 +125,8 @@ def problem_of(error: Exception) -> Problem:
         return invalid(sentence(issues), issues)
     status = next((status for cls, status in _STATUS if isinstance(error, cls)), 500)
     if status < 500 and isinstance(error, HoldfastError):
-        issues = issues_of_value(error) if isinstance(error, ParamsInvalidError | EventInvalidError) else None
-        return Problem(status, error.code, error.message, issues=issues)
+        unfit = issues_of_value(error) if isinstance(error, ParamsInvalidError | EventInvalidError) else None
+        return Problem(status, error.code, error.message, issues=unfit)
     if status == 503 and isinstance(error, HoldfastError):
         _log.error("a request failed because of the store (%s): %s", error.code, error)
         return Problem(503, error.code, "the server cannot reach its database now; try again later")

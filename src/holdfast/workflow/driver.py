@@ -59,7 +59,7 @@ class ReplayDriver:
         return encoded_params(self.name, value, self._types.exact_params, self._limits)
 
     def encode_output(self, value: Any) -> bytes:
-        return codec.encode(value, what=f"result of workflow {self.name!r}", limit=self._limits.result)
+        return codec.encode(value, what=f"result of workflow {self.name!r}", limit=self._limits.output)
 
 
 @dataclass(slots=True, eq=False)

@@ -256,7 +256,9 @@ class Machine:
         try:
             payload = read_payload(mail.type, mail.payload, decode)
         except EventInvalidError as error:
-            return await self.diverge(f"the event that {key!r} has received does not fit the code any more: {error}")
+            text = f"the event that {key!r} has received does not fit the code any more: {error}"
+            never: Event[Any] = await self.diverge(text)
+            return never
         return Event(mail.type, payload, from_ms(mail.created_at), mail.sender)
 
     def version(self, change_id: str, least: int, most: int) -> int:
