@@ -27,6 +27,7 @@ from holdfast.graph.units import GraphDriver
 from holdfast.http.auth import Authorize, check_authorize
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.definition import Definition, Registry
+from holdfast.kernel.events import declared_events
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.outbox import DEFAULT_CONCURRENCY, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, outbox_handler
 from holdfast.kernel.requests import Requests, StartOptions, timeout_ms
@@ -128,6 +129,7 @@ class Holdfast:
         persist: Literal["step", "task"] = ...,
         cancel: Literal["raise", "event"] = ...,
         trap_links: bool = ...,
+        events: Mapping[str, Any] | None = ...,
     ) -> WorkflowDecorator: ...
 
     def workflow(
@@ -141,13 +143,15 @@ class Holdfast:
         persist: Literal["step", "task"] = "step",
         cancel: Literal["raise", "event"] = "raise",
         trap_links: bool = False,
+        events: Mapping[str, Any] | None = None,
     ) -> Any:
         """Register workflow code: ``async def fn(ctx)`` or ``async def fn(ctx, params)``.
 
         ``retry`` (none by default) and ``timeout`` are for a run as a whole, where its start does not say otherwise.
         ``persist="step"`` makes every step durable before the next begins; ``"task"`` keeps results in memory until
         the run suspends, which is faster and repeats more after a crash. ``cancel="event"`` tells the code of a
-        cancellation by ``ctx.events`` only, ``trap_links`` likewise of a linked run that failed.
+        cancellation by ``ctx.events`` only, ``trap_links`` likewise of a linked run that failed. ``events`` maps event
+        types to the types of their payloads: an event that does not fit is refused where it is sent.
         """
         if persist not in ("step", "task"):
             raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
@@ -157,7 +161,7 @@ class Holdfast:
             raise InvalidOptionError(f"trap_links must be True or False, not {trap_links!r}")
         manners = Manners(
             persist, cancel, trap_links, None if retry is None else check_retry(retry),
-            None if timeout is None else timeout_ms("timeout", timeout),
+            None if timeout is None else timeout_ms("timeout", timeout), declared_events(events, self.limits),
         )  # fmt: skip
         local_names = _caller_names()
 
@@ -322,22 +326,37 @@ class Holdfast:
         return register if handler is None else register(handler)
 
     @overload
-    def remote(self, name: str, *, params: type[T], result: type[R]) -> Workflow[T, R]: ...
+    def remote(
+        self, name: str, *, params: type[T], result: type[R], events: Mapping[str, Any] | None = ...
+    ) -> Workflow[T, R]: ...
 
     @overload
-    def remote(self, name: str, *, params: type[T], result: Any = ...) -> Workflow[T, Any]: ...
+    def remote(
+        self, name: str, *, params: type[T], result: Any = ..., events: Mapping[str, Any] | None = ...
+    ) -> Workflow[T, Any]: ...
 
     @overload
-    def remote(self, name: str, *, params: Any = ..., result: type[R]) -> Workflow[Any, R]: ...
+    def remote(
+        self, name: str, *, params: Any = ..., result: type[R], events: Mapping[str, Any] | None = ...
+    ) -> Workflow[Any, R]: ...
 
     @overload
-    def remote(self, name: str, *, params: Any = ..., result: Any = ...) -> Workflow[Any, Any]: ...
+    def remote(
+        self, name: str, *, params: Any = ..., result: Any = ..., events: Mapping[str, Any] | None = ...
+    ) -> Workflow[Any, Any]: ...
 
-    def remote(self, name: str, *, params: Any = Any, result: Any = Any) -> Workflow[Any, Any]:
-        """Declare a workflow that other processes implement, so that this one can start it."""
+    def remote(
+        self, name: str, *, params: Any = Any, result: Any = Any, events: Mapping[str, Any] | None = None
+    ) -> Workflow[Any, Any]:
+        """Declare a workflow that other processes implement, so that this one can start it.
+
+        ``events``: as in ``@app.workflow``. Without it, events are sent unchecked, and one that does not fit fails the
+        wait that receives it.
+        """
         check_workflow_name(name, self.limits)
         decoders = codec.decoder(params, exact=True), codec.decoder(result)
-        self.registry.add(Definition(name, "workflow", None, *decoders, params_type=params))
+        declared = declared_events(events, self.limits)
+        self.registry.add(Definition(name, "workflow", None, *decoders, params_type=params, events=declared))
         return Workflow(name, _not_here)
 
     # --- opening

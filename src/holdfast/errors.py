@@ -17,7 +17,8 @@
     │   ├── SignatureError                  INVALID_SIGNATURE
     │   ├── NotSerializableError            NOT_SERIALIZABLE
     │   ├── PayloadTooLargeError            PAYLOAD_TOO_LARGE
-    │   └── ParamsInvalidError              WORKFLOW_PARAMS_INVALID
+    │   ├── ParamsInvalidError              WORKFLOW_PARAMS_INVALID
+    │   └── EventInvalidError               EVENT_INVALID
     ├── StateError                          the run exists, or not, in a state that forbids the call
     │   ├── WorkflowNotFoundError           WORKFLOW_NOT_FOUND
     │   ├── InstanceNotFoundError           INSTANCE_NOT_FOUND
@@ -148,6 +149,24 @@ class ParamsInvalidError(InputError):
     def __init__(self, message: str, issues: list[dict[str, Any]] | None = None) -> None:
         super().__init__(message)
         self.issues = issues or []
+
+
+class EventInvalidError(InputError):
+    """The payload of an event does not fit its type.
+
+    Raised where the event is sent, if the workflow declares the type with ``events=``; otherwise by the wait that
+    receives the event. ``event`` is the event type, ``issues`` has one entry per field.
+    """
+
+    code = "EVENT_INVALID"
+
+    def __init__(self, message: str, event: str = "", issues: list[dict[str, Any]] | None = None) -> None:
+        super().__init__(message, event, issues or [])  # the arguments rebuild the error after a replay
+        self.event = event
+        self.issues = issues or []
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class StateError(HoldfastError):

@@ -50,14 +50,41 @@ def back(value: Any) -> Any:
 @example(-0.0)
 def test_plain_values_come_back_as_they_were(value: Any) -> None:
     data = encode(value, what="value")
-    assert data.isascii()
     assert repr(plain(data)) == repr(value)
+    escaped = json.dumps(value).encode()  # as values were stored once
+    assert escaped.isascii()
+    assert repr(plain(escaped)) == repr(value)
 
 
 def test_bytes_are_readable_json_in_the_order_given() -> None:
-    assert encode({"b": 1, "a": [True, None, "ü"]}, what="value") == b'{"b":1,"a":[true,null,"\\u00fc"]}'
+    assert encode({"b": 1, "a": [True, None, "ü"]}, what="value") == '{"b":1,"a":[true,null,"ü"]}'.encode()
     assert encode(None, what="value") == b"null"
     assert plain(None) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "escaped"),
+    [
+        ("я", "я"),
+        ("😀", "😀"),
+        ("\0", r"\u0000"),
+        ("\x1f", r"\u001f"),
+        ("я\ud800я", r"я\ud800я"),
+        ("\udfff", r"\udfff"),
+        ("\ud83d\\ude00", r"\ud83d\\ude00"),
+    ],
+)
+def test_only_what_utf8_cannot_hold_is_escaped(text: str, escaped: str) -> None:
+    for value, expected in ((text, f'"{escaped}"'), ([text], f'["{escaped}"]'), ({text: 1}, f'{{"{escaped}":1}}')):
+        data = encode(value, what="value")
+        assert data == expected.encode()
+        assert plain(data) == value
+
+
+def test_sizes_are_counted_in_bytes_of_utf8() -> None:
+    assert len(encode("я" * 10, what="value", limit=22)) == 22
+    with pytest.raises(PayloadTooLargeError, match="takes 22 bytes as JSON; at most 21 are allowed"):
+        encode("я" * 10, what="value", limit=21)
 
 
 def test_the_longest_int_comes_back() -> None:

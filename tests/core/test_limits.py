@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +25,8 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert (limits.log_message, limits.log_category, limits.steps) == (2048, 64, 1024)
     assert limits.sleep_ms == limits.event_wait_max_ms == 365 * 86_400_000
     assert limits.event_wait_min_ms == 1000
-    assert limits.body > limits.params
+    assert limits.output == 8 * 1024 * 1024
+    assert limits.body > 3 * limits.params
 
 
 def test_durations_may_be_written_in_every_form() -> None:
@@ -47,3 +50,9 @@ def test_a_wrong_duration_names_the_field(name: str, value: Any) -> None:
 def test_the_shortest_wait_is_not_above_the_longest() -> None:
     with pytest.raises(InvalidOptionError, match="event_wait_min"):
         Limits(event_wait_min="2 minutes", event_wait_max="1 minute")
+
+
+def test_every_limit_is_documented() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
+    section = page.partition("\n## Limits\n")[2].partition("\n## ")[0]
+    assert [one.name for one in fields(Limits) if one.init and f"`{one.name}`" not in section] == []

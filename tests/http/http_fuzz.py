@@ -67,6 +67,10 @@ class Trip:
 def make_target(url: str) -> Holdfast:
     app = Holdfast(url)
 
+    @app.workflow(events={"arrived": Parcel, "hint": str | None})
+    async def receive(ctx: Context) -> Any:
+        return (await ctx.wait_for_event("arrived", type="arrived", timeout="1 hour")).payload
+
     @app.workflow
     async def deliver(ctx: Context) -> Any:
         return [await ctx.listen("parcel").receive(), await ctx.listen("door").receive()]

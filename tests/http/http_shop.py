@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict
@@ -29,6 +30,12 @@ from holdfast import (
 class Order:
     id: str
     total: int
+
+
+@dataclass
+class Approval:
+    by: str
+    at: datetime
 
 
 class Strict(BaseModel):
@@ -91,6 +98,11 @@ def make_shop(url: str = "sqlite://", **options: Any) -> tuple[Holdfast, Gates]:
     @app.workflow
     async def waiter(ctx: Context) -> Any:
         return (await ctx.wait_for_event("go", type="go", timeout="1 hour")).payload
+
+    @app.workflow(events={"nod": Approval, "hint": str | None})
+    async def approved(ctx: Context) -> str:
+        approval: Approval = (await ctx.wait_for_event("nod", type="nod")).payload
+        return f"{approval.by} in {approval.at.year}"
 
     async def behind_door(key: str) -> str:
         gates.entered.append(key)

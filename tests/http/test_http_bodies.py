@@ -115,7 +115,7 @@ async def test_a_lone_surrogate_in_an_id_is_refused(api: Api) -> None:
 
 
 async def test_a_body_over_the_limit_is_refused_by_its_announced_length(api: Api) -> None:
-    body = json.dumps({"params": "x" * 2 * MIB})
+    body = json.dumps({"params": "x" * 4 * MIB})
 
     assert await api.refused("POST", "/echo/instances", content=body) == (413, "PAYLOAD_TOO_LARGE")
     assert await api.count("echo") == 0
@@ -145,6 +145,14 @@ async def test_a_value_over_the_limit_is_refused_although_its_body_is_not(api: A
     assert await api.refused("POST", "/waiter/instances/w/events", content=event) == (413, "PAYLOAD_TOO_LARGE")
     largest = json.dumps({"params": "x" * (MIB - 2)})
     assert (await api.send("POST", "/echo/instances", content=largest)).status_code == 200
+
+
+@pytest.mark.parametrize("ensure_ascii", [True, False])
+async def test_the_largest_payload_fits_however_its_text_is_written(api: Api, ensure_ascii: bool) -> None:
+    for character in ("я", "\uffff", "😀"):
+        text = character * ((MIB - 2) // len(character.encode()))
+        body = json.dumps({"id": f"x{ord(character)}", "params": text}, ensure_ascii=ensure_ascii)
+        assert (await api.send("POST", "/echo/instances", content=body.encode())).status_code == 200
 
 
 async def test_a_length_that_is_no_number_is_not_believed(api: Api) -> None:

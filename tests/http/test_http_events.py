@@ -22,6 +22,26 @@ async def test_an_event_is_answered_with_the_status_at_the_time(api: Api) -> Non
     assert (await api.until("waiter", "w", "complete"))["details"]["output"] == [1]
 
 
+async def test_a_declared_event_that_does_not_fit_is_refused_with_the_field_path(api: Api) -> None:
+    await api.create("approved", id="a")
+    await api.until("approved", "a", "waiting")
+
+    answer = await api.send(
+        "POST", "/approved/instances/a/events", json={"type": "nod", "payload": {"by": "ann", "at": "noon"}}
+    )
+
+    assert answer.status_code == 400
+    problem = answer.json()
+    assert problem["code"] == "EVENT_INVALID"
+    assert "'nod'" in problem["message"]
+    assert [(issue["path"], issue["type"]) for issue in problem["issues"]] == [(["at"], "datetime_type")]
+    assert (await api.get("/approved/instances/a/history"))["events"] == []
+    await api.post(
+        "/approved/instances/a/events", {"type": "nod", "payload": {"by": "ann", "at": "2024-01-02T03:04:05Z"}}
+    )
+    assert (await api.until("approved", "a", "complete"))["details"]["output"] == "ann in 2024"
+
+
 async def test_an_event_without_payload_has_null(api: Api) -> None:
     await api.create("waiter", id="w")
     await api.post(EVENTS, {"type": "go"})

@@ -74,6 +74,7 @@ async def test_every_route_is_described_with_its_errors() -> None:
         f"{one}/events", f"{one}/history", f"{one}/history/{{run}}", f"{BASE}/_runner/tick", f"{BASE}/_health",
         f"{BASE}/_health/live", f"{BASE}/openapi.json", f"{BASE}/pipeline/mermaid", f"{graph}/facts",
         f"{graph}/mermaid", f"{graph}/kill", f"{one}/outbox", f"{one}/outbox/redeliver",
+        f"{BASE}/approved/instances/{{instance_id}}/events",
         *(f"{BASE}/{name}/instances{rest}" for name in [d.name for d in make_shop()[0].registry]
           for rest in ("", "/batch")),
     }  # fmt: skip
@@ -153,6 +154,49 @@ async def test_the_schema_of_an_input_takes_what_the_server_takes(annotation: An
                 assert documented.is_valid(value), value
             elif annotation not in UNSAYABLE:
                 assert not documented.is_valid(value), value
+
+
+APPROVAL = {"by": "ann", "at": "2024-01-02T03:04:05Z"}
+EVENTS: list[Any] = [
+    {"type": "nod", "payload": APPROVAL}, {"type": "nod", "payload": APPROVAL, "id": "e-1"},
+    {"type": "nod"}, {"type": "nod", "payload": None}, {"type": "nod", "payload": {"by": "ann"}},
+    {"type": "nod", "payload": APPROVAL | {"at": "noon"}}, {"type": "nod", "payload": APPROVAL, "more": 1},
+    {"type": "hint"}, {"type": "hint", "payload": "x"}, {"type": "hint", "payload": 5}, {"type": "other"},
+    {"type": "other", "payload": [5]}, {"type": "-"}, {}, {"payload": APPROVAL},
+]  # fmt: skip
+
+
+async def test_the_schema_of_declared_events_takes_what_the_server_takes() -> None:
+    app, _ = make_shop()
+    document = await document_of(app)
+    send = document["paths"][f"{BASE}/approved/instances/{{instance_id}}/events"]["post"]
+    generic = document["paths"][f"{BASE}/{{workflow}}/instances/{{instance_id}}/events"]["post"]
+    [workflow] = [one for one in generic["parameters"] if one["name"] == "workflow"]
+    assert "approved" not in workflow["schema"]["enum"]
+    links = document["paths"][f"{BASE}/approved/instances"]["post"]["responses"]["200"]["links"]
+    assert links["sendEvent"]["operationId"] == send["operationId"] == "sendEvent-approved"
+    schema = send["requestBody"]["content"]["application/json"]["schema"] | {"components": document["components"]}
+    documented = jsonschema_rs.validator_for(schema, validate_formats=True)
+
+    async with opened(app) as api:
+        for body in EVENTS:
+            await api.create("approved", id="a") if body == EVENTS[0] else await api.post(
+                "/approved/instances/a/restart"
+            )
+            answer = await api.send("POST", "/approved/instances/a/events", json=body)
+            assert (answer.status_code == 200) == documented.is_valid(body), body
+
+
+async def test_without_a_workflow_that_takes_any_event_there_is_no_path_for_all() -> None:
+    app = Holdfast("sqlite://")
+    app.remote("elsewhere", events={"approval": Item})
+
+    document = await document_of(app)
+
+    assert [path for path in document["paths"] if path.endswith("/events")] == [
+        f"{BASE}/elsewhere/instances/{{instance_id}}/events"
+    ]
+    assert "elsewhere.approval.Colour" in document["components"]["schemas"]
 
 
 CANCELS: list[Any] = [

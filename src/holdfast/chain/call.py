@@ -33,6 +33,8 @@ class ChainCall:
     args: tuple[Any, ...]
     handler: Handler
     limits: Limits
+    last: bool
+    """The run ends with this step."""
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -51,7 +53,7 @@ class ChainCall:
         return self.args, self.kwargs
 
     def record(self, value: Any) -> tuple[bytes, Decision]:
-        decision = decide(self.key, value, self.limits)
+        decision = decide(self.key, value, self.limits, last=self.last)
         return decision.value if isinstance(decision, Done) else NO_VALUE, decision
 
     def note(self, attempt: int, at: int) -> Fact | None:  # noqa: ARG002

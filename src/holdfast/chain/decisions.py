@@ -41,8 +41,11 @@ Decision: TypeAlias = Done | Wait | Again | Over
 NO_VALUE = b"null"
 
 
-def decide(step: str, answer: Any, limits: Limits) -> Decision:
-    """Raises what makes an answer unfit: that is the attempt's failure."""
+def decide(step: str, answer: Any, limits: Limits, *, last: bool) -> Decision:
+    """What a handler's answer comes to. Raises what makes it unfit, which is the attempt's failure.
+
+    The output of the ``last`` step is that of the run.
+    """
     if isinstance(answer, Waiting):
         return _wait(step, answer, limits)
     if isinstance(answer, RetryStep):
@@ -50,7 +53,8 @@ def decide(step: str, answer: Any, limits: Limits) -> Decision:
     if isinstance(answer, Dead):
         return Over(Failure("Dead", answer.error), _outgoing(step, answer.outbound, limits))
     done = answer if isinstance(answer, Completed) else Completed(answer)
-    value = codec.encode(done.value, what=f"result of step {step!r}", limit=limits.result)
+    limit = limits.output if last else limits.result
+    value = codec.encode(done.value, what=f"result of step {step!r}", limit=limit)
     return Done(value, _outgoing(step, done.outbound, limits))
 
 

@@ -314,7 +314,7 @@ class ChainMachine:
             return (), None, self._park(text, now_ms)
         self._calling = ChainCall(
             step.type, step.attempts + 1, step.lease_ms, self._values, (self._task(step, params),),
-            handler, self._program.limits,
+            handler, self._program.limits, last=step is self._progress.steps[-1],
         )  # fmt: skip
         return [self._calling], None, None
 

@@ -1,7 +1,8 @@
-"""Values to bytes of ASCII JSON and back: what every store keeps and every replay reads.
+"""Values to bytes of JSON in UTF-8 and back: what every store keeps and every replay reads.
 
 Owns the bytes. Which types have a JSON form is in ``lowering``, how a plain value becomes a typed one
-again is in ``typed``. Encoding never changes what it can read back: what would not survive is refused.
+again is in ``typed``. Encoding never changes what it can read back: what would not survive is refused. Text is written
+as it is; only what UTF-8 or a JSON string cannot hold (lone surrogates, NUL and other control characters) is escaped.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from itertools import accumulate
-from json.encoder import encode_basestring_ascii
+from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
 from holdfast.core.lowering import MAX_DEPTH, SURROGATE_PAIR, is_array, is_object, json_form, lower
@@ -19,6 +20,8 @@ from holdfast.errors import NotSerializableError, PayloadTooLargeError
 
 __all__ = ["decoder", "encode", "plain", "roundtrip"]
 
+_ESCAPE = "backslashreplace"
+"""Writes what UTF-8 cannot encode, lone surrogates, as JSON does: ``\\ud800``."""
 _SCALARS = frozenset({type(None), bool, int, float, str})
 _TEXT = frozenset({str})
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
@@ -27,14 +30,14 @@ _NESTING = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 def encode(value: Any, *, what: str, limit: int | None = None) -> bytes:
-    """``value`` as JSON; ``what`` is its name in errors, ``limit`` the most bytes it may take.
+    """``value`` as JSON in UTF-8; ``what`` is its name in errors, ``limit`` the most bytes it may take.
 
     >>> encode({"id": "o-1", "total": 125}, what="params")
     b'{"id":"o-1","total":125}'
     """
     data = _encode_scalar(value) if type(value) in _SCALARS else _encode_fast(value)
     if data is None:
-        data = _dumps(lower(value, what)).encode("ascii")
+        data = _dumps(lower(value, what)).encode("utf-8", _ESCAPE)
     if limit is not None and len(data) > limit:
         raise PayloadTooLargeError(f"{what} takes {len(data)} bytes as JSON; at most {limit} are allowed")
     return data
@@ -42,7 +45,7 @@ def encode(value: Any, *, what: str, limit: int | None = None) -> bytes:
 
 def plain(data: bytes | None) -> Any:
     """The JSON value in ``data``; nothing stored is ``None``."""
-    return None if data is None else _DECODER.decode(data.decode("ascii"))
+    return None if data is None else _DECODER.decode(data.decode("utf-8"))
 
 
 def roundtrip(value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:
@@ -54,8 +57,7 @@ def _encode_scalar(value: Any) -> bytes | None:
     """Most results of steps are one of these; the full encoder costs several times as much."""
     kind = type(value)
     if kind is str:
-        text = encode_basestring_ascii(value)
-        return _encode_fast(value) if "\\ud" in text else text.encode("ascii")
+        return _utf8(encode_basestring(value))
     if kind is int and -(10**18) < value < 10**18:
         return b"%d" % value
     if kind is float or kind is int:
@@ -76,16 +78,20 @@ def _encode_fast(value: Any) -> bytes | None:
         text = _dumps(value, simpler)
     except Exception:  # whatever it was, the careful way meets it again and says where
         return None
-    data = text.encode("ascii")
-    if _too_deep(data) or any(map(_has_odd_keys, forms)):
-        return None
-    if "\\ud" in text and SURROGATE_PAIR.search(_dumps(value, json_form, ascii_only=False)):
-        return None
-    return data
+    data = _utf8(text)
+    return None if data is None or _too_deep(data) or any(map(_has_odd_keys, forms)) else data
 
 
-def _dumps(value: Any, default: Callable[[Any], Any] | None = None, *, ascii_only: bool = True) -> str:
-    encoder = json.JSONEncoder(ensure_ascii=ascii_only, allow_nan=False, separators=(",", ":"), default=default)
+def _utf8(text: str) -> bytes | None:
+    """JSON text as bytes; ``None`` if two surrogates in it form a pair, which is refused."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return None if SURROGATE_PAIR.search(text) else text.encode("utf-8", _ESCAPE)
+
+
+def _dumps(value: Any, default: Callable[[Any], Any] | None = None) -> str:
+    encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"), default=default)
     return encoder.encode(value)
 
 

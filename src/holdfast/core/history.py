@@ -93,7 +93,7 @@ _CAME_BACK = {StepType.CHILD: "output", StepType.ASK: "value"}
 def _error(fact: Any, payloads: Mapping[int, Any]) -> ErrorInfo | None:
     if fact.ok:
         return None
-    if fact.event is not None:
+    if fact.event is not None and fact.kind != StepType.WAIT:
         return _error_that_came(fact, payloads.get(fact.event))
     if fact.value is None:
         return ErrorInfo("WaitForEventTimeoutError", f"no event of type {fact.event_type!r} came in time")

@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Names in characters, payloads in bytes of JSON, durations as everywhere.
+    """Names in characters, payloads in bytes of JSON in UTF-8, durations as everywhere.
 
     >>> Limits(steps=10_000, result=4 * MIB, sleep="1000 days").sleep_ms
     86400000000
@@ -28,6 +28,9 @@ class Limits:
     step_name: int = 256
     params: int = MIB
     result: int = MIB
+    """Of a step, a graph's node, or any step of a chain but the last."""
+    output: int = 8 * MIB
+    """Of a run: what its workflow returns, the last step of a chain, all results of a graph together."""
     event_payload: int = MIB
     log_data: int = MIB
     log_message: int = 2048
@@ -37,7 +40,9 @@ class Limits:
     event_wait_min: Duration = "1 second"
     event_wait_max: Duration = "365 days"
     batch: int = 100
-    body: int = MIB + 64 * 1024  # the largest payload and the request around it
+    """Instances in one request of the HTTP API."""
+    body: int = 3 * MIB + 64 * 1024
+    """Bytes in the body of one HTTP request: a payload of 1 MiB takes up to 3 MiB when its text is escaped."""
     page_size: int = 100
 
     sleep_ms: int = field(init=False, repr=False, compare=False)

@@ -346,7 +346,7 @@ class GraphUnits:
             if fact.kind != SKIPPED
         ]
         whole = b"{" + b",".join(parts) + b"}"
-        return whole if len(whole) <= self._limits.result else None
+        return whole if len(whole) <= self._limits.output else None
 
     def _with_next(self, finish: Finish, now_ms: int, *, retryable: bool | None = False) -> Finish:
         chance = Random(f"{self._run.seed}//{self._run.attempt}").random()  # noqa: S311  (spreads retries)

@@ -13,6 +13,7 @@ from starlette.responses import Response
 
 from holdfast.errors import (
     AppClosedError,
+    EventInvalidError,
     HoldfastError,
     InputError,
     InstanceExistsError,
@@ -128,8 +129,8 @@ def problem_of(error: Exception) -> Problem:
         return invalid(sentence(issues), issues)
     status = next((status for cls, status in _STATUS if isinstance(error, cls)), 500)
     if status < 500 and isinstance(error, HoldfastError):
-        params = issues_of_params(error) if isinstance(error, ParamsInvalidError) else None
-        return Problem(status, error.code, error.message, issues=params)
+        unfit = issues_of_value(error) if isinstance(error, ParamsInvalidError | EventInvalidError) else None
+        return Problem(status, error.code, error.message, issues=unfit)
     if status == 503 and isinstance(error, HoldfastError):
         _log.error("a request failed because of the store (%s): %s", error.code, error)
         return Problem(503, error.code, "the server cannot reach its database now; try again later")
@@ -137,7 +138,7 @@ def problem_of(error: Exception) -> Problem:
     return Problem(500, INTERNAL_ERROR, "the server made a mistake; its log says more")
 
 
-def issues_of_params(error: ParamsInvalidError) -> list[wire.Issue]:
+def issues_of_value(error: ParamsInvalidError | EventInvalidError) -> list[wire.Issue]:
     return [{"path": [*one["path"]], "message": one["message"], "type": one["type"]} for one in error.issues]
 
 

@@ -7,7 +7,7 @@ the limits are, and that ``/order/instances`` takes an order.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, cast
 
 from fastapi.openapi.utils import get_openapi
@@ -26,6 +26,7 @@ from holdfast.http.queries import MOST_FILTERS
 from holdfast.http.routes import Backend
 from holdfast.http.spec import Spec
 from holdfast.kernel.definition import Definition
+from holdfast.kernel.events import DeclaredEvent
 from holdfast.kernel.units import GRAPH
 
 Schema: TypeAlias = dict[str, Any]
@@ -128,6 +129,7 @@ class Document:
                 self._put_limits(operation)
                 self._put_refusals(operation)
         self._put_workflows(document["paths"], components)
+        self._put_events(document["paths"], components)
         if isinstance(self._authorize, BearerTokens):
             document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
             document["security"] = [{"bearer": []}]
@@ -181,6 +183,23 @@ class Document:
                 if mine:
                     paths[path.replace("{workflow}", definition.name)] = mine
 
+    def _put_events(self, paths: dict[str, Schema], components: Schema) -> None:
+        """A path of its own for each workflow that declares events; the path for all is for the others."""
+        path = f"{self._base}/{{workflow}}/instances/{{instance_id}}/events"
+        generic = paths[path]["post"]
+        declaring = {one.name: one for one in self._backend.registry if one.events}
+        for definition in declaring.values():
+            mine = _named(generic, definition.name)
+            body = mine["requestBody"]["content"]["application/json"]
+            body["schema"] = event_schema(definition, body["schema"], components)
+            paths[path.replace("{workflow}", definition.name)] = {"post": mine}
+        others = [one.name for one in self._backend.registry if not one.events]
+        if declaring and not others:
+            del paths[path]
+        elif declaring:
+            workflow = next(one for one in generic["parameters"] if one["name"] == "workflow")
+            workflow["schema"]["enum"] = others
+
     def _of_all_workflows(self) -> tuple[str, ...]:
         return f"{self._base}/{{workflow}}/instances", f"{self._base}/{{workflow}}/instances/batch"
 
@@ -206,7 +225,7 @@ class Document:
             "params": input_schema(definition, components),
         }
         schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
-        return schema if _accepts(definition, None) else schema | {"required": ["params"]}
+        return schema if _accepts(definition.decode_params, None) else schema | {"required": ["params"]}
 
 
 _ON_INSTANCES = (
@@ -233,6 +252,8 @@ def _links(definition: Definition) -> Schema:
     made, name = {"instance_id": "$response.body#/id"}, definition.name
     operations = *_ON_INSTANCES, *(_ON_CHAINS if definition.kind == CHAIN else ())
     links = {one: {"operationId": one, "parameters": {"workflow": name, **made}} for one in operations}
+    if definition.events:
+        links["sendEvent"] = {"operationId": f"sendEvent-{name}", "parameters": made}
     if definition.kind == GRAPH:
         links |= {one: {"operationId": f"{one}-{name}", "parameters": made} for one in _ON_GRAPHS}
     return links
@@ -272,22 +293,44 @@ def _repeatable(schema: JsonSchemaValue) -> JsonSchemaValue:
 
 def input_schema(definition: Definition, components: Schema) -> Schema:
     """The JSON schema of a workflow's input, its parts put among ``components``."""
-    generator = _Inputs(ref_template=_REFS.replace("{model}", definition.name + ".{model}"))
+    schema = _value_schema(definition.params_type, definition.name, components)
+    return schema if not _accepts(definition.decode_params, None) else _or_null(schema)
+
+
+def event_schema(definition: Definition, body: Schema, components: Schema) -> Schema:
+    """The body that sends an event: one form for each declared type, and one for all other types."""
+    forms = [_declared_form(definition.name, event, body, components) for event in definition.events.values()]
+    other_types = {"not": {"enum": [*definition.events]}}
+    others = body | {"properties": body["properties"] | {"type": body["properties"]["type"] | other_types}}
+    return {"anyOf": [*forms, others]}
+
+
+def _declared_form(workflow: str, event: DeclaredEvent, body: Schema, components: Schema) -> Schema:
+    payload = _value_schema(event.annotation, f"{workflow}.{event.type}", components)
+    optional = _accepts(event.check, None)
+    properties = {"type": {"const": event.type}, "payload": _or_null(payload) if optional else payload}
+    required = [*body["required"], *(() if optional else ("payload",))]
+    return body | {"properties": body["properties"] | properties, "required": required}
+
+
+def _value_schema(annotation: Any, prefix: str, components: Schema) -> Schema:
+    """The JSON schema of a type; its parts are put among ``components``, with the prefix in front of their names."""
+    generator = _Inputs(ref_template=_REFS.replace("{model}", prefix + ".{model}"))
     try:
-        schema = generator.generate(cast("CoreSchema", typed.core_schema(definition.params_type)))
+        schema = generator.generate(cast("CoreSchema", typed.core_schema(annotation)))
     except PydanticInvalidForJsonSchema:
         return {}  # a type of the user's own that has no JSON schema: anything may be tried
-    components.update((f"{definition.name}.{name}", part) for name, part in schema.pop("$defs", {}).items())
-    return schema if not _accepts(definition, None) else _or_null(schema)
+    components.update((f"{prefix}.{name}", part) for name, part in schema.pop("$defs", {}).items())
+    return schema
 
 
 def _or_null(schema: Schema) -> Schema:
     return schema if not schema or schema == {"type": "null"} else {"anyOf": [schema, {"type": "null"}]}
 
 
-def _accepts(definition: Definition, value: Any) -> bool:
+def _accepts(decode: Callable[[Any], Any], value: Any) -> bool:
     try:
-        definition.decode_params(value)
+        decode(value)
     except ParamsInvalidError:
         return False
     return True

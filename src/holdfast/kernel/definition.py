@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 from holdfast.core import codec
@@ -11,6 +11,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.retry import Retry
 from holdfast.errors import ParamsInvalidError, WorkflowAlreadyRegisteredError, WorkflowNotFoundError
 from holdfast.kernel.driver import Driver
+from holdfast.kernel.events import NO_EVENTS, Events
 from holdfast.kernel.outbox import OutboxHandler
 from holdfast.kernel.units import UnitDriver
 from holdfast.store.protocol import Fact, NewUnit
@@ -46,6 +47,8 @@ class Definition:
     """Of a run that starts at this time."""
     unit_driver: UnitDriver | None = None
     """In place of ``driver``, where a run is made of units."""
+    events: Events = field(default_factory=dict)
+    """Declared events by type; other types carry any payload."""
 
     @property
     def runnable(self) -> bool:
@@ -98,6 +101,11 @@ class Registry:
             # A note, which tracebacks show: the message also goes to callers over HTTP, who may not know the names.
             error.add_note(f"registered: {', '.join(sorted(self._by_name)) or 'none'}")
             raise error from None
+
+    def events(self, name: str) -> Events:
+        """The declared events of a workflow; none for a workflow that is not registered here."""
+        definition = self._by_name.get(name)
+        return NO_EVENTS if definition is None else definition.events
 
     def __contains__(self, name: str) -> bool:
         return name in self._by_name

@@ -17,6 +17,7 @@ from holdfast.core.retry import Retry
 from holdfast.core.show import shown
 from holdfast.errors import InvalidDurationError, InvalidInstanceIdError, InvalidOptionError, WorkflowNotFoundError
 from holdfast.kernel.definition import Definition, Registry
+from holdfast.kernel.events import check_payload
 from holdfast.kernel.options import RunOptions
 from holdfast.ports import Clock, Runtime
 from holdfast.store.protocol import Attributes, Letter, NewEvent, NewRun, OnConflict, OnReuse, Term
@@ -117,7 +118,7 @@ class Requests:
         if start_delay is not None:
             new.delay_ms = _duration("start_delay", start_delay)
         if messages != ():
-            new.letters = self._letters(messages)
+            new.letters = self._letters(definition.name, messages)
         given = (execution_timeout, run_timeout, task_timeout, retry, cron, memo, search, context, summary)
         if definition.has_defaults or any(option is not None for option in given):
             self._add_options(new, RunOptions(
@@ -156,7 +157,7 @@ class Requests:
         plain: dict[str, Any] = codec.plain(codec.encode(dict(values), what="context", limit=self._limits.params))
         return plain
 
-    def _letters(self, messages: Any) -> list[Letter]:
+    def _letters(self, workflow: str, messages: Any) -> list[Letter]:
         if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
             raise InvalidOptionError(f"messages must be a list of (topic, payload), not {shown(messages)}")
         letters = []
@@ -164,23 +165,41 @@ class Requests:
             if not isinstance(one, tuple | list) or len(one) != 2:
                 raise InvalidOptionError(f"messages must be a list of (topic, payload); {shown(one)} is no such pair")
             topic, payload = one
-            letters.append(Letter(names.check_event_type(topic, self._limits), self.payload(payload)))
+            names.check_event_type(topic, self._limits)
+            letters.append(Letter(topic, self._checked_payload(workflow, topic, payload)))
         return letters
 
     # --- events
 
     def new_event(
-        self, workflow: str, instance_id: str, type: str, payload: Any = None, *, id: str | None = None
+        self,
+        workflow: str,
+        instance_id: str,
+        type: str,
+        payload: Any = None,
+        *,
+        id: str | None = None,
+        recorded: bool = False,
     ) -> NewEvent:
+        """An event for a run. ``recorded``: it was sent before this replay, so its payload is not checked again."""
         names.check_event_type(type, self._limits)
         if id is not None and (not isinstance(id, str) or not 0 < len(id) <= 200):
             raise InvalidOptionError(f"the id of an event must be 1 to 200 characters of text, not {id!r}")
         instance_id = names.check_instance_id(instance_id, self._limits)
-        return NewEvent(workflow, instance_id, type, self.payload(payload), dedup=id)
+        data = self.payload(payload) if recorded else self._checked_payload(workflow, type, payload)
+        return NewEvent(workflow, instance_id, type, data, dedup=id)
 
-    def event_to(self, pid: Any, type: str, payload: Any = None, *, sender: str) -> NewEvent:
+    def event_to(self, pid: Any, type: str, payload: Any = None, *, sender: str, recorded: bool = False) -> NewEvent:
         """An event from one run to another, by their pids."""
-        return replace(self.new_event(*self.address(pid), type, payload), sender=sender)
+        return replace(self.new_event(*self.address(pid), type, payload, recorded=recorded), sender=sender)
+
+    def _checked_payload(self, workflow: str, type: str, payload: Any) -> bytes | None:
+        """The encoded payload of an event that fits what the workflow declares for its type."""
+        data = self.payload(payload)
+        declared = self._registry.events(workflow).get(type)
+        if declared is not None:
+            check_payload(workflow, declared, data)
+        return data
 
     def payload(self, payload: Any) -> bytes | None:
         if payload is None:

@@ -7,10 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from holdfast.core.model import StepType
+from holdfast.core.event import Event
+from holdfast.core.failure import Failure
+from holdfast.core.model import StepType, from_ms
+from holdfast.errors import EventInvalidError
 from holdfast.kernel.attempt import NO_VALUES, StepTx, Transaction
 from holdfast.kernel.driver import Outcome
-from holdfast.store.protocol import Act, Deed, Delivery, Fact, FactState, Log, Observed
+from holdfast.kernel.events import Decode, read_payload
+from holdfast.store.protocol import Act, Deed, Delivery, Fact, FactState, Log, Mail, Observed
 from holdfast.workflow.loop import WorkflowTimer
 from holdfast.workflow.steps import StepSpec
 
@@ -94,14 +98,26 @@ class AskedStep(Asked):
 class AskedWait(Asked):
     """A sleep, or a wait for an event until a deadline. ``n`` counts the waits of its key from 0."""
 
-    __slots__ = ("due", "event_type", "kind", "n")
+    __slots__ = ("decode", "due", "event", "event_type", "kind", "n")
 
     def __init__(self, key: str, kind: StepType, future: asyncio.Future[Any], started_at: int, due: int) -> None:
         super().__init__(key, future, started_at)
         self.kind = kind
         self.due = due
         self.event_type: str | None = None
+        self.decode: Decode = _as_is
+        self.event: Event[Any] | None = None
+        """The event that ended the wait in this process."""
         self.n = 0
+
+    def received(self, mail: Mail, seq: int, at: int) -> Fact:
+        """The result of the wait: the event, or the error of an event whose payload does not fit."""
+        try:
+            payload = read_payload(mail.type, mail.payload, self.decode)
+        except EventInvalidError as error:
+            return self.result(seq, at, ok=False, event=mail.n)._replace(value=Failure.of(error).encode())
+        self.event = Event(mail.type, payload, from_ms(mail.created_at), mail.sender)
+        return self.result(seq, at, event=mail.n)
 
     def result(self, seq: int, at: int, *, ok: bool = True, event: int | None = None) -> Fact:
         return Fact(
@@ -161,6 +177,10 @@ class News:
                 observed.sends = outcome.sends
                 observed.transaction = outcome.transaction
         return observed
+
+
+def _as_is(value: Any) -> Any:
+    return value
 
 
 def taken(items: list[T]) -> Sequence[T]:

@@ -25,7 +25,7 @@ from holdfast.workflow.channels import Channel
 from holdfast.workflow.ending import ContinueAsNew
 from holdfast.workflow.loop import running_loop
 from holdfast.workflow.machine import Machine
-from holdfast.workflow.mailbox import DecodedPayload, payload_of
+from holdfast.workflow.mailbox import DecodedPayload
 from holdfast.workflow.processes import Child, Message, RunEvent
 from holdfast.workflow.saga import Saga
 from holdfast.workflow.steps import spec_of
@@ -36,6 +36,9 @@ R = TypeVar("R")
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 Raises: TypeAlias = tuple[type[BaseException], ...] | None
+
+DECLARED: Any = object()
+"""Default of ``payload=``: the type that the workflow declares for the event, else plain JSON."""
 
 
 @dataclass(eq=False)
@@ -221,12 +224,13 @@ class Context:
     ) -> Coroutine[None, None, Event[Any]]: ...
 
     def wait_for_event(
-        self, name: str, *, type: str, timeout: Duration = "24 hours", payload: Any = Any
+        self, name: str, *, type: str, timeout: Duration = "24 hours", payload: Any = DECLARED
     ) -> Coroutine[None, None, Event[Any]]:
         """Wait for an event of a type, oldest first, also one that came before the wait.
 
         Raises ``WaitForEventTimeoutError`` when none was sent until the deadline. ``payload`` is the type to decode
-        it to.
+        it to; without it, the type that the workflow declares for the event in ``events=``. An event that does not fit
+        is consumed by this wait and raises ``EventInvalidError``; wait again under another name for the next one.
         """
         machine = self._machine
         check_event_type(type, machine.limits)
@@ -238,7 +242,8 @@ class Context:
                 f"the timeout of {name!r} must be between {durations.describe(shortest)} and "
                 f"{durations.describe(longest)}, not {durations.describe(ms)}"
             )
-        return machine.wait_for_event(check_step_name(name, machine.limits), type, ms, codec.decoder(payload))
+        decode = machine.program.event_decoder(type) if payload is DECLARED else codec.decoder(payload)
+        return machine.wait_for_event(check_step_name(name, machine.limits), type, ms, decode)
 
     # --- messages
 
@@ -257,20 +262,20 @@ class Context:
     @overload
     def listen(self, topic: str, *, messages: bool = ..., payload: Any = ...) -> Channel[Any]: ...
 
-    def listen(self, topic: str, *, messages: bool = False, payload: Any = Any) -> Channel[Any]:
+    def listen(self, topic: str, *, messages: bool = False, payload: Any = DECLARED) -> Channel[Any]:
         """The channel of a topic: what is sent to this run under it, also before. The same object on each call.
 
-        It gives out payloads, decoded to the type ``payload``; with ``messages=True``, messages, which say who sent
-        them and can be answered. A payload that does not fit the type raises ``ParamsInvalidError`` where it is
-        received, and is consumed: the next ``receive`` gets the next one.
+        It gives out payloads; with ``messages=True``, messages, which say who sent them and can be answered. Payloads
+        have the type ``payload``; without it, the type that the workflow declares in ``events=``, else plain JSON. A
+        payload that does not fit is consumed, and raises ``EventInvalidError`` where it is received.
         """
         machine = self._machine
         check_event_type(topic, machine.limits)
         if messages:
-            if payload is not Any:
+            if payload is not DECLARED:
                 raise InvalidOptionError(f"listen({topic!r}): messages=True gives whole messages; leave out payload=")
             return machine.mailbox.listen(topic, machine.processes.message)
-        return machine.mailbox.listen(topic, payload_of if payload is Any else DecodedPayload(payload))
+        return machine.mailbox.listen(topic, machine.payload_of if payload is DECLARED else DecodedPayload(payload))
 
     def unlisten(self, channel: Channel[Any]) -> None:
         """Close a channel of messages. What was not received goes back, to whoever listens next."""

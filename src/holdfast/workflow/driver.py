@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
@@ -14,6 +14,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.retry import Retry
 from holdfast.errors import DefinitionError, ParamsInvalidError
 from holdfast.kernel.definition import Definition, encoded_params
+from holdfast.kernel.events import Decode, Events
 from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import RunRecord, Snapshot
 from holdfast.workflow.context import Context
@@ -35,6 +36,7 @@ class ReplayDriver:
         self._types = definition_types
         self._limits = limits
         self._now = now
+        self._events = manners.events
 
     def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests) -> Machine:
         return Machine(self, run, snapshot, self._limits, requests)
@@ -49,11 +51,15 @@ class ReplayDriver:
             return await machine.diverge(f"the recorded params do not fit the workflow's annotation any more: {error}")
         return await self._fn(context, params)
 
+    def event_decoder(self, type: str) -> Decode:
+        declared = self._events.get(type)
+        return _plain if declared is None else declared.decode
+
     def encode_params(self, value: Any) -> bytes | None:
         return encoded_params(self.name, value, self._types.exact_params, self._limits)
 
     def encode_output(self, value: Any) -> bytes:
-        return codec.encode(value, what=f"result of workflow {self.name!r}", limit=self._limits.result)
+        return codec.encode(value, what=f"result of workflow {self.name!r}", limit=self._limits.output)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +80,7 @@ class Manners:
     trap_links: bool = False
     retry: Retry | None = None
     run_ms: int | None = None
+    events: Events = field(default_factory=dict)
 
 
 def define(
@@ -114,6 +121,7 @@ def define(
         persist=manners.persist,
         retry=manners.retry,
         run_ms=manners.run_ms,
+        events=manners.events,
     )
 
 
@@ -122,6 +130,10 @@ def _params_decoder(parameter: inspect.Parameter, annotation: Any, *, exact: boo
     if parameter.default is inspect.Parameter.empty:
         return decode
     return lambda value: parameter.default if value is None else decode(value)
+
+
+def _plain(value: Any) -> Any:
+    return value
 
 
 def _no_params(value: Any) -> None:

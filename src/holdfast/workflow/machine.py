@@ -26,6 +26,7 @@ from holdfast.core.model import Level, StepType, from_ms
 from holdfast.core.names import check_step_name
 from holdfast.errors import (
     DuplicateStepError,
+    EventInvalidError,
     InvalidNameError,
     MaxStepsExceededError,
     ParamsInvalidError,
@@ -36,6 +37,7 @@ from holdfast.errors import (
 )
 from holdfast.kernel.attempt import NO_VALUES
 from holdfast.kernel.driver import Call, Outcome, Rest
+from holdfast.kernel.events import Decode, read_payload
 from holdfast.kernel.options import NO_OPTIONS, RunOptions
 from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import (
@@ -79,6 +81,10 @@ class Program(Protocol):
     trap_links: bool
 
     def main(self, machine: Machine) -> Coroutine[Any, Any, Any]: ...
+
+    def event_decoder(self, type: str) -> Decode:
+        """The decoder for payloads of an event type: of the declared type, if there is one."""
+        ...
 
     def encode_params(self, value: Any) -> bytes | None: ...
 
@@ -235,14 +241,25 @@ class Machine:
         if self._ask(key, StepType.SLEEP) is None:
             await self._until(self._open_wait(key, StepType.SLEEP, due(), None))
 
-    async def wait_for_event(
-        self, key: str, event_type: str, timeout_ms: int, decode: Callable[[Any], Any]
-    ) -> Event[Any]:
+    async def wait_for_event(self, key: str, event_type: str, timeout_ms: int, decode: Decode) -> Event[Any]:
         settled = self._ask(key, StepType.WAIT)
         if settled is None:
-            await self._until(self._open_wait(key, StepType.WAIT, self.now_ms + timeout_ms, event_type))
+            wait = self._open_wait(key, StepType.WAIT, self.now_ms + timeout_ms, event_type)
+            wait.decode = decode
+            await self._until(wait)
+            if wait.event is not None:
+                return wait.event
             settled = self._settled[key]
-        return self._event_of(settled, decode)
+        if not settled.ok:
+            raise _wait_error(settled)
+        mail = self._live.get(key) or self._past.mail[settled.event or 0]
+        try:
+            payload = read_payload(mail.type, mail.payload, decode)
+        except EventInvalidError as error:
+            text = f"the event that {key!r} has received does not fit the code any more: {error}"
+            never: Event[Any] = await self.diverge(text)
+            return never
+        return Event(mail.type, payload, from_ms(mail.created_at), mail.sender)
 
     def version(self, change_id: str, least: int, most: int) -> int:
         """The version of a change that this run goes by: the newest, unless its history passed the change before."""
@@ -302,6 +319,13 @@ class Machine:
         return Processes(
             self, self._requests, self._consume, trap_links=program.trap_links, raises=program.raises_cancel
         )
+
+    def payload_of(self, mail: Mail) -> Any:
+        """The payload of a message, of its declared type if it has one."""
+        return read_payload(mail.type, mail.payload, self.program.event_decoder(mail.type))
+
+    def recorded(self, key: str) -> bool:
+        return key in self._past.kinds
 
     def numbered(self, kind: StepType, name: str) -> str:
         base = f"{_ANONYMOUS}{kind} {name}"
@@ -461,14 +485,6 @@ class Machine:
             )
             return None
 
-    def _event_of(self, fact: Fact, decode: Callable[[Any], Any]) -> Event[Any]:
-        if not fact.ok:
-            raise WaitForEventTimeoutError(
-                f"no event of type {fact.event_type!r} came for {fact.key!r} within {durations.describe(_waited(fact))}"
-            )
-        mail = self._live.get(fact.key) or self._past.mail[fact.event or 0]
-        return Event(mail.type, decode(codec.plain(mail.payload)), from_ms(mail.created_at), mail.sender)
-
     def _note_divergence(self, message: str) -> None:
         self._diverged = self._diverged or message
 
@@ -558,7 +574,7 @@ class Machine:
             return
         self._live[wait.key] = mail
         self._news.deliveries.append(Delivery(mail.n, wait.key, self._wall_ms))
-        self._observe(wait.result(self._position + 1, self._wall_ms, event=mail.n), None)
+        self._observe(wait.received(mail, self._position + 1, self._wall_ms), None)
 
     def _deliver_arrival(self, mail: Mail, due: int | None) -> None:
         """Mail comes to a channel. What is there at the same time comes along before the code looks."""
@@ -747,6 +763,15 @@ class Machine:
 def _set(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+def _wait_error(fact: Fact) -> BaseException:
+    """The error of a wait that failed: no event came in time, or the payload of its event does not fit."""
+    if fact.event is not None:
+        return Failure.decode(fact.value or b"{}").as_cause()
+    return WaitForEventTimeoutError(
+        f"no event of type {fact.event_type!r} came for {fact.key!r} within {durations.describe(_waited(fact))}"
+    )
 
 
 def _waited(fact: Fact) -> int:

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from holdfast.core import codec
-from holdfast.errors import ChannelClosed, InvalidOptionError, ParamsInvalidError
+from holdfast.errors import ChannelClosed, InvalidOptionError
+from holdfast.kernel.events import read_payload
 from holdfast.store.protocol import ANY_TOPIC, Mail
 from holdfast.workflow.channels import Channel
 
@@ -100,7 +101,7 @@ class Mailbox:
                 channel.put(mail)
         elif channel.shape != shape:
             raise InvalidOptionError(
-                f"{topic!r} is listened to already, for {_described(channel.shape)}, and now for {_described(shape)}; "
+                f"{topic!r} is listened to already, with other values of messages= or payload=; "
                 "unlisten first, or ask for the same again"
             )
         return channel
@@ -191,19 +192,4 @@ class DecodedPayload:
     type: Any
 
     def __call__(self, mail: Mail) -> Any:
-        try:
-            return codec.decoder(self.type)(payload_of(mail))
-        except ParamsInvalidError as error:
-            raise ParamsInvalidError(
-                f"the payload of message {mail.type!r} does not fit {_name(self.type)}: {error}", error.issues
-            ) from None
-
-
-def _described(shape: Callable[[Mail], Any]) -> str:
-    if shape is payload_of:
-        return "payloads"
-    return f"payloads of type {_name(shape.type)}" if isinstance(shape, DecodedPayload) else "whole messages"
-
-
-def _name(type: Any) -> str:
-    return str(getattr(type, "__name__", type))
+        return read_payload(mail.type, mail.payload, codec.decoder(self.type))

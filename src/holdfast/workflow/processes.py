@@ -20,6 +20,7 @@ from holdfast.core.model import Status, StepType, from_ms
 from holdfast.core.show import shown
 from holdfast.errors import (
     ChildError,
+    EventInvalidError,
     InstanceExistsError,
     InstanceNotFoundError,
     InstanceTerminalError,
@@ -36,6 +37,7 @@ from holdfast.store.protocol import (
     CancelRun,
     Deed,
     Mail,
+    NewEvent,
     NewRun,
     ParentClose,
     Reply,
@@ -151,6 +153,14 @@ class Host(Protocol):
         """The next key of acts of a kind and name."""
         ...
 
+    def payload_of(self, mail: Mail) -> Any:
+        """The payload of a message, of its declared type; raises ``EventInvalidError`` if it does not fit."""
+        ...
+
+    def recorded(self, key: str) -> bool:
+        """True if the history of the run has a fact under this key."""
+        ...
+
     def act(
         self, key: str, kind: StepType, name: str, deed: Deed, *, opens: bool = False
     ) -> Coroutine[Any, Any, Answer]:
@@ -241,19 +251,32 @@ class Processes:
 
     def message(self, mail: Mail) -> Message:
         place = f"{self._host.run.number}:{mail.n}"
-        return Message(place, mail.type, payload_of(mail), mail.sender, from_ms(mail.created_at), self, mail)
+        return Message(place, mail.type, self._payload_of(mail), mail.sender, from_ms(mail.created_at), self, mail)
+
+    def _payload_of(self, mail: Mail) -> Any:
+        try:
+            return self._host.payload_of(mail)
+        except EventInvalidError as error:
+            if mail.ask is not None:  # the code never gets the message, so it cannot answer
+                deed = AnswerEvent(mail.n, Reply(False, self._requests.payload(error.message)))
+                self._act_soon(StepType.REPLY, f"{mail.type} from {mail.sender or 'outside'}", deed)
+            raise
+
+    def _event(self, key: str, pid: str, topic: str, payload: Any) -> NewEvent:
+        """The event to be sent under a key. One that does not fit is refused before anything is recorded."""
+        recorded = self._host.recorded(key)
+        return self._requests.event_to(pid, topic, payload, sender=self.pid, recorded=recorded)
 
     async def send(self, pid: str, topic: str, payload: Any) -> None:
-        event = self._requests.event_to(pid, topic, payload, sender=self.pid)
         name = f"{topic} to {pid}"
-        answer = await self._host.act(self._host.numbered(StepType.SEND, name), StepType.SEND, name, event)
-        self._check_reached(answer, pid)
+        key = self._host.numbered(StepType.SEND, name)
+        event = self._event(key, pid, topic, payload)
+        self._check_reached(await self._host.act(key, StepType.SEND, name, event), pid)
 
     async def ask(self, pid: str, topic: str, payload: Any, timeout: Duration | None) -> Any:
-        event = self._requests.event_to(pid, topic, payload, sender=self.pid)
         name = f"{topic} of {pid}"
         key = self._host.numbered(StepType.ASK, name)
-        event = replace(event, ask=f"{self._host.run.number}/{key}")
+        event = replace(self._event(key, pid, topic, payload), ask=f"{self._host.run.number}/{key}")
         seconds = durations.to_ms(_FOREVER if timeout is None else timeout, "timeout") / 1000
         self._hear_of_end(pid)
         self._check_reached(await self._host.act(key, StepType.ASK, name, event, opens=True), pid)

@@ -91,20 +91,16 @@ RETURNS {schema}.holdfast_touched LANGUAGE sql IMMUTABLE AS $$
                coalesce((p_one).work, false) OR coalesce((p_other).work, false))::{schema}.holdfast_touched
 $$;
 
--- Free text as a JSON string of nothing but ASCII; TEXT could not hold all of it. NULL is null.
-CREATE FUNCTION {schema}.holdfast_json(p_text BYTEA) RETURNS BYTEA LANGUAGE plpgsql IMMUTABLE AS $$
+-- Text in ASCII: all other characters, and those whose codes are in p_escaped, are written as JSON escapes. The argument
+-- may hold lone surrogates, which TEXT cannot.
+CREATE FUNCTION {schema}.holdfast_ascii(p_text BYTEA, p_escaped INTEGER[]) RETURNS TEXT LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-    v_json TEXT := '"';
+    v_ascii TEXT := '';
     v_at INTEGER := 0;
     v_byte INTEGER;
     v_more INTEGER;
     v_code INTEGER;
 BEGIN
-    IF p_text IS NULL THEN
-        RETURN 'null'::bytea;
-    ELSIF encode(p_text, 'escape') ~ '^[ !#-[\]-~]*$' AND position('\x5c'::bytea IN p_text) = 0 THEN
-        RETURN '"'::bytea || p_text || '"'::bytea;
-    END IF;
     WHILE v_at < length(p_text) LOOP
         v_byte := get_byte(p_text, v_at);
         v_more := CASE WHEN v_byte < 128 THEN 0 WHEN v_byte < 224 THEN 1 WHEN v_byte < 240 THEN 2 ELSE 3 END;
@@ -113,13 +109,24 @@ BEGIN
             v_code := (v_code << 6) | (get_byte(p_text, v_at + i) & 63);
         END LOOP;
         v_at := v_at + 1 + v_more;
-        v_json := v_json || CASE
-            WHEN v_code BETWEEN 32 AND 126 AND v_code NOT IN (34, 92) THEN chr(v_code)
+        v_ascii := v_ascii || CASE
+            WHEN v_code BETWEEN 32 AND 126 AND v_code <> ALL (p_escaped) THEN chr(v_code)
             WHEN v_code < 65536 THEN '\u' || lpad(to_hex(v_code), 4, '0')
             ELSE '\u' || to_hex(55296 + ((v_code - 65536) >> 10)) || '\u' || to_hex(56320 + ((v_code - 65536) & 1023))
         END;
     END LOOP;
-    RETURN convert_to(v_json || '"', 'UTF8');
+    RETURN v_ascii;
+END $$;
+
+-- Free text as a JSON string of nothing but ASCII; TEXT could not hold all of it. NULL is null.
+CREATE FUNCTION {schema}.holdfast_json(p_text BYTEA) RETURNS BYTEA LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    IF p_text IS NULL THEN
+        RETURN 'null'::bytea;
+    ELSIF encode(p_text, 'escape') ~ '^[ !#-[\]-~]*$' AND position('\x5c'::bytea IN p_text) = 0 THEN
+        RETURN '"'::bytea || p_text || '"'::bytea;
+    END IF;
+    RETURN convert_to('"' || {schema}.holdfast_ascii(p_text, '{34,92}') || '"', 'UTF8');
 END $$;
 
 CREATE FUNCTION {schema}.holdfast_pid(p_workflow TEXT, p_instance_id TEXT) RETURNS BYTEA LANGUAGE sql STABLE AS $$

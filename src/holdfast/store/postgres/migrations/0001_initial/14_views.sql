@@ -8,11 +8,19 @@ EXCEPTION WHEN character_not_in_repertoire OR untranslatable_character THEN
     RETURN trim(BOTH '"' FROM convert_from({schema}.holdfast_json(p_text), 'UTF8'));
 END $$;
 
+-- A JSON document as text: as it is, or in ASCII where the database's encoding has not all of its characters.
+CREATE FUNCTION {schema}.holdfast_document(p_json BYTEA) RETURNS TEXT LANGUAGE plpgsql IMMUTABLE AS $$
+BEGIN
+    RETURN convert_from(p_json, 'UTF8');
+EXCEPTION WHEN untranslatable_character THEN
+    RETURN {schema}.holdfast_ascii(p_json, '{}');
+END $$;
+
 -- A member of a JSON object; NULL if there is none, or if it is no object. PostgreSQL reads no text with NUL or lone
 -- surrogates, even beside what it is asked for: they are shown as unknown then.
 CREATE FUNCTION {schema}.holdfast_member(p_json BYTEA, p_key TEXT) RETURNS JSON LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
-    v_text TEXT := convert_from(p_json, 'UTF8');
+    v_text TEXT := {schema}.holdfast_document(p_json);
 BEGIN
     IF ltrim(v_text) NOT LIKE '{%' THEN
         RETURN NULL;
@@ -85,11 +93,11 @@ SELECT r.id AS run, r.workflow || '/' || r.instance_id AS pid,
        CASE f.state
             WHEN 0 THEN '{"status":"'
                 || CASE WHEN f.kind = 'skipped' THEN 'skipped' WHEN f.ok THEN 'ok' ELSE 'error' END
-                || '","data":' || coalesce(convert_from(f.value, 'UTF8'), 'null') || ',"ts":' || f.at || '}'
+                || '","data":' || coalesce({schema}.holdfast_document(f.value), 'null') || ',"ts":' || f.at || '}'
             WHEN 6 THEN '{"reason":'
-                || coalesce({schema}.holdfast_member(f.value, 'reason')::text, convert_from(f.value, 'UTF8'), 'null')
+                || coalesce({schema}.holdfast_member(f.value, 'reason')::text, {schema}.holdfast_document(f.value), 'null')
                 || ',"ts":' || f.at || '}'
-            ELSE convert_from(f.value, 'UTF8') END AS value
+            ELSE {schema}.holdfast_document(f.value) END AS value
   FROM {schema}.holdfast_run AS r
   JOIN {schema}.holdfast_fact AS f ON f.run = r.id
  WHERE r.kind = 'graph' AND (f.state IN (0, 1, 6) OR (f.state = 3 AND f.key = 'meta'));

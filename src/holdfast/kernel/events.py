@@ -1,0 +1,69 @@
+"""Event payloads and their types: what a workflow declares with ``events=``, and how a payload is checked and read.
+
+A payload is checked exactly when it is sent and read generously when it is received, as the input of a workflow is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from holdfast.core import codec
+from holdfast.core.limits import Limits
+from holdfast.core.names import check_event_type
+from holdfast.core.show import shown
+from holdfast.errors import EventInvalidError, InvalidOptionError, ParamsInvalidError
+
+Decode = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DeclaredEvent:
+    """An event type whose payload has a declared type."""
+
+    type: str
+    annotation: Any
+    check: Decode
+    """Decoder for a payload that is about to be sent: takes only the documented JSON form."""
+    decode: Decode
+    """Decoder for a payload that was received."""
+
+
+Events = Mapping[str, DeclaredEvent]
+
+NO_EVENTS: Events = MappingProxyType({})
+
+
+def declared_events(events: Any, limits: Limits) -> Events:
+    """The value of ``events=``, checked."""
+    if events is None:
+        return NO_EVENTS
+    if not isinstance(events, Mapping):
+        raise InvalidOptionError(f"events must map event types to payload types, not {shown(events)}")
+    return {check_event_type(type_, limits): _declared(type_, annotation) for type_, annotation in events.items()}
+
+
+def _declared(type_: str, annotation: Any) -> DeclaredEvent:
+    return DeclaredEvent(type_, annotation, codec.decoder(annotation, exact=True), codec.decoder(annotation))
+
+
+def check_payload(workflow: str, event: DeclaredEvent, payload: bytes | None) -> None:
+    """Raise ``EventInvalidError`` unless the payload fits the type that the workflow declares for the event."""
+    _decoded(event.type, payload, event.check, f"the payload of event {event.type!r} does not fit {workflow!r}")
+
+
+def read_payload(type_: str, payload: bytes | None, decode: Decode) -> Any:
+    """The payload of a received event as ``decode`` gives it; raises ``EventInvalidError`` if it does not fit."""
+    return _decoded(type_, payload, decode, f"the payload of event {type_!r} is not valid")
+
+
+def _decoded(type_: str, payload: bytes | None, decode: Decode, problem: str) -> Any:
+    try:
+        return decode(codec.plain(payload))
+    except ParamsInvalidError as error:
+        raise EventInvalidError(f"{problem}: {error}", type_, error.issues) from None
+    except Exception as error:  # a validator of the user's type may raise anything
+        issue = {"path": [], "message": str(error), "type": type(error).__name__}
+        raise EventInvalidError(f"{problem}: {type(error).__name__}: {error}", type_, [issue]) from error
