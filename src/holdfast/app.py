@@ -38,6 +38,7 @@ from holdfast.runner.worker import Worker
 from holdfast.store.protocol import Migrated, Store
 from holdfast.workflow.context import Context, Workflow
 from holdfast.workflow.driver import Manners, define
+from holdfast.workflow.naming import StepNames
 from holdfast.workflow.steps import Step, check_raises, check_retry, inspect_step
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ class Holdfast:
         self.limits = limits or Limits()
         self.authorize = check_authorize(authorize)
         self.registry = Registry()
+        self._step_names = StepNames()
         self.worker_config = worker or WorkerConfig()
         """Of the worker that the next ``async with`` or ``tick`` runs."""
         self._open: OpenApp | None = None
@@ -116,6 +118,7 @@ class Holdfast:
         persist: Literal["step", "task"] = ...,
         cancel: Literal["raise", "event"] = ...,
         trap_links: bool = ...,
+        replay: Literal["lenient", "strict"] = ...,
     ) -> Callable[[Callable[..., Coroutine[Any, Any, R]]], Workflow[R]]: ...
 
     def workflow(
@@ -129,13 +132,16 @@ class Holdfast:
         persist: Literal["step", "task"] = "step",
         cancel: Literal["raise", "event"] = "raise",
         trap_links: bool = False,
+        replay: Literal["lenient", "strict"] = "lenient",
     ) -> Any:
         """Register workflow code: ``async def fn(ctx)`` or ``async def fn(ctx, params)``.
 
         ``retry`` (none by default) and ``timeout`` are for a run as a whole, where its start does not say otherwise.
         ``persist="step"`` makes every step durable before the next begins; ``"task"`` keeps results in memory until
         the run suspends, which is faster and repeats more after a crash. ``cancel="event"`` tells the code of a
-        cancellation by ``ctx.events`` only, ``trap_links`` likewise of a linked run that failed.
+        cancellation by ``ctx.events`` only, ``trap_links`` likewise of a linked run that failed. ``replay="strict"``
+        parks a run before a step without a record is called while a recorded result belongs to a step that is not
+        registered any more; ``"lenient"`` writes a warning.
         """
         if persist not in ("step", "task"):
             raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
@@ -143,9 +149,11 @@ class Holdfast:
             raise InvalidOptionError(f"cancel must be 'raise' or 'event', not {cancel!r}")
         if not isinstance(trap_links, bool):
             raise InvalidOptionError(f"trap_links must be True or False, not {trap_links!r}")
+        if replay not in ("lenient", "strict"):
+            raise InvalidOptionError(f"replay must be 'lenient' or 'strict', not {replay!r}")
         manners = Manners(
             persist, cancel, trap_links, None if retry is None else check_retry(retry),
-            None if timeout is None else timeout_ms("timeout", timeout),
+            None if timeout is None else timeout_ms("timeout", timeout), replay,
         )  # fmt: skip
         local_names = _caller_names()
 
@@ -158,6 +166,7 @@ class Holdfast:
                 now=self.runtime.time.now,
                 manners=manners,
                 local_names=local_names,
+                step_names=self._step_names,
             )
             self.registry.add(definition)
             return Workflow(chosen, function)
@@ -185,6 +194,7 @@ class Holdfast:
         retry: Retry | None = ...,
         timeout: Duration | None = ...,
         raises: tuple[type[BaseException], ...] | None = ...,
+        renamed_from: str | tuple[str, ...] = ...,
     ) -> StepDecorator: ...
 
     def step(
@@ -196,10 +206,12 @@ class Holdfast:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         raises: tuple[type[BaseException], ...] | None = None,
+        renamed_from: str | tuple[str, ...] = (),
     ) -> Any:
         """Register a step.
 
-        A function whose result is recorded. Async ones run on the worker's loop, others in threads.
+        A function whose result is recorded. Async ones run on the worker's loop, others in threads. ``renamed_from``:
+        the earlier name of the step, or several; open runs go on with what they have recorded under it.
         """
         if retry is not None:
             check_retry(retry)
@@ -207,14 +219,22 @@ class Holdfast:
             to_ms(timeout, "timeout")
         if raises is not None:
             check_raises(raises)
+        old_names = (renamed_from,) if isinstance(renamed_from, str) else tuple(renamed_from)
+        for old in old_names:
+            check_step_name(old, self.limits)
         local_names = _caller_names()
 
         def register(function: Callable[..., Any]) -> Step[Any, Any]:
             chosen = check_step_name(name or getattr(function, "__name__", ""), self.limits)
             spec = inspect_step(function, local_names).with_options(retry, timeout, raises)
+            self._step_names.register(chosen, old_names)
             return Step(chosen, spec, function)
 
         return register if fn is None else register(fn)
+
+    def retired_steps(self, *names: str) -> None:
+        """Declare that steps were removed on purpose: open runs that have recorded them go on without a warning."""
+        self._step_names.retire([check_step_name(name, self.limits) for name in names])
 
     def graph(self, name: str, *, version: int = 1, params: Any = Any) -> Graph:
         """Register a graph; its nodes are added with ``@graph.node``. ``version`` is recorded with each run.

@@ -13,7 +13,7 @@ from holdfast.errors import ErrorInfo
 
 # The store's fact states; spelled out here because this module stands below the store.
 _RESULT, _START, _FAILURE = 0, 1, 2
-_HIDDEN = (StepType.TIMER, StepType.MESSAGE, StepType.WATCH)
+_HIDDEN = (StepType.TIMER, StepType.MESSAGE, StepType.WATCH, StepType.NOTE)
 _REFUSED = {
     "missing": ErrorInfo("InstanceNotFoundError", "there is no such run"),
     "ended": ErrorInfo("InstanceTerminalError", "the run has ended"),

@@ -68,6 +68,7 @@ class StepType(StrEnum):
     TIMER = "timer"  # an anonymous wait, such as asyncio.sleep
     MESSAGE = "message"  # mail that arrived for a channel
     WATCH = "watch"  # of a run that was asked something
+    NOTE = "note"  # a warning that is in the log, so that a replay does not write it again
 
 
 class StepStatus(StrEnum):

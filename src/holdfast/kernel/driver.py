@@ -173,6 +173,9 @@ class Machine(Protocol):
 class Driver(Protocol):
     """An authoring model's way to run its definitions."""
 
-    def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests) -> Machine:
-        """A machine for the run: replayed from the snapshot, or new (None). ``requests``: of what it asks of others."""
+    def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests, *, strict: bool = False) -> Machine:
+        """A machine for the run: replayed from the snapshot, or new (None). ``requests``: of what it asks of others.
+
+        ``strict``: the worker has strict replay, whatever the definition says.
+        """
         ...

@@ -111,6 +111,7 @@ class Worker:
             posted=hub.posted,
             adopt=self._adopt,
             begin=self._begin_adopted,
+            strict=config.replay == "strict",
         )
         self._courier = Courier(store, registry, ports, random, self.id, config.poll_ms)
         self._afterwards: set[asyncio.Task[None]] = set()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
@@ -54,11 +55,13 @@ from holdfast.store.protocol import (
     RunRecord,
     Snapshot,
 )
+from holdfast.workflow import naming
 from holdfast.workflow.agenda import Agenda
 from holdfast.workflow.asked import Asked, AskedAct, AskedStep, AskedTimer, AskedWait, News, taken
 from holdfast.workflow.ending import ContinueAsNew, Ending
 from holdfast.workflow.loop import Nobody, WorkflowLoop, WorkflowTimer
 from holdfast.workflow.mailbox import Mailbox
+from holdfast.workflow.naming import Leftovers, StepNames
 from holdfast.workflow.past import Past
 from holdfast.workflow.portrait import Portrait
 from holdfast.workflow.post import MORE, Place, Post
@@ -77,6 +80,7 @@ class Program(Protocol):
     raises_cancel: bool
     """Whether a cancellation is raised in the code, and not only told of."""
     trap_links: bool
+    step_names: StepNames
 
     def main(self, machine: Machine) -> Coroutine[Any, Any, Any]: ...
 
@@ -89,8 +93,16 @@ class Machine:
     """One run of replayed code in memory."""
 
     def __init__(
-        self, program: Program, run: RunRecord, snapshot: Snapshot | None, limits: Limits, requests: Requests
+        self,
+        program: Program,
+        run: RunRecord,
+        snapshot: Snapshot | None,
+        limits: Limits,
+        requests: Requests,
+        *,
+        strict: bool = False,
     ) -> None:
+        """``strict``: park the run where a warning would be written about a step that may have been renamed."""
         self.program = program
         self.run = run
         self.limits = limits
@@ -106,6 +118,9 @@ class Machine:
         self._draws = 0
 
         self._past = Past(snapshot)
+        self._aliases = program.step_names.aliases(self._past.kinds)
+        self._leftovers = Leftovers(program.step_names)
+        self._strict = strict
         self._agenda = Agenda()
 
         # What the code has seen and asked.
@@ -193,25 +208,37 @@ class Machine:
     # --- asked by workflow code
 
     def call(
-        self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        name: str,
+        spec: StepSpec,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        registered: bool = True,
     ) -> Coroutine[Any, Any, Any]:
         """A step function called directly: its key is its name, then name#2, name#3 in the order of the calls."""
         count = self._calls[name] = self._calls.get(name, 0) + 1
         key = name if count == 1 else f"{name}#{count}"
-        coro = self.do(key, name, spec, args, kwargs)
+        if self._aliases:
+            key = self._aliases.get(key, key)
+        coro = self.do(key, name if registered else None, spec, args, kwargs)
         self._unstarted[key] = coro
         return coro
 
     def call_named(
         self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        check_step_name(name, self.limits)
-        coro = self.do(name, name, spec, args, kwargs)
-        if name not in self._unstarted:
-            self._unstarted[name] = coro
+        key = check_step_name(name, self.limits)
+        if self._aliases:
+            key = self._aliases.get(key, key)
+        coro = self.do(key, None, spec, args, kwargs)
+        if key not in self._unstarted:
+            self._unstarted[key] = coro
         return coro
 
-    async def do(self, key: str, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    async def do(
+        self, key: str, name: str | None, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
         self._unstarted.pop(key, None)
         settled = self._ask(key, StepType.DO)
         if settled is not None:
@@ -385,6 +412,8 @@ class Machine:
             self._count_step(kind)
         if key in self._asked:
             raise DuplicateStepError(f"{key!r} is running already; a name can be awaited once at a time")
+        if self._leftovers:
+            self._leftovers.asked(key)
         return self._settled.get(key)
 
     def _count_step(self, kind: StepType) -> None:
@@ -608,6 +637,7 @@ class Machine:
             self._post.taken(self._live.get(fact.key) or self._past.mail[fact.event])
         asked = self._asked.pop(fact.key, None)
         if asked is None:
+            self._leftovers.add(fact)
             return  # not asked for yet: it waits until it is
         asked.closed = True
         self._resolve(asked, fact, live)
@@ -684,12 +714,25 @@ class Machine:
         return opened
 
     def _due_calls(self, now_ms: int) -> Sequence[Call]:
+        if self._leftovers:
+            self._compare_names(now_ms)
+            if self._diverged is not None:
+                return ()
         calls = self._agenda.due_steps(now_ms)
         for asked in calls:
             asked.running = True
             if asked.failures:
                 asked.started_at = now_ms
         return calls
+
+    def _compare_names(self, now_ms: int) -> None:
+        """Before steps without a record are called: they may be recorded under names that the app no longer has."""
+        new = [asked.name or asked.key for asked in self._agenda.new_steps(now_ms, self._past.kinds)]
+        for name, old in itertools.product(dict.fromkeys(new), self._leftovers.names()):
+            if self._strict:
+                self._note_divergence(naming.divergence(name, old))
+            else:
+                self._warn_once(f"renamed {old} {name}", naming.warning(name, old))
 
     def _due_acts(self) -> Sequence[Act]:
         """What is to be done to others. What nobody wants any more is not."""
@@ -737,6 +780,15 @@ class Machine:
                     f"step call {key!r} was never awaited, so it did not run; write `await {key}(...)`",
                 )
         self._unstarted.clear()
+
+    def _warn_once(self, what: str, message: str) -> None:
+        """A warning in the run's log that no replay writes again: a fact goes with it."""
+        key = f"{_ANONYMOUS}{StepType.NOTE} {what}"
+        if key in self._past.kinds:
+            return
+        self._past.kinds[key] = StepType.NOTE
+        self._news.opened.append(Fact(FactState.RESULT, key, 0, StepType.NOTE, self._wall_ms, self._wall_ms))
+        self._say(Level.WARN, message)
 
     def _say(self, level: Level, message: str) -> None:
         """A system log line."""

@@ -14,7 +14,7 @@ from holdfast.workflow.steps import Step, StepSpec, spec_of
 
 class CallsSteps(Protocol):
     def call(
-        self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], *, registered: bool = ...
     ) -> Coroutine[Any, Any, Any]: ...
 
 
@@ -33,8 +33,10 @@ class Saga:
         """From now on, to undo includes this step, with these arguments."""
         if not callable(undo):
             raise InvalidOptionError(f"a saga undoes by calling a step or a function, not {undo!r}")
+        registered = isinstance(undo, Step)
         name = undo.name if isinstance(undo, Step) else getattr(undo, "__name__", "undo")
-        self._undos.append((name, partial(self._machine.call, name, spec_of(undo), args, kwargs)))
+        call = partial(self._machine.call, name, spec_of(undo), args, kwargs, registered=registered)
+        self._undos.append((name, call))
 
     async def __aenter__(self) -> Saga:
         return self

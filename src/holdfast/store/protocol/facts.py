@@ -43,7 +43,8 @@ class Fact(NamedTuple):
     value: bytes | None = None
     """The result, or the error when ``ok`` is false."""
     name: str | None = None
-    """None where the name is the key."""
+    """Of a step: the registered function that was called; None for a name given to ``ctx.do``. Shown in place of the
+    key."""
     attempts: int = 0
     max_attempts: int | None = None
     timeout_ms: int | None = None
