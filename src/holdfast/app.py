@@ -25,8 +25,9 @@ from holdfast.graph.definition import Graph
 from holdfast.graph.progress import Advancement, Finished, Killed, Started
 from holdfast.graph.units import GraphDriver
 from holdfast.http.auth import Authorize, check_authorize
-from holdfast.kernel.attempt import StepTx, Transaction
+from holdfast.kernel.attempt import StepEngine, StepTx, Transaction
 from holdfast.kernel.definition import Definition, Registry, Startable
+from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.outbox import DEFAULT_CONCURRENCY, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, outbox_handler
 from holdfast.kernel.requests import Requests, StartOptions, timeout_ms
@@ -474,7 +475,9 @@ class OpenApp:
         self._spawn = spawn
         requests = Requests(app.registry, app.limits, app.runtime, store.clock)
         self.client = Client(store, app.registry, self.hub, requests, app.limits, store.clock)
-        self.ports = Ports(milliseconds(store.clock), timers, spawn, requests, store.begin)
+        now_ms = milliseconds(store.clock)
+        engine = StepEngine(StepLogger(app.limits, app.runtime.time.now), now_ms, app.limits.heartbeat)
+        self.ports = Ports(now_ms, timers, spawn, requests, store.begin, engine)
         self.worker: Worker | None = None
         self.hand: Worker | None = None
         """The one that ``advance`` drives."""

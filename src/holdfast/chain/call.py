@@ -33,7 +33,9 @@ class ChainCall:
     args: tuple[Any, ...]
     handler: Handler
     limits: Limits
+    max_attempts: int
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    progress: bytes | None = None
 
     @property
     def function(self) -> Callable[..., Any]:

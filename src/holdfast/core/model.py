@@ -135,6 +135,10 @@ class StepRecord:
     retrying, ok, error or skipped."""
     step_seq: int | None = None
     """Of a chain's step: its place, from 0."""
+    progress: Any = None
+    """What the last heartbeat of a step that is not completed reported."""
+    heartbeat_at: datetime | None = None
+    """When that was."""
 
 
 @dataclass(frozen=True, slots=True)

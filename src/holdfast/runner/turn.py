@@ -40,6 +40,7 @@ from holdfast.store.protocol import (
     Finish,
     Follows,
     Foreseen,
+    Heartbeat,
     Log,
     Mail,
     NewRun,
@@ -126,6 +127,8 @@ class Turn:
 
     over = False
     """It came to its end before it was run."""
+    _heartbeats: Sequence[Fact] = ()
+    """The last heartbeats of attempts that failed, to be stored before their failure."""
     _warnings: Sequence[str] = ()
     """The engine's warnings about this run that are not written yet."""
 
@@ -323,6 +326,8 @@ class Turn:
             return None
         self._cancel(key for key in rest.cancelled if self._holds_transaction(key))
         live = rest.observed.transaction is not None
+        if self._heartbeats and not live and not self._in_transaction:
+            await self._record_heartbeats()
         if self._planned is None and self._in_transaction and not live:
             self._put_off(rest)
             return None
@@ -515,7 +520,7 @@ class Turn:
             if self._stopping or not self._tools.budget.take():
                 self._unstarted = True
                 continue
-            self._running[call.key] = Running(call, self.claim.run.pid, self._tools.ports, self._report)
+            self._running[call.key] = Running(call, self.claim.run, self._tools.ports, self._report)
 
     def _cancel(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -532,6 +537,8 @@ class Turn:
 
     def _report(self, outcome: Outcome) -> None:
         self._running.pop(outcome.key, None)
+        if outcome.heartbeat is not None:
+            self._heartbeats = [*self._heartbeats, outcome.heartbeat]
         if outcome.transaction is None:
             self._outcomes.append(outcome)
         else:
@@ -593,6 +600,15 @@ class Turn:
             self._alarm = None
 
     # --- show long attempts
+
+    def heartbeats(self) -> list[Heartbeat]:
+        """Heartbeats of running attempts that are not stored yet."""
+        found = [running.heartbeat() for running in self._running.values()]
+        return [Heartbeat(self.task, fact) for fact in found if fact is not None]
+
+    async def _record_heartbeats(self) -> None:
+        facts, self._heartbeats = self._heartbeats, ()
+        await record_heartbeats(self._tools.store, [Heartbeat(self.task, fact) for fact in facts])
 
     async def _write_news(self) -> None:
         facts: list[Fact] = []
@@ -682,6 +698,15 @@ class Turn:
 
     def _now(self) -> int:
         return self._tools.ports.now_ms()
+
+
+async def record_heartbeats(store: Store, heartbeats: Sequence[Heartbeat]) -> None:
+    """Store heartbeats. A failure costs progress and nothing else, so it is only logged."""
+    if heartbeats:
+        try:
+            await store.record_heartbeats(heartbeats)
+        except StoreError as error:
+            _log.warning("could not record the heartbeats of %d steps: %s", len(heartbeats), error)
 
 
 def _is_warning(log: Log) -> bool:

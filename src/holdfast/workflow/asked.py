@@ -32,7 +32,19 @@ class Asked:
 class AskedStep(Asked):
     """A step call: running, or due (again) at ``not_before``. It is also what the runner is given to run."""
 
-    __slots__ = ("args", "failures", "kwargs", "limit", "name", "not_before", "noted", "running", "spec", "values")
+    __slots__ = (
+        "args",
+        "failures",
+        "kwargs",
+        "limit",
+        "name",
+        "not_before",
+        "noted",
+        "progress",
+        "running",
+        "spec",
+        "values",
+    )
 
     def __init__(
         self, key: str, name: str | None, future: asyncio.Future[Any], started_at: int, spec: StepSpec
@@ -53,10 +65,15 @@ class AskedStep(Asked):
         self.running = False
         self.noted = 0
         """The number of the last attempt that has a START fact."""
+        self.progress: bytes | None = None
 
     @property
     def attempt(self) -> int:
         return self.failures + 1
+
+    @property
+    def max_attempts(self) -> int | None:
+        return self.spec.retry.max_attempts
 
     @property
     def is_async(self) -> bool:

@@ -25,6 +25,9 @@ class FactState(IntEnum):
     """The result of one item of a node that is mapped over a list; ``n`` is its place."""
     TOMBSTONE = 6
     """Somebody killed the run."""
+    HEARTBEAT = 7
+    """The latest progress that an attempt reported while it ran; ``n`` is the attempt. The only fact that is
+    overwritten: see ``Store.record_heartbeats``."""
 
 
 class Fact(NamedTuple):
