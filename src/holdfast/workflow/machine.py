@@ -55,10 +55,11 @@ from holdfast.store.protocol import (
     RunRecord,
     Snapshot,
 )
-from holdfast.workflow import naming
+from holdfast.workflow import guard, naming, repeats
 from holdfast.workflow.agenda import Agenda
 from holdfast.workflow.asked import Asked, AskedAct, AskedStep, AskedTimer, AskedWait, News, taken
 from holdfast.workflow.ending import ContinueAsNew, Ending
+from holdfast.workflow.guard import WorkflowRandom
 from holdfast.workflow.loop import Nobody, WorkflowLoop, WorkflowTimer
 from holdfast.workflow.mailbox import Mailbox
 from holdfast.workflow.naming import Leftovers, StepNames
@@ -66,6 +67,7 @@ from holdfast.workflow.past import Past
 from holdfast.workflow.portrait import Portrait
 from holdfast.workflow.post import MORE, Place, Post
 from holdfast.workflow.processes import Processes
+from holdfast.workflow.repeats import Given
 from holdfast.workflow.steps import StepSpec
 from holdfast.workflow.tries import Tries
 
@@ -112,8 +114,7 @@ class Machine:
         self._requests = requests
         self.loop = WorkflowLoop(self)  # type: ignore[abstract]  # what it lacks is made by its module
         self.now_ms = self.started_ms = run.started_at or 0
-        self.history_length = 0
-        self.history_size = 0
+        self.history_length = self.history_size = 0
         self._random: Random | None = None
         self._draws = 0
 
@@ -133,6 +134,8 @@ class Machine:
         self._kinds: dict[str, StepType] = {}
         self._asks: dict[str, int] = {}
         self._calls: dict[str, int] = {}
+        self._given: dict[str, Given] = {}
+        """What the first ``ctx.do`` of each name in this execution was given."""
         self._unstarted: dict[str, Coroutine[Any, Any, Any]] = {}
         self._steps = 0
         self._lines = 0
@@ -201,6 +204,7 @@ class Machine:
         self._main = None
         self.loop.host = Nobody()
         self._asked.clear()
+        self._given.clear()
         self._agenda.dissolve()
         self._post.dissolve()
         del self._post
@@ -231,10 +235,19 @@ class Machine:
         key = check_step_name(name, self.limits)
         if self._aliases:
             key = self._aliases.get(key, key)
+        given = Given(spec.function, args, kwargs)
+        first = self._given.setdefault(key, given)
+        if first is not given:
+            self._compare_calls(key, first, given)
         coro = self.do(key, None, spec, args, kwargs)
         if key not in self._unstarted:
             self._unstarted[key] = coro
         return coro
+
+    def _compare_calls(self, key: str, first: Given, again: Given) -> None:
+        how = repeats.difference(first, again)
+        if how is not None:
+            self._warn_once(f"repeated {key}", repeats.warning(key, how))
 
     async def do(
         self, key: str, name: str | None, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -304,7 +317,7 @@ class Machine:
     @property
     def random(self) -> Random:
         if self._random is None:
-            self._random = Random(f"{self.run.seed}/{self.run.number}")  # noqa: S311  (reproducible by design)
+            self._random = WorkflowRandom(f"{self.run.seed}/{self.run.number}", self.loop)
         return self._random
 
     def random_bytes(self, n: int) -> bytes:
@@ -331,6 +344,7 @@ class Machine:
         )
 
     def numbered(self, kind: StepType, name: str) -> str:
+        guard.check(self.loop, name)
         base = f"{_ANONYMOUS}{kind} {name}"
         count = self._calls[base] = self._calls.get(base, 0) + 1
         return base if count == 1 else f"{base}#{count}"
@@ -354,6 +368,7 @@ class Machine:
         return asked
 
     def expect(self) -> asyncio.Future[Any]:
+        guard.check(self.loop, "what a run waits for")
         return asyncio.Future(loop=self.loop)
 
     async def look(self) -> bool:
@@ -396,6 +411,7 @@ class Machine:
 
     def _ask(self, key: str, kind: StepType) -> Fact | None:
         """Register the wish for a key; the fact if it is settled already."""
+        guard.check(self.loop, key)
         if key.startswith(_ANONYMOUS):
             raise InvalidNameError(f"step name {key!r} begins with {_ANONYMOUS!r}, as only the engine's own keys do")
         known = self._kinds.get(key)
@@ -748,7 +764,7 @@ class Machine:
         if self._ended:
             end = self._ending().of(self._main, self._fatal)
             if end.next is not None and end.next.continues:
-                self._post.pass_on()
+                self.loop.run_inside(self._post.pass_on)
             self.loop.report_unseen()
             self._report_unstarted()
             return end

@@ -9,10 +9,14 @@ from types import TracebackType
 from typing import Any, Protocol
 
 from holdfast.errors import InvalidOptionError
+from holdfast.workflow import guard
+from holdfast.workflow.loop import WorkflowLoop
 from holdfast.workflow.steps import Step, StepSpec, spec_of
 
 
 class CallsSteps(Protocol):
+    loop: WorkflowLoop
+
     def call(
         self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], *, registered: bool = ...
     ) -> Coroutine[Any, Any, Any]: ...
@@ -31,6 +35,7 @@ class Saga:
 
     def add(self, undo: Callable[..., Any], *args: Any, **kwargs: Any) -> None:
         """From now on, to undo includes this step, with these arguments."""
+        guard.check(self._machine.loop, "saga.add")
         if not callable(undo):
             raise InvalidOptionError(f"a saga undoes by calling a step or a function, not {undo!r}")
         registered = isinstance(undo, Step)
