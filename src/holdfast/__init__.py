@@ -93,6 +93,7 @@ from holdfast.errors import (
 from holdfast.graph import Finished, Graph, Killed, Node, Started
 from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Authorize, AuthRequest, BearerTokens, Denied
 from holdfast.kernel.attempt import StepTx, Transaction, context_values
+from holdfast.kernel.step_info import StepInfo, step_info
 from holdfast.ports import Clock, Randomness, Runtime
 from holdfast.runner.config import WorkerConfig
 from holdfast.webhook import Webhook, verify_webhook
@@ -195,6 +196,7 @@ __all__ = [
     "StateError",
     "Step",
     "StepError",
+    "StepInfo",
     "StepMaxAttemptsExceeded",
     "StepRecord",
     "StepTimeoutError",
@@ -222,5 +224,6 @@ __all__ = [
     "WorkflowStuckError",
     "context_values",
     "select",
+    "step_info",
     "verify_webhook",
 ]

@@ -25,9 +25,10 @@ from holdfast.graph.definition import Graph
 from holdfast.graph.progress import Advancement, Finished, Killed, Started
 from holdfast.graph.units import GraphDriver
 from holdfast.http.auth import Authorize, check_authorize
-from holdfast.kernel.attempt import StepTx, Transaction
+from holdfast.kernel.attempt import StepEngine, StepTx, Transaction
 from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.events import declared_events
+from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.outbox import DEFAULT_CONCURRENCY, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, outbox_handler
 from holdfast.kernel.requests import Requests, StartOptions, timeout_ms
@@ -40,6 +41,7 @@ from holdfast.runner.worker import Worker
 from holdfast.store.protocol import Migrated, Store
 from holdfast.workflow.context import Context, OptionalInput, Workflow
 from holdfast.workflow.driver import Manners, define
+from holdfast.workflow.naming import StepNames
 from holdfast.workflow.steps import Step, check_raises, check_retry, inspect_step
 
 if TYPE_CHECKING:
@@ -96,6 +98,7 @@ class Holdfast:
         self.limits = limits or Limits()
         self.authorize = check_authorize(authorize)
         self.registry = Registry()
+        self._step_names = StepNames()
         self.worker_config = worker or WorkerConfig()
         """Of the worker that the next ``async with`` or ``tick`` runs."""
         self._open: OpenApp | None = None
@@ -130,6 +133,7 @@ class Holdfast:
         cancel: Literal["raise", "event"] = ...,
         trap_links: bool = ...,
         events: Mapping[str, Any] | None = ...,
+        replay: Literal["lenient", "strict"] = ...,
     ) -> WorkflowDecorator: ...
 
     def workflow(
@@ -144,6 +148,7 @@ class Holdfast:
         cancel: Literal["raise", "event"] = "raise",
         trap_links: bool = False,
         events: Mapping[str, Any] | None = None,
+        replay: Literal["lenient", "strict"] = "lenient",
     ) -> Any:
         """Register workflow code: ``async def fn(ctx)`` or ``async def fn(ctx, params)``.
 
@@ -152,6 +157,8 @@ class Holdfast:
         the run suspends, which is faster and repeats more after a crash. ``cancel="event"`` tells the code of a
         cancellation by ``ctx.events`` only, ``trap_links`` likewise of a linked run that failed. ``events`` maps event
         types to the types of their payloads: an event that does not fit is refused where it is sent.
+        ``replay="strict"`` parks a run before a step without a record is called while a recorded result belongs to a
+        step that is not registered any more; ``"lenient"`` writes a warning.
         """
         if persist not in ("step", "task"):
             raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
@@ -159,9 +166,11 @@ class Holdfast:
             raise InvalidOptionError(f"cancel must be 'raise' or 'event', not {cancel!r}")
         if not isinstance(trap_links, bool):
             raise InvalidOptionError(f"trap_links must be True or False, not {trap_links!r}")
+        if replay not in ("lenient", "strict"):
+            raise InvalidOptionError(f"replay must be 'lenient' or 'strict', not {replay!r}")
         manners = Manners(
             persist, cancel, trap_links, None if retry is None else check_retry(retry),
-            None if timeout is None else timeout_ms("timeout", timeout), declared_events(events, self.limits),
+            None if timeout is None else timeout_ms("timeout", timeout), declared_events(events, self.limits), replay,
         )  # fmt: skip
         local_names = _caller_names()
 
@@ -174,6 +183,7 @@ class Holdfast:
                 now=self.runtime.time.now,
                 manners=manners,
                 local_names=local_names,
+                step_names=self._step_names,
             )
             self.registry.add(definition)
             return Workflow(chosen, function)
@@ -210,6 +220,7 @@ class Holdfast:
         retry: Retry | None = ...,
         timeout: Duration | None = ...,
         raises: tuple[type[BaseException], ...] | None = ...,
+        renamed_from: str | tuple[str, ...] = ...,
     ) -> StepDecorator: ...
 
     def step(
@@ -221,10 +232,12 @@ class Holdfast:
         retry: Retry | None = None,
         timeout: Duration | None = None,
         raises: tuple[type[BaseException], ...] | None = None,
+        renamed_from: str | tuple[str, ...] = (),
     ) -> Any:
         """Register a step.
 
-        A function whose result is recorded. Async ones run on the worker's loop, others in threads.
+        A function whose result is recorded. Async ones run on the worker's loop, others in threads. ``renamed_from``:
+        the earlier name of the step, or several; open runs go on with what they have recorded under it.
         """
         if retry is not None:
             check_retry(retry)
@@ -232,14 +245,22 @@ class Holdfast:
             to_ms(timeout, "timeout")
         if raises is not None:
             check_raises(raises)
+        old_names = (renamed_from,) if isinstance(renamed_from, str) else tuple(renamed_from)
+        for old in old_names:
+            check_step_name(old, self.limits)
         local_names = _caller_names()
 
         def register(function: Callable[..., Any]) -> Step[Any, Any]:
             chosen = check_step_name(name or getattr(function, "__name__", ""), self.limits)
             spec = inspect_step(function, local_names).with_options(retry, timeout, raises)
+            self._step_names.register(chosen, old_names)
             return Step(chosen, spec, function)
 
         return register if fn is None else register(fn)
+
+    def retired_steps(self, *names: str) -> None:
+        """Declare that steps were removed on purpose: open runs that have recorded them go on without a warning."""
+        self._step_names.retire([check_step_name(name, self.limits) for name in names])
 
     @overload
     def graph(self, name: str, *, version: int = ..., params: type[T]) -> Graph[T]: ...
@@ -543,7 +564,9 @@ class OpenApp:
         self._spawn = spawn
         requests = Requests(app.registry, app.limits, app.runtime, store.clock)
         self.client = client(store, app.registry, self.hub, requests, app.limits, store.clock)
-        self.ports = Ports(milliseconds(store.clock), timers, spawn, requests, store.begin)
+        now_ms = milliseconds(store.clock)
+        engine = StepEngine(StepLogger(app.limits, app.runtime.time.now), now_ms, app.limits.heartbeat)
+        self.ports = Ports(now_ms, timers, spawn, requests, store.begin, engine)
         self.worker: Worker | None = None
         self.hand: Worker | None = None
         """The one that ``advance`` drives."""

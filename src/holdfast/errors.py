@@ -32,7 +32,7 @@
     │   └── RunCancelledError               RUN_CANCELLED
     ├── Rejected                            REJECTED: what was asked of a run was refused by its code
     ├── DeliveryError                       DELIVERY_FAILED: an outbound event did not arrive
-    ├── WorkflowCodeError                   raised inside workflow code
+    ├── WorkflowCodeError                   raised inside workflow code; the context used inside a step
     │   ├── IOInWorkflowError               IO_IN_WORKFLOW
     │   ├── DuplicateStepError              DUPLICATE_STEP_KEY
     │   ├── StepTypeMismatchError           STEP_TYPE_MISMATCH

@@ -267,3 +267,24 @@ async def test_lines_of_a_long_step_are_visible_while_it_runs(make_app: MakeApp)
 
 async def _is(value: bool) -> bool:
     return value
+
+
+async def test_a_repeated_name_with_other_arguments_is_warned_of_in_both_logs(
+    app: Holdfast, h: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> list[int]:
+        first = await ctx.do("add", int, 1)
+        await ctx.sleep("nap", 60)
+        return [first, await ctx.do("add", int, 2)]
+
+    run = await h.start(flow, id="a")
+    await h.run_until_idle()
+    await h.restart()
+    with caplog.at_level("WARNING", "holdfast"):
+        await h.advance("1 minute")
+    assert await run.result(timeout=5) == [1, 1]
+    [line] = await run.logs(level="warn", category="system")
+    assert "'add'" in line.message
+    assert "other arguments" in line.message
+    assert caplog.messages == [f"flow/a (run 0): {line.message}"]

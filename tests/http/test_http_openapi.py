@@ -261,7 +261,9 @@ async def test_what_most_instances_do_not_have_is_optional() -> None:
     }  # fmt: skip
     assert optional_in(parts["Meta"]) == optional
     assert optional_in(parts["Event"]) == {"sender"}
-    assert optional_in(parts["Step"]) == optional_in(parts["CurrentStep"]) == {"error", "state", "stepSeq"}
+    assert optional_in(parts["Step"]) == optional_in(parts["CurrentStep"]) == {
+        "error", "state", "stepSeq", "progress", "heartbeatAt",
+    }  # fmt: skip
     assert optional_in(parts["ListedInstance"]) == {"kind", "nativeStatus"}
     assert optional_in(parts["OutboxEvent"]) == set()
 

@@ -6,10 +6,10 @@ import re
 from typing import Any
 
 import pytest
-from http_api import Api, opened
+from http_api import Api, client_of, opened
 from http_shop import make_shop
 
-from holdfast import Limits
+from holdfast import Context, Holdfast, Limits, step_info
 from holdfast.testing import Harness
 
 EVERY_STORE = True
@@ -418,3 +418,29 @@ async def test_a_run_that_is_no_number_is_refused(api: Api, run: str) -> None:
     await api.create("waiter", id="w")
 
     assert await api.refused("GET", f"/waiter/instances/w/history/{run}") == (400, "VALIDATION_ERROR")
+
+
+@pytest.mark.above_the_store
+async def test_the_progress_of_a_step_is_shown_until_it_is_completed() -> None:
+    app = Holdfast("sqlite://")
+
+    async def load() -> None:
+        await step_info().heartbeat({"rows": 40})
+        if step_info().attempt == 1:
+            raise OSError("once more")
+
+    @app.workflow
+    async def import_(ctx: Context) -> None:
+        await ctx.do("load", load)
+
+    async with Harness(app) as h, client_of(h.app.asgi()) as http:
+        api = Api(http)
+        await h.start(import_, id="a")
+        await h.run_until_idle()
+        [retrying] = (await api.get("/import_/instances/a/history"))["steps"]
+        current = (await api.get("/import_/instances/a"))["meta"]["currentStep"]
+        await h.advance("1 minute")
+        [completed] = (await api.get("/import_/instances/a/history"))["steps"]
+    assert (retrying["progress"], retrying["heartbeatAt"]) == ({"rows": 40}, "2030-01-01T00:00:00.000Z")
+    assert current["progress"] == {"rows": 40}
+    assert not {"progress", "heartbeatAt"} & set(completed)

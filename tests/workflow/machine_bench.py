@@ -10,6 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+from holdfast import Holdfast
 from holdfast.core import codec
 from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
@@ -33,6 +34,8 @@ class Bench:
 
     def __init__(self, fn: Workflow, params: Any = None, *, limits: Limits | None = None, seed: int = 7) -> None:
         self.now = START
+        self.strict = False
+        """The worker has strict replay."""
         self.limits = limits or Limits()
         self.code(fn)
         self.record = _new_run(None if params is None else codec.encode(params, what="params"), seed)
@@ -46,10 +49,17 @@ class Bench:
         self.machine: Machine | None = None
         OPEN.append(self)
 
-    def code(self, fn: Workflow) -> None:
-        """Deploy this code."""
+    def code(self, fn: Workflow, *, app: Holdfast | None = None, manners: Manners | None = None) -> None:
+        """Deploy this code. ``app`` has its steps."""
         self._fn = fn
-        definition = define("bench", fn, limits=self.limits, now=lambda: from_ms(self.now), manners=Manners())
+        definition = define(
+            "bench",
+            fn,
+            limits=self.limits,
+            now=lambda: from_ms(self.now),
+            manners=manners or Manners(),
+            step_names=None if app is None else app._step_names,
+        )
         self.driver: Any = definition.driver
         runtime = Runtime()
         self.requests = Requests(Registry(), self.limits, runtime, runtime.time)
@@ -61,7 +71,7 @@ class Bench:
         if self.machine is None:
             snapshot = Snapshot(tuple(self.facts), dict(self.consumed), self._logged())
             known = snapshot if self.record.started_at else None
-            self.machine = self.driver.open(self.record, known, self.requests)
+            self.machine = self.driver.open(self.record, known, self.requests, strict=self.strict)
         rest = self.machine.advance(self.now, outcomes, list(self.undelivered), lost=lost)
         self._keep(rest)
         return rest

@@ -35,7 +35,9 @@ class ChainCall:
     limits: Limits
     last: bool
     """The run ends with this step."""
+    max_attempts: int
     kwargs: Mapping[str, Any] = field(default_factory=dict)
+    progress: bytes | None = None
 
     @property
     def function(self) -> Callable[..., Any]:

@@ -42,7 +42,14 @@ class ChainProgram:
         self._plan: list[Fact] = []
         self._handlers: dict[str, Handler] = {}
 
-    def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests) -> ChainMachine:  # noqa: ARG002
+    def open(
+        self,
+        run: RunRecord,
+        snapshot: Snapshot | None,
+        requests: Requests,  # noqa: ARG002
+        *,
+        strict: bool = False,  # noqa: ARG002
+    ) -> ChainMachine:
         if snapshot is None:
             raise RuntimeError(f"the plan of {run.pid} was not read")
         return ChainMachine(self, run, snapshot)

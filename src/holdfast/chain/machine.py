@@ -142,6 +142,8 @@ class ChainMachine:
             return  # of an attempt that does not count any more
         self._calling = None
         self._observed.logs = [*self._observed.logs, *outcome.logs]
+        if outcome.heartbeat is not None:
+            self._progress.apply(outcome.heartbeat)
         if outcome.failure is not None:
             self._failed(step, outcome, outcome.failure)
         else:
@@ -314,7 +316,8 @@ class ChainMachine:
             return (), None, self._park(text, now_ms)
         self._calling = ChainCall(
             step.type, step.attempts + 1, step.lease_ms, self._values, (self._task(step, params),),
-            handler, self._program.limits, last=step is self._progress.steps[-1],
+            handler, self._program.limits, last=step is self._progress.steps[-1], max_attempts=step.max_attempts,
+            progress=None if step.heartbeat is None else step.heartbeat.value,
         )  # fmt: skip
         return [self._calling], None, None
 

@@ -10,15 +10,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from holdfast.core import codec
+from holdfast.core import codec, history
 from holdfast.core.failure import Failure
 from holdfast.core.model import Status, StepRecord, StepStatus, StepType, from_ms, optional_from_ms
 from holdfast.errors import ErrorInfo
 
 # The store's fact states; spelled out here because this module stands below the store.
-_RESULT, _START, _FAILURE, _PLAN, _WOKEN = 0, 1, 2, 3, 4
+_RESULT, _START, _FAILURE, _PLAN, _WOKEN, _HEARTBEAT = 0, 1, 2, 3, 4, 7
 
-_KEPT_AS = {_RESULT: "result", _START: "wait", _FAILURE: "failure", _WOKEN: "woken"}
+_KEPT_AS = {_RESULT: "result", _START: "wait", _FAILURE: "failure", _WOKEN: "woken", _HEARTBEAT: "heartbeat"}
 
 CHAIN = "chain"
 """The kind of a run."""
@@ -69,7 +69,18 @@ class Place(NamedTuple):
 class ChainStep:
     """One step of a chain, as far as its facts go."""
 
-    __slots__ = ("failure", "lease_ms", "max_attempts", "planned_at", "result", "seq", "type", "wait", "woken")
+    __slots__ = (
+        "failure",
+        "heartbeat",
+        "lease_ms",
+        "max_attempts",
+        "planned_at",
+        "result",
+        "seq",
+        "type",
+        "wait",
+        "woken",
+    )
 
     def __init__(self, plan: Any) -> None:
         self.seq: int = plan.n
@@ -84,6 +95,8 @@ class ChainStep:
         """The last wait that began."""
         self.woken: Any = None
         """How the last wait ended that did."""
+        self.heartbeat: Any = None
+        """The last one."""
 
     @property
     def attempts(self) -> int:
@@ -194,6 +207,7 @@ def _record(run_number: int, step: ChainStep, state: StepState) -> StepRecord:
         updated_at=from_ms(_updated(step)),
         state=state.value,
         step_seq=step.seq,
+        **history.heartbeat(step.heartbeat, _STEP_STATUS[state]),
     )
 
 
@@ -214,5 +228,5 @@ def _error(step: ChainStep) -> ErrorInfo | None:
 
 
 def _updated(step: ChainStep) -> int:
-    facts = (step.result, step.failure, step.wait, step.woken)
+    facts = (step.result, step.failure, step.wait, step.woken, step.heartbeat)
     return max(step.planned_at, *(int(fact.at) for fact in facts if fact is not None), 0)

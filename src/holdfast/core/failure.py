@@ -23,6 +23,7 @@ from holdfast.errors import (
     StepMaxAttemptsExceeded,
     StepTimeoutError,
     UniqueConstraintError,
+    WorkflowCodeError,
     WorkflowError,
 )
 
@@ -196,7 +197,8 @@ def _message(error: BaseException) -> str:
 def _retryable(error: BaseException) -> bool | None:
     if isinstance(error, WorkflowError):
         return error.retryable
-    return False if isinstance(error, InputError) else None
+    # Misused workflow code: the same call would be refused again.
+    return False if isinstance(error, InputError) or type(error) is WorkflowCodeError else None
 
 
 def _storable(value: Any) -> Any:

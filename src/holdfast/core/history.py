@@ -9,11 +9,12 @@ from holdfast.core import codec
 from holdfast.core.durations import describe
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepRecord, StepStatus, StepType, from_ms, optional_from_ms
+from holdfast.core.show import shown
 from holdfast.errors import ErrorInfo
 
 # The store's fact states; spelled out here because this module stands below the store.
-_RESULT, _START, _FAILURE = 0, 1, 2
-_HIDDEN = (StepType.TIMER, StepType.MESSAGE, StepType.WATCH)
+_RESULT, _START, _FAILURE, _HEARTBEAT = 0, 1, 2, 7
+_HIDDEN = (StepType.TIMER, StepType.MESSAGE, StepType.WATCH, StepType.NOTE)
 _REFUSED = {
     "missing": ErrorInfo("InstanceNotFoundError", "there is no such run"),
     "ended": ErrorInfo("InstanceTerminalError", "the run has ended"),
@@ -38,6 +39,7 @@ def _order(facts: list[Any]) -> tuple[int, int]:
 def _step(run_number: int, facts: list[Any], payloads: Mapping[int, Any]) -> StepRecord:
     last = max(facts, key=_finality)
     status = _status(last)
+    beat = max((f for f in facts if f.state == _HEARTBEAT), key=_number, default=None)
     retry_at = last.wake_at if last.state == _FAILURE and last.kind == StepType.DO else None
     return StepRecord(
         id=f"{run_number}:{last.key}",
@@ -56,7 +58,22 @@ def _step(run_number: int, facts: list[Any], payloads: Mapping[int, Any]) -> Ste
         error=_error(last, payloads),
         created_at=from_ms(min(f.started_at for f in facts)),
         updated_at=from_ms(max(f.at for f in facts)),
+        **heartbeat(beat, status),
     )
+
+
+def heartbeat(beat: Any, status: str) -> dict[str, Any]:
+    """The fields of a record that the last heartbeat of its step gives; ``beat`` is its fact, if there is one."""
+    if beat is None or status == StepStatus.COMPLETED:
+        return {}
+    return {"progress": codec.plain(beat.value), "heartbeat_at": from_ms(beat.at)}
+
+
+def _number(fact: Any) -> int:
+    return int(fact.n)
+
+
+_OF_AN_ATTEMPT = {_HEARTBEAT: 0, _START: 1, _FAILURE: 2}
 
 
 def _finality(fact: Any) -> tuple[int, int, int]:
@@ -64,7 +81,7 @@ def _finality(fact: Any) -> tuple[int, int, int]:
     if fact.state == _RESULT:
         return (1, 0, 0)
     if fact.kind == StepType.DO:
-        return (0, fact.n, fact.state)
+        return (0, fact.n, _OF_AN_ATTEMPT[fact.state])
     return (0, fact.n + (fact.state == _START), fact.state)  # waits count their starts from 0
 
 
@@ -141,10 +158,21 @@ def _clause(step: StepRecord, now_ms: int) -> str:
         cause = f" ({step.error.name}: {step.error.message})" if step.error else ""
         return (
             f"waiting to retry step {step.step_key!r} after failed attempt {step.attempts}{most}{cause}"
-            f"{_until(step.next_retry_at, now_ms)}"
+            f"{_until(step.next_retry_at, now_ms)}{_progress(step)}"
         )
     attempt = step.attempts if step.step_seq is None else step.attempts + 1  # a chain counts those that failed
-    return f"running step {step.step_key!r} (attempt {attempt})"
+    return f"running step {step.step_key!r} (attempt {attempt}){_progress(step)}{_last_heartbeat(step, now_ms)}"
+
+
+def _progress(step: StepRecord) -> str:
+    return "" if step.progress is None else f", progress {shown(step.progress)}"
+
+
+def _last_heartbeat(step: StepRecord, now_ms: int) -> str:
+    if step.heartbeat_at is None:
+        return ""
+    seconds = max(0, now_ms - round(step.heartbeat_at.timestamp() * 1000)) // 1000
+    return f", heartbeat {describe(seconds * 1000) if seconds else 'less than 1 s'} ago"
 
 
 def _until(when: Any, now_ms: int) -> str:

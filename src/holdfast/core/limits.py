@@ -35,6 +35,7 @@ class Limits:
     log_data: int = MIB
     log_message: int = 2048
     log_category: int = 64
+    heartbeat: int = 64 * 1024
     steps: int = 1024
     sleep: Duration = "365 days"
     event_wait_min: Duration = "1 second"

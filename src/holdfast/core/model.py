@@ -68,6 +68,7 @@ class StepType(StrEnum):
     TIMER = "timer"  # an anonymous wait, such as asyncio.sleep
     MESSAGE = "message"  # mail that arrived for a channel
     WATCH = "watch"  # of a run that was asked something
+    NOTE = "note"  # a warning that is in the log, so that a replay does not write it again
 
 
 class StepStatus(StrEnum):
@@ -138,6 +139,10 @@ class StepRecord:
     retrying, ok, error or skipped."""
     step_seq: int | None = None
     """Of a chain's step: its place, from 0."""
+    progress: Any = None
+    """What the last heartbeat of a step that is not completed reported."""
+    heartbeat_at: datetime | None = None
+    """When that was."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ class _Known:
         self.starts: list[Fact] = []
         self.failure: Fact | None = None
         self.result: Fact | None = None
+        self.heartbeat: Fact | None = None
 
 
 def status_of(result: Fact) -> str:
@@ -48,6 +49,8 @@ def nodes_of(run_number: int, facts: Iterable[Fact]) -> list[StepRecord]:
                 known.setdefault(fact.key, _Known()).failure = fact
             case FactState.RESULT:
                 known.setdefault(fact.key, _Known()).result = fact
+            case FactState.HEARTBEAT:
+                known.setdefault(fact.key, _Known()).heartbeat = fact
             case FactState.ITEM:
                 known.setdefault(f"{fact.key}[{fact.n}]", _Known()).result = fact
     if plan is None or plan.value is None:
@@ -73,7 +76,7 @@ def _record(run_number: int, key: str, known: _Known, planned_at: int) -> StepRe
     elif retrying:
         state = "retrying"
     failed = result if result is not None and not result.ok else failure if retrying else None
-    times = [f.at for f in (*known.starts, failure, result) if f is not None]
+    times = [f.at for f in (*known.starts, failure, result, known.heartbeat) if f is not None]
     error = None if failed is None or failed.value is None else Failure.decode(failed.value).info
     return StepRecord(
         id=f"{run_number}:{key}",
@@ -93,6 +96,7 @@ def _record(run_number: int, key: str, known: _Known, planned_at: int) -> StepRe
         created_at=from_ms(min(times, default=planned_at)),
         updated_at=from_ms(max(times, default=planned_at)),
         state=state,
+        **history.heartbeat(known.heartbeat, _STATUS[state]),
     )
 
 

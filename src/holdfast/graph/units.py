@@ -69,6 +69,11 @@ class NodeCall:
     limit: int
     args: tuple[Any, ...] = ()
     wants_tx: type[StepTx] | type[Transaction] | None = None
+    progress: bytes | None = None
+
+    @property
+    def max_attempts(self) -> int | None:
+        return self.spec.retry.max_attempts
 
     @property
     def is_async(self) -> bool:

@@ -233,6 +233,9 @@ class CurrentStep(TypedDict):
     """Of a chain's step, or of a graph's node, in the words of its kind."""
     stepSeq: NotRequired[Count]
     """Of a chain's step: its place."""
+    progress: NotRequired[Any]
+    """What the last heartbeat of a step that is not completed reported; with heartbeatAt."""
+    heartbeatAt: NotRequired[Date]
 
 
 class Step(CurrentStep):
@@ -493,6 +496,9 @@ def current_step(record: StepRecord) -> CurrentStep:
         shown["state"] = cast("StepState | NodeState", record.state)
     if record.step_seq is not None:
         shown["stepSeq"] = record.step_seq
+    if record.heartbeat_at is not None:
+        shown["progress"] = record.progress
+        shown["heartbeatAt"] = date(record.heartbeat_at)
     return shown
 
 

@@ -9,13 +9,33 @@ from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeVar, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
 from holdfast.errors import InputError
 from holdfast.kernel.startable import Startable
-from holdfast.store.protocol import LiveTransaction, Log, NewEvent, NewRun, Statement
+from holdfast.store.protocol import LiveTransaction, Log, NewEvent, NewRun, RunRecord, Statement
+
+if TYPE_CHECKING:
+    from holdfast.kernel.driver import Call
+    from holdfast.kernel.logger import StepLogger
 
 T = TypeVar("T")
+
+
+class Beat(NamedTuple):
+    """A heartbeat of an attempt: when it was, and the progress so far as JSON."""
+
+    at: int
+    progress: bytes | None
+
+
+@dataclass(slots=True, eq=False)
+class StepEngine:
+    """What running steps can reach of the engine."""
+
+    log: StepLogger
+    now_ms: Callable[[], int]
+    heartbeat_limit: int
 
 
 @dataclass(slots=True, eq=False)
@@ -24,11 +44,19 @@ class Attempt:
 
     key: str
     number: int
-    pid: str
-    values: Mapping[str, Any]
+    run: RunRecord
+    call: Call
+    started_at: int
+    engine: StepEngine
     logs: Sequence[Log] = ()
     flushed: int = 0
     """How many of the lines are stored already."""
+    heartbeat: Beat | None = None
+    """The last one."""
+
+    @property
+    def pid(self) -> str:
+        return self.run.pid
 
     def log(self, line: Log) -> None:
         if isinstance(self.logs, list):
@@ -140,4 +168,4 @@ def _checked(sql: Any) -> str:
 def context_values() -> Mapping[str, Any]:
     """The propagated context of the run this step belongs to; empty outside a step."""
     attempt = current_attempt.get()
-    return NO_VALUES if attempt is None else attempt.values
+    return NO_VALUES if attempt is None else attempt.call.values

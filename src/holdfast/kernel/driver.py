@@ -43,6 +43,13 @@ class Call(Protocol):
     """The run's propagated context."""
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
+    progress: bytes | None
+    """What the last heartbeat of an earlier attempt reported."""
+
+    @property
+    def max_attempts(self) -> int | None:
+        """None: without a limit."""
+        ...
 
     @property
     def attempt(self) -> int:
@@ -92,6 +99,8 @@ class Outcome:
     starts: Sequence[NewRun] = ()
     sends: Sequence[NewEvent] = ()
     transaction: LiveTransaction | None = None
+    heartbeat: Fact | None = None
+    """With a failure: the last heartbeat of the attempt, if it had one."""
 
     @property
     def transactional(self) -> bool:
@@ -100,7 +109,9 @@ class Outcome:
 
     def failed(self, failure: Failure) -> Outcome:
         """The same attempt with a failure in place of its result."""
-        return Outcome(self.key, self.attempt, self.started_at, self.at, failure=failure, logs=self.logs)
+        return Outcome(
+            self.key, self.attempt, self.started_at, self.at, failure=failure, logs=self.logs, heartbeat=self.heartbeat
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -173,6 +184,9 @@ class Machine(Protocol):
 class Driver(Protocol):
     """An authoring model's way to run its definitions."""
 
-    def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests) -> Machine:
-        """A machine for the run: replayed from the snapshot, or new (None). ``requests``: of what it asks of others."""
+    def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests, *, strict: bool = False) -> Machine:
+        """A machine for the run: replayed from the snapshot, or new (None). ``requests``: of what it asks of others.
+
+        ``strict``: the worker has strict replay, whatever the definition says.
+        """
         ...

@@ -18,12 +18,13 @@ from typing import Any
 from holdfast.core import failure
 from holdfast.core.durations import describe
 from holdfast.core.failure import Failure
+from holdfast.core.model import StepType
 from holdfast.errors import StoreError
-from holdfast.kernel.attempt import Attempt, Outgoing, StepTx, Transaction, current_attempt
+from holdfast.kernel.attempt import Attempt, Beat, Outgoing, StepEngine, StepTx, Transaction, current_attempt
 from holdfast.kernel.driver import Call, Outcome
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Alarm, Spawn, Timers
-from holdfast.store.protocol import Fact, LiveTransaction, Log
+from holdfast.store.protocol import Fact, FactState, LiveTransaction, Log, RunRecord
 
 _log = logging.getLogger("holdfast")
 
@@ -38,6 +39,8 @@ class Ports:
     requests: Requests
     begin: Callable[[], Awaitable[LiveTransaction]]
     """Opens a transaction for a step."""
+    engine: StepEngine
+    """For steps that ask for ``step_info()``."""
     function: Callable[[Call], Callable[..., Any]] = attrgetter("function")
     """What is called: the call's own function, unless a test puts something around it."""
 
@@ -45,14 +48,16 @@ class Ports:
 class Running:
     """An attempt under way."""
 
-    def __init__(self, call: Call, pid: str, ports: Ports, report: Callable[[Outcome], None]) -> None:
+    def __init__(self, call: Call, run: RunRecord, ports: Ports, report: Callable[[Outcome], None]) -> None:
         self.key = call.key
         self.number = call.attempt
         self.started_at = ports.now_ms()
         self._call = call
         self._ports = ports
         self._report = report
-        self._attempt = Attempt(call.key, call.attempt, pid, call.values)
+        self._attempt = Attempt(call.key, call.attempt, run, call, self.started_at, ports.engine)
+        self._recorded: Beat | None = None
+        """The heartbeat that was handed out last, to be stored."""
         self._tx: StepTx | Transaction | None = None
         self._live: LiveTransaction | None = None
         """Open, and not handed on yet."""
@@ -77,6 +82,20 @@ class Running:
         lines = self._attempt.logs[self._attempt.flushed :]
         self._attempt.flushed += len(lines)
         return ([fact] if fact is not None else []), lines
+
+    def heartbeat(self) -> Fact | None:
+        """The heartbeat that came since the last look; None: there was none."""
+        beat = self._attempt.heartbeat
+        if beat is self._recorded or beat is None:
+            return None
+        self._recorded = beat
+        return self._heartbeat_fact(beat)
+
+    def _heartbeat_fact(self, beat: Beat) -> Fact:
+        return Fact(
+            FactState.HEARTBEAT, self.key, self.number, StepType.DO, beat.at, self.started_at, value=beat.progress,
+            attempts=self.number, max_attempts=self._call.max_attempts, timeout_ms=self._call.timeout_ms,
+        )  # fmt: skip
 
     # --- running
 
@@ -180,6 +199,8 @@ class Running:
     def _failed(self, error: Failure) -> Outcome:
         outcome = self._outcome()
         outcome.failure = error
+        if self._attempt.heartbeat is not None:
+            outcome.heartbeat = self._heartbeat_fact(self._attempt.heartbeat)
         return outcome
 
     def _outcome(self) -> Outcome:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 from holdfast.core.durations import Duration, to_ms
 from holdfast.errors import InvalidDurationError, InvalidOptionError
@@ -25,6 +26,9 @@ class WorkerConfig:
     """Suspended runs kept in memory, so that they wake without a replay."""
     max_losses: int = 10
     """After so many dead workers in a row a run is parked."""
+    replay: Literal["lenient", "strict"] = "lenient"
+    """``"strict"`` parks a run of any workflow where ``"lenient"`` writes a warning about a step that may have been
+    renamed."""
 
     def __post_init__(self) -> None:
         for name, least in (("concurrency", 1), ("cache", 0), ("max_losses", 1)):
@@ -35,6 +39,8 @@ class WorkerConfig:
             self._check_duration(name)
         if isinstance(self.queues, str) or not all(isinstance(q, str) and q for q in self.queues):
             raise InvalidOptionError(f"WorkerConfig(queues=) must be a tuple of names, not {self.queues!r}")
+        if self.replay not in ("lenient", "strict"):
+            raise InvalidOptionError(f"WorkerConfig(replay=) must be 'lenient' or 'strict', not {self.replay!r}")
 
     def _check_duration(self, name: str) -> None:
         try:

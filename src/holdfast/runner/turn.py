@@ -15,7 +15,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from holdfast.core import failure
 from holdfast.core.failure import Failure
-from holdfast.core.model import Status, TaskKind
+from holdfast.core.model import Level, Status, TaskKind
+from holdfast.core.names import SYSTEM_CATEGORY
 from holdfast.errors import StoreError
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.driver import Call, Driver, Machine, Outcome, Rest
@@ -39,6 +40,7 @@ from holdfast.store.protocol import (
     Finish,
     Follows,
     Foreseen,
+    Heartbeat,
     Log,
     Mail,
     NewRun,
@@ -94,6 +96,8 @@ class Tools:
     """Does something that nobody waits for."""
     posted: Callable[[], None]
     """Something was written that is to go out."""
+    strict: bool = False
+    """Replay is strict for every workflow."""
     budget: Budget = field(default_factory=Budget)
 
 
@@ -123,6 +127,10 @@ class Turn:
 
     over = False
     """It came to its end before it was run."""
+    _heartbeats: Sequence[Fact] = ()
+    """The last heartbeats of attempts that failed, to be stored before their failure."""
+    _warnings: Sequence[str] = ()
+    """The engine's warnings about this run that are not written yet."""
 
     def __init__(
         self,
@@ -282,6 +290,8 @@ class Turn:
             self._started_at = rest.started_at
         if rest.observed.transaction is None:
             self._undo(self._last_outcomes)  # the code does not want it any more
+        if rest.follows.logs:
+            self._warnings = [*self._warnings, *(log.message for log in rest.follows.logs if _is_warning(log))]
         return rest
 
     def _check_time(self, rest: Rest, took_ms: int) -> None:
@@ -316,6 +326,8 @@ class Turn:
             return None
         self._cancel(key for key in rest.cancelled if self._holds_transaction(key))
         live = rest.observed.transaction is not None
+        if self._heartbeats and not live and not self._in_transaction:
+            await self._record_heartbeats()
         if self._planned is None and self._in_transaction and not live:
             self._put_off(rest)
             return None
@@ -436,6 +448,7 @@ class Turn:
                 self._applied(committed)
             case Verdict.PAUSING:
                 self._holding = True
+                self._warnings = ()  # left out with all else that follows; repeated after the resume
             case Verdict.REJECTED:
                 self._rejected(committed)
             case Verdict.LOST | Verdict.PAUSED:
@@ -443,6 +456,8 @@ class Turn:
 
     def _applied(self, committed: Committed) -> None:
         self._unsure = False
+        if self._warnings:
+            self._repeat_warnings()
         if committed.started or committed.sent or committed.acted or committed.touched is not None:
             self._tools.tell(committed)
         match self._planned:
@@ -462,6 +477,12 @@ class Turn:
         self._progressed = True
         if committed.signal is not Signal.NONE:
             self.signal(committed.signal)
+
+    def _repeat_warnings(self) -> None:
+        """What the engine warns of in a run's log is in the worker's log too, once it is written."""
+        warnings, self._warnings = self._warnings, ()
+        for message in warnings:
+            _log.warning("%s (run %d): %s", self.claim.run.pid, self.claim.run.number, message)
 
     def _release(self, released: Release, *, due_now: bool) -> None:
         self.due_at = self._now() if due_now else released.run_at
@@ -499,7 +520,7 @@ class Turn:
             if self._stopping or not self._tools.budget.take():
                 self._unstarted = True
                 continue
-            self._running[call.key] = Running(call, self.claim.run.pid, self._tools.ports, self._report)
+            self._running[call.key] = Running(call, self.claim.run, self._tools.ports, self._report)
 
     def _cancel(self, keys: Iterable[str]) -> None:
         for key in keys:
@@ -516,6 +537,8 @@ class Turn:
 
     def _report(self, outcome: Outcome) -> None:
         self._running.pop(outcome.key, None)
+        if outcome.heartbeat is not None:
+            self._heartbeats = [*self._heartbeats, outcome.heartbeat]
         if outcome.transaction is None:
             self._outcomes.append(outcome)
         else:
@@ -578,6 +601,15 @@ class Turn:
 
     # --- show long attempts
 
+    def heartbeats(self) -> list[Heartbeat]:
+        """Heartbeats of running attempts that are not stored yet."""
+        found = [running.heartbeat() for running in self._running.values()]
+        return [Heartbeat(self.task, fact) for fact in found if fact is not None]
+
+    async def _record_heartbeats(self) -> None:
+        facts, self._heartbeats = self._heartbeats, ()
+        await record_heartbeats(self._tools.store, [Heartbeat(self.task, fact) for fact in facts])
+
     async def _write_news(self) -> None:
         facts: list[Fact] = []
         logs: list[Log] = []
@@ -616,7 +648,7 @@ class Turn:
             if self._now() >= self._began + self._tools.lease_ms // 2:
                 self._unsure = True  # it took so long that others may have come in between
         self._loaded = True
-        return self._driver.open(run, snapshot, self._tools.ports.requests)
+        return self._driver.open(run, snapshot, self._tools.ports.requests, strict=self._tools.strict)
 
     async def _look_for_mail(self, topics: frozenset[str]) -> None:
         self._mail_waiting = False
@@ -638,6 +670,7 @@ class Turn:
         if self.machine is not None:
             self.machine.close()
             self.machine = None
+            self._warnings = ()  # the next machine warns again of what was not written
             self._waiting_calls, self._acted = [], ()  # the next one asks again
 
     def _lose(self) -> None:
@@ -665,6 +698,19 @@ class Turn:
 
     def _now(self) -> int:
         return self._tools.ports.now_ms()
+
+
+async def record_heartbeats(store: Store, heartbeats: Sequence[Heartbeat]) -> None:
+    """Store heartbeats. A failure costs progress and nothing else, so it is only logged."""
+    if heartbeats:
+        try:
+            await store.record_heartbeats(heartbeats)
+        except StoreError as error:
+            _log.warning("could not record the heartbeats of %d steps: %s", len(heartbeats), error)
+
+
+def _is_warning(log: Log) -> bool:
+    return log.category == SYSTEM_CATEGORY and log.level == Level.WARN
 
 
 def _merged(buffer: list[_Kept], last: Commit) -> Commit:

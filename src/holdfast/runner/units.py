@@ -12,7 +12,7 @@ from holdfast.kernel.driver import Call, Machine, Outcome
 from holdfast.kernel.units import GRAPH, PLAN_KEY, UnitDriver, Units
 from holdfast.runner.attempts import Running
 from holdfast.runner.patience import patiently
-from holdfast.runner.turn import Tools
+from holdfast.runner.turn import Tools, record_heartbeats
 from holdfast.store.protocol import (
     CANCEL,
     EXIT,
@@ -27,6 +27,7 @@ from holdfast.store.protocol import (
     Finish,
     Follows,
     GiveBack,
+    Heartbeat,
     NewRun,
     RunRecord,
     Signal,
@@ -147,9 +148,24 @@ class UnitTurn:
         if not self._tools.budget.take():
             await _reading(self._tools, self.claim.run, lambda: self._tools.store.release([self.task]))
             return None
+        if self.task.epoch > 1:
+            call.progress = await self._progress(call.key)
         self._outcome = asyncio.get_running_loop().create_future()
-        self._running = Running(call, self.claim.run.pid, self._tools.ports, self._report)
-        return await self._outcome
+        self._running = Running(call, self.claim.run, self._tools.ports, self._report)
+        outcome = await self._outcome
+        if outcome is not None and outcome.heartbeat is not None:
+            await record_heartbeats(self._tools.store, [Heartbeat(self.task, outcome.heartbeat)])
+        return outcome
+
+    async def _progress(self, key: str) -> bytes | None:
+        """What the last heartbeat of an earlier attempt reported."""
+        store, run = self._tools.store, self.claim.run
+        facts = await _reading(self._tools, run, lambda: store.facts(run.run, FactState.HEARTBEAT, [key]))
+        return facts[-1].value if facts else None
+
+    def heartbeats(self) -> list[Heartbeat]:
+        fact = None if self._running is None else self._running.heartbeat()
+        return [] if fact is None else [Heartbeat(self.task, fact)]
 
     def _report(self, outcome: Outcome) -> None:
         self._running = None
@@ -264,6 +280,9 @@ class KeeperTurn:
 
     def note(self) -> None:
         """It starts nothing that takes long."""
+
+    def heartbeats(self) -> list[Heartbeat]:
+        return []
 
     def _now(self) -> int:
         return self._tools.ports.now_ms()

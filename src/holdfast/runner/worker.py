@@ -9,6 +9,7 @@ harness) does the same once, without the loops.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 import os
 import platform
@@ -19,6 +20,7 @@ from typing import Any
 
 from holdfast.core.model import TaskKind
 from holdfast.errors import StoreError
+from holdfast.kernel.attempt import current_attempt
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import overdue
@@ -31,7 +33,7 @@ from holdfast.runner.config import WorkerConfig
 from holdfast.runner.foresight import foreseen
 from holdfast.runner.looper import Looper
 from holdfast.runner.outbox import Courier
-from holdfast.runner.turn import Budget, Tools, Turn
+from holdfast.runner.turn import Budget, Tools, Turn, record_heartbeats
 from holdfast.runner.units import KeeperTurn, Memory, UnitTurn, with_units
 from holdfast.store.protocol import (
     FIRST_EPOCH,
@@ -70,6 +72,15 @@ _LARGEST_CLAIM = 200
 _NOTE_SECONDS = 0.5
 # How long a full worker waits for more room before it claims into what little there is.
 _ROOM_SECONDS = 0.02
+
+
+def _outside_steps() -> contextvars.Context | None:
+    """The context of a turn. A step that starts a run or sends an event begins turns that are no part of it."""
+    if current_attempt.get() is None:
+        return None
+    context = contextvars.copy_context()
+    context.run(current_attempt.set, None)
+    return context
 
 
 _Place = tuple[int, int]
@@ -111,6 +122,7 @@ class Worker:
             posted=hub.posted,
             adopt=self._adopt,
             begin=self._begin_adopted,
+            strict=config.replay == "strict",
         )
         self._courier = Courier(store, registry, ports, random, self.id, config.poll_ms)
         self._afterwards: set[asyncio.Task[None]] = set()
@@ -135,12 +147,13 @@ class Worker:
         self._leave_hub: Callable[[], None] = lambda: None
         self._claims = Looper("claim", self._claim_step, random)
         self._heartbeats = Looper("heartbeat", self._heartbeat_step, random)
+        self._notes = Looper("note", self._note_step, random)
         self._loops = [
             self._claims,
             self._heartbeats,
             Looper("watch", self._watch_step, random),
             Looper("reap", self._reap_step, random),
-            Looper("note", self._note_step, random),
+            self._notes,
         ]
 
     # --- life
@@ -159,6 +172,7 @@ class Worker:
         self._accepting = True
         self._by_hand = True
         self._heartbeats.start()
+        self._notes.start()
 
     async def stop(self, drain_ms: int | None = None) -> None:
         """Take nothing new, let steps in flight end within the bound, give every lease back."""
@@ -170,6 +184,7 @@ class Worker:
         await asyncio.gather(self._wait_for_turns(drain), self._courier.stop(drain))
         for loop in self._loops:
             await loop.stop()
+        await self._record_heartbeats()
         await self._give_back()
         self._leave_hub()
         self._cache.clear()
@@ -352,7 +367,7 @@ class Worker:
         if claim.run.expires_at is not None:
             self._work_at(claim.run.expires_at)
         self._turns[place] = begun
-        self._tasks[place] = asyncio.get_running_loop().create_task(self._run(begun))
+        self._tasks[place] = asyncio.get_running_loop().create_task(self._run(begun), context=_outside_steps())
 
     def _is_late(self, task: TaskRef) -> bool:
         """The answer came so late that it was taken for lost, or another claim of the same run came before it."""
@@ -631,7 +646,13 @@ class Worker:
         for turn in list(self._turns.values()):
             if turn.waiting:
                 turn.note()
+        await self._record_heartbeats()
         return _NOTE_SECONDS
+
+    async def _record_heartbeats(self) -> None:
+        """The progress of all steps that run here, in one write."""
+        heartbeats = [one for turn in list(self._turns.values()) for one in turn.heartbeats()]
+        await record_heartbeats(self._store, heartbeats)
 
     # --- one pass
 
@@ -645,6 +666,7 @@ class Worker:
             if limit > 0:
                 claimed = await self.claim_due(limit, replace(self._tools, budget=Budget(max_steps)))
             self._heartbeats.start()
+            self._notes.start()
             while self._tasks:
                 await asyncio.wait(list(self._tasks.values()))
             await self.deliver_due()

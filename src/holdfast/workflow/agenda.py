@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
 
 from holdfast.store.protocol import Mail
 from holdfast.workflow.asked import Asked, AskedStep, AskedTimer, AskedWait
@@ -124,6 +124,14 @@ class Agenda:
                 self.ready.remove(asked)
                 return asked
         return None
+
+    def new_steps(self, now_ms: int, recorded: Container[str]) -> list[AskedStep]:
+        """Steps to be called now of which nothing is recorded."""
+        return [
+            asked
+            for asked in self.ready
+            if asked.not_before <= now_ms and not asked.closed and asked.key not in recorded
+        ]
 
     def due_steps(self, now_ms: int) -> list[AskedStep]:
         """Take the steps that are to be called now."""

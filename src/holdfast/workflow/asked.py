@@ -36,14 +36,29 @@ class Asked:
 class AskedStep(Asked):
     """A step call: running, or due (again) at ``not_before``. It is also what the runner is given to run."""
 
-    __slots__ = ("args", "failures", "kwargs", "limit", "name", "not_before", "noted", "running", "spec", "values")
+    __slots__ = (
+        "args",
+        "failures",
+        "kwargs",
+        "limit",
+        "name",
+        "not_before",
+        "noted",
+        "progress",
+        "running",
+        "spec",
+        "values",
+    )
 
-    def __init__(self, key: str, name: str, future: asyncio.Future[Any], started_at: int, spec: StepSpec) -> None:
+    def __init__(
+        self, key: str, name: str | None, future: asyncio.Future[Any], started_at: int, spec: StepSpec
+    ) -> None:
         self.key = key
         self.future = future
         self.started_at = started_at
         self.closed = False
         self.name = name
+        """Of the registered function; None for a name given to ``ctx.do``."""
         self.spec = spec
         self.args: tuple[Any, ...] = ()
         self.kwargs: Mapping[str, Any] = {}
@@ -54,10 +69,15 @@ class AskedStep(Asked):
         self.running = False
         self.noted = 0
         """The number of the last attempt that has a START fact."""
+        self.progress: bytes | None = None
 
     @property
     def attempt(self) -> int:
         return self.failures + 1
+
+    @property
+    def max_attempts(self) -> int | None:
+        return self.spec.retry.max_attempts
 
     @property
     def is_async(self) -> bool:
@@ -90,7 +110,7 @@ class AskedStep(Asked):
     def fact(self, state: FactState, n: int, at: int, started_at: int, **rest: Any) -> Fact:
         spec = self.spec
         return Fact(
-            state, self.key, n, StepType.DO, at, started_at, name=None if self.name == self.key else self.name,
+            state, self.key, n, StepType.DO, at, started_at, name=self.name,
             max_attempts=spec.retry.max_attempts, timeout_ms=spec.timeout_ms, **rest,
         )  # fmt: skip
 

@@ -1,7 +1,7 @@
 """Channels between tasks of one run, and ``select`` over several of them.
 
-Nothing here knows of the engine: on the workflow's own loop the order of everything is the same on each replay, and
-so is what comes out of a channel.
+Nothing here knows of the engine but the guard: on the workflow's own loop the order of everything is the same on each
+replay, and so is what comes out of a channel.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 from holdfast.errors import ChannelClosed, InvalidOptionError
+from holdfast.workflow import guard
+from holdfast.workflow.loop import running_loop
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -88,6 +90,8 @@ class Channel(Case[T], Generic[T]):
         self._receivers: dict[_Waiter, None] = {}  # in order, and each can be taken out
         self._senders: dict[_Waiter, None] = {}
         self._closed = False
+        self._loop = running_loop()
+        """Of the workflow code that made it; a channel of other code is not guarded."""
 
     async def send(self, value: T) -> None:
         """Hand a value over; waits while there is no room.
@@ -112,6 +116,7 @@ class Channel(Case[T], Generic[T]):
 
     def close(self) -> None:
         """No more is sent: what is there can still be received. To close twice is to close once."""
+        self._check()
         if self._closed:
             return
         self._closed = True
@@ -135,6 +140,10 @@ class Channel(Case[T], Generic[T]):
     def awaited(self) -> bool:
         """Somebody waits to receive."""
         return any(not waiter.future.done() for waiter in self._receivers)
+
+    def _check(self) -> None:
+        if self._loop is not None:
+            guard.check(self._loop, "a channel of workflow code")
 
     # --- for select
 
@@ -219,6 +228,7 @@ async def select(*cases: Any, default: bool = False) -> Selected[Any]:
     for case in cases:
         if not isinstance(case, Channel | Sending):
             raise InvalidOptionError(f"select takes channels and channel.sending(value), not {case!r}")
+        (case if isinstance(case, Channel) else case.channel)._check()  # noqa: SLF001
     if not cases and not default:
         raise InvalidOptionError("select needs at least one channel, or default=True")
     ready = _first_ready(cases)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
@@ -21,9 +22,10 @@ from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.requests import ChildOptions
 from holdfast.kernel.startable import In, Out, Startable
 from holdfast.store.protocol import Watch
+from holdfast.workflow import guard
 from holdfast.workflow.channels import Channel
 from holdfast.workflow.ending import ContinueAsNew
-from holdfast.workflow.loop import running_loop
+from holdfast.workflow.loop import current_loop, running_loop
 from holdfast.workflow.machine import Machine
 from holdfast.workflow.mailbox import DecodedPayload
 from holdfast.workflow.processes import Child, Message, RunEvent
@@ -90,8 +92,16 @@ class Context:
     """
 
     def __init__(self, machine: Machine, now: Callable[[], datetime]) -> None:
-        self._machine = machine
+        self._unguarded = machine
         self.log = Logger(machine, now)
+
+    @property
+    def _machine(self) -> Machine:
+        """The machine, for code that runs on its loop: the guard of every method and property here but ``log``."""
+        machine = self._unguarded
+        if current_loop() is not machine.loop:
+            raise guard.of_context(_used_member())
+        return machine
 
     # --- steps
 
@@ -159,8 +169,8 @@ class Context:
         **kwargs: Any,
     ) -> Coroutine[None, None, Any]:
         """Run any callable as a step whose key is ``name``; the same name again returns the recorded result."""
-        spec = spec_of(fn).with_options(retry, timeout, raises)
-        return self._machine.call_named(name, spec, args, kwargs)
+        machine = self._machine
+        return machine.call_named(name, spec_of(fn).with_options(retry, timeout, raises), args, kwargs)
 
     # --- time
 
@@ -434,7 +444,8 @@ class Context:
 
     @property
     def info(self) -> RunInfo:
-        machine, run = self._machine, self._machine.run
+        machine = self._machine
+        run = machine.run
         return RunInfo(
             workflow=run.workflow,
             instance_id=run.instance_id,
@@ -458,6 +469,14 @@ class Context:
 
     def random_bytes(self, n: int) -> bytes:
         return self._machine.random_bytes(n)
+
+
+def _used_member() -> str:
+    """The name of the context's method or property that user code has called."""
+    frame, name = inspect.currentframe(), ""
+    while frame is not None and frame.f_code.co_filename == _used_member.__code__.co_filename:
+        name, frame = frame.f_code.co_name, frame.f_back
+    return name
 
 
 class Logger(StepLogger):

@@ -19,6 +19,7 @@ from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import RunRecord, Snapshot
 from holdfast.workflow.context import Context
 from holdfast.workflow.machine import Machine
+from holdfast.workflow.naming import StepNames
 
 
 class ReplayDriver:
@@ -26,11 +27,13 @@ class ReplayDriver:
 
     def __init__(
         self, name: str, fn: Callable[..., Any], takes_params: bool, definition_types: _Types, limits: Limits,
-        now: Callable[[], datetime], manners: Manners,
+        now: Callable[[], datetime], manners: Manners, step_names: StepNames,
     ) -> None:  # fmt: skip
         self.name = name
         self.raises_cancel = manners.cancel == "raise"
         self.trap_links = manners.trap_links
+        self.step_names = step_names
+        self._strict = manners.replay == "strict"
         self._fn = fn
         self._takes_params = takes_params
         self._types = definition_types
@@ -38,8 +41,8 @@ class ReplayDriver:
         self._now = now
         self._events = manners.events
 
-    def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests) -> Machine:
-        return Machine(self, run, snapshot, self._limits, requests)
+    def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests, *, strict: bool = False) -> Machine:
+        return Machine(self, run, snapshot, self._limits, requests, strict=strict or self._strict)
 
     async def main(self, machine: Machine) -> Any:
         context = Context(machine, self._now)
@@ -81,6 +84,7 @@ class Manners:
     retry: Retry | None = None
     run_ms: int | None = None
     events: Events = field(default_factory=dict)
+    replay: Literal["lenient", "strict"] = "lenient"
 
 
 def define(
@@ -91,6 +95,7 @@ def define(
     now: Callable[[], datetime],
     manners: Manners,
     local_names: Mapping[str, Any] | None = None,
+    step_names: StepNames | None = None,
 ) -> Definition:
     """The definition of a workflow function: ``async def fn(ctx)`` or ``async def fn(ctx, params)``."""
     if not inspect.iscoroutinefunction(fn):
@@ -110,7 +115,7 @@ def define(
         exact_params=_params_decoder(required[1], params_type, exact=True) if takes_params else _no_params,
         output=codec.decoder(hints.get("return", Any)),
     )
-    driver = ReplayDriver(name, fn, takes_params, types, limits, now, manners)
+    driver = ReplayDriver(name, fn, takes_params, types, limits, now, manners, step_names or StepNames())
     return Definition(
         name=name,
         kind="workflow",

@@ -168,6 +168,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             handle = None  # a traceback leads here, and must not lead back to the task and its error
         return budget
 
+    def run_inside(self, work: Callable[[], None]) -> None:
+        """Call a function as workflow code is called, with this loop as the running one."""
+        outer = self._enter()
+        try:
+            work()
+        finally:
+            _leave(outer)
+
     def fire(self, timer: WorkflowTimer) -> None:
         """A timer's time has come."""
         self._ready.append(timer)
@@ -366,6 +374,10 @@ for _name in sorted(vars(asyncio.AbstractEventLoop)):
         continue
     setattr(WorkflowLoop, _name, _refusal(_name))
 WorkflowLoop.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
+
+
+current_loop = events._get_running_loop
+"""The event loop that runs in this thread, of whatever kind; None without one."""
 
 
 def running_loop() -> WorkflowLoop | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import inspect
+import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from random import Random
 from types import MappingProxyType
@@ -56,15 +57,19 @@ from holdfast.store.protocol import (
     RunRecord,
     Snapshot,
 )
+from holdfast.workflow import guard, naming, repeats
 from holdfast.workflow.agenda import Agenda
 from holdfast.workflow.asked import Asked, AskedAct, AskedStep, AskedTimer, AskedWait, News, taken
 from holdfast.workflow.ending import ContinueAsNew, Ending
+from holdfast.workflow.guard import WorkflowRandom
 from holdfast.workflow.loop import Nobody, WorkflowLoop, WorkflowTimer
 from holdfast.workflow.mailbox import Mailbox
+from holdfast.workflow.naming import Leftovers, StepNames
 from holdfast.workflow.past import Past
 from holdfast.workflow.portrait import Portrait
 from holdfast.workflow.post import MORE, Place, Post
 from holdfast.workflow.processes import Processes
+from holdfast.workflow.repeats import Given
 from holdfast.workflow.steps import StepSpec
 from holdfast.workflow.tries import Tries
 
@@ -79,6 +84,7 @@ class Program(Protocol):
     raises_cancel: bool
     """Whether a cancellation is raised in the code, and not only told of."""
     trap_links: bool
+    step_names: StepNames
 
     def main(self, machine: Machine) -> Coroutine[Any, Any, Any]: ...
 
@@ -95,8 +101,16 @@ class Machine:
     """One run of replayed code in memory."""
 
     def __init__(
-        self, program: Program, run: RunRecord, snapshot: Snapshot | None, limits: Limits, requests: Requests
+        self,
+        program: Program,
+        run: RunRecord,
+        snapshot: Snapshot | None,
+        limits: Limits,
+        requests: Requests,
+        *,
+        strict: bool = False,
     ) -> None:
+        """``strict``: park the run where a warning would be written about a step that may have been renamed."""
         self.program = program
         self.run = run
         self.limits = limits
@@ -106,12 +120,14 @@ class Machine:
         self._requests = requests
         self.loop = WorkflowLoop(self)  # type: ignore[abstract]  # what it lacks is made by its module
         self.now_ms = self.started_ms = run.started_at or 0
-        self.history_length = 0
-        self.history_size = 0
+        self.history_length = self.history_size = 0
         self._random: Random | None = None
         self._draws = 0
 
         self._past = Past(snapshot)
+        self._aliases = program.step_names.aliases(self._past.kinds)
+        self._leftovers = Leftovers(program.step_names)
+        self._strict = strict
         self._agenda = Agenda()
 
         # What the code has seen and asked.
@@ -124,6 +140,8 @@ class Machine:
         self._kinds: dict[str, StepType] = {}
         self._asks: dict[str, int] = {}
         self._calls: dict[str, int] = {}
+        self._given: dict[str, Given] = {}
+        """What the first ``ctx.do`` of each name in this execution was given."""
         self._unstarted: dict[str, Coroutine[Any, Any, Any]] = {}
         self._steps = 0
         self._lines = 0
@@ -192,6 +210,7 @@ class Machine:
         self._main = None
         self.loop.host = Nobody()
         self._asked.clear()
+        self._given.clear()
         self._agenda.dissolve()
         self._post.dissolve()
         del self._post
@@ -199,25 +218,46 @@ class Machine:
     # --- asked by workflow code
 
     def call(
-        self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+        self,
+        name: str,
+        spec: StepSpec,
+        args: tuple[Any, ...],
+        kwargs: Mapping[str, Any],
+        *,
+        registered: bool = True,
     ) -> Coroutine[Any, Any, Any]:
         """A step function called directly: its key is its name, then name#2, name#3 in the order of the calls."""
         count = self._calls[name] = self._calls.get(name, 0) + 1
         key = name if count == 1 else f"{name}#{count}"
-        coro = self.do(key, name, spec, args, kwargs)
+        if self._aliases:
+            key = self._aliases.get(key, key)
+        coro = self.do(key, name if registered else None, spec, args, kwargs)
         self._unstarted[key] = coro
         return coro
 
     def call_named(
         self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
-        check_step_name(name, self.limits)
-        coro = self.do(name, name, spec, args, kwargs)
-        if name not in self._unstarted:
-            self._unstarted[name] = coro
+        key = check_step_name(name, self.limits)
+        if self._aliases:
+            key = self._aliases.get(key, key)
+        given = Given(spec.function, args, kwargs)
+        first = self._given.setdefault(key, given)
+        if first is not given:
+            self._compare_calls(key, first, given)
+        coro = self.do(key, None, spec, args, kwargs)
+        if key not in self._unstarted:
+            self._unstarted[key] = coro
         return coro
 
-    async def do(self, key: str, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    def _compare_calls(self, key: str, first: Given, again: Given) -> None:
+        how = repeats.difference(first, again)
+        if how is not None:
+            self._warn_once(f"repeated {key}", repeats.warning(key, how))
+
+    async def do(
+        self, key: str, name: str | None, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
         self._unstarted.pop(key, None)
         settled = self._ask(key, StepType.DO)
         if settled is not None:
@@ -294,7 +334,7 @@ class Machine:
     @property
     def random(self) -> Random:
         if self._random is None:
-            self._random = Random(f"{self.run.seed}/{self.run.number}")  # noqa: S311  (reproducible by design)
+            self._random = WorkflowRandom(f"{self.run.seed}/{self.run.number}", self.loop)
         return self._random
 
     def random_bytes(self, n: int) -> bytes:
@@ -328,6 +368,7 @@ class Machine:
         return key in self._past.kinds
 
     def numbered(self, kind: StepType, name: str) -> str:
+        guard.check(self.loop, name)
         base = f"{_ANONYMOUS}{kind} {name}"
         count = self._calls[base] = self._calls.get(base, 0) + 1
         return base if count == 1 else f"{base}#{count}"
@@ -351,6 +392,7 @@ class Machine:
         return asked
 
     def expect(self) -> asyncio.Future[Any]:
+        guard.check(self.loop, "what a run waits for")
         return asyncio.Future(loop=self.loop)
 
     async def look(self) -> bool:
@@ -393,6 +435,7 @@ class Machine:
 
     def _ask(self, key: str, kind: StepType) -> Fact | None:
         """Register the wish for a key; the fact if it is settled already."""
+        guard.check(self.loop, key)
         if key.startswith(_ANONYMOUS):
             raise InvalidNameError(f"step name {key!r} begins with {_ANONYMOUS!r}, as only the engine's own keys do")
         known = self._kinds.get(key)
@@ -409,6 +452,8 @@ class Machine:
             self._count_step(kind)
         if key in self._asked:
             raise DuplicateStepError(f"{key!r} is running already; a name can be awaited once at a time")
+        if self._leftovers:
+            self._leftovers.asked(key)
         return self._settled.get(key)
 
     def _count_step(self, kind: StepType) -> None:
@@ -624,6 +669,7 @@ class Machine:
             self._post.taken(self._live.get(fact.key) or self._past.mail[fact.event])
         asked = self._asked.pop(fact.key, None)
         if asked is None:
+            self._leftovers.add(fact)
             return  # not asked for yet: it waits until it is
         asked.closed = True
         self._resolve(asked, fact, live)
@@ -700,12 +746,25 @@ class Machine:
         return opened
 
     def _due_calls(self, now_ms: int) -> Sequence[Call]:
+        if self._leftovers:
+            self._compare_names(now_ms)
+            if self._diverged is not None:
+                return ()
         calls = self._agenda.due_steps(now_ms)
         for asked in calls:
             asked.running = True
             if asked.failures:
                 asked.started_at = now_ms
         return calls
+
+    def _compare_names(self, now_ms: int) -> None:
+        """Before steps without a record are called: they may be recorded under names that the app no longer has."""
+        new = [asked.name or asked.key for asked in self._agenda.new_steps(now_ms, self._past.kinds)]
+        for name, old in itertools.product(dict.fromkeys(new), self._leftovers.names()):
+            if self._strict:
+                self._note_divergence(naming.divergence(name, old))
+            else:
+                self._warn_once(f"renamed {old} {name}", naming.warning(name, old))
 
     def _due_acts(self) -> Sequence[Act]:
         """What is to be done to others. What nobody wants any more is not."""
@@ -721,7 +780,7 @@ class Machine:
         if self._ended:
             end = self._ending().of(self._main, self._fatal)
             if end.next is not None and end.next.continues:
-                self._post.pass_on()
+                self.loop.run_inside(self._post.pass_on)
             self.loop.report_unseen()
             self._report_unstarted()
             return end
@@ -753,6 +812,15 @@ class Machine:
                     f"step call {key!r} was never awaited, so it did not run; write `await {key}(...)`",
                 )
         self._unstarted.clear()
+
+    def _warn_once(self, what: str, message: str) -> None:
+        """A warning in the run's log that no replay writes again: a fact goes with it."""
+        key = f"{_ANONYMOUS}{StepType.NOTE} {what}"
+        if key in self._past.kinds:
+            return
+        self._past.kinds[key] = StepType.NOTE
+        self._news.opened.append(Fact(FactState.RESULT, key, 0, StepType.NOTE, self._wall_ms, self._wall_ms))
+        self._say(Level.WARN, message)
 
     def _say(self, level: Level, message: str) -> None:
         """A system log line."""

@@ -39,6 +39,7 @@ class MailChannel(Channel[T]):
 
     def close(self) -> None:
         """Stop listening; what was not received goes back to the mailbox."""
+        self._check()
         self._mailbox.unlisten(self)
 
     async def _look(self) -> bool:

@@ -12,7 +12,7 @@ from holdfast.store.protocol import Fact, FactState, Mail, Snapshot
 class Past:
     """Recorded facts by their use in a replay. Failures and waits that are added later are kept here too."""
 
-    __slots__ = ("failures", "kinds", "logged", "mail", "results", "starts", "versions")
+    __slots__ = ("failures", "heartbeats", "kinds", "logged", "mail", "results", "starts", "versions")
 
     def __init__(self, snapshot: Snapshot | None) -> None:
         self.results: deque[Fact] = deque()
@@ -20,6 +20,8 @@ class Past:
         self.kinds: dict[str, str] = {}
         self.starts: dict[tuple[str, int], Fact] = {}
         self.failures: dict[str, Fact] = {}
+        self.heartbeats: dict[str, Fact] = {}
+        """The last one of each step."""
         self.versions: dict[str, int] = {}
         self.mail: Mapping[int, Mail] = {}
         self.logged = 0
@@ -32,7 +34,8 @@ class Past:
         self.versions.update((f.key, int(f.value or b"0")) for f in facts if f.kind == StepType.VERSION)
         self.kinds.update((f.key, f.kind) for f in facts)
         self.starts.update(((f.key, f.n), f) for f in facts if f.state == FactState.START)
-        self.failures.update(_last_failures(facts))
+        self.failures.update(_last(facts, FactState.FAILURE))
+        self.heartbeats.update(_last(facts, FactState.HEARTBEAT))
         self.mail = snapshot.mail
         self.logged = snapshot.logged
 
@@ -41,9 +44,9 @@ def _sequence(fact: Fact) -> int:
     return fact.seq or 0
 
 
-def _last_failures(facts: Sequence[Fact]) -> dict[str, Fact]:
+def _last(facts: Sequence[Fact], state: FactState) -> dict[str, Fact]:
     last: dict[str, Fact] = {}
     for fact in facts:
-        if fact.state == FactState.FAILURE and (fact.key not in last or fact.n > last[fact.key].n):
+        if fact.state == state and (fact.key not in last or fact.n > last[fact.key].n):
             last[fact.key] = fact
     return last

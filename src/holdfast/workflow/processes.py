@@ -308,9 +308,10 @@ class Processes:
         if mail.n in self._answered:
             raise NotAskedError(f"message {mail.type!r} was answered already")
         deed = AnswerEvent(mail.n, Reply(ok, self._requests.payload(payload)))
-        self._answered.add(mail.n)
         name = f"{mail.type} from {mail.sender or 'outside'}"
-        await self._host.act(self._host.numbered(StepType.REPLY, name), StepType.REPLY, name, deed)
+        key = self._host.numbered(StepType.REPLY, name)
+        self._answered.add(mail.n)
+        await self._host.act(key, StepType.REPLY, name, deed)
 
     def replied(self, mail: Mail) -> None:
         """An answer has come."""

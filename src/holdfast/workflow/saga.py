@@ -10,14 +10,18 @@ from typing import Any, Concatenate, ParamSpec, Protocol, overload
 
 from holdfast.errors import InvalidOptionError
 from holdfast.kernel.attempt import StepTx, Transaction
+from holdfast.workflow import guard
+from holdfast.workflow.loop import WorkflowLoop
 from holdfast.workflow.steps import Step, StepSpec, spec_of
 
 P = ParamSpec("P")
 
 
 class CallsSteps(Protocol):
+    loop: WorkflowLoop
+
     def call(
-        self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]
+        self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], *, registered: bool = ...
     ) -> Coroutine[Any, Any, Any]: ...
 
 
@@ -46,10 +50,13 @@ class Saga:
 
     def add(self, undo: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
         """From now on, to undo includes this step, with these arguments."""
+        guard.check(self._machine.loop, "saga.add")
         if not callable(undo):
             raise InvalidOptionError(f"a saga undoes by calling a step or a function, not {undo!r}")
+        registered = isinstance(undo, Step)
         name = undo.name if isinstance(undo, Step) else getattr(undo, "__name__", "undo")
-        self._undos.append((name, partial(self._machine.call, name, spec_of(undo), args, kwargs)))
+        call = partial(self._machine.call, name, spec_of(undo), args, kwargs, registered=registered)
+        self._undos.append((name, call))
 
     async def __aenter__(self) -> Saga:
         return self

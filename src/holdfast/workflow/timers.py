@@ -22,6 +22,7 @@ class Timer(Channel[datetime]):
 
     def stop(self) -> bool:
         """Call it off; a time that was not received yet is dropped. Whether there was something to call off."""
+        self._check()
         pending = self._handle is not None or len(self) > 0
         if self._handle is not None:
             self._handle.cancel()

@@ -31,6 +31,9 @@ class Tries:
             asked.failures = last.n
             asked.not_before = last.wake_at or 0
         asked.noted = asked.failures + ((asked.key, asked.attempt) in self._past.starts)
+        beat = self._past.heartbeats.get(asked.key)
+        if beat is not None:
+            asked.progress = beat.value
 
     def failed(self, asked: AskedStep, outcome: Outcome, error: Failure, seq: int) -> Fact | None:
         """An attempt failed. The step's result if that was the last one; else another one is due later."""
@@ -45,6 +48,8 @@ class Tries:
         jitter = Random(f"{self._seed}/{asked.key}/{outcome.attempt}").random()  # noqa: S311  (spreads retries)
         next_at = outcome.at + retry.delay_after(outcome.attempt, jitter)
         self.count(asked, error, next_at, outcome.at, outcome.started_at)
+        if outcome.heartbeat is not None:
+            asked.progress = outcome.heartbeat.value
         self._agenda.ready.append(asked)
         return None
 

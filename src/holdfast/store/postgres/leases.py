@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import columns
+from holdfast.store.postgres.rows import columns, packed
 from holdfast.store.postgres.sql import statements
-from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Held, Signal, TaskRef
+from holdfast.store.postgres.tx import Row, Tx
+from holdfast.store.protocol import SUSPECT_LOSSES, Fact, Freed, Heartbeat, Held, Signal, TaskRef
 
 _TASK_WIDTH = 4
+_HEARTBEAT_WIDTH = 12
 
 
 class Beat(NamedTuple):
@@ -43,6 +44,19 @@ def _held(tx: Tx, run: int, unit: int, epoch: int, signal: int) -> Held:
     """Asked again, the first answer got lost, and with it which runs have mail, for reading clears that: all may."""
     mail = Signal.MAIL if tx.again and unit == 0 else Signal.NONE
     return Held(run, unit, epoch, Signal(signal) | mail)
+
+
+async def record(tx: Tx, heartbeats: Sequence[Heartbeat]) -> None:
+    latest = {(task, fact.key, fact.n): _heartbeat_row(task, fact) for task, fact in heartbeats}
+    sql = statements("leases", tx.schema)["record"]
+    await tx.connection.execute(sql, *columns(list(latest.values()), _HEARTBEAT_WIDTH))
+
+
+def _heartbeat_row(task: TaskRef, fact: Fact) -> Row:
+    return (
+        *task, packed(fact.key), fact.n, fact.kind, fact.at, fact.started_at, fact.value, fact.max_attempts,
+        fact.timeout_ms,
+    )  # fmt: skip
 
 
 async def reap(tx: Tx, max_losses: int) -> list[Freed]:

@@ -52,6 +52,7 @@ from holdfast.store.protocol import (
     Expiry,
     Fact,
     Freed,
+    Heartbeat,
     Held,
     ListQuery,
     LiveTransaction,
@@ -224,6 +225,9 @@ class PostgresStore:
         now, held = await database.call_reserved(leases.heartbeat, leases.Beat(owner, lease_ms))
         self._clock.set(now, asked, self._local.monotonic())
         return held
+
+    async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
+        await self._call(leases.record, heartbeats)
 
     async def signals(self, owner: str) -> List[Held]:
         return await self._call(leases.signals, owner)

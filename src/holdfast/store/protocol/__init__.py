@@ -2,9 +2,9 @@
 
 A store keeps these kinds of rows. A **run** is one execution of an instance (a restart, a retry, a tick of a schedule
 makes a new run with the next number; the one with the highest number is current). A **fact** is one thing that happened
-in a run; facts are only ever added. A **task** is the run's place in the queue: when it is due, who holds it, and under
-which epoch. An **event** is a message to a run. A **log** line is what the code said. A **watch** says who is to be
-told when a run ends.
+in a run; facts are only ever added, except that the HEARTBEAT of an attempt is overwritten by its next one. A **task**
+is the run's place in the queue: when it is due, who holds it, and under which epoch. An **event** is a message to a
+run. A **log** line is what the code said. A **watch** says who is to be told when a run ends.
 
 Between runs
 ------------
@@ -98,6 +98,7 @@ from holdfast.store.protocol.tasks import (
     ClaimRequest,
     ClaimResult,
     Freed,
+    Heartbeat,
     Held,
     Signal,
     Snapshot,
@@ -140,6 +141,7 @@ __all__ = [
     "Foreseen",
     "Freed",
     "GiveBack",
+    "Heartbeat",
     "Held",
     "Letter",
     "ListQuery",

@@ -25,6 +25,9 @@ class FactState(IntEnum):
     """The result of one item of a node that is mapped over a list; ``n`` is its place."""
     TOMBSTONE = 6
     """Somebody killed the run."""
+    HEARTBEAT = 7
+    """The latest progress that an attempt reported while it ran; ``n`` is the attempt. The only fact that is
+    overwritten: see ``Store.record_heartbeats``."""
 
 
 class Fact(NamedTuple):
@@ -43,7 +46,8 @@ class Fact(NamedTuple):
     value: bytes | None = None
     """The result, or the error when ``ok`` is false."""
     name: str | None = None
-    """None where the name is the key."""
+    """Of a step: the registered function that was called; None for a name given to ``ctx.do``. Shown in place of the
+    key."""
     attempts: int = 0
     max_attempts: int | None = None
     timeout_ms: int | None = None

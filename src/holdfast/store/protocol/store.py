@@ -15,6 +15,7 @@ from holdfast.store.protocol.tasks import (
     ClaimRequest,
     ClaimResult,
     Freed,
+    Heartbeat,
     Held,
     Snapshot,
     WorkerCard,
@@ -126,6 +127,13 @@ class Store(Protocol):
         """Extend every lease of ``owner``.
 
         What is not in the answer is lost. MAIL signals are cleared by being read.
+        """
+        ...
+
+    async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
+        """Write the HEARTBEAT facts of attempts, each under its own fence; those of lost claims are passed over.
+
+        A later one of the same attempt replaces the time and the value of an earlier one.
         """
         ...
 

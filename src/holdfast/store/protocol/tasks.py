@@ -109,6 +109,14 @@ class Held(NamedTuple):
     signal: Signal
 
 
+class Heartbeat(NamedTuple):
+    """Progress of an attempt that is under way under this claim."""
+
+    task: TaskRef
+    fact: Fact
+    """With state HEARTBEAT."""
+
+
 class Freed(NamedTuple):
     """A task whose lease ran out: it can be claimed again, or was parked because that happened too often."""
 

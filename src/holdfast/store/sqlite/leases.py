@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.model import TaskKind
-from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Held, Signal, TaskRef
+from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Heartbeat, Held, Signal, TaskRef
 from holdfast.store.sqlite.claim import SUSPECT_BUCKET
 from holdfast.store.sqlite.control import set_paused
+from holdfast.store.sqlite.rows import fact_rows
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 from holdfast.store.sqlite.workers import renew
@@ -56,6 +57,11 @@ def reap(tx: Tx, max_losses: int) -> list[Freed]:
 
 def release(tx: Tx, tasks: Sequence[TaskRef]) -> int:
     return sum(_give_back(tx, task) for task in tasks)
+
+
+def record(tx: Tx, heartbeats: Sequence[Heartbeat]) -> None:
+    rows = [(*task, *fact_rows(task.run, [fact])[0]) for task, fact in heartbeats]
+    tx.connection.executemany(_SQL["record"], rows)
 
 
 def _held(tx: Tx, statement: str, owner: str) -> list[Held]:

@@ -26,6 +26,7 @@ from holdfast.store.protocol import (
     Expiry,
     Fact,
     Freed,
+    Heartbeat,
     Held,
     ListQuery,
     LiveTransaction,
@@ -184,6 +185,9 @@ class SqliteStore:
 
     async def heartbeat(self, owner: str, lease_ms: int) -> List[Held]:
         return await self._write(leases.heartbeat, leases.Beat(owner, lease_ms))
+
+    async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
+        await self._write(leases.record, heartbeats)
 
     async def signals(self, owner: str) -> List[Held]:
         # Polled often and almost always empty: look first, and leave the write lock to other processes.

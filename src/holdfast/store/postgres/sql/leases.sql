@@ -12,3 +12,16 @@ SELECT run, unit, losses, parked FROM {schema}.holdfast_reap($1, $2, $3, $4);
 
 -- name: release
 SELECT {schema}.holdfast_release($1, $2, $3, $4, $5, $6);
+
+-- Under the fence of the claim, like every write of a turn. Of two in one batch for the same attempt the caller keeps
+-- the later one: ON CONFLICT cannot touch a row twice.
+-- name: record
+INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts, max_attempts,
+                                    timeout_ms)
+SELECT t.run, 7, b.key, b.n, b.kind, b.at, b.started_at, true, b.value, b.n, b.max_attempts, b.timeout_ms
+  FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bytea[], $6::bigint[], $7::text[],
+              $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[])
+       AS b (run, unit, owner, epoch, key, n, kind, at, started_at, value, max_attempts, timeout_ms)
+  JOIN {schema}.holdfast_task AS t
+    ON t.run = b.run AND t.unit = b.unit AND (t.owner = b.owner) IS TRUE AND t.epoch = b.epoch
+    ON CONFLICT (run, state, key, n) DO UPDATE SET at = excluded.at, value = excluded.value;

@@ -38,3 +38,11 @@ UPDATE holdfast_task
        run_at = (SELECT iif(status = 'paused', NULL, ?3) FROM holdfast_run WHERE id = ?1),
        lost = losses > 0, signal = 0
  WHERE run = ?1 AND unit = ?2;
+
+-- Under the fence of the claim, like every write of a turn.
+-- name: record
+INSERT INTO holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
+                           timeout_ms, wake_at, event_type, event)
+SELECT ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21
+  FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4
+ON CONFLICT (run, state, key, n) DO UPDATE SET at = excluded.at, value = excluded.value;
