@@ -139,7 +139,8 @@ class Running:
             try:
                 await live.rollback()
             except StoreError as error:  # gone with its connection, then
-                _log.warning("could not roll back the transaction of step %s: %s", self.key, error)
+                step, run = self.key, self._attempt.pid
+                _log.warning("could not roll back the transaction of step %r of run %s: %s", step, run, error)
 
     def _returned(self, future: asyncio.Future[Any]) -> None:
         """A step in a thread has come to its end."""
