@@ -67,7 +67,7 @@ Control flow of the engine (a run that is dropped, a worker that stops) is not h
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 
@@ -201,10 +201,17 @@ class LeaseLostError(StateError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """What is kept of an error on a finished run: the name of its class and its message."""
+    """A stored error: the name of its class, its message, its traceback and the errors behind it.
+
+    Two of them are equal if name and message are.
+    """
 
     name: str
     message: str
+    traceback: str | None = field(default=None, compare=False, repr=False)
+    """The trimmed traceback with its chain, at most 16 KB; None if there is none."""
+    causes: list[ErrorInfo] = field(default_factory=list, compare=False)
+    """The exceptions of an exception group, and the ``__cause__``; each with its own causes."""
 
 
 class RunError(HoldfastError):
@@ -350,7 +357,10 @@ class NonRetryableError(WorkflowError):
 
 
 class StepError(WorkflowError):
-    """A step failed for good. The same content live and on every replay."""
+    """A step failed for good. The same content live and on every replay.
+
+    ``traceback`` is the stored text of the last attempt's traceback.
+    """
 
     code = "STEP_FAILED"
 
@@ -364,11 +374,13 @@ class StepError(WorkflowError):
         retryable: bool | None = None,
         details: Any = None,
         attempts: int = 1,
+        traceback: str | None = None,
     ) -> None:
         super().__init__(message, kind=kind, retryable=retryable, details=details)
         self.step = step
         self.type = type
         self.attempts = attempts
+        self.traceback = traceback
 
 
 class StepTimeoutError(StepError, TimeoutError):

@@ -139,6 +139,24 @@ def test_errors_are_shown_wherever_one_looks(live: Live) -> None:
     assert "the run ended: errored: CardStolen: the card is stolen" in told
 
 
+def test_tracebacks_are_shown_by_get_and_by_a_full_history(live: Live) -> None:
+    live.create("refuses", "r-2")
+    live.create("hopeless", "h-2")
+
+    shown = live.until("refuses", "r-2", "errored")
+    told = live.ok("history", *of("r-2", "refuses"), "--full")
+    retrying = live.until("hopeless", "h-2", "waiting")
+    told_of_retry = live.ok("history", *of("h-2", "hopeless"), "--full")
+
+    source = 'raise NonRetryableError("the card is stolen", name="CardStolen")'
+    assert "\n\nTraceback (most recent call last):\n" in shown
+    assert source in shown
+    assert source in told
+    assert source not in live.ok("history", *of("r-2", "refuses"))
+    assert "ConnectionError: nobody is there" in retrying.partition("\ncall:\nTraceback")[2]
+    assert "Traceback (most recent call last):" in told_of_retry
+
+
 def test_logs_are_filtered_and_cannot_fake_lines(live: Live) -> None:
     live.create("refuses", "r-2")
     live.until("refuses", "r-2", "errored")

@@ -67,6 +67,11 @@ def make_failing() -> Holdfast:
         await ctx.do("fails", fail, name, retry=ONCE)
 
     @app.workflow
+    async def grouped(ctx: Context) -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(ctx.do("fails", fail, "KeyError", retry=ONCE))
+
+    @app.workflow
     async def slow(ctx: Context) -> None:
         await ctx.do("slow", never, timeout="30 s", retry=ONCE)
 
@@ -110,7 +115,7 @@ async def error_of(api: Api, workflow: str, step: str | None) -> dict[str, Any]:
     assert set(found["details"]) == {"status", "error"}
     assert listed["details"] == found["details"]
     error: dict[str, Any] = found["details"]["error"]
-    assert set(error) == {"name", "message"}
+    assert {"name", "message"} <= set(error) <= {"name", "message", "traceback", "causes"}
     assert error["message"]
     if step is not None:
         steps = (await api.get(f"/{workflow}/instances/x/history"))["steps"]
@@ -162,3 +167,29 @@ async def test_an_event_that_does_not_come(h: Harness, virtual: Api) -> None:
     await h.advance("2 hours")
 
     assert (await error_of(virtual, "waiting", "go"))["name"] == "WaitForEventTimeoutError"
+
+
+async def test_an_error_has_its_traceback_and_its_causes(h: Harness, virtual: Api) -> None:
+    await virtual.create("grouped", id="x")
+    await h.run_until_idle()
+
+    error = await error_of(virtual, "grouped", None)
+    [step] = (await virtual.get("/grouped/instances/x/history"))["steps"]
+
+    assert error["message"] == "unhandled errors in a TaskGroup (1 sub-exception): KeyError: 'no'"
+    assert error["causes"] == [{"name": "KeyError", "message": "'no'"}]
+    assert "raise ERRORS[name]" in error["traceback"]
+    assert "raise ERRORS[name]" in step["error"]["traceback"]
+    assert set(step["error"]) == {"name", "message", "traceback"}
+
+
+async def test_an_error_without_frames_and_causes_has_neither_field(h: Harness, virtual: Api) -> None:
+    await virtual.create("waiting", id="x")
+    await h.run_until_idle()
+    await virtual.post("/waiting/instances/x/cancel", {"reason": "enough"})
+    await h.run_until_idle()
+
+    assert (await virtual.get("/waiting/instances/x"))["details"]["error"] == {
+        "name": "CancelledError",
+        "message": "enough",
+    }

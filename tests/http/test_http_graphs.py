@@ -71,7 +71,7 @@ async def test_a_node_that_will_be_tried_again_says_when(h: Harness, virtual: Ap
     assert (step["name"], step["status"], step["state"], step["attempts"]) == ("audit", "waiting", "retrying", 1)
     assert step["maxAttempts"] == 2
     assert step["nextRetryAt"] is not None
-    assert step["error"] == {"name": "ValueError", "message": "one is too few"}
+    assert (step["error"]["name"], step["error"]["message"]) == ("ValueError", "one is too few")
     assert "waiting to retry step 'audit'" in found["meta"]["why"]
 
 

@@ -266,6 +266,7 @@ async def test_what_most_instances_do_not_have_is_optional() -> None:
     }  # fmt: skip
     assert optional_in(parts["ListedInstance"]) == {"kind", "nativeStatus"}
     assert optional_in(parts["OutboxEvent"]) == set()
+    assert optional_in(parts["Failure"]) == {"traceback", "causes"}
 
 
 def optional_in(part: Any) -> set[str]:

@@ -183,7 +183,8 @@ async def test_a_step_that_waits_for_its_retry_shows_when_and_why(api: Api) -> N
     assert step["timeoutMs"] == 600_000
     assert DATE.fullmatch(step["nextRetryAt"])
     assert step["wakeAt"] is None
-    assert step["error"] == {"name": "ValueError", "message": "attempt 1"}
+    assert (step["error"]["name"], step["error"]["message"]) == ("ValueError", "attempt 1")
+    assert "ValueError: attempt 1" in step["error"]["traceback"]
 
 
 @pytest.mark.parametrize(

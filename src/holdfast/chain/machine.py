@@ -384,7 +384,7 @@ def _dead(step: ChainStep) -> Failure:
     error = Failure.decode(step.result.value)
     count = "1 attempt" if step.attempts == 1 else f"{step.attempts} attempts"
     message = f"step {step.type!r} is dead after {count}: {error.message}"
-    return replace(error, message=message, args=None, cause=error)
+    return replace(error, message=message, args=None, cause=replace(error, traceback=None))
 
 
 def _link_down(pid: str, content: Mapping[str, Any]) -> Failure:

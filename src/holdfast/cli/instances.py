@@ -128,7 +128,7 @@ def get(
 ) -> None:
     """Show what an instance is doing, and why.
 
-    Its status, its current step and its times; with --full also what went in and what came out.
+    Its status, its current step, its times and the traceback of its error; with --full also its input and its output.
 
     \b
     Examples:
@@ -147,6 +147,7 @@ def history(
     workflow: WorkflowName,
     id: InstanceId,
     run: RunNumber = None,
+    full: Annotated[bool, typer.Option("--full", help="Show the traceback of each error too.")] = False,
     include_logs: Annotated[bool, typer.Option("--include-logs", help="Tell the log lines too.")] = False,
     log_level: LogLevel = None,
     log_category: LogCategory = None,
@@ -168,6 +169,7 @@ def history(
     \b
     Examples:
       holdfast instances history -w fulfil -i order-1
+      holdfast instances history -w fulfil -i order-1 --full       with tracebacks
       holdfast instances history -w fulfil -i order-1 --include-logs --log-level error
       holdfast instances history -w fulfil -i order-1 --run 0      before the first restart
       holdfast instances history -w fulfil -i order-1 --order desc | head
@@ -182,7 +184,7 @@ def history(
         page_size=page_size,
         cursors={"steps": steps_cursor, "events": events_cursor, "logs": logs_cursor},
     )
-    views.show_history(past.read(remote, wanted), instance, newest_first=order is Order.DESC)
+    views.show_history(past.read(remote, wanted), instance, newest_first=order is Order.DESC, full=full)
 
 
 @instances.command()

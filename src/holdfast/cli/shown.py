@@ -129,6 +129,11 @@ def error_text(error: Fields) -> str:
     return f"{name}: {message}" if name and message else name or message
 
 
+def traceback_text(error: Fields) -> str:
+    """The traceback of an error, if it has one, line by line."""
+    return safe(error.text("traceback"), keep="\n")
+
+
 def step_name(step: Fields) -> str:
     """Its key; of what a run did to others, for which the engine made the key, what and to whom."""
     key, kind, name = (one_line(step.text(field)) for field in ("stepKey", "type", "name"))

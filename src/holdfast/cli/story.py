@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from textwrap import indent
 
 from rich.text import Text
 
 from holdfast.cli.safe import one_line
-from holdfast.cli.shown import brief, coloured, error_text, log_line, step_name, when
+from holdfast.cli.shown import brief, coloured, error_text, log_line, step_name, traceback_text, when
 from holdfast.cli.wire import Fields
 
 _LATER = datetime.max.replace(tzinfo=UTC)
@@ -35,14 +36,27 @@ class Moment:
         return self.at or _LATER, self.place
 
 
-def told(steps: list[Fields], events: list[Fields], logs: list[Fields], run: Fields | None) -> list[Moment]:
-    """All moments, first to last. ``run``: the description of the instance, if this is its current run."""
+def told(
+    steps: list[Fields], events: list[Fields], logs: list[Fields], run: Fields | None, *, full: bool = False
+) -> list[Moment]:
+    """All moments, first to last. ``run``: the description of the instance, if this is its current run.
+
+    ``full``: errors with their tracebacks.
+    """
     moments = [*_of_events(events), *_of_logs(logs, steps)]
     for number, step in enumerate(steps):
-        moments += _of_step(number, step)
+        moments += _traced(_of_step(number, step), step, full)
     if run is not None:
-        moments += _of_run(run)
+        moments += _traced(_of_run(run), run.fields("details"), full)
     return sorted(moments, key=lambda moment: moment.order)
+
+
+def _traced(moments: Iterable[Moment], subject: Fields, full: bool) -> list[Moment]:
+    """The last moment of a step or a run that failed has the traceback below it."""
+    shown, traceback = [*moments], traceback_text(subject.fields("error"))
+    if full and shown and traceback:
+        shown[-1].text.append("\n" + indent(traceback, " " * 4))
+    return shown
 
 
 def _of_run(run: Fields) -> Iterator[Moment]:

@@ -23,6 +23,7 @@ from holdfast.cli.shown import (
     show_table,
     step_name,
     table,
+    traceback_text,
     when,
     when_utc,
     whole,
@@ -67,9 +68,20 @@ def show_instance(instance: Fields, workflow: str, *, full: bool) -> None:
     name = meta.text("workflowName") or workflow
     out.print(line(f"{name}/{instance.text('id')}", "bold"))
     show_table(out, pairs(_about(meta, details)))
+    _show_traceback(out, meta, details)
     if full:
         out.print("\nInput:", whole(meta.any("params")), sep="\n")
         out.print("\nOutput:", whole(details.any("output")) if "output" in details else Text("none yet"), sep="\n")
+
+
+def _show_traceback(out: Console, meta: Fields, details: Fields) -> None:
+    """The traceback of the run's error, or of the last failed attempt of a step that is retried."""
+    step = meta.fields("currentStep")
+    for head, error in (("", details.fields("error")), (f"{step_name(step)}:\n", step.fields("error"))):
+        text = traceback_text(error)
+        if text:
+            out.print(Text(f"\n{head}{text}"), soft_wrap=True)
+            return
 
 
 def _about(meta: Fields, details: Fields) -> Iterator[tuple[str, Text]]:
@@ -127,7 +139,7 @@ def _tried(step: Fields) -> str:
     return f", attempt {attempts}{of_most}" if step.text("type") in ("do", "node") else ""
 
 
-def show_history(past: Past, instance: Fields, *, newest_first: bool) -> None:
+def show_history(past: Past, instance: Fields, *, newest_first: bool, full: bool = False) -> None:
     out, meta, details = console(), instance.fields("meta"), instance.fields("details")
     current = past.run_number == meta.number("runNumber")
     out.print(_title(past, instance, current))
@@ -136,7 +148,7 @@ def show_history(past: Past, instance: Fields, *, newest_first: bool) -> None:
     steps, events, logs = past.items["steps"], past.items["events"], first_time(past.items["logs"])
     if newest_first:
         steps = steps[::-1]
-    moments = told(steps, events, logs, run)
+    moments = told(steps, events, logs, run, full=full)
     for moment in reversed(moments) if newest_first else moments:
         out.print(Text(f"{when(moment.at):<23}  ").append_text(moment.text), soft_wrap=True)
     if not moments:

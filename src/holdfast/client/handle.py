@@ -168,7 +168,10 @@ def _run_error(pid: str, end: RunRecord | Finish) -> Exception:
     if end.status is Status.TERMINATED:
         reason = end.note or "no reason given"
         return RunTerminatedError(f"run {pid} was terminated ({reason})", ErrorInfo("Terminated", reason))
-    info = Failure.decode(end.error).info if end.error else ErrorInfo("Unknown", "no error was recorded")
+    failed = Failure.decode(end.error) if end.error else Failure("Unknown", "no error was recorded")
+    info = failed.info
     if end.status is Status.CANCELLED:
         return RunCancelledError(f"run {pid} was cancelled: {info.message}", info)
-    return RunFailedError(f"run {pid} failed with {info.name}: {info.message}", info)
+    error = RunFailedError(f"run {pid} failed with {info.name}: {info.message}", info)
+    error.__cause__ = failed.as_evidence(f"run {pid}")
+    return error

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import builtins
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast import errors
-from holdfast.core import codec
+from holdfast.core import codec, traces
 from holdfast.errors import (
     ChildError,
     ErrorInfo,
@@ -30,6 +30,8 @@ from holdfast.errors import (
 _LONGEST_MESSAGE = 16_384
 _LARGEST_DETAILS = 256 * 1024
 _DEEPEST_CAUSE = 8
+_LARGEST_GROUP = 20
+"""Exceptions of a group that are kept, half as many in a group inside it; its message says how many there were."""
 _OWN = {c.__name__: c for c in (StepTimeoutError, StepMaxAttemptsExceeded, UniqueConstraintError)}
 
 
@@ -46,10 +48,20 @@ class Failure:
     lineage: tuple[str, ...] = ()
     """Names of its classes, the most specific first: what ``non_retryable`` and ``raises`` match."""
     cause: Failure | None = None
+    exceptions: tuple[Failure, ...] = ()
+    """Of an exception group: its exceptions."""
+    traceback: str | None = None
+    """Trimmed text. The text of the outermost failure covers its causes, which have none."""
 
     @property
     def info(self) -> ErrorInfo:
-        return ErrorInfo(self.name, self.message)
+        return ErrorInfo(self.name, self.message, self.traceback, [one.info for one in self._causes()])
+
+    def _causes(self) -> list[Failure]:
+        cause = self.cause
+        if cause is not None and (cause.name, cause.message) == (self.name, self.message):
+            cause = cause.cause  # the StepError of an exception that was raised again as itself
+        return [*self.exceptions, *([] if cause is None else [cause])]
 
     def encode(self) -> bytes:
         return codec.encode(self.content(), what="error")
@@ -62,6 +74,8 @@ class Failure:
             "args": self.args,
             "lineage": self.lineage or None,
             "cause": None if self.cause is None else self.cause.content(),
+            "exceptions": [one.content() for one in self.exceptions] or None,
+            "traceback": self.traceback,
         }
         return content | {k: v for k, v in extra.items() if v is not None}
 
@@ -81,6 +95,8 @@ class Failure:
             args=content.get("args"),
             lineage=tuple(content.get("lineage", ())),
             cause=None if cause is None else cls.from_content(cause),
+            exceptions=tuple(map(cls.from_content, content.get("exceptions", ()))),
+            traceback=content.get("traceback"),
         )
 
     @classmethod
@@ -92,25 +108,34 @@ class Failure:
         cause = None
         if error.__cause__ is not None and depth < _DEEPEST_CAUSE:
             cause = cls.of(error.__cause__, depth + 1)
+        traceback = traces.trimmed(error) if depth == 0 else None
+        record = _record_of(error)
+        if record is not None and type(error) is WorkflowError:
+            return replace(record, cause=cause, traceback=traceback)
+        largest = _LARGEST_DETAILS if depth == 0 else _LARGEST_DETAILS // 16
         if isinstance(error, StepError):
-            return cls._of_step_error(error, cause)
+            return cls(
+                error.type, _message(error), error.kind, error.retryable, _storable(error.details, largest),
+                None if record is None else record.args, cause=cause, traceback=traceback,
+            )  # fmt: skip
+        exceptions: tuple[Failure, ...] = ()
+        if isinstance(error, BaseExceptionGroup) and depth < _DEEPEST_CAUSE:
+            exceptions = tuple(cls.of(one, depth + 1) for one in error.exceptions[: _LARGEST_GROUP >> depth])
         return cls(
             name=error.name if isinstance(error, NonRetryableError) else type(error).__name__,
-            message=_message(error),
+            message=_with_first_leaf(_message(error), exceptions),
             kind=error.kind if isinstance(error, WorkflowError) else "Internal",
             retryable=_retryable(error),
-            details=_storable(error.details) if isinstance(error, WorkflowError) else None,
-            args=_storable(list(error.args)),
+            details=_storable(error.details, largest) if isinstance(error, WorkflowError) else None,
+            args=_storable(_args(error), largest),
             lineage=tuple(c.__name__ for c in type(error).__mro__ if c not in (object, BaseException)),
             cause=cause,
+            exceptions=exceptions,
+            traceback=traceback,
         )
 
-    @classmethod
-    def _of_step_error(cls, error: StepError, cause: Failure | None) -> Failure:
-        return cls(error.type, _message(error), error.kind, error.retryable, _storable(error.details), cause=cause)
-
     def as_step_error(self, step: str, attempts: int) -> StepError:
-        return _OWN.get(self.name, StepError)(
+        error = _OWN.get(self.name, StepError)(
             self.message,
             step=step,
             type=self.name,
@@ -118,7 +143,11 @@ class Failure:
             retryable=self.retryable,
             details=self.details,
             attempts=attempts,
+            traceback=self.traceback,
         )
+        _keep_record(error, self)
+        error.__cause__ = None if self.cause is None else self.cause.as_cause()
+        return error
 
     def as_exception(self, step: str, attempts: int, raises: Sequence[type[BaseException]]) -> BaseException:
         """The error as workflow code sees it: as itself where its class is known here, else a StepError."""
@@ -127,6 +156,8 @@ class Failure:
             return step_error
         original = self._original(raises)
         if original is None:
+            if self.exceptions and step_error.__cause__ is None:
+                step_error.__cause__ = _rebuild_group(ExceptionGroup, self, raises)
             return step_error
         original.__cause__ = step_error
         return original
@@ -142,27 +173,42 @@ class Failure:
             kind=self.kind,
             retryable=self.retryable,
             details=self.details,
+            traceback=self.traceback,
         )
+        _keep_record(error, self)
         error.__cause__ = None if self.cause is None else self.cause.as_cause()
         return error
 
-    def as_cause(self) -> BaseException:
+    def as_cause(self, raises: Sequence[type[BaseException]] = ()) -> BaseException:
         """Itself where its class is known here, else an error with the same content."""
-        error = self._original(()) or WorkflowError(
-            f"{self.name}: {self.message}", kind=self.kind, retryable=self.retryable, details=self.details
-        )
-        error.__cause__ = None if self.cause is None else self.cause.as_cause()
+        error = self._original(raises) or _stand_in(self)
+        error.__cause__ = None if self.cause is None else self.cause.as_cause(raises)
+        return error
+
+    def as_evidence(self, source: str) -> BaseException:
+        """The error with its stored traceback as a note: what a terminal or a log shows of a failed run."""
+        if self.traceback is None:
+            return self.as_cause()
+        # Without its chain and its exceptions, which the text has.
+        original = None if self.exceptions else self._original(())
+        error = original if original is not None and str(original) == self.message else _stand_in(self)
+        error.add_note(f"Stored with {source}:\n{self.traceback}")
         return error
 
     def _original(self, raises: Sequence[type[BaseException]]) -> BaseException | None:
         if "NonRetryableError" in self.lineage and not _class_named(self.lineage, raises):
             return NonRetryableError(self.message, self.name, kind=self.kind, details=self.details)
         found = _class_named(self.lineage, raises) or _builtin_or_own(self.name)
+        if found is not None and issubclass(found, BaseExceptionGroup):
+            return _rebuild_group(found, self, raises)
         return None if found is None else _rebuild(found, self)
 
 
-def timeout(step: str, text: str) -> Failure:
-    return Failure("StepTimeoutError", f"step {step!r} took longer than {text}", kind="Timeout")
+def timeout(step: str, text: str, stack: str | None = None) -> Failure:
+    """``stack``: where the step was when its time was up."""
+    message = f"step {step!r} took longer than {text}"
+    traceback = stack and f"Stack when the time was up (most recent call last):\n{stack}\nStepTimeoutError: {message}"
+    return Failure("StepTimeoutError", message, kind="Timeout", traceback=traceback)
 
 
 def attempts_used_up(step: str, attempts: int) -> Failure:
@@ -186,12 +232,46 @@ def cancelled(step: str) -> Failure:
     return Failure("CancelledError", f"workflow code cancelled {step!r}", retryable=False)
 
 
+def _stand_in(failure: Failure) -> WorkflowError:
+    """An exception for a failure whose class is not known here."""
+    error = WorkflowError(
+        f"{failure.name}: {failure.message}", kind=failure.kind, retryable=failure.retryable, details=failure.details
+    )
+    _keep_record(error, failure)
+    return error
+
+
+def _keep_record(error: BaseException, failure: Failure) -> None:
+    """Keep the failure that an exception was made from, so that storing the exception again gives the same content."""
+    vars(error)["_holdfast_record"] = failure
+
+
+def _record_of(error: BaseException) -> Failure | None:
+    record = vars(error).get("_holdfast_record")
+    return record if isinstance(record, Failure) else None
+
+
 def _message(error: BaseException) -> str:
     try:
         text = str(error)
     except Exception:
         text = f"<{type(error).__name__} whose message cannot be shown>"
     return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "…"
+
+
+def _with_first_leaf(message: str, exceptions: Sequence[Failure]) -> str:
+    """The message of an exception group, which does not say what went wrong, with the first exception that does."""
+    if not exceptions:
+        return message
+    first = exceptions[0]
+    while first.exceptions:
+        first = first.exceptions[0]
+    return f"{message}: {first.name}: {first.message}"
+
+
+def _args(error: BaseException) -> list[Any]:
+    """Arguments to make the exception from again. The exceptions of a group are stored by themselves."""
+    return [error.message] if isinstance(error, BaseExceptionGroup) else list(error.args)
 
 
 def _retryable(error: BaseException) -> bool | None:
@@ -201,10 +281,10 @@ def _retryable(error: BaseException) -> bool | None:
     return False if isinstance(error, InputError) or type(error) is WorkflowCodeError else None
 
 
-def _storable(value: Any) -> Any:
+def _storable(value: Any, largest: int) -> Any:
     """The value as it will be after the store, or None if it cannot be kept."""
     try:
-        return codec.plain(codec.encode(value, what="error", limit=_LARGEST_DETAILS))
+        return codec.plain(codec.encode(value, what="error", limit=largest))
     except (NotSerializableError, PayloadTooLargeError):
         return None
 
@@ -226,6 +306,16 @@ def _builtin_or_own(name: str) -> type[BaseException] | None:
         return found
     own = getattr(errors, name, None)
     return own if isinstance(own, type) and issubclass(own, InputError) else None
+
+
+def _rebuild_group(
+    cls: type[BaseExceptionGroup[Any]], failure: Failure, raises: Sequence[type[BaseException]]
+) -> BaseException | None:
+    """The group with its exceptions, or None if the class does not take them."""
+    try:
+        return cls(failure.args[0] if failure.args else "", [one.as_cause(raises) for one in failure.exceptions])
+    except Exception:
+        return None
 
 
 def _rebuild(cls: type[BaseException], failure: Failure) -> BaseException | None:

@@ -339,7 +339,7 @@ class GraphUnits:
         cause = Failure.decode(failed.value or b"{}")
         error = Failure(
             "NodeFailedError", f"node {failed.key!r} failed: {cause.name}: {cause.message}", cause.kind,
-            cause.retryable, {"node": failed.key}, cause=cause,
+            cause.retryable, {"node": failed.key}, cause=replace(cause, traceback=None), traceback=cause.traceback,
         )  # fmt: skip
         return self._with_next(Finish(Status.ERRORED, error=error.encode()), now_ms, retryable=cause.retryable)
 

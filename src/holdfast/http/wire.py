@@ -177,6 +177,10 @@ class TickRequest(TypedDict):
 class Failure(TypedDict):
     name: str
     message: str
+    traceback: NotRequired[str]
+    """Trimmed to frames of user code, at most 16 KB."""
+    causes: NotRequired[list[Failure]]
+    """The exceptions of an exception group, and the cause of the error."""
 
 
 class Details(TypedDict):
@@ -393,7 +397,12 @@ def details(status: InstanceStatus) -> Details:
 
 
 def failure(error: ErrorInfo) -> Failure:
-    return {"name": error.name, "message": error.message}
+    shown: Failure = {"name": error.name, "message": error.message}
+    if error.traceback is not None:
+        shown["traceback"] = error.traceback
+    if error.causes:
+        shown["causes"] = [failure(one) for one in error.causes]
+    return shown
 
 
 def instance(summary: InstanceSummary) -> Instance:

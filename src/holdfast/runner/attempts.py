@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from holdfast.core import failure
+from holdfast.core import failure, traces
 from holdfast.core.durations import describe
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepType
@@ -61,6 +62,8 @@ class Running:
         self._tx: StepTx | Transaction | None = None
         self._live: LiveTransaction | None = None
         """Open, and not handed on yet."""
+        self._thread: int | None = None
+        """The thread that a plain function runs in, once it does."""
         self._over = False
         self._alarm: Alarm | None = None
         self._future = self._start()
@@ -111,7 +114,7 @@ class Running:
             args, kwargs = call.arguments(self._tx)
         if call.is_async:
             return spawn.coroutine(self._run(function, args, kwargs), context)
-        future = spawn.function(partial(function, *args, **kwargs), context)
+        future = spawn.function(partial(self._run_in_thread, function, args, kwargs), context)
         future.add_done_callback(self._returned)
         return future
 
@@ -132,6 +135,10 @@ class Running:
             if not self._over:
                 self._settle(self._worked(value))
 
+    def _run_in_thread(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        self._thread = threading.get_ident()
+        return function(*args, **kwargs)
+
     async def _run_in_transaction(self) -> None:
         """Await a step inside an open transaction, which is then the turn's to commit."""
         try:
@@ -151,7 +158,8 @@ class Running:
             try:
                 await live.rollback()
             except StoreError as error:  # gone with its connection, then
-                _log.warning("could not roll back the transaction of step %s: %s", self.key, error)
+                step, run = self.key, self._attempt.pid
+                _log.warning("could not roll back the transaction of step %r of run %s: %s", step, run, error)
 
     def _returned(self, future: asyncio.Future[Any]) -> None:
         """A step in a thread has come to its end."""
@@ -176,8 +184,14 @@ class Running:
             self._alarm = self._ports.timers.call_at(self._deadline, self._time_is_up)
             return
         text = describe(self._call.timeout_ms or 0)
-        self._settle(self._failed(failure.timeout(self.key, text)))
+        self._settle(self._failed(failure.timeout(self.key, text, self._stack())))
         self._future.cancel()
+
+    def _stack(self) -> str | None:
+        """Where the function is now."""
+        if isinstance(self._future, asyncio.Task):
+            return traces.stack(traces.coroutine_frames(self._future.get_coro()))
+        return traces.stack(traces.thread_frames(self._thread, Running._run_in_thread.__code__))
 
     # --- the outcome
 

@@ -22,6 +22,7 @@ from holdfast.kernel.definition import Definition
 from holdfast.kernel.driver import Call, Driver, Machine, Outcome, Rest
 from holdfast.kernel.options import RunOptions
 from holdfast.ports import Alarm, Randomness
+from holdfast.runner import report
 from holdfast.runner.advancer import Advancer
 from holdfast.runner.attempts import Ports, Running
 from holdfast.runner.cache import Rested
@@ -213,6 +214,7 @@ class Turn:
         if sent.committed is None:
             return False
         self._ahead.written = True
+        report.committed(self.claim.run, self._ahead.foreseen.commit, sent.committed)
         try:
             self._act_on(sent.committed)
         except TurnOver:
@@ -392,10 +394,13 @@ class Turn:
     async def _write_sealed(self, commit: Commit, buffered: list[_Kept]) -> Committed | None:
         if commit.observed.transaction is None:
             done = await self._tools.committer.commit(commit)
+            report.committed(self.claim.run, commit, done)
             if commit.observed.outbox:
                 self._tools.posted()
             return done
         committed = await self._write_transaction(commit, buffered)
+        if committed is not None:
+            report.committed(self.claim.run, commit, committed)
         if buffered and committed is not None and committed.verdict is Verdict.REJECTED:
             self._buffer = buffered  # it happened all the same
             await self._write(Commit(self.task, in_flight=1))
@@ -410,7 +415,7 @@ class Turn:
             self._cut_off += 1
             self._unsure = True
             pause = backoff(self._cut_off, self._tools.random)
-            run = self.claim.run.instance_id
+            run = self.claim.run.pid
             _log.warning("the transaction of a step of %s was cut off, going on in %.1f s: %s", run, pause, error)
             self._forget_machine()
             # If it is not written: what ended beside that step has ended all the same, and is not called again.
@@ -631,7 +636,7 @@ class Turn:
     def _noted(self, task: asyncio.Task[None]) -> None:
         self._noting = None
         if not task.cancelled() and task.exception() is not None:
-            _log.warning("could not note running steps of %s: %r", self.claim.run.instance_id, task.exception())
+            _log.warning("could not note running steps of %s: %r", self.claim.run.pid, task.exception())
 
     # --- loading and leaving
 
@@ -659,7 +664,7 @@ class Turn:
         )
 
     async def _patiently(self, read: Callable[[], Awaitable[R]]) -> R:
-        return await patiently(read, f"read run {self.claim.run.instance_id}", self._tools.random)
+        return await patiently(read, f"read run {self.claim.run.pid}", self._tools.random)
 
     def _machine(self) -> Machine:
         if self.machine is None:

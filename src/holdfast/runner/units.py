@@ -10,6 +10,7 @@ from typing import TypeVar
 from holdfast.graph.shape import Shape
 from holdfast.kernel.driver import Call, Machine, Outcome
 from holdfast.kernel.units import GRAPH, PLAN_KEY, UnitDriver, Units
+from holdfast.runner import report
 from holdfast.runner.attempts import Running
 from holdfast.runner.patience import patiently
 from holdfast.runner.turn import Tools, record_heartbeats
@@ -266,6 +267,7 @@ class KeeperTurn:
         committed = await self._tools.committer.commit(Commit(self.task, follows=Follows(next=finish)))
         if committed.verdict is Verdict.APPLIED:
             self.finish = finish
+            report.ended(self.claim.run, finish)
             self._tools.tell(committed)
 
     def signal(self, signal: Signal | None) -> None:
@@ -297,4 +299,4 @@ async def with_units(finish: Finish, run: RunRecord, tools: Tools) -> Finish:
 
 
 async def _reading(tools: Tools, run: RunRecord, read: Callable[[], Awaitable[R]]) -> R:
-    return await patiently(read, f"read run {run.instance_id}", tools.random)
+    return await patiently(read, f"read run {run.pid}", tools.random)

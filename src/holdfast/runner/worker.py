@@ -25,6 +25,7 @@ from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import overdue
 from holdfast.ports import Randomness
+from holdfast.runner import report
 from holdfast.runner.advancer import Advancer
 from holdfast.runner.attempts import Ports
 from holdfast.runner.cache import MachineCache
@@ -48,6 +49,7 @@ from holdfast.store.protocol import (
     Fact,
     Finish,
     Follows,
+    Freed,
     Held,
     Log,
     Mailbag,
@@ -341,6 +343,7 @@ class Worker:
         if memory is not None:
             for fact in advance.results:
                 memory.remember(fact)
+            report.steps_failed(memory.run, advance.results)
 
     def _take_units(self, places: int, tasks: Sequence[TaskRef], more: bool) -> None:
         self._reserved -= places
@@ -454,7 +457,7 @@ class Worker:
     async def _park(self, turn: _AnyTurn, error: Exception) -> None:
         """Something is wrong with the engine or the data: the run is set aside, and says why; the others go on."""
         run = turn.claim.run
-        _log.exception("run %s/%s is parked after an unexpected error", run.workflow, run.instance_id, exc_info=error)
+        _log.error("run %s is parked after an unexpected error", report.named(run), exc_info=error)
         note = f"the engine failed on this run ({type(error).__name__}: {error}); resume it to try again"
         line = Log("error", "system", note[:2000], None, self._ports.now_ms())
         try:
@@ -462,7 +465,7 @@ class Worker:
             if turn.task.unit:
                 await self._store.release([turn.task])  # the run is paused, and the unit is its again
         except Exception:
-            _log.exception("could not park run %s/%s", run.workflow, run.instance_id)
+            _log.exception("could not park run %s", report.named(run))
 
     # --- claiming
 
@@ -495,6 +498,7 @@ class Worker:
         finish = await with_units(overdue(claim.run, self._ports.now_ms()), claim.run, self._tools)
         committed = await self._tools.committer.commit(Commit(claim.task, follows=Follows(next=finish)))
         if committed.verdict is Verdict.APPLIED:
+            report.ended(claim.run, finish)
             self._ended(run, finish)
             self._tell(committed)
 
@@ -637,10 +641,25 @@ class Worker:
 
     async def reap(self) -> int:
         freed = await self._store.reap(self._config.max_losses)
-        for lost in freed:
-            state = "parked" if lost.parked else "free again"
-            _log.warning("the worker of run %d died or stalled (%d in a row); it is %s", lost.run, lost.losses, state)
+        if freed:
+            await self._report_freed(freed)
         return len(freed)
+
+    async def _report_freed(self, freed: Sequence[Freed]) -> None:
+        try:
+            runs = {run.run: run for run in await self._store.get([lost.run for lost in freed])}
+        except StoreError as error:
+            _log.warning("%d leases ran out; the names of their runs cannot be read: %s", len(freed), error)
+            return
+        for lost in freed:
+            run = runs.get(lost.run)
+            if run is None:
+                continue
+            if lost.parked:
+                report.parked(run, (run.note or "").removeprefix("parked: "))
+            else:
+                name, losses = report.named(run), lost.losses
+                _log.warning("the worker of run %s died or stalled (%d in a row); it is free again", name, losses)
 
     async def _note_step(self) -> float:
         for turn in list(self._turns.values()):

@@ -73,6 +73,8 @@ class _Listener(logging.Handler):
         self._heard = heard
 
     def emit(self, record: logging.LogRecord) -> None:
+        if record.name == "holdfast.runs":
+            return  # a run's own failure
         error = record.exc_info[1] if record.exc_info else None
         self._heard.append(f"{record.getMessage()} {error!r}")
 

@@ -1,0 +1,101 @@
+"""The worker's log of what went wrong in runs: one line, with the traceback, for each fact that a person should see.
+
+Logger ``holdfast.runs``, so that it can be tuned apart from lines about the engine and the store. ERROR: a run ended
+with an error, or is parked until somebody resumes it. WARNING: something else goes on from there; a step failed for
+good and the workflow may handle that, a failed run is tried again, a failed child is reported to its parent. A line is
+written after the commit, so what it says is durable. Each record has the fields ``workflow``, ``instance_id``,
+``run_number`` and ``step_key``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+
+from holdfast.core.failure import Failure
+from holdfast.core.model import Status, StepType
+from holdfast.store.protocol import Commit, Committed, Fact, FactState, Finish, Park, RunRecord, Verdict
+
+_log = logging.getLogger("holdfast.runs")
+_WRITTEN = (Verdict.APPLIED, Verdict.PAUSING, Verdict.PAUSED)
+_STEPS = (StepType.DO, StepType.NODE)
+_LONGEST = 500
+
+
+def named(run: RunRecord) -> str:
+    return f"{run.pid} (run {run.number})"
+
+
+def committed(run: RunRecord, commit: Commit, answer: Committed) -> None:
+    """Report what a commit made durable."""
+    if answer.verdict not in _WRITTEN:
+        return
+    failed = [fact for fact in commit.observed.facts if not fact.ok and _is_step_result(fact)]
+    end = commit.follows.next if answer.verdict is Verdict.APPLIED else None
+    if isinstance(end, Finish) and end.status is Status.ERRORED:
+        ended(run, end, failed)
+        return
+    steps_failed(run, failed)
+    if isinstance(end, Park):
+        parked(run, end.note)
+
+
+def ended(run: RunRecord, finish: Finish, steps: Sequence[Fact] = ()) -> None:
+    """Report a run that errored. ``steps``: those that failed for good in the same commit."""
+    if finish.status is not Status.ERRORED or finish.error is None:
+        return
+    error = Failure.decode(finish.error)
+    clauses = [_brief(error), *(_step_clause(fact, error) for fact in steps)]
+    level = logging.ERROR
+    if finish.next is not None and finish.next.attempt > 1:
+        level = logging.WARNING
+        clauses.append(f"it is tried again as run {run.number + 1}, attempt {finish.next.attempt}")
+    elif run.parent is not None:
+        level = logging.WARNING
+        clauses.append(f"its parent {run.parent} is told")
+    _write(level, f"run {named(run)} errored: {'; '.join(clauses)}", run, steps[0].key if steps else None, error)
+
+
+def steps_failed(run: RunRecord, results: Iterable[Fact]) -> None:
+    """Report steps, or nodes of a graph, that failed and are not tried again."""
+    for fact in results:
+        if not fact.ok and _is_step_result(fact):
+            error = Failure.decode(fact.value or b"{}")
+            text = f"step {fact.key!r} of run {named(run)} failed for good on attempt {fact.attempts}: {_brief(error)}"
+            _write(logging.WARNING, text, run, fact.key, error)
+
+
+def parked(run: RunRecord, note: str) -> None:
+    _write(logging.ERROR, f"run {named(run)} is parked: {_one_line(note)}", run)
+
+
+def _write(level: int, text: str, run: RunRecord, step: str | None = None, error: Failure | None = None) -> None:
+    if not _log.isEnabledFor(level):
+        return
+    fields = {
+        "workflow": run.workflow,
+        "instance_id": run.instance_id,
+        "run_number": run.number,
+        "step_key": step,
+    }
+    shown = None if error is None or error.traceback is None else error.as_evidence(f"run {run.pid}")
+    _log.log(level, "%s", text, extra=fields, exc_info=None if shown is None else (type(shown), shown, None))
+
+
+def _is_step_result(fact: Fact) -> bool:
+    return fact.state == FactState.RESULT and fact.kind in _STEPS and fact.value is not None
+
+
+def _step_clause(fact: Fact, of_run: Failure) -> str:
+    error = Failure.decode(fact.value or b"{}")
+    same = (error.name, error.message) == (of_run.name, of_run.message)
+    return f"step {fact.key!r} failed for good on attempt {fact.attempts}" + ("" if same else f" ({_brief(error)})")
+
+
+def _brief(error: Failure) -> str:
+    return _one_line(f"{error.name}: {error.message}" if error.message else error.name)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
