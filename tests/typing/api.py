@@ -191,7 +191,7 @@ orders = app.chain("order.process", version=2, params=Order)
 assert_type(orders, Chain)
 
 
-@orders.step("VALIDATE", max_attempts=5, lease="60 seconds")
+@orders.step("VALIDATE", max_attempts=5, lease="60 seconds", timeout="10 minutes")
 async def validate(task: ChainTask) -> Outcome:
     assert_type(task.kind, ChainTaskKind)
     assert_type(task.event, Event[Any] | None)

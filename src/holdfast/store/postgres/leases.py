@@ -8,9 +8,10 @@ from typing import NamedTuple
 from holdfast.store.postgres.rows import columns
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Held, Signal, TaskRef
+from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Held, Lease, Signal, TaskRef
 
 _TASK_WIDTH = 4
+_LEASE_WIDTH = 5
 
 
 class Beat(NamedTuple):
@@ -43,6 +44,13 @@ def _held(tx: Tx, run: int, unit: int, epoch: int, signal: int) -> Held:
     """Asked again, the first answer got lost, and with it which runs have mail, for reading clears that: all may."""
     mail = Signal.MAIL if tx.again and unit == 0 else Signal.NONE
     return Held(run, unit, epoch, Signal(signal) | mail)
+
+
+async def set_leases(tx: Tx, leases: list[Lease]) -> list[bool]:
+    rows = [(*lease.task, lease.lease_ms) for lease in leases]
+    sql = statements("leases", tx.schema)["set_leases"]
+    found = await tx.connection.fetch(sql, tx.now, *columns(rows, _LEASE_WIDTH))
+    return [held for row in found for held in row.values()]
 
 
 async def reap(tx: Tx, max_losses: int) -> list[Freed]:

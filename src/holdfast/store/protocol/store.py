@@ -16,6 +16,7 @@ from holdfast.store.protocol.tasks import (
     ClaimResult,
     Freed,
     Held,
+    Lease,
     Snapshot,
     WorkerCard,
     WorkerRecord,
@@ -126,6 +127,14 @@ class Store(Protocol):
         """Extend every lease of ``owner``.
 
         What is not in the answer is lost. MAIL signals are cleared by being read.
+        """
+        ...
+
+    async def set_leases(self, wanted: Sequence[Lease]) -> list[bool]:
+        """Give held tasks (unit 0) leases of their own, from now on; each heartbeat of the owner renews them.
+
+        The lease holds until the task is given back or claimed again: a claim has the lease of its claimant. Answers
+        for each whether the task is still held under this epoch.
         """
         ...
 

@@ -109,6 +109,13 @@ class Held(NamedTuple):
     signal: Signal
 
 
+class Lease(NamedTuple):
+    """How long a held task stays claimed without a heartbeat of its worker."""
+
+    task: TaskRef
+    lease_ms: int
+
+
 class Freed(NamedTuple):
     """A task whose lease ran out: it can be claimed again, or was parked because that happened too often."""
 
