@@ -88,7 +88,7 @@ from holdfast.errors import (
     WorkflowNotFoundError,
     WorkflowStuckError,
 )
-from holdfast.graph import Finished, Graph, Killed, Node, Started
+from holdfast.graph import Failed, Finished, Graph, Killed, Node, Ok, Started
 from holdfast.http.auth import Authorize, AuthRequest, BearerTokens, Denied
 from holdfast.kernel.attempt import StepTx, Transaction, context_values
 from holdfast.ports import Clock, Randomness, Runtime
@@ -126,6 +126,7 @@ __all__ = [
     "Event",
     "EventRecord",
     "Exit",
+    "Failed",
     "Finished",
     "Graph",
     "Handle",
@@ -162,6 +163,7 @@ __all__ = [
     "NotADatabaseError",
     "NotAskedError",
     "NotSerializableError",
+    "Ok",
     "Outbound",
     "OutboundEvent",
     "OutboxRecord",

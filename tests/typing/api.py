@@ -235,6 +235,7 @@ async def with_chains(ctx: Context) -> None:
 # --- graphs
 
 etl = app.graph("etl", version=1)
+again = app.graph("again", 2)
 
 
 @etl.node
@@ -250,6 +251,19 @@ def double(extract: int) -> int:
 @etl.node(after=[extract, "double"], when=lambda double: bool(double))
 async def add_up(double: list[int]) -> int:
     return sum(double)
+
+
+@etl.node(map=extract, map_errors="collect")
+def halve(extract: int) -> float:
+    return extract / 2
+
+
+@etl.node(after=[halve])
+async def add_halves(halve: list[Ok[float] | Failed]) -> float:
+    for item in halve:
+        if isinstance(item, Failed):
+            assert_type(item.error.message, str)
+    return sum(item.value for item in halve if isinstance(item, Ok))
 
 
 report = etl.node(run=orders, name="report", after=[add_up], input=lambda add_up: Order("o-1", add_up))
