@@ -90,7 +90,7 @@ from holdfast.errors import (
     WorkflowNotFoundError,
     WorkflowStuckError,
 )
-from holdfast.graph import Finished, Graph, Killed, Node, Started
+from holdfast.graph import Failed, Finished, Graph, Killed, Node, Ok, Started
 from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Authorize, AuthRequest, BearerTokens, Denied
 from holdfast.kernel.attempt import StepTx, Transaction, context_values
 from holdfast.kernel.step_info import StepInfo, step_info
@@ -133,6 +133,7 @@ __all__ = [
     "EventInvalidError",
     "EventRecord",
     "Exit",
+    "Failed",
     "Filter",
     "Finished",
     "Graph",
@@ -170,6 +171,7 @@ __all__ = [
     "NotADatabaseError",
     "NotAskedError",
     "NotSerializableError",
+    "Ok",
     "Outbound",
     "OutboundEvent",
     "OutboxRecord",

@@ -263,12 +263,12 @@ class Holdfast:
         self._step_names.retire([check_step_name(name, self.limits) for name in names])
 
     @overload
-    def graph(self, name: str, *, version: int = ..., params: type[T]) -> Graph[T]: ...
+    def graph(self, name: str, version: int = ..., *, params: type[T]) -> Graph[T]: ...
 
     @overload
-    def graph(self, name: str, *, version: int = ..., params: Any = ...) -> Graph[Any]: ...
+    def graph(self, name: str, version: int = ..., *, params: Any = ...) -> Graph[Any]: ...
 
-    def graph(self, name: str, *, version: int = 1, params: Any = Any) -> Graph[Any]:
+    def graph(self, name: str, version: int = 1, *, params: Any = Any) -> Graph[Any]:
         """Register a graph; its nodes are added with ``@graph.node``. ``version`` is recorded with each run.
 
         ``params``: the type of its input, where the nodes' own annotations do not say.

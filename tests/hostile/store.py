@@ -34,6 +34,7 @@ OF_CLIENTS = (
 OF_TURNS = {
     "commit": _EVERY,
     "advance": _EVERY,
+    "set_leases": _EVERY,
     "create": _FAILING,
     "load": _FAILING,
     "get": _FAILING,

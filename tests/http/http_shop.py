@@ -202,7 +202,7 @@ def add_chain(app: Holdfast, gates: Gates) -> None:
     """A chain whose input says what becomes of it; what it tells the world is refused until the door "post" is open."""
     orders = app.chain("order.process", version=2, params=str | None)
 
-    @orders.step("VALIDATE", max_attempts=3, lease="60 seconds")
+    @orders.step("VALIDATE", max_attempts=3, lease="30 seconds", timeout="60 seconds")
     async def validate(task: ChainTask) -> Outcome:
         if task.params == "busy":
             return RetryStep("1 hour", "gateway busy")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Held, NewRun, Signal, TaskRef, Verdict
+from holdfast.store.protocol import SUSPECT_LOSSES, Claimant, Freed, Held, Lease, NewRun, Signal, TaskRef, Verdict
 from store.world import FLOW, LEASE, World, failure, result, waiting
 
 
@@ -299,3 +299,106 @@ async def lose_holders(world: World, times: int) -> None:
         await world.store.reap(99)
         if n + 1 < times:
             await world.claim(owner=f"dying-{n}")
+
+
+# --- a task with a lease of its own
+
+
+async def test_a_shorter_lease_of_a_task_runs_out_before_its_workers(world: World) -> None:
+    other, task = await world.begin("other"), await world.begin("a")
+    await world.store.heartbeat("w1", LEASE)
+
+    assert await world.store.set_leases([Lease(task, 100)]) == [True]
+
+    world.clock.advance(99)
+    early = await world.store.reap(9)
+    world.clock.advance(1)
+    assert (early, [freed.run for freed in await world.store.reap(9)]) == ([], [task.run])
+    assert await world.store.heartbeat("w1", LEASE) == [Held(other.run, 0, 1, Signal.NONE)]
+
+
+async def test_a_longer_lease_of_a_task_outlasts_its_workers(world: World) -> None:
+    other, task = await world.begin("other"), await world.begin("a")
+    await world.store.set_leases([Lease(task, 3 * LEASE)])
+    await world.store.heartbeat("w1", LEASE)
+
+    world.clock.advance(LEASE)
+    assert [freed.run for freed in await world.store.reap(9)] == [other.run]
+    world.clock.advance(2 * LEASE - 1)
+    assert await world.store.reap(9) == []
+    world.clock.advance(1)
+    assert [freed.run for freed in await world.store.reap(9)] == [task.run]
+
+
+async def test_a_heartbeat_renews_the_lease_of_a_task_by_its_own_length(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.set_leases([Lease(task, 100)])
+    for _ in range(3):
+        world.clock.advance(99)
+        await world.store.heartbeat("w1", LEASE)
+        assert await world.store.reap(9) == []
+
+    world.clock.advance(100)
+
+    assert [freed.run for freed in await world.store.reap(9)] == [task.run]
+
+
+async def test_a_lease_of_a_task_can_be_changed_again(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.set_leases([Lease(task, 100)])
+    await world.store.set_leases([Lease(task, LEASE)])
+
+    world.clock.advance(LEASE - 1)
+    early = await world.store.reap(9)
+    world.clock.advance(1)
+
+    assert (early, len(await world.store.reap(9))) == ([], 1)
+
+
+async def test_only_the_holder_sets_the_lease_of_a_task(world: World) -> None:
+    task, other = await world.begin("a"), await world.begin("b")
+    stale = [task._replace(epoch=9), task._replace(owner="w9"), TaskRef(999, 0, "w1", 1)]
+
+    wanted = [Lease(stale[0], 1), Lease(other, 5 * LEASE), Lease(stale[1], 1), Lease(stale[2], 1)]
+    assert await world.store.set_leases(wanted) == [False, True, False, False]
+
+    world.clock.advance(LEASE - 1)
+    early = await world.store.reap(9)
+    world.clock.advance(1)
+    assert (early, [freed.run for freed in await world.store.reap(9)]) == ([], [task.run])
+
+
+async def test_a_claim_has_the_lease_of_its_claimant(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.set_leases([Lease(task, 5 * LEASE)])
+    await world.store.release([task])
+    await world.take("w2")
+
+    world.clock.advance(LEASE)
+
+    assert len(await world.store.reap(9)) == 1
+
+
+async def test_a_run_taken_by_sending_has_the_lease_of_its_claimant(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.set_leases([Lease(task, 5 * LEASE)])
+    await world.commit(task, then=waiting("go"))
+    sent = await world.send("go", claimant=Claimant("w2", LEASE, ["default"]))
+    assert sent.claim is not None
+
+    world.clock.advance(LEASE)
+
+    assert len(await world.store.reap(9)) == 1
+
+
+async def test_a_task_whose_own_lease_ran_out_is_lost_to_its_holder(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.set_leases([Lease(task, 100)])
+    world.clock.advance(100)
+    await world.store.reap(9)
+
+    claim = await world.take("w2")
+
+    assert (claim.lost, claim.run.losses) == (True, 1)
+    assert await world.store.set_leases([Lease(task, 100)]) == [False]
+    assert (await world.commit(task, facts=[result("s")])).verdict is Verdict.LOST

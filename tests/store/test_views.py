@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import Advance, Fact, FactState, Finish, GiveBack, Release, TaskRef
+from holdfast.store.protocol import Advance, Fact, FactState, Finish, GiveBack, Lease, Release, TaskRef
 from store.world import FLOW, LEASE, World, done, failure, plan, result, unit
 
 STEPS = [plan("pack", 0, max_attempts=3), plan("weigh", 1, max_attempts=5), plan("send", 2)]
@@ -101,6 +101,18 @@ async def test_a_step_somebody_holds_is_running(world: World) -> None:
 
     assert (row["status"], row["locked_by"], row["locked_until"]) == ("RUNNING", "w1", now + LEASE)
     assert row["next_run_at"] is None
+
+
+async def test_a_step_with_its_own_lease_is_locked_for_that_long_after_each_heartbeat(world: World) -> None:
+    task = await chain(world)
+    await world.store.set_leases([Lease(task, 5 * LEASE)])
+    first = (await step(world, task.run, 0))["locked_until"]
+    world.clock.advance(LEASE)
+    await world.store.heartbeat("w1", LEASE)
+
+    second = (await step(world, task.run, 0))["locked_until"]
+
+    assert (first, second) == (await world.now() + 4 * LEASE, await world.now() + 5 * LEASE)
 
 
 async def test_a_step_that_is_done_hands_on_to_the_next(world: World) -> None:

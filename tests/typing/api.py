@@ -20,6 +20,7 @@ from holdfast import (
     Context,
     Dead,
     Event,
+    Failed,
     Finished,
     Graph,
     Handle,
@@ -31,6 +32,7 @@ from holdfast import (
     Killed,
     LogLine,
     Message,
+    Ok,
     Outbound,
     OutboundEvent,
     OutboxRecord,
@@ -310,7 +312,7 @@ def takes_any_definition(workflow: Workflow, chain: Chain, graph: Graph, starts:
 takes_any_definition(simple, orders, app.graph("untyped graph"), [Start("a"), Start("b", 5)])
 
 
-@orders.step("VALIDATE", max_attempts=5, lease="60 seconds")
+@orders.step("VALIDATE", max_attempts=5, lease="60 seconds", timeout="10 minutes")
 async def validate(task: ChainTask) -> Outcome:
     assert_type(task.kind, ChainTaskKind)
     assert_type(task.event, Event[Any] | None)
@@ -358,6 +360,7 @@ async def with_chains(ctx: Context) -> None:
 etl = app.graph("etl", version=1)
 assert_type(etl, Graph[Any])
 assert_type(app.graph("typed", params=Order), Graph[Order])
+again = app.graph("again", 2)
 
 
 @etl.node
@@ -373,6 +376,19 @@ def double(extract: int) -> int:
 @etl.node(after=[extract, "double"], when=lambda double: bool(double))
 async def add_up(double: list[int]) -> int:
     return sum(double)
+
+
+@etl.node(map=extract, map_errors="collect")
+def halve(extract: int) -> float:
+    return extract / 2
+
+
+@etl.node(after=[halve])
+async def add_halves(halve: list[Ok[float] | Failed]) -> float:
+    for item in halve:
+        if isinstance(item, Failed):
+            assert_type(item.error.message, str)
+    return sum(item.value for item in halve if isinstance(item, Ok))
 
 
 report = etl.node(run=orders, name="report", after=[add_up], input=lambda add_up: Order("o-1", add_up))

@@ -28,7 +28,6 @@ class ChainCall:
     key: str
     attempt: int
     timeout_ms: int | None
-    """The step's lease."""
     values: Mapping[str, Any]
     args: tuple[Any, ...]
     handler: Handler

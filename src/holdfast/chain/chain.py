@@ -11,7 +11,7 @@ from holdfast.chain.machine import DEFAULT_BACKOFF, ChainMachine
 from holdfast.chain.values import ChainTask
 from holdfast.core import codec
 from holdfast.core.chains import CHAIN
-from holdfast.core.durations import Duration, to_ms
+from holdfast.core.durations import Duration, describe, to_ms
 from holdfast.core.functions import is_async
 from holdfast.core.limits import Limits
 from holdfast.core.model import StepType
@@ -28,6 +28,8 @@ from holdfast.store.protocol import Fact, FactState, RunRecord, Snapshot
 F = TypeVar("F", bound=Callable[[ChainTask], Any])
 
 DEFAULT_MAX_ATTEMPTS = 5
+SHORTEST_LEASE_MS = 100
+"""Shorter leases would run out between two heartbeats of a busy worker."""
 _LARGEST = 2**31 - 1
 
 
@@ -67,11 +69,20 @@ class ChainProgram:
         if len(self._plan) >= self.limits.steps:
             raise DefinitionError(f"chain {self.name!r} has {len(self._plan)} steps; more are not allowed")
 
-    def add(self, step_type: str, handler: Handler, max_attempts: int, lease_ms: int | None) -> None:
+    def add(
+        self,
+        step_type: str,
+        handler: Handler,
+        *,
+        max_attempts: int,
+        lease_ms: int | None = None,
+        timeout_ms: int | None = None,
+    ) -> None:
         self.check_new(step_type)
+        lease = None if lease_ms is None else codec.encode({"leaseMs": lease_ms}, what="lease")
         planned = Fact(
             FactState.PLAN, step_type, len(self._plan), StepType.DO, 0, 0,
-            max_attempts=max_attempts, timeout_ms=lease_ms,
+            value=lease, max_attempts=max_attempts, timeout_ms=timeout_ms,
         )  # fmt: skip
         self._plan.append(planned)
         self._handlers[step_type] = handler
@@ -114,25 +125,32 @@ class Chain(Startable[In, Any]):
         return self._program.steps
 
     def step(
-        self, step_type: str, *, max_attempts: int = DEFAULT_MAX_ATTEMPTS, lease: Duration | None = None
+        self,
+        step_type: str,
+        *,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        lease: Duration | None = None,
+        timeout: Duration | None = None,
     ) -> Callable[[F], F]:
         """Add a step, whose handler is the decorated function, ``async`` or plain.
 
-        ``max_attempts``: with so many failed ones it is dead. ``lease``: how long one attempt may take. One that takes
-        longer, or is lost with its worker, has failed (``LEASE_EXPIRED``), and the next one is due at once. None: as
-        long as its worker lives.
+        ``max_attempts``: with so many failed ones it is dead. ``lease``: how long the step stays claimed without a
+        heartbeat. A living worker renews it, however long the handler runs; after the loss of a worker the step is
+        taken over when the lease has run out, and the lost attempt has failed with ``LEASE_EXPIRED``. None: the
+        worker's lease (``WorkerConfig(lease=)``). ``timeout``: how long one attempt may take. An attempt that takes
+        longer is cancelled and has failed with ``StepTimeoutError``. None: no limit.
         """
         check_step_name(step_type, self._program.limits)
         self._program.check_new(step_type)
         check_count("max_attempts", max_attempts)
-        lease_ms = None if lease is None else to_ms(lease, "lease")
-        if lease_ms == 0:
-            raise InvalidOptionError("lease must be longer than nothing")
+        lease_ms = _at_least("lease", lease, SHORTEST_LEASE_MS)
+        timeout_ms = _at_least("timeout", timeout, 1)
 
         def register(function: F) -> F:
             if not callable(function):
                 raise DefinitionError(f"step {step_type!r} needs a function, not {shown(function)}")
-            self._program.add(step_type, Handler(function, is_async(function)), max_attempts, lease_ms)
+            handler = Handler(function, is_async(function))
+            self._program.add(step_type, handler, max_attempts=max_attempts, lease_ms=lease_ms, timeout_ms=timeout_ms)
             return function
 
         return register
@@ -156,6 +174,15 @@ def define(
         blueprint=program.blueprint,
     )
     return Chain(name, version, program), definition
+
+
+def _at_least(name: str, duration: Duration | None, least_ms: int) -> int | None:
+    if duration is None:
+        return None
+    ms = to_ms(duration, name)
+    if ms < least_ms:
+        raise InvalidOptionError(f"{name} must be at least {describe(least_ms)}, not {shown(duration)}")
+    return ms
 
 
 def _as_it_is(value: Any) -> Any:

@@ -23,7 +23,7 @@ from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
 from holdfast.core.model import Level, Status, StepType, from_ms
 from holdfast.core.retry import Retry
-from holdfast.errors import LinkDownError, ParamsInvalidError, StepTimeoutError
+from holdfast.errors import LinkDownError, ParamsInvalidError
 from holdfast.kernel.attempt import NO_VALUES
 from holdfast.kernel.driver import Outcome, Rest
 from holdfast.kernel.logger import StepLogger
@@ -51,7 +51,7 @@ DEFAULT_BACKOFF = Retry(delay="1 second", backoff="exponential", max_delay="5 mi
 """How long a step that raised waits for its next attempt: 1 s, then twice as long each time, up to 5 minutes."""
 
 LEASE_EXPIRED = Failure("LEASE_EXPIRED", "LEASE_EXPIRED", kind="Timeout")
-"""What an attempt failed with that took longer than its lease, or was lost with its worker."""
+"""The error of an attempt whose worker was lost: no heartbeat came within the lease."""
 
 _PATIENCE_MS = 10 * 60_000
 """How long a step that nobody here has a handler for is left to others, before the run is set aside."""
@@ -164,11 +164,8 @@ class ChainMachine:
                 self._observed.outbox = outbox
 
     def _failed(self, step: ChainStep, outcome: Outcome, error: Failure) -> None:
-        if _took_too_long(step, outcome, error):
-            self._count(step, outcome, LEASE_EXPIRED, outcome.at)
-        else:
-            delay = DEFAULT_BACKOFF.delay_after(step.attempts + 1)
-            self._count(step, outcome, error, outcome.at + delay)
+        delay = DEFAULT_BACKOFF.delay_after(step.attempts + 1)
+        self._count(step, outcome, error, outcome.at + delay)
 
     def _count_loss(self, now_ms: int) -> None:
         """Whoever held the run was lost with it. An attempt, unless it cannot have been running."""
@@ -198,7 +195,7 @@ class ChainMachine:
     def _observe(self, step: ChainStep, state: FactState, n: int, at: int, started_at: int, **rest: Any) -> None:
         fact = Fact(
             state, step.type, n, StepType.DO, at, started_at,
-            max_attempts=step.max_attempts, timeout_ms=step.lease_ms, **rest,
+            max_attempts=step.max_attempts, timeout_ms=step.timeout_ms, **rest,
         )  # fmt: skip
         self._progress.apply(fact)
         self._moved_at = max(self._moved_at, at)
@@ -301,6 +298,7 @@ class ChainMachine:
             topics=topics,
             end=end,
             started_at=started_at,
+            lease_ms=step.lease_ms if calls and step is not None else None,
         )
 
     def _call(self, step: ChainStep, now_ms: int) -> tuple[Sequence[ChainCall], int | None, Park | None]:
@@ -315,7 +313,7 @@ class ChainMachine:
             text = f"NON_DETERMINISTIC: the recorded params do not fit the chain's type any more: {error}"
             return (), None, self._park(text, now_ms)
         self._calling = ChainCall(
-            step.type, step.attempts + 1, step.lease_ms, self._values, (self._task(step, params),),
+            step.type, step.attempts + 1, step.timeout_ms, self._values, (self._task(step, params),),
             handler, self._program.limits, last=step is self._progress.steps[-1], max_attempts=step.max_attempts,
             progress=None if step.heartbeat is None else step.heartbeat.value,
         )  # fmt: skip
@@ -361,12 +359,6 @@ def _is_of(outcome: Outcome, step: ChainStep) -> bool:
     if outcome.key != step.type or outcome.attempt != step.attempts + 1:
         return False
     return step.result is None and not step.waiting and step.not_before <= outcome.at
-
-
-def _took_too_long(step: ChainStep, outcome: Outcome, error: Failure) -> bool:
-    """The runner ended it. A handler's own error of that name comes before the time is up."""
-    lease = step.lease_ms
-    return lease is not None and error.name == StepTimeoutError.__name__ and outcome.at - outcome.started_at >= lease
 
 
 def _kind(step: ChainStep) -> ChainTaskKind:

@@ -34,7 +34,7 @@ def _entries(rows: Iterable[Fact]) -> Iterable[tuple[str, Any]]:
             case FactState.RESULT:
                 yield f"result/{fact.key}", {"status": status_of(fact), "data": data_of(fact), "ts": fact.at}
             case FactState.ITEM:
-                yield f"item/{fact.key}/{fact.n}", {"status": "ok", "data": data_of(fact), "ts": fact.at}
+                yield f"item/{fact.key}/{fact.n}", {"status": status_of(fact), "data": data_of(fact), "ts": fact.at}
             case FactState.TOMBSTONE:
                 yield "tombstone", {"reason": codec.plain(fact.value), "ts": fact.at}
 

@@ -70,23 +70,16 @@ class ChainStep:
     """One step of a chain, as far as its facts go."""
 
     __slots__ = (
-        "failure",
-        "heartbeat",
-        "lease_ms",
-        "max_attempts",
-        "planned_at",
-        "result",
-        "seq",
-        "type",
-        "wait",
+        "failure", "heartbeat", "lease_ms", "max_attempts", "planned_at", "result", "seq", "timeout_ms", "type", "wait",
         "woken",
-    )
+    )  # fmt: skip
 
     def __init__(self, plan: Any) -> None:
         self.seq: int = plan.n
         self.type: str = plan.key
         self.max_attempts: int = plan.max_attempts
-        self.lease_ms: int | None = plan.timeout_ms
+        self.timeout_ms: int | None = plan.timeout_ms
+        self.lease_ms: int | None = None if plan.value is None else codec.plain(plan.value)["leaseMs"]
         self.planned_at: int = plan.at
         self.result: Any = None
         self.failure: Any = None
@@ -197,7 +190,7 @@ def _record(run_number: int, step: ChainStep, state: StepState) -> StepRecord:
         status=StepStatus.WAITING if retry_at else _STEP_STATUS[state],
         attempts=step.attempts,
         max_attempts=step.max_attempts,
-        timeout_ms=step.lease_ms,
+        timeout_ms=step.timeout_ms,
         next_retry_at=optional_from_ms(retry_at or None),
         wake_at=from_ms(step.wait.wake_at) if waiting else None,
         wait_event_type=step.wait.event_type if waiting else None,

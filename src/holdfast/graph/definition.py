@@ -6,7 +6,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar, get_args, overload
 
 from holdfast.core import codec
 from holdfast.core.durations import Duration
@@ -17,8 +17,9 @@ from holdfast.core.retry import Retry
 from holdfast.core.show import shown
 from holdfast.errors import DefinitionError, InvalidOptionError
 from holdfast.graph.edges import is_list, item_of, misfit
+from holdfast.graph.items import Failed, Ok
 from holdfast.graph.mermaid import mermaid
-from holdfast.graph.shape import MOST_NODES, NodeShape, Shape, cycle
+from holdfast.graph.shape import COLLECT, MOST_NODES, NodeShape, Shape, cycle
 from holdfast.kernel.definition import Blueprint
 from holdfast.kernel.requests import timeout_ms
 from holdfast.kernel.startable import In, Startable
@@ -31,6 +32,8 @@ R = TypeVar("R", covariant=True)
 PARAMS = "params"
 """The parameter that gets the input of the run."""
 DEFAULT_TIMEOUT_MS = 600_000
+
+MapErrors: TypeAlias = Literal["fail", "collect"]
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +74,21 @@ class Function:
         return cls(function, tuple(parameters), hints.get("return", Any))
 
 
+class _Map(NamedTuple):
+    """``map=`` and ``map_errors=`` of a node."""
+
+    over: Any
+    errors: MapErrors
+
+    @property
+    def collects(self) -> bool:
+        if self.errors not in get_args(MapErrors):
+            raise InvalidOptionError(f'map_errors must be "fail" or "collect", not {shown(self.errors)}')
+        if self.errors == COLLECT and self.over is None:
+            raise InvalidOptionError("map_errors= is for a node with map=")
+        return self.errors == COLLECT
+
+
 @dataclass(slots=True, eq=False)
 class NodeSpec:
     """How one node is run here. Where it stands in a run is said by the shape stored with that."""
@@ -78,6 +96,8 @@ class NodeSpec:
     name: str
     after: tuple[str, ...]
     map: str | None
+    collects: bool
+    """Failed items are part of its result."""
     function: Function | None
     """None: it starts ``run``."""
     is_async: bool
@@ -90,7 +110,15 @@ class NodeSpec:
 
     @property
     def shape(self) -> NodeShape:
-        return NodeShape(self.name, self.after, self.map, self.run)
+        return NodeShape(self.name, self.after, self.map, self.run, COLLECT if self.collects else None)
+
+    @property
+    def returns(self) -> Any:
+        """The type of its result, as far as is known."""
+        returned = Any if self.function is None else self.function.returns
+        if self.map is None:
+            return returned
+        return list[Ok[returned] | Failed] if self.collects else list[returned]  # type: ignore[valid-type]
 
     @property
     def called(self) -> Iterable[tuple[str, Function]]:
@@ -165,6 +193,7 @@ class Graph(Startable[In, Any]):
         name: str | None = ...,
         after: Iterable[Any] = ...,
         map: Any = ...,
+        map_errors: MapErrors = ...,
         when: Callable[..., bool] | None = ...,
         retry: Retry | None = ...,
         timeout: Duration | None = ...,
@@ -180,6 +209,7 @@ class Graph(Startable[In, Any]):
         name: str | None = ...,
         after: Iterable[Any] = ...,
         map: Any = ...,
+        map_errors: MapErrors = ...,
         when: Callable[..., bool] | None = ...,
     ) -> Node[..., Any]: ...
 
@@ -191,6 +221,7 @@ class Graph(Startable[In, Any]):
         name: str | None = None,
         after: Iterable[Any] = (),
         map: Any = None,
+        map_errors: MapErrors = "fail",
         when: Callable[..., bool] | None = None,
         retry: Retry | None = None,
         timeout: Duration | None = None,
@@ -200,23 +231,24 @@ class Graph(Startable[In, Any]):
         """Add a node: a function (or step) whose parameters are named after the nodes whose results they get.
 
         ``after``: the nodes that have to be done before, themselves or by name. ``map``: one of them, over whose list
-        it runs item by item; its result is the list of results. ``when``: called with their results; if it says no, the
-        node is skipped, and with it all that come after it. ``run``: a workflow, chain or graph to be started in place
-        of a function, with what ``input`` makes of the results.
+        it runs item by item; its result is the list of results. ``map_errors``: what failed items do once all items
+        have ended: ``"fail"`` the node, or ``"collect"``, where its result is a list of ``Ok | Failed``. ``when``:
+        called with their results; if it says no, the node is skipped, and with it all that come after it. ``run``: a
+        workflow, chain or graph to be started in place of a function, with what ``input`` makes of the results.
         """
         if run is not None:
-            return self._add_child(run, input, name, after, map, when)
+            return self._add_child(run, input, name, after, _Map(map, map_errors), when)
         if input is not None:
             raise InvalidOptionError("input= is for a node with run=; a function gets the results by its parameters")
-        local_names = self._local_names()
+        local_names, mapped = self._local_names(), _Map(map, map_errors)
 
         def register(function: Callable[..., Any]) -> Node[Any, Any]:
-            return self._add_function(function, name, after, map, when, retry, timeout, local_names)
+            return self._add_function(function, name, after, mapped, when, retry, timeout, local_names)
 
         return register if fn is None else register(fn)
 
     def _add_function(
-        self, function: Callable[..., Any], name: str | None, after: Iterable[Any], map_over: Any,
+        self, function: Callable[..., Any], name: str | None, after: Iterable[Any], mapped: _Map,
         when: Callable[..., bool] | None, retry: Retry | None, timeout: Duration | None,
         local_names: Mapping[str, Any],
     ) -> Node[Any, Any]:  # fmt: skip
@@ -227,13 +259,14 @@ class Graph(Startable[In, Any]):
         plain = inspect.unwrap(function)
         if retry is not None and not isinstance(retry, Retry):
             raise InvalidOptionError(f"retry must be a Retry(...), not {shown(retry)}")
-        parents, map_over = self._edges(chosen, after, map_over)
+        parents, map_over = self._edges(chosen, after, mapped.over)
         made = Function.of(f"node {chosen!r}", plain, parents, local_names)
         self._add(
             NodeSpec(
                 chosen,
                 parents,
                 map_over,
+                mapped.collects,
                 function=made,
                 is_async=is_async(plain),
                 decode=codec.decoder(made.returns),
@@ -249,7 +282,7 @@ class Graph(Startable[In, Any]):
         return Node(chosen, plain)
 
     def _add_child(
-        self, run: Any, make_input: Callable[..., Any] | None, name: str | None, after: Iterable[Any], map_over: Any,
+        self, run: Any, make_input: Callable[..., Any] | None, name: str | None, after: Iterable[Any], mapped: _Map,
         when: Callable[..., bool] | None,
     ) -> Node[..., Any]:  # fmt: skip
         workflow = run if isinstance(run, str) else getattr(run, "name", None)
@@ -257,12 +290,13 @@ class Graph(Startable[In, Any]):
             raise DefinitionError(f"run= must be a workflow, a chain, a graph or a name, not {shown(run)}")
         chosen = self._free_name(name or workflow)
         local_names = self._local_names()
-        parents, map_over = self._edges(chosen, after, map_over)
+        parents, map_over = self._edges(chosen, after, mapped.over)
         self._add(
             NodeSpec(
                 chosen,
                 parents,
                 map_over,
+                mapped.collects,
                 function=None,
                 is_async=False,
                 decode=codec.decoder(Any),
@@ -339,7 +373,7 @@ class Graph(Startable[In, Any]):
     def _check_edge(self, source: NodeSpec, target: NodeSpec) -> None:
         if source.name not in target.after or source.function is None:
             return
-        returned: Any = list[source.function.returns] if source.map is not None else source.function.returns  # type: ignore[name-defined]
+        returned = source.returns
         mapped = target.map == source.name
         if mapped and not is_list(returned):
             raise DefinitionError(

@@ -10,12 +10,16 @@ import typing
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.graph.items import Failed, Ok
+
 _FORMS: dict[Any, str] = {
     bool: "true or false",
     int: "a whole number",
     float: "a number",
     str: "text",
     type(None): "nothing",
+    Ok: "an object",
+    Failed: "an object",
 }
 _FITS = {("a whole number", "a number")}
 

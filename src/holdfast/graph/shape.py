@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from holdfast.core import codec
 from holdfast.store.protocol import NewUnit
 
+COLLECT = "collect"
 MOST_NODES = 1 << 20
 MOST_ITEMS = 100_000
 _NODE_BITS = 20
@@ -27,6 +28,12 @@ class NodeShape(NamedTuple):
     """The predecessor whose list it is mapped over."""
     run: str | None = None
     """The workflow that it starts and waits for."""
+    map_errors: str | None = None
+    """``collect``: failed items are part of its result; None: they fail the node."""
+
+    @property
+    def collects(self) -> bool:
+        return self.map_errors == COLLECT
 
 
 class Place(NamedTuple):
@@ -103,14 +110,16 @@ def _encoded(nodes: tuple[NodeShape, ...]) -> bytes:
 def _decoded(nodes: bytes) -> Shape:
     return Shape(
         [
-            NodeShape(node["name"], tuple(node.get("after", ())), node.get("map"), node.get("run"))
+            NodeShape(
+                node["name"], tuple(node.get("after", ())), node.get("map"), node.get("run"), node.get("map_errors")
+            )
             for node in codec.plain(nodes)
         ]
     )
 
 
 def _content(node: NodeShape) -> dict[str, Any]:
-    content = {"name": node.name, "after": list(node.after), "map": node.map, "run": node.run}
+    content = node._asdict() | {"after": list(node.after)}
     return {key: value for key, value in content.items() if value}
 
 

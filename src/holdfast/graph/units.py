@@ -1,15 +1,15 @@
 """What a node does and what follows from it: results, openings, skips. Pure; the runner reads and writes.
 
-A node that is mapped over a list is claimed twice: first it adds a unit for each item, then, when all have their
-results, it puts those together. A node that starts another run waits, held by nobody, until the end of that run comes
-as mail; whoever holds unit 0 then writes its result.
+A node that is mapped over a list is claimed twice: first it adds a unit for each item, then, when all have ended, it
+puts their results together, or fails with their errors. A node that starts another run waits, held by nobody, until the
+end of that run comes as mail; whoever holds unit 0 then writes its result.
 """
 
 from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
@@ -20,6 +20,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.model import Status
 from holdfast.errors import DefinitionError, NotSerializableError, ParamsInvalidError
 from holdfast.graph.definition import PARAMS, Function, Graph, NodeSpec
+from holdfast.graph.items import collected, error_of, values_of
 from holdfast.graph.shape import MOST_ITEMS, NodeShape, Place, Shape
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.driver import Call, Outcome
@@ -136,7 +137,7 @@ class GraphUnits:
             self._lists[node.map] = codec.plain(results[node.map].value)
         if node.map is not None and place.item is None:
             if items:
-                return self._gathered(task, items, now_ms)
+                return self._gathered(task, node, items, now_ms)
         elif spec.retry.max_attempts is not None and task.epoch > spec.retry.max_attempts:
             used_up = failure.attempts_used_up(self.key(task.unit), task.epoch - 1)
             return self._failed_for_good(task, used_up, now_ms, now_ms, task.epoch - 1)
@@ -203,9 +204,14 @@ class GraphUnits:
         units = [Place(task.unit, n).unit for n in range(len(items))]
         return Advance(task, adds=[NewUnit(unit, self.key(unit)) for unit in units], then=GiveBack(missing=len(units)))
 
-    def _gathered(self, task: TaskRef, items: Sequence[Fact], now_ms: int) -> Advance:
-        values = [item.value or b"null" for item in sorted(items, key=lambda item: item.n)]
-        return self._done(task, b"[" + b",".join(values) + b"]", now_ms, now_ms)
+    def _gathered(self, task: TaskRef, node: NodeShape, items: Sequence[Fact], now_ms: int) -> Advance:
+        items = sorted(items, key=lambda item: item.n)
+        if node.collects:
+            return self._done(task, collected(items), now_ms, now_ms)
+        error = error_of(items)
+        if error is not None:
+            return self._failed_for_good(task, error, now_ms, now_ms, task.epoch)
+        return self._done(task, values_of(items), now_ms, now_ms)
 
     # --- other runs as nodes
 
@@ -282,8 +288,7 @@ class GraphUnits:
         place = Place.of(task.unit)
         name = self._shape.node(place.node).name
         if place.item is not None:
-            fact = Fact(FactState.ITEM, name, place.item, NODE, at, started_at, value=value, attempts=task.epoch)
-            return Advance(task, facts=[fact], opens=[Opening(place.node)])
+            return _item_ended(task, name, at, started_at, ok=True, value=value, attempts=task.epoch)
         return Advance(
             task,
             results=[_result(name, at, started_at, value=value, attempts=task.epoch)],
@@ -306,25 +311,22 @@ class GraphUnits:
         return Advance(task, facts=[fact], then=GiveBack(again))
 
     def _failed_for_good(self, task: TaskRef, error: Failure, started_at: int, at: int, attempts: int) -> Advance:
-        """Its descendants will not run. Everything else does."""
+        """Its descendants will not run. Everything else does, the other items of a mapped node included."""
         place = Place.of(task.unit)
-        node = self._shape.node(place.node)
-        drops: Iterable[int] = ()
+        name, value = self._shape.node(place.node).name, error.encode()
         if place.item is not None:
-            error = replace(error, message=f"item {place.item}: {error.message}")
-            items = range(len(self._lists.get(node.map or "", ())))
-            drops = [place.node, *(Place(place.node, n).unit for n in items if n != place.item)]
-        fact = _result(node.name, at, started_at, ok=False, value=error.encode(), attempts=attempts)
-        return self._without_descendants(task, place.node, fact, drops)
+            return _item_ended(task, name, at, started_at, ok=False, value=value, attempts=attempts)
+        fact = _result(name, at, started_at, ok=False, value=value, attempts=attempts)
+        return self._without_descendants(task, place.node, fact)
 
     def _skipped(self, task: TaskRef, now_ms: int) -> Advance:
         name = self._shape.node(task.unit).name
-        return self._without_descendants(task, task.unit, _result(name, now_ms, now_ms, kind=SKIPPED), ())
+        return self._without_descendants(task, task.unit, _result(name, now_ms, now_ms, kind=SKIPPED))
 
-    def _without_descendants(self, task: TaskRef, number: int, fact: Fact, drops: Iterable[int]) -> Advance:
+    def _without_descendants(self, task: TaskRef, number: int, fact: Fact) -> Advance:
         below = self._shape.descendants(number)
         skips = [_result(self._shape.node(n).name, fact.at, fact.at, kind=SKIPPED) for n in below]
-        return Advance(task, results=[fact, *skips], drops=[*drops])  # the skipped miss something for ever
+        return Advance(task, results=[fact, *skips])  # the skipped miss something for ever
 
     # --- the end
 
@@ -402,6 +404,15 @@ def _sole_input(known: _Values, node: NodeShape) -> Any:
     if not node.after:
         return known[PARAMS] if known.has(PARAMS) else None
     return known[node.after[0]] if len(node.after) == 1 else {name: known[name] for name in node.after}
+
+
+def _item_ended(
+    task: TaskRef, node: str, at: int, started_at: int, *, ok: bool, value: bytes | None, attempts: int
+) -> Advance:
+    """One item of a mapped node has its outcome; the node is due again with the last of them."""
+    number, item = Place.of(task.unit)
+    fact = Fact(FactState.ITEM, node, item or 0, NODE, at, started_at, ok=ok, value=value, attempts=attempts)
+    return Advance(task, facts=[fact], opens=[Opening(number)])
 
 
 def _result(

@@ -132,6 +132,8 @@ class Rest:
     """Types of event the code is waiting for."""
     end: Finish | Park | None = None
     started_at: int | None = None
+    lease_ms: int | None = None
+    """How long the task stays claimed without a heartbeat while the calls run; None: the worker's lease."""
 
     @property
     def transactional(self) -> bool:

@@ -42,6 +42,7 @@ from holdfast.store.protocol import (
     Follows,
     Foreseen,
     Heartbeat,
+    Lease,
     Log,
     Mail,
     NewRun,
@@ -97,6 +98,8 @@ class Tools:
     """Does something that nobody waits for."""
     posted: Callable[[], None]
     """Something was written that is to go out."""
+    beat_within: Callable[[int], None]
+    """Sends the next heartbeat in time for a task with a lease of this length."""
     strict: bool = False
     """Replay is strict for every workflow."""
     budget: Budget = field(default_factory=Budget)
@@ -132,6 +135,8 @@ class Turn:
     """The last heartbeats of attempts that failed, to be stored before their failure."""
     _warnings: Sequence[str] = ()
     """The engine's warnings about this run that are not written yet."""
+    lease_ms: int | None = None
+    """The task's own lease; None: the worker's."""
 
     def __init__(
         self,
@@ -231,6 +236,8 @@ class Turn:
                 rest = self._advance()
                 committed = await self._commit(rest)
                 self._act_on(committed)
+                if rest.calls and rest.lease_ms != self.lease_ms:
+                    await self._set_lease(rest.lease_ms)
                 self._start_calls(rest)
                 await self._next_news(rest)
         except TurnOver:
@@ -509,6 +516,16 @@ class Turn:
         self._forget_machine()
 
     # --- start
+
+    async def _set_lease(self, lease_ms: int | None) -> None:
+        """Give the task the lease of its calls before they start, so that a takeover follows that lease."""
+        self.lease_ms = lease_ms
+        store, lease = self._tools.store, Lease(self.task, lease_ms or self._tools.lease_ms)
+        self._tools.beat_within(lease.lease_ms)
+        what = f"set the lease of run {self.claim.run.pid}"
+        [held] = await patiently(lambda: store.set_leases([lease]), what, self._tools.random)
+        if not held:
+            raise TurnOver
 
     def _start_calls(self, rest: Rest) -> None:
         self._cancel(rest.cancelled)

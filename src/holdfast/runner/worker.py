@@ -72,6 +72,7 @@ _NO_MAIL = Mailbag((), complete=True, last=0)
 # The most that is claimed at once: a small bite keeps claims short and leaves work to other processes.
 _LARGEST_CLAIM = 200
 _NOTE_SECONDS = 0.5
+_BEATS_PER_LEASE = 3
 # How long a full worker waits for more room before it claims into what little there is.
 _ROOM_SECONDS = 0.02
 
@@ -122,6 +123,7 @@ class Worker:
             tell=self._tell,
             later=partial(self._later, what="roll back the transaction of a step"),
             posted=hub.posted,
+            beat_within=self._beat_within,
             adopt=self._adopt,
             begin=self._begin_adopted,
             strict=config.replay == "strict",
@@ -581,7 +583,21 @@ class Worker:
         held = await self._hear(lambda: self._store.heartbeat(self.id, self.lease_ms))
         self._take_held(turns, held)
         await self._give_back_strangers(held)
-        return self.lease_ms / 3000
+        return min(self._leases()) / _BEATS_PER_LEASE / 1000
+
+    def _beat_within(self, lease_ms: int) -> None:
+        self._heartbeats.wake_at_most(lease_ms / _BEATS_PER_LEASE / 1000)
+
+    def _leases(self) -> list[int]:
+        """The worker's lease, and those of held tasks that have their own."""
+        turns = self._turns.values()
+        own = (turn.lease_ms for turn in turns if isinstance(turn, Turn) and turn.lease_ms is not None)
+        return [self.lease_ms, *own]
+
+    @property
+    def longest_lease_ms(self) -> int:
+        """After this time without a heartbeat, every task held now is free again."""
+        return max(self._leases())
 
     async def _hear(self, ask: Callable[[], Awaitable[list[Held]]]) -> list[Held]:
         """What others want of the runs held here. If the answer is lost, so is the news of mail: all look for some."""

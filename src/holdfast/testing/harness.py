@@ -407,13 +407,14 @@ class Harness:
 
     async def _lose_worker(self) -> None:
         """The worker is gone without a word: its leases run out and another one takes over."""
+        lease_ms = self._the_worker().longest_lease_ms
         self._the_worker().abandon()
         await asyncio.sleep(0)
         self._store.dropped = False
         self._store.cut.clear()
         self._store.drop_after = None
         self._worker = self._new_worker()
-        await self.advance(self._lease_ms / 1000, run=False)
+        await self.advance(lease_ms / 1000, run=False)
 
     @property
     def _lease_ms(self) -> int:

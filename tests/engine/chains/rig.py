@@ -18,10 +18,13 @@ from holdfast.store.protocol import Fact, Finish, Mail, Outbound, Park, RunRecor
 Steps = tuple[str, ...]
 
 
-def program(*steps: str, max_attempts: int = 3, lease_ms: int | None = None) -> ChainProgram:
+def program(
+    *steps: str, max_attempts: int = 3, lease_ms: int | None = None, timeout_ms: int | None = None
+) -> ChainProgram:
     made = ChainProgram("chain", Any, Limits(), lambda: datetime(2030, 1, 1, tzinfo=UTC))
     for step in steps:
-        made.add(step, Handler(lambda task: None, False), max_attempts, lease_ms)
+        handler = Handler(lambda task: None, False)
+        made.add(step, handler, max_attempts=max_attempts, lease_ms=lease_ms, timeout_ms=timeout_ms)
     return made
 
 

@@ -1,11 +1,13 @@
-"""Workers that are lost and attempts that take too long: what counts, what does not, and what comes too late."""
+"""Leases and timeouts of steps: which attempts count, when a step is taken over, and what comes too late."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any
 
-from holdfast import ChainTask, Completed, Holdfast, Waiting, WorkerConfig
+import pytest
+
+from holdfast import ChainTask, Completed, Holdfast, RetryStep, Waiting, WorkerConfig
 from holdfast.testing import Harness
 
 from ..conftest import MakeApp
@@ -68,11 +70,11 @@ async def test_a_worker_that_is_lost_while_the_chain_waits_costs_nothing(h: Harn
     assert await run.result(timeout=5) == 1
 
 
-async def test_a_lease_ends_an_attempt_that_takes_too_long(h: Harness, app: Holdfast) -> None:
+async def test_a_timeout_ends_an_attempt_that_takes_too_long(h: Harness, app: Holdfast) -> None:
     chain, gate = app.chain("slow"), Gate()
     ended = []
 
-    @chain.step("ONLY", lease="60 seconds")
+    @chain.step("ONLY", timeout="60 seconds")
     async def only(task: ChainTask) -> Any:
         if task.attempt > 1:
             return task.attempt
@@ -88,10 +90,139 @@ async def test_a_lease_ends_an_attempt_that_takes_too_long(h: Harness, app: Hold
     [step] = (await run.history()).steps
     assert (step.state, step.timeout_ms) == ("RUNNING", 60_000)
     await h.advance("1 second")
-    assert (ended, await run.result(timeout=5)) == ([1], 2)
+    [step] = (await run.history()).steps
+    assert (ended, step.state, step.error.name) == ([1], "READY", "StepTimeoutError")  # type: ignore[union-attr]
+    await h.advance("1 second")
+    assert await run.result(timeout=5) == 2
 
 
-async def test_without_a_lease_an_attempt_takes_as_long_as_it_takes(h: Harness, app: Holdfast) -> None:
+async def test_the_last_attempt_that_times_out_is_the_death_of_the_step(h: Harness, app: Holdfast) -> None:
+    chain, gate = app.chain("slow"), Gate()
+
+    @chain.step("ONLY", timeout="60 seconds", max_attempts=1)
+    async def only(task: ChainTask) -> Any:
+        await gate()
+
+    run = await h.start(chain)
+    await h.advance("60 seconds")
+    [step] = (await run.history()).steps
+    assert (step.state, step.error.name) == ("DEAD", "StepTimeoutError")  # type: ignore[union-attr]
+
+
+async def test_a_handler_on_a_living_worker_may_run_longer_than_its_lease(h: Harness, app: Holdfast) -> None:
+    chain, gate = app.chain("long"), Gate()
+
+    @chain.step("ONLY", lease="1 second", max_attempts=1)
+    async def only(task: ChainTask) -> Any:
+        await gate()
+        return "done"
+
+    run = await h.start(chain)
+    await h.advance("1 hour")
+    [step] = (await run.history()).steps
+    assert (step.state, step.attempts) == ("RUNNING", 0)
+    gate.open.set()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == "done"
+
+
+@pytest.mark.parametrize(("lease", "before", "rest"), [("1 second", "999 ms", "1 ms"), ("5 minutes", "299 s", "1 s")])
+async def test_a_step_is_taken_over_when_its_lease_has_run_out(
+    h: Harness, app: Holdfast, lease: str, before: str, rest: str
+) -> None:
+    """A shorter lease than the worker's 30 seconds, and a longer one."""
+    chain, gate = app.chain("leased"), Gate()
+    attempts = []
+
+    @chain.step("ONLY", lease=lease)
+    async def only(task: ChainTask) -> Any:
+        attempts.append(task.attempt)
+        if task.attempt == 1:
+            await gate()
+        return task.attempt
+
+    run = await h.start(chain)
+    await h.tick()
+    replace_worker(h)
+    await h.advance(before, run=False)
+    await h.run_until_idle()
+    assert attempts == [1]
+    await h.advance(rest)
+    assert (attempts, await run.result(timeout=5)) == ([1, 2], 2)
+    [step] = (await run.history()).steps
+    assert step.attempts == 1
+
+
+async def test_a_lease_is_that_of_the_step_that_runs(h: Harness, app: Holdfast) -> None:
+    """The second step has no lease of its own: it is the worker's again."""
+    chain, gate = app.chain("two"), Gate()
+    attempts = []
+
+    @chain.step("SHORT", lease="1 second")
+    async def short(task: ChainTask) -> None: ...
+
+    @chain.step("PLAIN")
+    async def plain(task: ChainTask) -> Any:
+        attempts.append(task.attempt)
+        if task.attempt == 1:
+            await gate()
+
+    run = await h.start(chain)
+    await h.tick()
+    replace_worker(h)
+    await h.advance("29 seconds", run=False)
+    await h.run_until_idle()
+    assert attempts == [1]
+    await h.advance("1 second")
+    assert (attempts, (await run.status()).status) == ([1, 2], "complete")
+
+
+async def test_a_step_with_a_lease_can_wait_be_retried_paused_and_resumed(h: Harness, app: Holdfast) -> None:
+    chain = app.chain("eventful")
+
+    @chain.step("ONLY", lease="1 second")
+    async def only(task: ChainTask) -> Any:
+        if task.event is None:
+            return Waiting("go", "1 hour")
+        return RetryStep("10 seconds", "busy") if task.attempt == 1 else Completed(task.event.payload)
+
+    run = await h.start(chain)
+    await h.run_until_idle()
+    await run.send_event("go", 7)
+    await h.run_until_idle()
+    await run.pause()
+    await h.advance("1 minute")
+    assert (await run.status()).status == "paused"
+    await run.resume()
+    await h.run_until_idle()
+    assert await run.result(timeout=5) == 7
+
+
+async def test_a_chain_with_leases_ends_the_same_wherever_its_worker_is_lost(h: Harness, app: Holdfast) -> None:
+    chain = app.chain("crashing")
+
+    @chain.step("LONG", lease="1 hour")
+    async def long(task: ChainTask) -> int:
+        return 1
+
+    @chain.step("SHORT", lease="1 second")
+    async def short(task: ChainTask) -> int:
+        return 2
+
+    @chain.step("PLAIN")
+    async def plain(task: ChainTask) -> list[int]:
+        return list(task.outputs.values())
+
+    assert await h.crash_everywhere(chain) == [1, 2]
+
+
+def replace_worker(h: Harness) -> None:
+    """The worker dies without a word, and another one stands ready."""
+    h._the_worker().abandon()
+    h._worker = h._new_worker()
+
+
+async def test_without_a_timeout_an_attempt_takes_as_long_as_it_takes(h: Harness, app: Holdfast) -> None:
     chain, gate = app.chain("patient"), Gate()
 
     @chain.step("ONLY", max_attempts=1)

@@ -16,7 +16,7 @@ from holdfast.testing import Harness
 from .rig import Rig, program
 
 TYPES = ("x", "y")
-LEASE = 5000
+TIMEOUT = 5000
 
 
 @dataclass
@@ -108,7 +108,7 @@ ANSWERS = ("completes", "waits", "retries", "raises", "dies", "times out")
 @settings(max_examples=400, deadline=None)
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(happenings, max_size=25))
 def test_a_chain_does_what_the_model_says(steps: int, most: int, script: list[tuple[Any, ...]]) -> None:
-    rig = Rig(program(*(f"S{n}" for n in range(steps)), max_attempts=most, lease_ms=LEASE))
+    rig = Rig(program(*(f"S{n}" for n in range(steps)), max_attempts=most, timeout_ms=TIMEOUT))
     model = Model(steps, most)
     rig.go()
     for happening, *args in script:
@@ -139,8 +139,8 @@ def happen(rig: Rig, model: Model, happening: str, args: list[Any]) -> None:
             model.dies(out)
         case "times out", []:
             rig.time_out()
-            model.now += LEASE
-            model.fails(0)
+            model.now += TIMEOUT
+            model.fails(1000 * 2 ** model.attempts[model.current])
         case "is lost", []:
             rig.go(lost=True)
             if model.state == "RUNNING":

@@ -379,11 +379,16 @@ def test_a_step_is_checked_when_it_is_made(app: Holdfast) -> None:
     for attempts in (0, -1, "3", True, None, 1.5):
         with pytest.raises(InvalidOptionError, match="max_attempts"):
             chain.step("B", max_attempts=attempts)  # type: ignore[arg-type]
-    for lease in ("soon", -1, True):
+    for duration in ("soon", -1, True):
         with pytest.raises(InvalidDurationError):
+            chain.step("B", lease=duration)
+        with pytest.raises(InvalidDurationError):
+            chain.step("B", timeout=duration)
+    for lease in (0, "99 ms"):
+        with pytest.raises(InvalidOptionError, match="lease must be at least 100 ms"):
             chain.step("B", lease=lease)
-    with pytest.raises(InvalidOptionError, match="lease"):
-        chain.step("B", lease=0)
+    with pytest.raises(InvalidOptionError, match="timeout must be at least 1 ms"):
+        chain.step("B", timeout=0)
     with pytest.raises(DefinitionError, match="function"):
         chain.step("B")(5)  # type: ignore[type-var]
     assert chain.steps == ("A",)

@@ -16,7 +16,7 @@ from holdfast.store.protocol import CANCEL, EXIT, Finish
 
 from .rig import Rig, program
 
-LEASE = 60_000
+TIMEOUT = 60_000
 HOUR = 3_600_000
 ATTEMPTS = 3
 
@@ -25,7 +25,7 @@ ATTEMPTS = 3
 
 def at_b(failures: int = 0) -> Rig:
     """B is running; it failed so often before."""
-    rig = Rig(program("A", "B", "C", max_attempts=ATTEMPTS, lease_ms=LEASE))
+    rig = Rig(program("A", "B", "C", max_attempts=ATTEMPTS, timeout_ms=TIMEOUT))
     rig.go()
     rig.answer(Completed(1))
     for _ in range(failures):
@@ -35,7 +35,7 @@ def at_b(failures: int = 0) -> Rig:
 
 
 def pending() -> Rig:
-    rig = Rig(program("A", "B", "C", max_attempts=ATTEMPTS, lease_ms=LEASE))
+    rig = Rig(program("A", "B", "C", max_attempts=ATTEMPTS, timeout_ms=TIMEOUT))
     rig.go()
     return rig
 
@@ -135,7 +135,7 @@ HAPPENINGS: dict[str, Callable[[Rig], None]] = {
     "RetryStep": answers(RetryStep("30 seconds", "busy")),
     "Dead": answers(Dead("card stolen")),
     "an exception": answers(ValueError("broken")),
-    "lease expired": takes_too_long,
+    "timeout": takes_too_long,
     "worker lost": worker_is_lost,
     "its event": event_comes,
     "another event": other_event_comes,
@@ -151,8 +151,8 @@ RUNNING = {
     "RetryStep": To("READY", 1, error="busy"),
     "Dead": To("DEAD", 1, FAILED, "card stolen"),
     "an exception": To("READY", 1, error="broken"),
-    "lease expired": To("RUNNING", 1, error="LEASE_EXPIRED"),  # ready at once, and claimed again
-    "worker lost": To("RUNNING", 1, error="LEASE_EXPIRED"),
+    "timeout": To("READY", 1, error="too long"),
+    "worker lost": To("RUNNING", 1, error="LEASE_EXPIRED"),  # ready at once, and claimed again
 }
 LAST = {
     "Completed": To("DONE", 2),
@@ -161,7 +161,7 @@ LAST = {
     "RetryStep": To("DEAD", 3, FAILED, "busy"),
     "Dead": To("DEAD", 3, FAILED, "card stolen"),
     "an exception": To("DEAD", 3, FAILED, "broken"),
-    "lease expired": To("DEAD", 3, FAILED, "LEASE_EXPIRED"),
+    "timeout": To("DEAD", 3, FAILED, "too long"),
     "worker lost": To("DEAD", 3, FAILED, "LEASE_EXPIRED"),
 }
 # What is not here changes nothing.
@@ -276,18 +276,28 @@ def test_what_a_handler_raises_is_tried_again_after_growing_pauses() -> None:
     assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
 
 
-def test_a_lease_that_ran_out_is_followed_by_the_next_attempt_without_a_pause() -> None:
+def test_a_lost_attempt_is_followed_by_the_next_one_without_a_pause() -> None:
     rig = at_b()
-    rest = rig.time_out()
+    rest = rig.go(lost=True)
     assert [call.attempt for call in rest.calls] == [2]
 
 
-def test_a_handlers_own_timeout_error_is_no_lease() -> None:
+def test_an_attempt_that_timed_out_is_tried_again_after_the_default_backoff() -> None:
     rig = at_b()
-    outcome = rig.outcome(rig.call, TimeoutError("mine"))  # type: ignore[arg-type]
-    outcome.failure = Failure("StepTimeoutError", "mine", kind="Timeout")
-    rig.go(outcome)
-    assert rig.steps()[1].error.message == "mine"  # type: ignore[union-attr]
+    rest = rig.time_out()
+    assert (rest.wake_at, rest.calls) == (rig.now + 1000, ())
+
+
+def test_a_call_has_the_timeout_of_its_step_and_its_rest_the_lease() -> None:
+    rig = Rig(program("A", lease_ms=1000, timeout_ms=2000))
+    rest = rig.go()
+    assert (rest.lease_ms, [call.timeout_ms for call in rest.calls]) == (1000, [2000])
+
+
+def test_a_rest_that_calls_nothing_has_no_lease() -> None:
+    rig = Rig(program("A", lease_ms=1000))
+    rig.go()
+    assert rig.answer(Waiting("go", "1 hour")).lease_ms is None
 
 
 @pytest.mark.parametrize("answer", [Completed(1, [Outbound("a", 1)]), Dead("x", [Outbound("a", 1)])])

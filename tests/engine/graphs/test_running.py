@@ -21,7 +21,6 @@ from holdfast import (
     InstanceTerminalError,
     InvalidOptionError,
     Killed,
-    NonRetryableError,
     ParamsInvalidError,
     Retry,
     RunCancelledError,
@@ -490,28 +489,6 @@ async def test_an_item_that_fails_fails_the_node(app: Holdfast, h: Harness) -> N
     assert await statuses(run) == {"numbers": "ok", "inverse": "error", "total": "skipped"}
     with pytest.raises(RunFailedError, match="'inverse' failed: ZeroDivisionError: item 1: "):
         await run.result(timeout=5)
-
-
-async def test_with_one_item_the_others_are_given_up(app: Holdfast, h: Harness) -> None:
-    g = app.graph("g")
-    seen: list[int] = []
-
-    @g.node
-    async def numbers() -> list[int]:
-        return [0, 1]
-
-    @g.node(map=numbers, retry=Retry(limit=1, delay="1 hour"))
-    async def work(numbers: int) -> None:
-        seen.append(numbers)
-        raise OSError if numbers == 0 else NonRetryableError("no")
-
-    @g.node
-    async def slow() -> None:
-        await asyncio.Event().wait()  # the run itself goes on
-
-    await h.start(g)
-    await h.advance("2 hours")
-    assert sorted(seen) == [0, 1]
 
 
 async def test_an_item_is_tried_again_alone_and_as_it_was(app: Holdfast, h: Harness) -> None:

@@ -28,6 +28,7 @@ from holdfast.store.protocol import (
     Finish,
     Foreseen,
     GiveBack,
+    Lease,
     ListQuery,
     NewEvent,
     NewRun,
@@ -144,6 +145,7 @@ CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef
     "create": (create.create, lambda _: [create.Making(NewRun(FLOW, "new"), 1)]),
     "create what is there": (create.create, lambda _: [create.Making(NewRun(FLOW, "mine"), 1)]),
     "release": (leases.release, lambda task: [task]),
+    "set leases": (leases.set_leases, lambda task: [Lease(task, LEASE)]),
     "send": (send.send, lambda _: [send.Sending(NewEvent(FLOW, "mine", "go"), 1)]),
     "send and claim": (
         send.send,
@@ -317,6 +319,24 @@ async def test_what_is_read_does_not_grow_with_what_is_stored(
 
     for name, rows in large.items():
         assert rows <= small[name] + 5, (name, small[name], rows)
+
+
+@pytest.mark.parametrize("analyzed", [True, False])
+async def test_a_reap_reads_only_tasks_with_their_own_lease_of_a_living_worker(
+    world: World, other: asyncpg.Connection, analyzed: bool
+) -> None:
+    for statement in await other.fetch(BY_HAND):
+        await other.execute(statement[0])
+    task = await world.begin("leased")
+    await world.store.set_leases([Lease(task, 10)])
+    await world.store.create([NewRun(FLOW, f"r{n}", owner="w1", lease_ms=1) for n in range(2_000)])
+    await world.store.heartbeat("w1", LEASE)
+    world.clock.advance(LEASE // 2)
+    if analyzed:
+        await other.execute("ANALYZE")
+
+    assert await Reading(other, world).of(leases.reap, 9) < 20
+    assert [freed.run for freed in await world.store.reap(9)] == [task.run]
 
 
 async def _fill(world: World, n: int) -> None:

@@ -8,10 +8,11 @@ from typing import NamedTuple
 from holdfast.store.postgres.rows import columns, packed
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import SUSPECT_LOSSES, Fact, Freed, Heartbeat, Held, Signal, TaskRef
+from holdfast.store.protocol import SUSPECT_LOSSES, Fact, Freed, Heartbeat, Held, Lease, Signal, TaskRef
 
 _TASK_WIDTH = 4
 _HEARTBEAT_WIDTH = 12
+_LEASE_WIDTH = 5
 
 
 class Beat(NamedTuple):
@@ -57,6 +58,13 @@ def _heartbeat_row(task: TaskRef, fact: Fact) -> Row:
         *task, packed(fact.key), fact.n, fact.kind, fact.at, fact.started_at, fact.value, fact.max_attempts,
         fact.timeout_ms,
     )  # fmt: skip
+
+
+async def set_leases(tx: Tx, leases: list[Lease]) -> list[bool]:
+    rows = [(*lease.task, lease.lease_ms) for lease in leases]
+    sql = statements("leases", tx.schema)["set_leases"]
+    found = await tx.connection.fetch(sql, tx.now, *columns(rows, _LEASE_WIDTH))
+    return [held for row in found for held in row.values()]
 
 
 async def reap(tx: Tx, max_losses: int) -> list[Freed]:

@@ -54,6 +54,7 @@ from holdfast.store.protocol import (
     Freed,
     Heartbeat,
     Held,
+    Lease,
     ListQuery,
     LiveTransaction,
     Mail,
@@ -106,6 +107,7 @@ class PostgresStore:
         self._listener: Listener
         self._creates = Gathered[Making, Created](self._create)
         self._sends = Gathered[Sending, Sent](self._send)
+        self._leases = Gathered[Lease, bool](self._set_leases)
         self._doubtful: dict[int, tuple[str, float]] = {}
         """Claims whose answers got lost, with their owners, and how long to ask for them."""
         self._process = 0
@@ -141,6 +143,7 @@ class PostgresStore:
         if self._process == os.getpid():
             await self._creates.drain()
             await self._sends.drain()
+            await self._leases.drain()
         database, self._database = self._database, None
         if database is None or self._process != os.getpid():
             return
@@ -232,6 +235,10 @@ class PostgresStore:
     async def signals(self, owner: str) -> List[Held]:
         return await self._call(leases.signals, owner)
 
+    async def set_leases(self, wanted: Sequence[Lease]) -> List[bool]:
+        self._in_use()
+        return await self._leases(wanted)
+
     async def reap(self, max_losses: int) -> List[Freed]:
         return await self._call(leases.reap, max_losses)
 
@@ -308,6 +315,9 @@ class PostgresStore:
 
     def _send(self, sending: List[Sending]) -> Awaitable[List[Sent]]:
         return self._call(send_foreseen, sending)
+
+    def _set_leases(self, wanted: List[Lease]) -> Awaitable[List[bool]]:
+        return self._call(leases.set_leases, wanted)
 
     def _call(self, work: Work[A, R], argument: A) -> Awaitable[R]:
         return self._in_use().call(work, argument)

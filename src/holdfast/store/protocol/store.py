@@ -17,6 +17,7 @@ from holdfast.store.protocol.tasks import (
     Freed,
     Heartbeat,
     Held,
+    Lease,
     Snapshot,
     WorkerCard,
     WorkerRecord,
@@ -134,6 +135,14 @@ class Store(Protocol):
         """Write the HEARTBEAT facts of attempts, each under its own fence; those of lost claims are passed over.
 
         A later one of the same attempt replaces the time and the value of an earlier one.
+        """
+        ...
+
+    async def set_leases(self, wanted: Sequence[Lease]) -> list[bool]:
+        """Give held tasks (unit 0) leases of their own, from now on; each heartbeat of the owner renews them.
+
+        The lease holds until the task is given back or claimed again: a claim has the lease of its claimant. Answers
+        for each whether the task is still held under this epoch.
         """
         ...
 

@@ -117,6 +117,13 @@ class Heartbeat(NamedTuple):
     """With state HEARTBEAT."""
 
 
+class Lease(NamedTuple):
+    """How long a held task stays claimed without a heartbeat of its worker."""
+
+    task: TaskRef
+    lease_ms: int
+
+
 class Freed(NamedTuple):
     """A task whose lease ran out: it can be claimed again, or was parked because that happened too often."""
 

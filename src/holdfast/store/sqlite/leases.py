@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.model import TaskKind
-from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Heartbeat, Held, Signal, TaskRef
+from holdfast.store.protocol import SUSPECT_LOSSES, Freed, Heartbeat, Held, Lease, Signal, TaskRef
 from holdfast.store.sqlite.claim import SUSPECT_BUCKET
 from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.rows import fact_rows
@@ -34,8 +34,17 @@ def heartbeat(tx: Tx, beat: Beat) -> list[Held]:
     renew(tx, beat.owner, beat.lease_ms)
     held = _held(tx, "held", beat.owner)
     if held:
-        tx.connection.execute(_SQL["extend"], (beat.owner, tx.now + beat.lease_ms))
+        tx.connection.execute(_SQL["extend"], (beat.owner, tx.now, beat.lease_ms))
     return _reading_mail(tx, beat.owner, held)
+
+
+def set_leases(tx: Tx, leases: Sequence[Lease]) -> list[bool]:
+    return [_set_lease(tx, lease) for lease in leases]
+
+
+def _set_lease(tx: Tx, lease: Lease) -> bool:
+    tx.connection.execute(_SQL["set_lease"], (*lease.task, lease.lease_ms, tx.now + lease.lease_ms))
+    return tx.connection.changes() == 1
 
 
 def signals(tx: Tx, owner: str) -> list[Held]:

@@ -28,6 +28,7 @@ from holdfast.store.protocol import (
     Freed,
     Heartbeat,
     Held,
+    Lease,
     ListQuery,
     LiveTransaction,
     Mail,
@@ -194,6 +195,9 @@ class SqliteStore:
         if not await self._read(leases.has_signals, owner):
             return []
         return await self._write(leases.signals, owner)
+
+    async def set_leases(self, wanted: Sequence[Lease]) -> List[bool]:
+        return await self._write(leases.set_leases, wanted, anywhere=len(wanted) <= _FEW)
 
     async def reap(self, max_losses: int) -> List[Freed]:
         if not await self._read(leases.expired, None):

@@ -30,3 +30,6 @@ WITH keyed AS (
 UPDATE holdfast_event SET line = iif(keyed.place = 1, keyed.line, keyed.run)
   FROM keyed WHERE keyed.run = holdfast_event.run AND keyed.n = holdfast_event.n;
 CREATE UNIQUE INDEX holdfast_event_dedup ON holdfast_event (line, dedup) WHERE dedup IS NOT NULL;
+
+-- A lease of the task's own, which heartbeats renew; NULL: its worker's lease.
+ALTER TABLE holdfast_task ADD COLUMN lease_ms INTEGER;

@@ -35,7 +35,8 @@ SELECT run_at, run, unit, kind, lost, epoch, bucket, key, started_at FROM holdfa
  ORDER BY run_at LIMIT ?6;
 
 -- name: take
-UPDATE holdfast_task SET owner = ?3, lease_until = ?4, epoch = epoch + 1, lost = 0 WHERE run = ?1 AND unit = ?2;
+UPDATE holdfast_task SET owner = ?3, lease_until = ?4, lease_ms = NULL, epoch = epoch + 1, lost = 0
+ WHERE run = ?1 AND unit = ?2;
 
 -- name: take_unit
 UPDATE holdfast_task SET owner = ?3, lease_until = ?4, epoch = epoch + 1, lost = 0, started_at = ?5

@@ -2,7 +2,10 @@
 SELECT json_group_array(json_array(run, unit, epoch, signal)) FROM holdfast_task WHERE owner = ?1;
 
 -- name: extend
-UPDATE holdfast_task SET lease_until = ?2 WHERE owner = ?1;
+UPDATE holdfast_task SET lease_until = ?2 + coalesce(lease_ms, ?3) WHERE owner = ?1;
+
+-- name: set_lease
+UPDATE holdfast_task SET lease_ms = ?5, lease_until = ?6 WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4;
 
 -- name: signalled
 SELECT json_group_array(json_array(run, unit, epoch, signal)) FROM holdfast_task WHERE owner = ?1 AND signal <> 0;

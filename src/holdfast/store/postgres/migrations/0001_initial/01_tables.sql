@@ -55,6 +55,7 @@ CREATE TABLE {schema}.holdfast_task (
     run_at       BIGINT,
     owner        TEXT     COLLATE "C",
     lease_until  BIGINT,   -- as of the claim; a heartbeat moves only the worker's own (holdfast_worker)
+    lease_ms     BIGINT,   -- a lease of its own, counted from the worker's last heartbeat; NULL: the worker's lease
     epoch        BIGINT   NOT NULL,
     losses       INTEGER  NOT NULL,
     lost         BOOLEAN  NOT NULL,
@@ -79,6 +80,8 @@ CREATE INDEX holdfast_task_unit ON {schema}.holdfast_task (run, unit)
 CREATE INDEX holdfast_task_unit_due ON {schema}.holdfast_task (run, run_at)
     WHERE owner IS NULL AND run_at IS NOT NULL AND unit > 0;
 CREATE INDEX holdfast_task_lease ON {schema}.holdfast_task (owner, lease_until) WHERE owner IS NOT NULL;
+-- Few: tasks that are judged by a lease of their own, also while their worker's is good.
+CREATE INDEX holdfast_task_own_lease ON {schema}.holdfast_task (owner, lease_until) WHERE lease_ms IS NOT NULL;
 CREATE INDEX holdfast_task_signal ON {schema}.holdfast_task (owner) WHERE signal <> 0;
 CREATE INDEX holdfast_task_expiry ON {schema}.holdfast_task (expires_at) WHERE expires_at IS NOT NULL;
 

@@ -205,8 +205,8 @@ BEGIN
         kind := CASE WHEN v_due THEN t.kind ELSE 0 END;
         lost := t.lost;
         UPDATE {schema}.holdfast_task AS x
-           SET owner = p_owner, lease_until = now + p_lease_ms, lost = false, epoch = holdfast_send_one.epoch,
-               claimed_by = p_token, kind = holdfast_send_one.kind, run_at = CASE WHEN v_due THEN x.run_at ELSE now END,
+           SET owner = p_owner, lease_until = now + p_lease_ms, lease_ms = NULL, lost = false,
+               epoch = holdfast_send_one.epoch, claimed_by = p_token, kind = holdfast_send_one.kind, run_at = CASE WHEN v_due THEN x.run_at ELSE now END,
                bucket = CASE WHEN v_due THEN x.bucket ELSE 0 END
          WHERE x.run = t.run AND x.unit = 0;
         IF r.status = 'waiting' THEN
@@ -250,7 +250,8 @@ BEGIN
         RETURN NULL;
     END IF;
     UPDATE {schema}.holdfast_task
-       SET owner = p_owner, lease_until = p_now + p_lease_ms, lost = false, epoch = epoch + 1, claimed_by = p_token
+       SET owner = p_owner, lease_until = p_now + p_lease_ms, lease_ms = NULL, lost = false, epoch = epoch + 1,
+           claimed_by = p_token
      WHERE run = p_run AND unit = 0;
     UPDATE {schema}.holdfast_run SET status = 'active', updated_at = p_now WHERE id = p_run AND status = 'waiting';
     v_task.epoch := v_task.epoch + 1;

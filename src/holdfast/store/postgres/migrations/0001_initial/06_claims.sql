@@ -145,7 +145,7 @@ CREATE FUNCTION {schema}.holdfast_take(
 #variable_conflict use_column
 BEGIN
     UPDATE {schema}.holdfast_task AS t
-       SET owner = p_owner, lease_until = p_now + p_lease_ms, lost = false, claimed_by = p_token,
+       SET owner = p_owner, lease_until = p_now + p_lease_ms, lease_ms = NULL, lost = false, claimed_by = p_token,
            epoch = CASE WHEN t.owner IS NULL THEN t.epoch + 1 ELSE t.epoch END
       FROM unnest(p_runs, p_units) AS a (run, unit)
      WHERE t.run = a.run AND t.unit = a.unit;
@@ -208,8 +208,8 @@ BEGIN
          ORDER BY t.expires_at LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED
     LOOP
         UPDATE {schema}.holdfast_task AS t
-           SET owner = p_owner, lease_until = p_now + p_lease_ms, lost = false, claimed_by = NULL, epoch = t.epoch + 1,
-               signal = 0, expires_at = p_now + p_lease_ms
+           SET owner = p_owner, lease_until = p_now + p_lease_ms, lease_ms = NULL, lost = false, claimed_by = NULL,
+               epoch = t.epoch + 1, signal = 0, expires_at = p_now + p_lease_ms
          WHERE t.run = v_one.run AND t.unit = 0;
         SELECT * INTO v_rec FROM {schema}.holdfast_record WHERE run = v_one.run;
         v_rec.expires_at := v_one.expires_at;

@@ -324,8 +324,8 @@ BEGIN
            AND (run_at > v_now OR run_at IS NULL);
     ELSE
         UPDATE {schema}.holdfast_task
-           SET epoch = p_epoch, owner = p_owner, lease_until = v_now + p_lease_ms, claimed_by = p_token, run_at = v_now,
-               kind = 0, bucket = 0
+           SET epoch = p_epoch, owner = p_owner, lease_until = v_now + p_lease_ms, lease_ms = NULL,
+               claimed_by = p_token, run_at = v_now, kind = 0, bucket = 0
          WHERE run = p_run AND unit = 0 AND owner IS NULL AND epoch = p_epoch - 1 AND signal = 0 AND losses = 0
            AND (run_at > v_now OR run_at IS NULL);
     END IF;

@@ -44,6 +44,32 @@ BEGIN
     RETURN QUERY SELECT v_now, NULL::bigint, NULL::bigint, NULL::bigint, NULL::int;
 END $$;
 
+-- Gives tasks that are held a lease of their own, from now on until they are given back or claimed again.
+CREATE FUNCTION {schema}.holdfast_set_leases(
+    p_now BIGINT, p_run BIGINT[], p_unit BIGINT[], p_owner TEXT[], p_epoch BIGINT[], p_lease_ms BIGINT[]
+) RETURNS SETOF BOOLEAN LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_held BIGINT[];
+BEGIN
+    WITH held AS (
+        SELECT a.ord, t.run, t.unit, a.lease_ms
+          FROM unnest(p_run, p_unit, p_owner, p_epoch, p_lease_ms)
+               WITH ORDINALITY AS a (run, unit, owner, epoch, lease_ms, ord)
+          JOIN {schema}.holdfast_task AS t
+            ON t.run = a.run AND t.unit = a.unit AND (t.owner = a.owner) IS TRUE AND t.epoch = a.epoch
+         ORDER BY a.run, a.unit FOR NO KEY UPDATE OF t
+    ), changed AS (
+        UPDATE {schema}.holdfast_task AS t SET lease_ms = h.lease_ms, lease_until = v_now + h.lease_ms
+          FROM held AS h WHERE t.run = h.run AND t.unit = h.unit RETURNING h.ord
+    )
+    SELECT array_agg(c.ord) INTO v_held FROM changed AS c;
+    RETURN QUERY SELECT coalesce(n = ANY (v_held), false) FROM generate_series(1, cardinality(p_run)) AS n ORDER BY n;
+END $$;
+
 -- Frees tasks whose lease ran out: neither their claim nor their holder's last heartbeat is recent enough. Owners are
 -- few and tasks many: one seek per owner, and then only what has run out. A unit is freed with its run locked, so that
 -- a pause either finds it free or comes before.
@@ -55,6 +81,8 @@ SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
     v_owner TEXT := '';
+    v_seen_at BIGINT;
+    v_alive BOOLEAN;
     v_expired BIGINT[] := '{}';
     v_units BIGINT[] := '{}';
     v_found BIGINT[];
@@ -68,10 +96,15 @@ BEGIN
         SELECT t.owner INTO v_owner FROM {schema}.holdfast_task AS t
          WHERE t.owner IS NOT NULL AND t.owner > v_owner ORDER BY t.owner LIMIT 1;
         EXIT WHEN NOT FOUND;
-        PERFORM 1 FROM {schema}.holdfast_worker WHERE id = v_owner AND lease_until > v_now;
-        CONTINUE WHEN FOUND;
+        SELECT w.seen_at, w.lease_until > v_now INTO v_seen_at, v_alive
+          FROM {schema}.holdfast_worker AS w WHERE w.id = v_owner;
+        SELECT v_expired || array_agg(t.run), v_units || array_agg(t.unit) INTO v_expired, v_units
+          FROM {schema}.holdfast_task AS t
+         WHERE t.owner = v_owner AND t.lease_ms IS NOT NULL AND t.lease_until <= v_now
+           AND coalesce(v_seen_at + t.lease_ms <= v_now, true);
+        CONTINUE WHEN v_alive;
         SELECT array_agg(t.run), array_agg(t.unit) INTO v_found, v_found_unit FROM {schema}.holdfast_task AS t
-         WHERE t.owner = v_owner AND t.lease_until <= v_now;
+         WHERE t.owner = v_owner AND t.lease_until <= v_now AND t.lease_ms IS NULL;
         v_expired := v_expired || v_found;
         v_units := v_units || v_found_unit;
     END LOOP;

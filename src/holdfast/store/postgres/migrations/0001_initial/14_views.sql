@@ -57,7 +57,8 @@ SELECT i.run, i.instance_id, p.n AS step_seq, {schema}.holdfast_text(p.key) AS s
        p.max_attempts,
        CASE WHEN s.status = 'READY' THEN t.run_at END AS next_run_at,
        CASE WHEN s.status = 'RUNNING' THEN t.owner END AS locked_by,
-       CASE WHEN s.status = 'RUNNING' THEN greatest(t.lease_until, k.lease_until) END AS locked_until,
+       CASE WHEN s.status = 'RUNNING' THEN greatest(t.lease_until, coalesce(k.seen_at + t.lease_ms, k.lease_until)) END
+           AS locked_until,
        CASE WHEN s.status = 'WAITING' THEN w.event_type END AS waiting_event_type,
        CASE WHEN s.status = 'WAITING' THEN w.wake_at END AS deadline_at,
        CASE WHEN t.lost AND d.run IS NULL THEN 'LEASE_EXPIRED'

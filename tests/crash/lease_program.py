@@ -1,0 +1,46 @@
+"""The program of the tests of leases: a chain whose step has a lease of one second on a worker with one of 30."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Any
+
+from holdfast import ChainTask, Holdfast, WorkerConfig
+from holdfast.core import codec
+
+LEASE_SECONDS = 1.0
+LONGER_SECONDS = 1.6
+
+
+def make_app(url: str, schema: str | None, side: str) -> Holdfast:
+    app = Holdfast(url, **({} if schema is None else {"schema": schema}), worker=WorkerConfig(poll="100 ms"))
+    chain = app.chain("leased")
+
+    @chain.step("ONLY", lease=LEASE_SECONDS)
+    async def only(task: ChainTask) -> Any:
+        """Run for the given time at the first attempt, and at once at any other."""
+        write(side, attempt=task.attempt)
+        if task.attempt == 1:
+            await asyncio.sleep(task.params)
+        return task.attempt
+
+    return app
+
+
+def write(side: str, **line: Any) -> None:
+    """Append one line, whole or not at all, also if the process is killed right after."""
+    with Path(side).open("ab", buffering=0) as file:
+        file.write(codec.encode(line | {"pid": os.getpid()}, what="line") + b"\n")
+
+
+def work(url: str, schema: str | None, side: str) -> None:
+    """A worker that never leaves by itself."""
+
+    async def main() -> None:
+        async with make_app(url, schema, side):
+            write(side, open=True)
+            await asyncio.Event().wait()
+
+    asyncio.run(main())
