@@ -5,6 +5,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
+# Tests start hundreds of processes. Without compiled files each of them compiles the package again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format test-all test-postgres bench scale growth crash chaos soak fuzz simulate planted hostile power clean
 

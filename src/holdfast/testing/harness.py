@@ -42,6 +42,8 @@ MakeStore = Callable[[Clock], Store]
 
 # Steps of user code run for real. With nothing else to do, look again after this many seconds whether one ended.
 _LOOK_SECONDS = 0.001
+_PASSES_BETWEEN_PAUSES = 20
+"""A worker that waits for the database is looked at in short intervals, not in a loop that uses a whole core."""
 _MOST_PASSES = 100_000
 _MOST_ADVANCES = 10_000
 _NO_EVENTS = (
@@ -321,13 +323,15 @@ class Harness:
         """Wait until every held run rests, or waits for steps that only virtual time or the test can end."""
         worker, loop = self._the_worker(), asyncio.get_running_loop()
         quiet, commits, deadline = 0, self._store.commits, loop.time() + self._real_seconds
+        passes = 0
         while worker.busy and quiet < 3 and not self._store.dropped:
             await asyncio.sleep(0)
             if worker.blocked() and not self._spawn.working(loop):
                 quiet += 1
                 continue
             quiet = 0
-            if worker.blocked():
+            passes += 1
+            if worker.blocked() or passes % _PASSES_BETWEEN_PAUSES == 0:  # a database, a thread or a process works
                 await asyncio.sleep(_LOOK_SECONDS)
             if self._store.commits != commits:
                 commits, deadline = self._store.commits, loop.time() + self._real_seconds
