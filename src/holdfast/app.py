@@ -7,7 +7,7 @@ import inspect
 import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast.chain.chain import Chain
@@ -520,18 +520,21 @@ class Holdfast:
 
     # --- serving
 
-    def asgi(self, *, api: str = "/api/workflows", tick: bool = False, hosts: Iterable[str] = ()) -> FastAPI:
+    def asgi(
+        self, *, api: str = "/api/workflows", tick: bool = False, worker: bool = True, hosts: Iterable[str] = ()
+    ) -> FastAPI:
         """The HTTP API as an ASGI application, to be served as it is or mounted in another one.
 
-        Served as it is, it opens this app (with a worker) by its own lifespan. ``api`` is the path it answers under,
-        ``tick`` enables ``POST _runner/tick``, ``hosts`` are names besides localhost under which a server on a loopback
-        address is reached, by way of a proxy.
+        Served as it is, it opens this app by its own lifespan, with a worker unless ``worker`` is False. ``api`` is the
+        path it answers under, ``tick`` enables ``POST _runner/tick``, ``hosts`` are names besides localhost under which
+        a server on a loopback address is reached, by way of a proxy.
         """
         from holdfast.http.api import make_api  # noqa: PLC0415  (FastAPI is for those who serve)
         from holdfast.http.routes import Backend  # noqa: PLC0415
 
         backend = Backend(self.registry, self.limits, self._visited, self.tick if tick else None)
-        return make_api(backend, base=api, authorize=self.authorize, hosts=hosts, lifespan=self.lifespan)
+        lifespan = self.lifespan if worker else self._lifespan_of_client
+        return make_api(backend, base=api, authorize=self.authorize, hosts=hosts, lifespan=lifespan)
 
     def _visited(self) -> Client:
         opened = self._opened()
@@ -544,11 +547,18 @@ class Holdfast:
 
         An app that is open already stays as it is.
         """
-        if self._open is not None or self._harnesses:
+        async with nullcontext() if self._is_served() else self:
             yield
-            return
-        async with self:
+
+    @asynccontextmanager
+    async def _lifespan_of_client(self, _asgi: Any = None) -> AsyncIterator[None]:
+        """The same without a worker."""
+        async with nullcontext() if self._is_served() else self.connect():
             yield
+
+    def _is_served(self) -> bool:
+        """True while the app is open, or a test harness stands in for it."""
+        return self._open is not None or bool(self._harnesses)
 
 
 class OpenApp:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,7 +10,9 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -63,6 +66,25 @@ async def loop():
 @app.workflow
 async def fast(ctx: Context) -> str:
     return await ctx.do("loop", loop)
+"""
+TICKED = """
+from holdfast import Retry
+
+
+def once_more():
+    tried = HERE / "tried"
+    with tried.open("a") as file:
+        file.write("x")
+    if tried.read_text() == "x":
+        raise ValueError("not yet")
+
+
+@app.workflow
+async def ticked(ctx: Context) -> str:
+    await ctx.do("once more", once_more, retry=Retry(limit=1, delay="50 ms", backoff="constant"))
+    await ctx.sleep("rest", "50 ms")
+    await ctx.wait_for_event("go", type="go")
+    return "went"
 """
 GUARDED = """
 from holdfast.http.auth import Authorize, Denied
@@ -170,6 +192,38 @@ def test_it_listens_on_this_machine_only(folder: Path, started: list[Served]) ->
     rows = [row.split() for table in tables if table.exists() for row in table.read_text().splitlines()[1:]]
     listening = [row[1] for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")]
     assert listening == [f"0100007F:{port:04X}"]
+
+
+def test_with_tick_and_no_worker_runs_move_when_a_tick_comes(folder: Path, started: list[Served]) -> None:
+    (folder / "shop.py").write_text(APP + TICKED)
+    servers = [serve(started, folder, "--tick") for _ in range(2)]
+    get = "instances", "get", "-w", "ticked", "-i", "t", "--full"
+
+    def tick(server: Served) -> int:
+        with urlopen(Request(f"{server.base}/_runner/tick", method="POST"), timeout=30) as answer:
+            return int(json.load(answer)["processed"])
+
+    servers[0].run("instances", "create", "-w", "ticked", "-i", "t")
+    assert not (folder / "tried").exists()
+    wait_for(lambda: sum(map(tick, servers)), lambda _: (folder / "tried").read_text() == "xx")
+    servers[1].run("instances", "send-event", "-w", "ticked", "-i", "t", "-t", "go")
+    done = wait_for(lambda: (sum(map(tick, servers)), servers[0].run(*get).stdout)[1], lambda out: "complete" in out)
+
+    assert "went" in done
+    assert (folder / "tried").read_text() == "xx"
+    assert f"Ticks   POST {servers[0].base}/_runner/tick\n" in servers[0].said
+    assert [server.ends(signal.SIGTERM) for server in servers] == [0, 0]
+
+
+def test_without_tick_a_tick_is_refused(folder: Path, started: list[Served]) -> None:
+    server = serve(started, folder)
+
+    with pytest.raises(HTTPError) as caught:
+        urlopen(Request(f"{server.base}/_runner/tick", method="POST"), timeout=30)
+
+    assert caught.value.code == 403
+    assert json.load(caught.value)["code"] == "RUNNER_TICK_DISABLED"
+    assert "Ticks" not in server.said
 
 
 def test_without_a_worker_runs_are_left_to_others(folder: Path, started: list[Served]) -> None:

@@ -44,6 +44,9 @@ _DEV_DRAIN = 2.0
 def serve(
     target: Target,
     worker: Annotated[bool, typer.Option("--worker", help="Run the workflows too, in this process.")] = False,
+    tick: Annotated[
+        bool, typer.Option("--tick", help="Run what is due whenever POST _runner/tick asks for it, in this process.")
+    ] = False,
     host: Host = "127.0.0.1",
     port: Port = 8787,
     insecure: Insecure = False,
@@ -58,12 +61,14 @@ def serve(
     """Serve the HTTP API of an app, until SIGTERM or SIGINT.
 
     Prints the base URL, which the management commands take. Without --worker, runs are started and steered here, and
-    run by workers elsewhere. The first signal lets requests, and steps in flight, end; a second one ends it at once.
+    run by workers elsewhere, or with --tick by the ticks of a scheduler such as cron. The first signal lets requests,
+    and steps in flight, end; a second one ends it at once.
 
     \b
     Examples:
       holdfast serve shop:app                      the API alone, on 127.0.0.1:8787
       holdfast serve shop:app --worker             with a worker in the same process
+      holdfast serve shop:app --tick               run what is due when POST _runner/tick asks for it
       holdfast serve shop:app --host 0.0.0.0       for others; the app needs authorize hooks
       holdfast serve jobs.main:app --app-dir /srv/shop --port 9000
 
@@ -72,8 +77,9 @@ def serve(
     from holdfast.cli.server import ServeOptions, run_server  # noqa: PLC0415  (the engine)
 
     options = ServeOptions(
-        target, app_dir, host, port, worker=worker, insecure=insecure, drain=drain, log_level=log_level, hints=hints
-    )
+        target, app_dir, host, port,
+        worker=worker, tick=tick, insecure=insecure, drain=drain, log_level=log_level, hints=hints,
+    )  # fmt: skip
     run_server(options, lifeline)
 
 

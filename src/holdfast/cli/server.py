@@ -52,6 +52,7 @@ class ServeOptions:
     host: str
     port: int
     worker: bool = False
+    tick: bool = False
     insecure: bool = False
     drain: float | None = None
     """Seconds; None leaves it to the app."""
@@ -65,7 +66,8 @@ class ServeOptions:
         """The same, for another ``holdfast serve``."""
         named = [("--app-dir", self.app_dir), ("--host", self.host), ("--port", self.port)]
         named += [("--drain", self.drain), ("--log-level", self.log_level)]
-        flags = [("--worker", self.worker), ("--insecure", self.insecure), ("--hints", self.hints)]
+        flags = [("--worker", self.worker), ("--tick", self.tick)]
+        flags += [("--insecure", self.insecure), ("--hints", self.hints)]
         return [
             *(f"{name}={value}" for name, value in named if value is not None),
             *(name for name, given in flags if given),
@@ -139,7 +141,7 @@ async def _serve(app: Holdfast, options: ServeOptions, listener: socket.socket, 
             lifeline.ready()
 
     async with _opened(app, options):
-        server = Server(_config(app, options.host), started)
+        server = Server(_config(app, options), started)
         _stop_at_signals(server.stop)
         if lifeline is not None:
             drain = app.worker_config.drain_ms / 1000 if options.worker else 0.0
@@ -153,9 +155,9 @@ def _opened(app: Holdfast, options: ServeOptions) -> AbstractAsyncContextManager
     return app if options.worker else app.connect()
 
 
-def _config(app: Holdfast, host: str) -> uvicorn.Config:
+def _config(app: Holdfast, options: ServeOptions) -> uvicorn.Config:
     return uvicorn.Config(
-        app.asgi(api=_API, hosts=[_in_url(host)]),
+        app.asgi(api=_API, tick=options.tick, hosts=[_in_url(options.host)]),
         http=http_protocol(),
         lifespan="off",  # the app is open already
         ws="none",
@@ -213,6 +215,8 @@ def _show_start(app: Holdfast, options: ServeOptions, port: int) -> None:
     url, runnable = base_url(options.host, port), app.registry.runnable()
     names = [definition.name for definition in app.registry if definition.name in runnable]
     print(f"API     {url}", flush=True)
+    if options.tick:
+        print(f"Ticks   POST {url}/_runner/tick", flush=True)
     if options.worker:
         print(f"Worker  runs {', '.join(names) or 'nothing: the app has no workflows'}", flush=True)
     if options.hints:
