@@ -286,8 +286,16 @@ async def tested() -> None:
         await h.advance("1 hour", run=False)
         await h.run_until_idle()
         assert_type(await h.crash_everywhere(simple, 5), str)
+        assert_type(await h.run(simple, 5, id="x"), str)
+        assert_type(await h.run(bare), int)
+        assert_type(await h.run("simple", 5), Any)
         assert_type(h.now(), datetime)
         assert_type(await h.tick(), int)
+
+
+async def faked() -> None:
+    async with Harness(app, steps={charge: lambda order: "paid", validate: ship_order, extract: list}, real_timeout=5):
+        pass
 
 
 async def simulated() -> None:

@@ -152,5 +152,8 @@ async def tests() -> None:
         await h.start(other, "x")  # rejected
         await h.start(other)  # rejected
         await h.start(other, 5, on_reuse="always")  # rejected
+        await h.run(other, "x")  # rejected
+        await h.run(other)  # rejected
+        number: int = await h.run(other, 5)  # rejected
         await h.crash_everywhere(other, "x")  # rejected
         await h.crash_everywhere(other)  # rejected

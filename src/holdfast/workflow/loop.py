@@ -7,6 +7,9 @@ can make progress here, so the same history always runs the same code in the sam
 Sets of tasks and futures hash by creation number, so ``asyncio.wait``, ``TaskGroup`` and friends iterate alike on
 every replay. ``asyncio.as_completed`` puts bare coroutines into a set of its own; the wrapper at the end of this
 module turns them into tasks first, in the order given.
+
+Libraries for asyncio run here as well, if all that they ask of the loop is tasks, futures and timers. The few that
+need more are in ``holdfast.workflow.libraries``.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import math
 import sys
 from asyncio import events
 from collections import deque
@@ -23,6 +27,7 @@ from types import FrameType
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.errors import IOInWorkflowError, WorkflowStuckError
+from holdfast.workflow.libraries import order_cancel_scopes, refuse_shared_cache, refuse_worker_thread
 
 T = TypeVar("T")
 _Outer: TypeAlias = tuple[asyncio.AbstractEventLoop | None, Any]
@@ -93,10 +98,10 @@ class WorkflowFuture(asyncio.Future[T]):
 
     def __init__(self, *, loop: WorkflowLoop) -> None:
         super().__init__(loop=loop)
-        self._number = loop.next_number()
+        self._hash = loop.next_number() + loop.salt
 
     def __hash__(self) -> int:
-        return self._number
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -107,14 +112,16 @@ class WorkflowTask(asyncio.Task[T]):
 
     # Set before Task.__init__ runs: it registers the task in a weak set, which hashes it.
     _number: int
+    _hash: int
 
     def __new__(cls, _coro: Any, *, loop: WorkflowLoop, **_options: Any) -> WorkflowTask[T]:
         task = super().__new__(cls)
         task._number = loop.next_number()
+        task._hash = task._number + loop.salt
         return task
 
     def __hash__(self) -> int:
-        return self._number
+        return self._hash
 
     def __eq__(self, other: object) -> bool:
         return self is other
@@ -123,8 +130,14 @@ class WorkflowTask(asyncio.Task[T]):
 class WorkflowLoop(asyncio.AbstractEventLoop):
     """Runs callbacks to rest inside the thread of an outer loop."""
 
-    def __init__(self, host: TimerHost) -> None:
+    def __init__(self, host: TimerHost, seed: int = 0) -> None:
         self.host: TimerHost = host
+        self.salt = (seed & 0xFFFFFFF) << 32
+        """Part of the hashes of tasks: libraries keep tasks of all runs in one dictionary. Equal on each replay, and
+        without effect on the order of small sets, which goes by the low bits."""
+        order_cancel_scopes(_in_workflow)
+        self._fired = 0.0
+        """The latest time that a timer which has fired was set for."""
         self._ready: deque[_Ready | WorkflowTimer] = deque()
         self._number = 0
         self._timers = 0
@@ -178,6 +191,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
 
     def fire(self, timer: WorkflowTimer) -> None:
         """A timer's time has come."""
+        self._fired = max(self._fired, timer.when())
         self._ready.append(timer)
 
     def next_number(self) -> int:
@@ -246,7 +260,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> events.TimerHandle:
-        return self.call_at(self.time() + delay, callback, *args, context=context)
+        return self.call_at(self._time() + delay, callback, *args, context=context)
 
     def call_at(  # type: ignore[override]
         self,
@@ -256,11 +270,13 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
     ) -> events.TimerHandle:
         timer = WorkflowTimer(when, callback, args, self, context)
+        if when == math.inf:
+            return timer  # it never fires: sleep_forever() of anyio
         # Rounded up: a timer never fires early. The subtrahend absorbs the noise of float seconds.
         due_ms = -int(-(when * 1000 - 0.01) // 1)
         if due_ms <= self.host.now_ms:
             # The replayed time is the same each time, so this needs no fact.
-            self._ready.append(timer)
+            self.fire(timer)
         else:
             self._open(timer, due_ms)
         return timer
@@ -279,7 +295,18 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             self.host.close_timer(handle)
 
     def time(self) -> float:
-        return self.host.now_ms / 1000
+        refuse_worker_thread(sys._getframe(1))
+        return self._time()
+
+    def _time(self) -> float:
+        # Not before what has fired: code that finds its deadline ahead by a rounding error would set the timer again.
+        return max(self.host.now_ms / 1000, self._fired)
+
+    def get_task_factory(self) -> None:
+        return None
+
+    def get_exception_handler(self) -> None:
+        return None
 
     def create_future(self) -> asyncio.Future[Any]:
         return WorkflowFuture(loop=self)
@@ -292,9 +319,14 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         context: contextvars.Context | None = None,
         **_options: Any,
     ) -> asyncio.Task[T]:
-        _refuse_unordered(coro)
+        try:
+            refuse_shared_cache(sys._getframe(1))
+            _refuse_unordered(coro)
+        except IOInWorkflowError:
+            coro.close()
+            raise
         task: WorkflowTask[T] = WorkflowTask(coro, loop=self, name="task", context=context)
-        number = hash(task)
+        number = task._number
         task.set_name(name if name is not None else f"task-{number}")
         # Out of asyncio's set of all tasks: there, thousands of runs would have tasks with the same small hashes.
         asyncio.tasks._unregister_task(task)
@@ -340,11 +372,11 @@ def _close_quietly(coro: Any) -> None:
     ``close`` would not do: of nested coroutines that await in their cleanup it leaves the inner ones to the garbage
     collector.
     """
-    for _ in range(_MOST_THROWS):
-        with suppress(BaseException):  # cleanup code may await or raise
+    for _ in range(_MOST_THROWS):  # cleanup code may await
+        try:
             coro.throw(RunDropped())
-        if coro.cr_frame is None:
-            return
+        except BaseException:
+            return  # it has ended, one way or another
 
 
 def _wake_nobody(future: Any) -> None:
@@ -352,9 +384,6 @@ def _wake_nobody(future: Any) -> None:
     if future is not None:
         for callback, _ in future._callbacks or ():
             future.remove_done_callback(callback)
-
-
-_KEPT = {"get_exception_handler", "get_task_factory"}
 
 
 def _refusal(name: str) -> Callable[..., Any]:
@@ -370,7 +399,7 @@ def _refusal(name: str) -> Callable[..., Any]:
 
 
 for _name in sorted(vars(asyncio.AbstractEventLoop)):
-    if _name.startswith("_") or _name in vars(WorkflowLoop) or _name in _KEPT:
+    if _name.startswith("_") or _name in vars(WorkflowLoop):
         continue
     setattr(WorkflowLoop, _name, _refusal(_name))
 WorkflowLoop.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
@@ -378,6 +407,10 @@ WorkflowLoop.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
 
 current_loop = events._get_running_loop
 """The event loop that runs in this thread, of whatever kind; None without one."""
+
+
+def _in_workflow() -> bool:
+    return running_loop() is not None
 
 
 def running_loop() -> WorkflowLoop | None:

@@ -118,7 +118,7 @@ class Machine:
         self.values = MappingProxyType(self.options.context) if self.options.context else NO_VALUES
         self.portrait = Portrait(self.options, run, limits)
         self._requests = requests
-        self.loop = WorkflowLoop(self)  # type: ignore[abstract]  # what it lacks is made by its module
+        self.loop = WorkflowLoop(self, run.seed)  # type: ignore[abstract]  # what it lacks is made by its module
         self.now_ms = self.started_ms = run.started_at or 0
         self.history_length = self.history_size = 0
         self._random: Random | None = None

@@ -48,6 +48,7 @@ from holdfast.store.protocol import (
     WatchRun,
 )
 from holdfast.workflow.channels import Channel
+from holdfast.workflow.libraries import shielded
 from holdfast.workflow.mailbox import payload_of
 
 R = TypeVar("R", covariant=True)
@@ -393,7 +394,8 @@ class Processes:
             if child.pid not in self._ends:
                 self._cancel_soon(child.pid, "the run that awaited it was cancelled")
                 if wait_for_cancellation:
-                    await self.end_of(child.pid)
+                    with shielded():
+                        await self.end_of(child.pid)
             raise
 
     async def end_of(self, pid: str) -> _End:

@@ -11,6 +11,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, overload
 from holdfast.errors import InvalidOptionError
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.workflow import guard
+from holdfast.workflow.libraries import shielded
 from holdfast.workflow.loop import WorkflowLoop
 from holdfast.workflow.steps import Step, StepSpec, spec_of
 
@@ -65,7 +66,8 @@ class Saga:
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
         if isinstance(error, Exception | asyncio.CancelledError):  # not when the run is dropped from memory
-            await self._undo_all(error)
+            with shielded():
+                await self._undo_all(error)
 
     async def _undo_all(self, error: BaseException) -> None:
         """All of it, also when it is cancelled meanwhile: what is half undone is worst."""
