@@ -77,9 +77,13 @@ class Running:
     def news(self) -> tuple[list[Fact], Sequence[Log]]:
         """What is worth showing of an attempt that takes its time: that it runs, and its log lines so far."""
         fact = self._call.note(self.number, self.started_at)
+        return ([fact] if fact is not None else []), self.take_lines()
+
+    def take_lines(self) -> Sequence[Log]:
+        """The log lines that are not stored yet; the caller stores them."""
         lines = self._attempt.logs[self._attempt.flushed :]
         self._attempt.flushed += len(lines)
-        return ([fact] if fact is not None else []), lines
+        return lines
 
     # --- running
 

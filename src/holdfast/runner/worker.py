@@ -111,6 +111,7 @@ class Worker:
             tell=self._tell,
             later=partial(self._later, what="roll back the transaction of a step"),
             posted=hub.posted,
+            keep_lines=self._keep_lines,
             adopt=self._adopt,
             begin=self._begin_adopted,
         )
@@ -129,6 +130,7 @@ class Worker:
         self._accepting = False
         self._by_hand = False
         self._enrolled = False
+        self._abandoned = False
         self._strangers: Collection[tuple[int, int, int]] = ()
         self._given_back: set[tuple[int, int, int]] = set()
         """Strangers whose claim may yet be answered: they are not this worker's any more."""
@@ -170,6 +172,7 @@ class Worker:
         self._stop_turns()  # also those that a claim under way has brought
         drain = (self._config.drain_ms if drain_ms is None else drain_ms) / 1000
         await asyncio.gather(self._wait_for_turns(drain), self._courier.stop(drain))
+        await self._note_running()
         for loop in self._loops:
             await loop.stop()
         await self._give_back()
@@ -183,6 +186,12 @@ class Worker:
     async def _wait_for_turns(self, seconds: float) -> None:
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=seconds)
+
+    async def _note_running(self) -> None:
+        """Store the log lines of attempts that are cancelled next."""
+        notes = [note for turn in self._turns.values() if (note := turn.note()) is not None]
+        if notes:
+            await asyncio.wait(notes, timeout=_NOTE_SECONDS)
 
     async def _give_back(self) -> None:
         """Give back all that the store says is held, known here or not: a claim may have been cut off half-way."""
@@ -203,6 +212,7 @@ class Worker:
     def abandon(self) -> None:
         """Die as a killed process does: nothing is written, nothing is given back. For crash tests."""
         self._accepting = False
+        self._abandoned = True
         for turn in self._turns.values():
             turn.signal(None)
         for task in self._tasks.values():
@@ -434,6 +444,13 @@ class Worker:
         self._afterwards.add(task)
         task.add_done_callback(partial(self._done_later, what))
 
+    def _keep_lines(self, run: RunRecord, lines: Sequence[Log]) -> None:
+        if not self._abandoned:
+            self._later(self._add_late_logs(run, lines), f"store the last log lines of {run.pid}")
+
+    async def _add_late_logs(self, run: RunRecord, lines: Sequence[Log]) -> None:
+        await self._store.add_late_logs(run.run, lines)
+
     def _done_later(self, what: str, task: asyncio.Task[None]) -> None:
         self._afterwards.discard(task)
         if not task.cancelled() and task.exception() is not None:
@@ -479,9 +496,11 @@ class Worker:
     async def _end_overdue(self, claim: Claim) -> None:
         """Its time has run out, whoever held it until now."""
         run = claim.run.run
-        self._signalled(run, None)
-        finish = await with_units(overdue(claim.run, self._ports.now_ms()), claim.run, self._tools)
-        committed = await self._tools.committer.commit(Commit(claim.task, follows=Follows(next=finish)))
+        try:
+            finish = await with_units(overdue(claim.run, self._ports.now_ms()), claim.run, self._tools)
+            committed = await self._tools.committer.commit(Commit(claim.task, follows=Follows(next=finish)))
+        finally:
+            self._signalled(run, None)  # once it has ended: then the lines of its attempts can be kept
         if committed.verdict is Verdict.APPLIED:
             report.ended(claim.run, finish)
             self._ended(run, finish)
@@ -680,8 +699,8 @@ class Worker:
 
         Nothing happens unless a step ends or time passes.
         """
-        return all(turn.waiting for turn in self._turns.values())
+        return not self._afterwards and all(turn.waiting for turn in self._turns.values())
 
     @property
     def busy(self) -> int:
-        return len(self._turns)
+        return len(self._turns) + len(self._afterwards)
