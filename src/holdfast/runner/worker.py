@@ -32,6 +32,7 @@ from holdfast.runner.config import WorkerConfig
 from holdfast.runner.foresight import foreseen
 from holdfast.runner.looper import Looper
 from holdfast.runner.outbox import Courier
+from holdfast.runner.stalls import StallWatch
 from holdfast.runner.turn import Budget, Tools, Turn
 from holdfast.runner.units import KeeperTurn, Memory, UnitTurn, with_units
 from holdfast.store.protocol import (
@@ -137,6 +138,7 @@ class Worker:
         self._room = asyncio.Event()
         self._bite = min(_LARGEST_CLAIM, max(1, config.concurrency // 5))
         self._leave_hub: Callable[[], None] = lambda: None
+        self._stalls = None if config.stall_ms is None else StallWatch(ports.spawn, config.stall_ms)
         self._claims = Looper("claim", self._claim_step, random)
         self._heartbeats = Looper("heartbeat", self._heartbeat_step, random)
         self._loops = [
@@ -154,6 +156,8 @@ class Worker:
         self._accepting = True
         for loop in self._loops:
             loop.start()
+        if self._stalls is not None:
+            self._stalls.start()
         if self._registry.outbox is not None:
             self._courier.start()
 
@@ -175,9 +179,14 @@ class Worker:
         await self._note_running()
         for loop in self._loops:
             await loop.stop()
+        self._stop_watching()
         await self._give_back()
         self._leave_hub()
         self._cache.clear()
+
+    def _stop_watching(self) -> None:
+        if self._stalls is not None:
+            self._stalls.stop()
 
     def _stop_turns(self) -> None:
         for turn in list(self._turns.values()):
@@ -220,6 +229,7 @@ class Worker:
         self._tools.committer.abandon()
         self._tools.advancer.abandon()
         self._courier.abandon()
+        self._stop_watching()
         self._leave_hub()
         self._cache.clear()
 
