@@ -156,7 +156,15 @@ class Spawn(Protocol):
 
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]: ...
 
+    def watch(self, look: Look, seconds: float) -> Callable[[], None] | None:
+        """Call ``look`` every so many seconds beside the event loop; the answer ends that. None: it is not called."""
+        ...
+
     def close(self) -> None: ...
+
+
+Look = Callable[[float, float], None]
+"""Takes the seconds since the last look, and the CPU time that the process has used meanwhile."""
 
 
 class LocalSpawn:
@@ -171,8 +179,21 @@ class LocalSpawn:
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]:
         return self._threads.submit(lambda: context.run(call))
 
+    def watch(self, look: Look, seconds: float) -> Callable[[], None]:
+        over = threading.Event()
+        start_thread(lambda: _look_on(look, seconds, over), "holdfast-watch")
+        return over.set
+
     def close(self) -> None:
         self._threads.close()
+
+
+def _look_on(look: Look, seconds: float, over: threading.Event) -> None:
+    before, worked = _time.monotonic(), _time.process_time()
+    while not over.wait(seconds):
+        now, work = _time.monotonic(), _time.process_time()
+        look(now - before, work - worked)
+        before, worked = now, work
 
 
 class Threads:

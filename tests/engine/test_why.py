@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast import Context, Holdfast, Retry, RunFailedError, WorkerConfig
+from holdfast.errors import StoreUnavailableError
 from holdfast.testing import Harness
 
 from .conftest import MakeApp
@@ -263,6 +264,41 @@ async def test_waiting_for_a_result_may_take_too_long_without_harm(app: Holdfast
     await h.advance(60)
     assert await run.result(timeout=5) == "done"
     assert await run.result(timeout=5) == "done"
+
+
+async def test_a_wait_for_a_result_that_runs_out_says_what_the_run_waits_for(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.wait_for_event("approval", type="approval")
+
+    run = await h.start(flow, id="x")
+    await h.run_until_idle()
+
+    with pytest.raises(TimeoutError) as caught:
+        await run.result(timeout=0.02)
+
+    start = "run flow/x has not ended within 20 ms: waiting for an event of type 'approval' in 'approval' until "
+    assert str(caught.value).startswith(start)
+
+
+@pytest.mark.above_the_store
+async def test_a_wait_that_runs_out_while_the_store_fails_is_a_timeout_all_the_same(
+    app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.sleep("long", "1 day")
+
+    run = await h.start(flow, id="x")
+    await h.run_until_idle()
+
+    async def fail(*_: object) -> None:
+        raise StoreUnavailableError("gone")
+
+    monkeypatch.setattr(run, "describe", fail)
+
+    with pytest.raises(TimeoutError, match="what it waits for cannot be read"):
+        await run.result(timeout=0.02)
 
 
 async def test_many_may_wait_for_one_result(make_app: MakeApp) -> None:

@@ -20,6 +20,7 @@ from holdfast.core.model import (
 from holdfast.core.outbound import OutboxRecord
 from holdfast.errors import (
     ErrorInfo,
+    HoldfastError,
     RunCancelledError,
     RunFailedError,
     RunTerminatedError,
@@ -34,8 +35,10 @@ from holdfast.store.protocol import (
 if TYPE_CHECKING:
     from holdfast.client.client import Client
 
-A = TypeVar("A")
 R = TypeVar("R", covariant=True)
+
+_WHY_SECONDS = 2.0
+"""How long a wait that has run out waits for the reason, at most."""
 
 
 class Handle(Generic[R]):
@@ -65,14 +68,29 @@ class Handle(Generic[R]):
         """Wait for the end and return the decoded output.
 
         Raises ``RunFailedError``, ``RunTerminatedError`` or ``RunCancelledError`` when it ended otherwise, and
-        ``TimeoutError`` when the wait, not the run, took too long.
+        ``TimeoutError`` when the wait, not the run, took too long; its message says what the run waits for.
         """
         seconds = seconds_of(timeout)
         ending = self._client.ended(self.workflow, self.id, self._expected)
-        end = await (ending if seconds is None else _within(seconds, ending))
+        end = await (ending if seconds is None else self._within(seconds, ending))
         if end.status is Status.COMPLETE:
             return self._definition.decode_output(codec.plain(end.output))  # type: ignore[no-any-return]
         raise _run_error(self.pid, end)
+
+    async def _within(self, seconds: float, ending: Awaitable[RunRecord | Finish]) -> RunRecord | Finish:
+        try:
+            async with asyncio.timeout(seconds):
+                return await ending
+        except TimeoutError:
+            waited = durations.describe(round(seconds * 1000))
+            raise TimeoutError(f"run {self.pid} has not ended within {waited}: {await self._why()}") from None
+
+    async def _why(self) -> str:
+        try:
+            async with asyncio.timeout(_WHY_SECONDS):
+                return (await self.describe()).why
+        except (HoldfastError, TimeoutError) as error:
+            return f"what it waits for cannot be read ({type(error).__name__})"
 
     async def status(self) -> InstanceStatus:
         return self._client.status_of(await self._client.find(self.workflow, self.id))
@@ -153,11 +171,6 @@ class Handle(Generic[R]):
     def follow_logs(self) -> AsyncIterator[LogLine]:
         """Log lines as they come; ends with the run."""
         return self._client.follow(self.workflow, self.id)
-
-
-async def _within(seconds: float, what: Awaitable[A]) -> A:
-    async with asyncio.timeout(seconds):
-        return await what
 
 
 def seconds_of(timeout: Duration | None) -> float | None:

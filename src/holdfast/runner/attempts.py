@@ -46,11 +46,23 @@ class Ports:
     """What is called: the call's own function, unless a test puts something around it."""
 
 
+class _InThread(partial[Any]):
+    """The call of a plain function, which runs in a thread."""
+
+    thread: int | None = None
+    """The thread, once it runs."""
+
+    def __call__(self) -> Any:
+        self.thread = threading.get_ident()
+        return super().__call__()
+
+
 class Running:
     """An attempt under way."""
 
     def __init__(self, call: Call, run: RunRecord, ports: Ports, report: Callable[[Outcome], None]) -> None:
         self.key = call.key
+        self.pid = pid
         self.number = call.attempt
         self.started_at = ports.now_ms()
         self._call = call
@@ -62,8 +74,7 @@ class Running:
         self._tx: StepTx | Transaction | None = None
         self._live: LiveTransaction | None = None
         """Open, and not handed on yet."""
-        self._thread: int | None = None
-        """The thread that a plain function runs in, once it does."""
+        self._plain: _InThread | None = None
         self._over = False
         self._alarm: Alarm | None = None
         self._future = self._start()
@@ -82,9 +93,13 @@ class Running:
     def news(self) -> tuple[list[Fact], Sequence[Log]]:
         """What is worth showing of an attempt that takes its time: that it runs, and its log lines so far."""
         fact = self._call.note(self.number, self.started_at)
+        return ([fact] if fact is not None else []), self.take_lines()
+
+    def take_lines(self) -> Sequence[Log]:
+        """The log lines that are not stored yet; the caller stores them."""
         lines = self._attempt.logs[self._attempt.flushed :]
         self._attempt.flushed += len(lines)
-        return ([fact] if fact is not None else []), lines
+        return lines
 
     def heartbeat(self) -> Fact | None:
         """The heartbeat that came since the last look; None: there was none."""
@@ -114,7 +129,8 @@ class Running:
             args, kwargs = call.arguments(self._tx)
         if call.is_async:
             return spawn.coroutine(self._run(function, args, kwargs), context)
-        future = spawn.function(partial(self._run_in_thread, function, args, kwargs), context)
+        self._plain = _InThread(function, *args, **kwargs)
+        future = spawn.function(self._plain, context)
         future.add_done_callback(self._returned)
         return future
 
@@ -134,10 +150,6 @@ class Running:
         else:
             if not self._over:
                 self._settle(self._worked(value))
-
-    def _run_in_thread(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        self._thread = threading.get_ident()
-        return function(*args, **kwargs)
 
     async def _run_in_transaction(self) -> None:
         """Await a step inside an open transaction, which is then the turn's to commit."""
@@ -191,7 +203,8 @@ class Running:
         """Where the function is now."""
         if isinstance(self._future, asyncio.Task):
             return traces.stack(traces.coroutine_frames(self._future.get_coro()))
-        return traces.stack(traces.thread_frames(self._thread, Running._run_in_thread.__code__))
+        thread = None if self._plain is None else self._plain.thread
+        return traces.stack(traces.thread_frames(thread, _InThread.__call__.__code__))
 
     # --- the outcome
 

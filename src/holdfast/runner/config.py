@@ -29,13 +29,15 @@ class WorkerConfig:
     replay: Literal["lenient", "strict"] = "lenient"
     """``"strict"`` parks a run of any workflow where ``"lenient"`` writes a warning about a step that may have been
     renamed."""
+    stall: Duration | None = "1 second"
+    """Log a call that blocks the event loop for longer than this, with its step or workflow; None: do not look."""
 
     def __post_init__(self) -> None:
         for name, least in (("concurrency", 1), ("cache", 0), ("max_losses", 1)):
             value = getattr(self, name)
             if not isinstance(value, int) or isinstance(value, bool) or value < least:
                 raise InvalidOptionError(f"WorkerConfig({name}=) must be an int of at least {least}, not {value!r}")
-        for name in ("lease", "poll", "drain"):
+        for name in ("lease", "poll", "drain", *(() if self.stall is None else ("stall",))):
             self._check_duration(name)
         if isinstance(self.queues, str) or not all(isinstance(q, str) and q for q in self.queues):
             raise InvalidOptionError(f"WorkerConfig(queues=) must be a tuple of names, not {self.queues!r}")
@@ -61,3 +63,7 @@ class WorkerConfig:
     @property
     def drain_ms(self) -> int:
         return to_ms(self.drain)
+
+    @property
+    def stall_ms(self) -> int | None:
+        return None if self.stall is None else to_ms(self.stall)

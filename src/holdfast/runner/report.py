@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 from holdfast.core.failure import Failure
 from holdfast.core.model import Status, StepType
@@ -20,6 +21,15 @@ _log = logging.getLogger("holdfast.runs")
 _WRITTEN = (Verdict.APPLIED, Verdict.PAUSING, Verdict.PAUSED)
 _STEPS = (StepType.DO, StepType.NODE)
 _LONGEST = 500
+
+
+class Blocker(NamedTuple):
+    """What runs on the event loop and does not return."""
+
+    name: str
+    advice: str
+    pid: str | None = None
+    step: str | None = None
 
 
 def named(run: RunRecord) -> str:
@@ -69,17 +79,28 @@ def parked(run: RunRecord, note: str) -> None:
     _write(logging.ERROR, f"run {named(run)} is parked: {_one_line(note)}", run)
 
 
+def stalled(blocker: Blocker, seconds: float, stack: str | None) -> None:
+    """Report a call that blocks the event loop, and with it every run of the worker."""
+    text = f"the event loop has been blocked for more than {seconds:g} s by {blocker.name}; {blocker.advice}"
+    _log.warning("%s\n%s", text, stack or "  (no stack)", extra=_fields(blocker.pid, None, blocker.step))
+
+
 def _write(level: int, text: str, run: RunRecord, step: str | None = None, error: Failure | None = None) -> None:
     if not _log.isEnabledFor(level):
         return
-    fields = {
-        "workflow": run.workflow,
-        "instance_id": run.instance_id,
-        "run_number": run.number,
-        "step_key": step,
-    }
+    fields = _fields(run.pid, run.number, step)
     shown = None if error is None or error.traceback is None else error.as_evidence(f"run {run.pid}")
     _log.log(level, "%s", text, extra=fields, exc_info=None if shown is None else (type(shown), shown, None))
+
+
+def _fields(pid: str | None, run_number: int | None, step: str | None) -> dict[str, Any]:
+    workflow, _, instance_id = (pid or "").partition("/")
+    return {
+        "workflow": workflow or None,
+        "instance_id": instance_id or None,
+        "run_number": run_number,
+        "step_key": step,
+    }
 
 
 def _is_step_result(fact: Fact) -> bool:

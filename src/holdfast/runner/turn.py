@@ -49,6 +49,7 @@ from holdfast.store.protocol import (
     Observed,
     Park,
     Release,
+    RunRecord,
     Sent,
     Signal,
     Snapshot,
@@ -100,6 +101,8 @@ class Tools:
     """Something was written that is to go out."""
     beat_within: Callable[[int], None]
     """Sends the next heartbeat in time for a task with a lease of this length."""
+    keep_lines: Callable[[RunRecord, Sequence[Log]], None]
+    """Stores log lines of attempts that do not count any more, if their run has ended."""
     strict: bool = False
     """Replay is strict for every workflow."""
     budget: Budget = field(default_factory=Budget)
@@ -273,11 +276,12 @@ class Turn:
         """It waits for steps in flight, a timer or a signal."""
         return self._waiter is not None and not self._waiter.done()
 
-    def note(self) -> None:
-        """Show attempts that have been running for a while, and their log lines."""
+    def note(self) -> asyncio.Task[None] | None:
+        """Show attempts that have been running for a while, and their log lines; the task that writes them, if any."""
         if self._running and self._noting is None and not self._in_transaction:
             self._noting = asyncio.get_running_loop().create_task(self._write_news())
             self._noting.add_done_callback(self._noted)
+        return self._noting
 
     # --- advance
 
@@ -330,6 +334,8 @@ class Turn:
         ahead, self._ahead = self._ahead, None
         if ahead is not None and ahead.written:
             return None
+        if rest.cancelled:
+            self._add_lines_of_cancelled(rest)
         self._planned = self._plan(rest)
         if self._planned is None and not self._holding and self._can_wait(rest):
             return None
@@ -347,6 +353,11 @@ class Turn:
             await self._write(Commit(self.task, in_flight=1))
         rest.follows.next = self._planned
         return await self._write(Commit(self.task, rest.observed, rest.follows, in_flight=len(self._running)))
+
+    def _add_lines_of_cancelled(self, rest: Rest) -> None:
+        """Keep the log lines of attempts that the code has given up; they are cancelled after the commit."""
+        running = filter(None, map(self._running.get, rest.cancelled))
+        rest.observed.logs = [*rest.observed.logs, *(line for one in running for line in one.take_lines())]
 
     @property
     def _in_transaction(self) -> bool:
@@ -402,6 +413,8 @@ class Turn:
         if commit.observed.transaction is None:
             done = await self._tools.committer.commit(commit)
             report.committed(self.claim.run, commit, done)
+            if done.verdict is Verdict.LOST and commit.observed.logs:
+                self._tools.keep_lines(self.claim.run, commit.observed.logs)
             if commit.observed.outbox:
                 self._tools.posted()
             return done
@@ -697,17 +710,22 @@ class Turn:
 
     def _lose(self) -> None:
         self._gone = True
+        self._cancel_running()
+        self._wake()
+
+    def _cancel_running(self) -> None:
+        """Cancel all attempts. The turn cannot write any more; their lines are kept if the run was ended."""
+        lines = [line for running in self._running.values() for line in running.take_lines()]
         for running in self._running.values():
             running.cancel()
         self._running.clear()
-        self._wake()
+        if lines:
+            self._tools.keep_lines(self.claim.run, lines)
 
     def drop(self) -> None:
         """Leave nothing running; keep the machine only if it rests in order."""
         self._clear_alarm()
-        for running in self._running.values():
-            running.cancel()
-        self._running.clear()
+        self._cancel_running()
         self._undo(self._outcomes)
         if self.rested is None:
             self._forget_machine()

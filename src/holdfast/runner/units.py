@@ -29,6 +29,7 @@ from holdfast.store.protocol import (
     Follows,
     GiveBack,
     Heartbeat,
+    Log,
     NewRun,
     RunRecord,
     Signal,
@@ -190,11 +191,19 @@ class UnitTurn:
 
     async def _write(self, advance: Advance) -> None:
         if self._gone:
+            self._keep(advance.logs)
             return
         if not self._memory.started:
             self._memory.started, advance.started_at = True, self._tools.ports.now_ms()
-        if await self._tools.advancer.advance(advance) and advance.then is not None:
+        if not await self._tools.advancer.advance(advance):
+            self._keep(advance.logs)
+        elif advance.then is not None:
             self.due_at = advance.then.run_at
+
+    def _keep(self, lines: Sequence[Log]) -> None:
+        """Keep the log lines of an attempt that does not count any more."""
+        if lines:
+            self._tools.keep_lines(self.claim.run, lines)
 
     # --- told from outside
 
@@ -222,6 +231,7 @@ class UnitTurn:
     def _drop(self) -> None:
         running, self._running = self._running, None
         if running is not None:
+            self._keep(running.take_lines())
             running.cancel()
         if self._outcome is not None and not self._outcome.done():
             self._outcome.set_result(None)

@@ -34,6 +34,7 @@ from holdfast.runner.config import WorkerConfig
 from holdfast.runner.foresight import foreseen
 from holdfast.runner.looper import Looper
 from holdfast.runner.outbox import Courier
+from holdfast.runner.stalls import StallWatch
 from holdfast.runner.turn import Budget, Tools, Turn, record_heartbeats
 from holdfast.runner.units import KeeperTurn, Memory, UnitTurn, with_units
 from holdfast.store.protocol import (
@@ -124,6 +125,7 @@ class Worker:
             later=partial(self._later, what="roll back the transaction of a step"),
             posted=hub.posted,
             beat_within=self._beat_within,
+            keep_lines=self._keep_lines,
             adopt=self._adopt,
             begin=self._begin_adopted,
             strict=config.replay == "strict",
@@ -143,12 +145,14 @@ class Worker:
         self._accepting = False
         self._by_hand = False
         self._enrolled = False
+        self._abandoned = False
         self._strangers: Collection[tuple[int, int, int]] = ()
         self._given_back: set[tuple[int, int, int]] = set()
         """Strangers whose claim may yet be answered: they are not this worker's any more."""
         self._room = asyncio.Event()
         self._bite = min(_LARGEST_CLAIM, max(1, config.concurrency // 5))
         self._leave_hub: Callable[[], None] = lambda: None
+        self._stalls = None if config.stall_ms is None else StallWatch(ports.spawn, config.stall_ms)
         self._claims = Looper("claim", self._claim_step, random)
         self._heartbeats = Looper("heartbeat", self._heartbeat_step, random)
         self._notes = Looper("note", self._note_step, random)
@@ -167,6 +171,8 @@ class Worker:
         self._accepting = True
         for loop in self._loops:
             loop.start()
+        if self._stalls is not None:
+            self._stalls.start()
         if self._registry.outbox is not None:
             self._courier.start()
 
@@ -186,12 +192,18 @@ class Worker:
         self._stop_turns()  # also those that a claim under way has brought
         drain = (self._config.drain_ms if drain_ms is None else drain_ms) / 1000
         await asyncio.gather(self._wait_for_turns(drain), self._courier.stop(drain))
+        await self._note_running()
         for loop in self._loops:
             await loop.stop()
         await self._record_heartbeats()
+        self._stop_watching()
         await self._give_back()
         self._leave_hub()
         self._cache.clear()
+
+    def _stop_watching(self) -> None:
+        if self._stalls is not None:
+            self._stalls.stop()
 
     def _stop_turns(self) -> None:
         for turn in list(self._turns.values()):
@@ -200,6 +212,12 @@ class Worker:
     async def _wait_for_turns(self, seconds: float) -> None:
         if self._tasks:
             await asyncio.wait(list(self._tasks.values()), timeout=seconds)
+
+    async def _note_running(self) -> None:
+        """Store the log lines of attempts that are cancelled next."""
+        notes = [note for turn in self._turns.values() if (note := turn.note()) is not None]
+        if notes:
+            await asyncio.wait(notes, timeout=_NOTE_SECONDS)
 
     async def _give_back(self) -> None:
         """Give back all that the store says is held, known here or not: a claim may have been cut off half-way."""
@@ -220,6 +238,7 @@ class Worker:
     def abandon(self) -> None:
         """Die as a killed process does: nothing is written, nothing is given back. For crash tests."""
         self._accepting = False
+        self._abandoned = True
         for turn in self._turns.values():
             turn.signal(None)
         for task in self._tasks.values():
@@ -227,6 +246,7 @@ class Worker:
         self._tools.committer.abandon()
         self._tools.advancer.abandon()
         self._courier.abandon()
+        self._stop_watching()
         self._leave_hub()
         self._cache.clear()
 
@@ -451,6 +471,13 @@ class Worker:
         self._afterwards.add(task)
         task.add_done_callback(partial(self._done_later, what))
 
+    def _keep_lines(self, run: RunRecord, lines: Sequence[Log]) -> None:
+        if not self._abandoned:
+            self._later(self._add_late_logs(run, lines), f"store the last log lines of {run.pid}")
+
+    async def _add_late_logs(self, run: RunRecord, lines: Sequence[Log]) -> None:
+        await self._store.add_late_logs(run.run, lines)
+
     def _done_later(self, what: str, task: asyncio.Task[None]) -> None:
         self._afterwards.discard(task)
         if not task.cancelled() and task.exception() is not None:
@@ -496,9 +523,11 @@ class Worker:
     async def _end_overdue(self, claim: Claim) -> None:
         """Its time has run out, whoever held it until now."""
         run = claim.run.run
-        self._signalled(run, None)
-        finish = await with_units(overdue(claim.run, self._ports.now_ms()), claim.run, self._tools)
-        committed = await self._tools.committer.commit(Commit(claim.task, follows=Follows(next=finish)))
+        try:
+            finish = await with_units(overdue(claim.run, self._ports.now_ms()), claim.run, self._tools)
+            committed = await self._tools.committer.commit(Commit(claim.task, follows=Follows(next=finish)))
+        finally:
+            self._signalled(run, None)  # once it has ended: then the lines of its attempts can be kept
         if committed.verdict is Verdict.APPLIED:
             report.ended(claim.run, finish)
             self._ended(run, finish)
@@ -718,8 +747,8 @@ class Worker:
 
         Nothing happens unless a step ends or time passes.
         """
-        return all(turn.waiting for turn in self._turns.values())
+        return not self._afterwards and all(turn.waiting for turn in self._turns.values())
 
     @property
     def busy(self) -> int:
-        return len(self._turns)
+        return len(self._turns) + len(self._afterwards)

@@ -575,6 +575,8 @@ class Machine:
         asked = self._asked.get(outcome.key)
         over = self._ended and not self._holding
         if over or not isinstance(asked, AskedStep) or asked.failures + 1 != outcome.attempt:
+            if outcome.logs and asked is None and outcome.key not in self._settled:
+                self._news.outcomes.append(outcome.failed(failure.cancelled(outcome.key)))  # for its log lines
             return  # cancelled meanwhile: a late result is discarded
         if outcome.logs or outcome.transactional:
             self._news.outcomes.append(outcome)

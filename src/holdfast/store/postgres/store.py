@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StoreUnavailableError
 from holdfast.ports import Clock, Randomness, SystemClock
-from holdfast.store.postgres import control, leases, migrate, outbox, reads, workers
+from holdfast.store.postgres import control, leases, logs, migrate, outbox, reads, workers
 from holdfast.store.postgres.advance import Advances
 from holdfast.store.postgres.borrowed import driver_connection
 from holdfast.store.postgres.claim import Claiming, claim
@@ -57,6 +57,7 @@ from holdfast.store.protocol import (
     Lease,
     ListQuery,
     LiveTransaction,
+    Log,
     Mail,
     Mailbag,
     Migrated,
@@ -254,6 +255,9 @@ class PostgresStore:
     async def begin(self) -> LiveTransaction:
         database = self._in_use()
         return await Live.begin(database, self._guard)
+
+    async def add_late_logs(self, run: int, lines: Sequence[Log]) -> bool:
+        return await self._control(logs.add_late, logs.Late(run, lines))
 
     # --- the outbox
 

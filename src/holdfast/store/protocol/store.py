@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from holdfast.ports import Clock
 from holdfast.store.protocol.commits import Commit, Committed, LiveTransaction
-from holdfast.store.protocol.facts import Fact, Mail, Mailbag, StoredLog
+from holdfast.store.protocol.facts import Fact, Log, Mail, Mailbag, StoredLog
 from holdfast.store.protocol.outbox import Delivered, OutboxClaim, OutboxRow, Undelivered
 from holdfast.store.protocol.reads import ListQuery, Migrated, PageQuery, Relations, Steered
 from holdfast.store.protocol.runs import Claimant, Created, Expiry, NewEvent, NewRun, Reply, RunRecord, Sent
@@ -168,6 +168,13 @@ class Store(Protocol):
 
     async def release(self, tasks: Sequence[TaskRef]) -> int:
         """Give tasks back, due now, without a loss. Stale ones are passed over. Answers how many were given back."""
+        ...
+
+    async def add_late_logs(self, run: int, lines: Sequence[Log]) -> bool:
+        """Add lines of attempts that were under way when their run was ended by somebody else.
+
+        False: the run has not ended, and nothing was added. No fence is needed: an ended run has no holder.
+        """
         ...
 
     # --- the outbox

@@ -11,6 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.kernel.notify import Hub
+from holdfast.ports import Look
 from holdfast.store.protocol import Signal
 from holdfast.testing.simulation.faults import OF_A_NOTIFICATION, Faults, Kind
 
@@ -43,6 +44,9 @@ class InlineSpawn:
 
     def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_task(coro, context=context)
+
+    def watch(self, look: Look, seconds: float) -> None:
+        """Nothing blocks in virtual time."""
 
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()

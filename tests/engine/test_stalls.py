@@ -1,0 +1,229 @@
+"""Calls that block the event loop are logged, once each, with the step or workflow that made them and the stack."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Context, Holdfast, InvalidOptionError, WorkerConfig
+from holdfast.ports import LocalSpawn, Look
+from holdfast.runner.stalls import StallWatch
+from holdfast.testing import Harness
+
+QUICK = WorkerConfig(stall="100 ms")
+
+
+def block(seconds: float) -> None:
+    time.sleep(seconds)
+
+
+def stalls(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.getMessage() for one in caplog.records if "event loop has been blocked" in one.getMessage()]
+
+
+async def ran(app: Holdfast, workflow: Any) -> None:
+    async with app:
+        await (await app.start(workflow, id="o-1")).result(timeout=20)
+
+
+def blocking_app() -> Holdfast:
+    return Holdfast("sqlite://", worker=QUICK)
+
+
+async def test_a_step_that_blocks_is_logged_once_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+    app = blocking_app()
+
+    async def charge() -> None:
+        block(0.6)
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        await ctx.do("charge", charge)
+
+    await ran(app, shop)
+
+    [text] = stalls(caplog)
+    assert text.startswith(
+        "the event loop has been blocked for more than 0.1 s by step 'charge' of run shop/o-1, attempt 1; "
+        "make the step a plain function, which runs in a thread, or await the call\n"
+    )
+    assert "    block(0.6)" in text
+    assert "    time.sleep(seconds)" in text
+    assert "holdfast" not in text.partition("\n")[2]
+    [record] = [one for one in caplog.records if "blocked" in one.getMessage()]
+    assert (record.workflow, record.instance_id, record.step_key) == ("shop", "o-1", "charge")  # type: ignore[attr-defined]
+
+
+async def test_a_task_of_a_step_that_blocks_is_logged_with_the_step(caplog: pytest.LogCaptureFixture) -> None:
+    app = blocking_app()
+
+    async def inner() -> None:
+        block(0.4)
+
+    async def charge() -> None:
+        async with asyncio.TaskGroup() as group:
+            group.create_task(inner())
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        await ctx.do("charge", charge)
+
+    await ran(app, shop)
+
+    [text] = stalls(caplog)
+    assert "by step 'charge' of run shop/o-1, attempt 1;" in text
+    assert "in inner" in text
+
+
+async def test_workflow_code_that_blocks_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    app = blocking_app()
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        block(0.4)
+
+    await ran(app, shop)
+
+    [text] = stalls(caplog)
+    assert "by workflow code of run shop/o-1 (run 0); put the call into a step" in text
+    assert "    block(0.4)" in text
+
+
+async def test_code_beside_the_worker_that_blocks_is_logged_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+    async with blocking_app():
+        block(0.4)
+        await asyncio.sleep(0.05)
+
+    [text] = stalls(caplog)
+    assert "by code that is neither a step nor workflow code" in text
+    assert "    block(0.4)" in text
+
+
+async def test_each_stall_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with blocking_app():
+        for _ in range(2):
+            block(0.3)
+            await asyncio.sleep(0.1)
+
+    assert len(stalls(caplog)) == 2
+
+
+async def test_a_step_in_a_thread_and_short_calls_are_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    app = Holdfast("sqlite://")
+
+    def charge() -> None:
+        block(0.2)
+
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        await ctx.do("charge", charge)
+        block(0.05)
+
+    await ran(app, shop)
+
+    assert stalls(caplog) == []
+
+
+async def test_nothing_is_watched_if_the_config_says_so_and_the_thread_ends_with_the_worker() -> None:
+    def watching() -> bool:
+        return any(thread.name == "holdfast-watch" for thread in threading.enumerate())
+
+    async with Holdfast("sqlite://", worker=WorkerConfig(stall=None)):
+        assert not watching()
+    async with Holdfast("sqlite://"):
+        assert watching()
+    async with asyncio.timeout(5):
+        while watching():
+            await asyncio.sleep(0.005)
+
+
+async def test_a_harness_watches_nothing(app: Holdfast) -> None:
+    async with Harness(app):
+        assert not any(thread.name == "holdfast-watch" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("stall", [0, "soon", -1])
+def test_a_limit_that_is_no_duration_is_refused(stall: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="stall"):
+        WorkerConfig(stall=stall)
+
+
+# --- suspended processes
+
+
+class _ByHand(LocalSpawn):
+    """A watch whose looks the test makes."""
+
+    look: Look
+
+    def watch(self, look: Look, seconds: float) -> Callable[[], None]:
+        self.look = look
+        return lambda: None
+
+
+async def test_time_in_which_the_process_was_suspended_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    spawn = _ByHand()
+    watch = StallWatch(spawn, 1000)
+    watch.start()
+    spawn.look(0.125, 0.0)
+
+    spawn.look(3600.0, 0.001)
+    assert stalls(caplog) == []
+
+    for _ in range(8):
+        spawn.look(0.125, 0.0)
+    watch.stop()
+    assert len(stalls(caplog)) == 1
+
+
+async def test_a_call_that_keeps_the_interpreter_to_itself_counts(caplog: pytest.LogCaptureFixture) -> None:
+    spawn = _ByHand()
+    watch = StallWatch(spawn, 1000)
+    watch.start()
+    spawn.look(0.125, 0.0)
+
+    spawn.look(2.0, 1.9)
+    watch.stop()
+
+    assert len(stalls(caplog)) == 1
+
+
+PROGRAM = """
+import asyncio, sys
+from holdfast import Holdfast, WorkerConfig
+
+async def main():
+    async with Holdfast("sqlite://", worker=WorkerConfig(stall="200 ms")):
+        print("ready", flush=True)
+        await asyncio.to_thread(sys.stdin.readline)
+        await asyncio.sleep(0.3)
+
+asyncio.run(main())
+"""
+
+
+def test_a_stopped_process_that_goes_on_logs_nothing() -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        os.kill(process.pid, signal.SIGSTOP)
+        time.sleep(1.2)  # what is tested is that this time does not count
+        os.kill(process.pid, signal.SIGCONT)
+        _, errors = process.communicate("\n", timeout=20)
+
+    assert errors == ""

@@ -1,0 +1,44 @@
+"""Log lines of attempts whose run was ended by somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.store.protocol import Log, PageQuery
+from store.world import FLOW, World
+
+
+def line(message: str) -> Log:
+    return Log("info", "workflow", message, b'{"n":1}', 5, "step\x00", 1)
+
+
+async def stored(world: World, run: int) -> list[tuple[int, Log]]:
+    return [(one.n, one.line) for one in await world.store.logs(PageQuery(run))]
+
+
+async def test_lines_are_added_to_a_run_that_has_ended(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.terminate(FLOW, "a")
+
+    first = await world.store.add_late_logs(task.run, [line("one"), line("t\x00wo")])
+    second = await world.store.add_late_logs(task.run, [line("three")])
+
+    assert (first, second) == (True, True)
+    assert await stored(world, task.run) == [(1, line("one")), (2, line("t\x00wo")), (3, line("three"))]
+
+
+async def test_no_lines_are_added_to_a_run_that_goes_on(world: World) -> None:
+    task = await world.begin("a")
+
+    assert await world.store.add_late_logs(task.run, [line("one")]) is False
+    assert await world.store.add_late_logs(task.run + 1, [line("one")]) is False
+    assert await stored(world, task.run) == []
+
+
+async def test_lines_that_come_at_the_same_time_are_all_kept(world: World) -> None:
+    task = await world.begin("a")
+    await world.store.terminate(FLOW, "a")
+
+    await asyncio.gather(*(world.store.add_late_logs(task.run, [line(str(n))]) for n in range(5)))
+
+    assert sorted(one.message for _, one in await stored(world, task.run)) == ["0", "1", "2", "3", "4"]
