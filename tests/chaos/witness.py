@@ -26,7 +26,7 @@ BEGIN
     RAISE EXCEPTION '{_FORBIDDEN}: %', TG_ARGV[0];
 END $$;
 CREATE TRIGGER fact_never_changes BEFORE UPDATE OR DELETE ON holdfast.holdfast_fact
-    FOR EACH ROW EXECUTE FUNCTION forbid('a fact was changed');
+    FOR EACH ROW WHEN (old.state <> 7) EXECUTE FUNCTION forbid('a fact was changed');
 CREATE TRIGGER run_never_goes BEFORE DELETE ON holdfast.holdfast_run
     FOR EACH ROW EXECUTE FUNCTION forbid('a run was deleted');
 CREATE TRIGGER end_is_final BEFORE UPDATE ON holdfast.holdfast_run

@@ -17,7 +17,7 @@ from .driving import until, until_status
 class Release:
     """A release of the program whose payment step has this name."""
 
-    def __init__(self, app: Holdfast, step: str, **options: Any) -> None:
+    def __init__(self, app: Holdfast, step: str, *, persist: Any = "step", **options: Any) -> None:
         self.app = app
         self.charged: list[str] = []
         self.may_charge = asyncio.Event()
@@ -29,7 +29,7 @@ class Release:
             await self.may_charge.wait()
             return f"{order} paid by {step}"
 
-        @app.workflow(name="order")
+        @app.workflow(name="order", persist=persist)
         async def order(ctx: Context) -> str:
             paid = await charge("o-1")
             await ctx.wait_for_event("go", type="go")
@@ -50,11 +50,12 @@ async def warnings_of(run: Any) -> list[str]:
     return [line.message for line in await run.logs(level="warn", category="system")]
 
 
+@pytest.mark.parametrize("persist", ["step", "task"])
 async def test_the_warning_is_in_both_logs_before_the_step_is_called(
-    make_app: MakeApp, caplog: pytest.LogCaptureFixture
+    make_app: MakeApp, caplog: pytest.LogCaptureFixture, persist: str
 ) -> None:
-    await left_open(Release(make_app(), "charge"))
-    new = Release(make_app(), "charge_card")
+    await left_open(Release(make_app(), "charge", persist=persist))
+    new = Release(make_app(), "charge_card", persist=persist)
     new.may_charge.clear()
     async with new.app as app:
         run = await app.get(new.order, "o-1")

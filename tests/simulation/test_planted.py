@@ -24,6 +24,7 @@ EASY = [
     "no_fence",
     "never_reaped",
     "reaped_too_early",
+    "renamed_steps_not_found",
     "terminate_overwritten",
 ]
 

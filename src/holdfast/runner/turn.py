@@ -372,8 +372,8 @@ class Turn:
 
     def _can_wait(self, rest: Rest) -> bool:
         """Nothing to write, or (persist="task") nothing that has to be written yet."""
-        if self._unsure:
-            return False
+        if self._unsure or self._warnings:
+            return False  # a warning is written before what it warns of
         if rest.empty:
             # What was put off is written before anything that follows from it: a retry before its failure is not one.
             return self._buffers or not self._buffer

@@ -16,6 +16,7 @@ from holdfast.store.protocol import FactState
 from holdfast.testing.simulation import models
 from holdfast.testing.simulation.code import WORKFLOW, Effect
 from holdfast.testing.simulation.database import SimulatedDatabase
+from holdfast.testing.simulation.greeting import greeted_twice
 from holdfast.testing.simulation.programs import GOSSIP, fits, messages, parts, sure
 from holdfast.testing.simulation.workload import Instance
 from holdfast.testing.simulation.world import World
@@ -34,6 +35,8 @@ def broken_promises(world: World) -> Iterator[str]:
     yield from _deadlines(world.database)
     yield from _gossip(world.database)
     yield from _sagas(world)
+    yield from greeted_twice(world.database)
+    yield from world.outside.misled
     if world.database.given_up:  # no fault takes that long
         yield "a step's transaction stayed open because who has to end it waited for it"
     for node in world.nodes.values():

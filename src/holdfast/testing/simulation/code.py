@@ -20,6 +20,8 @@ from holdfast.errors import (
     WaitForEventTimeoutError,
 )
 from holdfast.kernel.attempt import StepTx, Transaction
+from holdfast.kernel.step_info import step_info
+from holdfast.testing.simulation.greeting import register_greeting
 from holdfast.testing.simulation.programs import DOWN, FAILED, GOSSIP, LATE, NOBODY, REFUSED, TOLD, Program
 from holdfast.workflow.context import Context
 from holdfast.workflow.processes import Exit, LinkDown, RunEvent
@@ -51,14 +53,24 @@ class Outside:
         """The ids of outbound events that arrived, in order, each time they did."""
         self.undone: list[tuple[Effect, int]] = []
         """What sagas undid, in order, each time: of which, and which of its steps."""
+        self.misled: list[str] = []
+        """Steps that were given the progress of another."""
         self._befall = befall
 
     async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
         """A step that fails so many times first, and takes so long."""
         late = self._call(effect, kind)
         number = self.effects[_effect(effect)]
+        await self._beat(effect)
         await asyncio.sleep(late + ms / 1000)
         return _unless_it_fails(number, fails, value)
+
+    async def _beat(self, effect: list[Any]) -> None:
+        """Report progress; what an earlier attempt reported is this step's own."""
+        info, mine = step_info(), [effect[0], effect[2]]
+        if info.previous_heartbeat not in (None, mine):
+            self.misled.append(f"{mine} was given the progress of {info.previous_heartbeat}")
+        await info.heartbeat(mine)
 
     def plain(self, effect: list[Any], value: Any, fails: int) -> Any:
         self._call(effect, "plain")
@@ -94,12 +106,14 @@ class Outside:
 
 
 def register(app: Holdfast, outside: Outside, version: int) -> None:
-    """``version`` 2 has a step more at the end of each program."""
+    """``version`` 2 has a step more at the end of each program, and another name for the first one."""
+    greet = register_greeting(app, outside.work, version)
 
     @app.workflow(name=WORKFLOW, trap_links=True)
     async def program(ctx: Context, params: list[Any]) -> list[Any]:
         rounds, results = params
         running = _Running(ctx, outside, version)
+        await greet()
         results = [*results, await running.run(rounds[0])]
         running.stop_listening()
         if version > 1:

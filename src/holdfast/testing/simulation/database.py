@@ -27,7 +27,7 @@ _READS = frozenset({"load", "undelivered", "reply", "relations", "find", "get", 
 _FENCED = frozenset({"commit", "advance"})
 _EFFECTS = "CREATE TABLE effect (instance TEXT, number INTEGER, key TEXT)"
 _WATCHES = {
-    "a fact was changed": ("UPDATE ON holdfast_fact", "1", "new.run", "new.key"),
+    "a fact was changed": ("UPDATE ON holdfast_fact", "old.state <> 7", "new.run", "new.key"),
     "a fact was deleted": ("DELETE ON holdfast_fact", "1", "old.run", "old.key"),
     "a fact was written to a run that had ended": (
         "INSERT ON holdfast_fact",
