@@ -110,6 +110,7 @@ class Harness:
         self._worker: Worker | None = None
 
     async def __aenter__(self) -> Harness:
+        self._own.registry.check()
         await self._store.open()
         self._spawn.ignore_present(asyncio.get_running_loop())
         self._open = OpenApp(self._own, cast("Store", self._store), self._timers, self._spawn)

@@ -202,6 +202,7 @@ class Machine:
         self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         """A step function called directly: its key is its name, then name#2, name#3 in the order of the calls."""
+        spec.check_arguments(name, args, kwargs)
         count = self._calls[name] = self._calls.get(name, 0) + 1
         key = name if count == 1 else f"{name}#{count}"
         coro = self.do(key, name, spec, args, kwargs)
@@ -212,6 +213,7 @@ class Machine:
         self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         check_step_name(name, self.limits)
+        spec.check_arguments(name, args, kwargs)
         coro = self.do(name, name, spec, args, kwargs)
         if name not in self._unstarted:
             self._unstarted[name] = coro

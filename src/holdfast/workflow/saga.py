@@ -34,7 +34,9 @@ class Saga:
         if not callable(undo):
             raise InvalidOptionError(f"a saga undoes by calling a step or a function, not {undo!r}")
         name = undo.name if isinstance(undo, Step) else getattr(undo, "__name__", "undo")
-        self._undos.append((name, partial(self._machine.call, name, spec_of(undo), args, kwargs)))
+        spec = spec_of(undo)
+        spec.check_arguments(name, args, kwargs)  # now, while there is nothing to undo yet
+        self._undos.append((name, partial(self._machine.call, name, spec, args, kwargs)))
 
     async def __aenter__(self) -> Saga:
         return self
