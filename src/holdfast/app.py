@@ -15,6 +15,7 @@ from holdfast.chain.chain import define as define_chain
 from holdfast.client import Client, Handle, Start
 from holdfast.core import codec
 from holdfast.core.durations import Duration, to_ms
+from holdfast.core.functions import check_function
 from holdfast.core.limits import Limits
 from holdfast.core.model import InstanceSummary, Page, Status, StatusName, WorkerInfo
 from holdfast.core.names import check_step_name, check_workflow_name
@@ -175,7 +176,7 @@ class Holdfast:
         local_names = _caller_names()
 
         def register(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[Any, Any]:
-            chosen = check_workflow_name(name or getattr(function, "__name__", ""), self.limits)
+            chosen = check_workflow_name(_name_of(function) if name is None else name, self.limits)
             definition = define(
                 chosen,
                 function,
@@ -251,8 +252,10 @@ class Holdfast:
         local_names = _caller_names()
 
         def register(function: Callable[..., Any]) -> Step[Any, Any]:
-            chosen = check_step_name(name or getattr(function, "__name__", ""), self.limits)
+            chosen = check_step_name(_name_of(function) if name is None else name, self.limits)
+            check_function(f"step {chosen!r}", function)
             spec = inspect_step(function, local_names).with_options(retry, timeout, raises)
+            self.registry.add_step(chosen, spec.check_types)
             self._step_names.register(chosen, old_names)
             return Step(chosen, spec, function)
 
@@ -294,6 +297,7 @@ class Holdfast:
             version=graph.version,
             blueprint=graph.blueprint,
             unit_driver=GraphDriver(graph, self.limits),
+            check=graph.check_types,
         )
 
     @overload
@@ -404,6 +408,7 @@ class Holdfast:
             return
         if self._open is not None:
             raise AppClosedError(f"{self!r} is open already; one `async with` at a time")
+        self.registry.check()
         store = make_store(self.url, self.schema, self.runtime)
         await store.open()
         self._open = OpenApp(self, store, LoopTimers(store.clock), LocalSpawn())
@@ -713,6 +718,10 @@ def shown_url(url: Any) -> str:
 def _sqlite_path(url: str) -> str | None:
     path = url.removeprefix("sqlite://").removeprefix("/")
     return None if path in ("", ":memory:") else path
+
+
+def _name_of(function: Any) -> Any:
+    return getattr(function, "__name__", "")
 
 
 async def _not_here(*_args: Any) -> Any:

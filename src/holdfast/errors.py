@@ -16,6 +16,7 @@
     │   ├── InvalidUrlError                 INVALID_URL
     │   ├── SignatureError                  INVALID_SIGNATURE
     │   ├── NotSerializableError            NOT_SERIALIZABLE
+    │   │   └── ResultInvalidError          RESULT_INVALID
     │   ├── PayloadTooLargeError            PAYLOAD_TOO_LARGE
     │   ├── ParamsInvalidError              WORKFLOW_PARAMS_INVALID
     │   └── EventInvalidError               EVENT_INVALID
@@ -135,6 +136,15 @@ class NotSerializableError(InputError, TypeError):
     """A value cannot be stored as JSON. Never retried: the same code would return the same value."""
 
     code = "NOT_SERIALIZABLE"
+
+
+class ResultInvalidError(NotSerializableError):
+    """The result of a workflow, a step or a node does not fit the return annotation of its function.
+
+    Never retried: a run that ended with it, or a step, has failed.
+    """
+
+    code = "RESULT_INVALID"
 
 
 class PayloadTooLargeError(InputError):

@@ -179,7 +179,7 @@ class LocalSpawn:
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]:
         return self._threads.submit(lambda: context.run(call))
 
-    def watch(self, look: Look, seconds: float) -> Callable[[], None]:
+    def watch(self, look: Look, seconds: float) -> Callable[[], None] | None:
         over = threading.Event()
         start_thread(lambda: _look_on(look, seconds, over), "holdfast-watch")
         return over.set

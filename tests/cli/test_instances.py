@@ -311,6 +311,62 @@ def test_terminate_and_restart(live: Live) -> None:
     assert "Nothing has happened" in live.ok("history", *of("t-1"), "--run", "7")
 
 
+def test_a_command_acts_on_every_id_and_says_what_became_of_each(live: Live) -> None:
+    for id_ in ("m-1", "m-2", "m-3"):
+        start_order(live, id_)
+        live.until("fulfil", id_, "approval")
+    live.ok("terminate", *of("m-2"))
+
+    done = live.run("instances", "terminate", "-w", "fulfil", "-i", "m-1", "-i", "m-2", "-i", "nowhere", "-i", "m-3")
+
+    assert done.returncode == 1
+    assert done.stdout == "fulfil/m-1 is terminated.\nfulfil/m-3 is terminated.\n"
+    ended, missing = done.stderr.splitlines()
+    assert re.fullmatch(r"fulfil/m-2: Request failed: 409 .* \(INSTANCE_TERMINAL\)", ended)
+    assert re.fullmatch(r"fulfil/nowhere: Request failed: 404 .* \(INSTANCE_NOT_FOUND\)", missing)
+
+    twice = live.ok("restart", "-w", "fulfil", "-i", "m-1", "-i", "m-3", "-i", "m-1")
+    assert twice == "fulfil/m-1 begins again.\nfulfil/m-3 begins again.\n"
+    for id_ in ("m-1", "m-3"):
+        assert re.search(r"^run +1$", live.until("fulfil", id_, "approval"), re.MULTILINE)
+
+
+def test_a_run_that_has_ended_cannot_be_resumed(live: Live) -> None:
+    start_order(live, "r-1")
+    start_order(live, "r-2")
+    live.ok("terminate", *of("r-1"))
+    live.until("fulfil", "r-2", "approval")
+
+    one = live.run("instances", "resume", *of("r-1"))
+    two = live.run("instances", "resume", "-w", "fulfil", "-i", "r-1", "-i", "r-2")
+
+    message = "fulfil/r-1 has ended (terminated) and cannot be resumed; restart begins it again\n"
+    assert (one.returncode, one.stdout, one.stderr) == (1, "", message)
+    assert (two.returncode, two.stdout, two.stderr) == (1, "fulfil/r-2 may go on.\n", message)
+
+
+@pytest.mark.parametrize("command", ["get", "history", "logs", "send-event", "facts", "outbox", "redeliver"])
+def test_a_command_about_one_instance_refuses_several(live: Live, command: str) -> None:
+    more = ("-t", "go") if command == "send-event" else ()
+
+    done = live.run("instances", command, "-w", "fulfil", "-i", "a", "-i", "b", *more)
+
+    assert done.returncode == 2
+    assert "give one id" in plain(done.stderr)
+
+
+def test_the_hint_for_the_next_page_keeps_the_options(live: Live) -> None:
+    for id_ in ("n-1", "n-2", "n-3"):
+        live.create("greet", id_, '"ann"')
+        live.until("greet", id_, "complete")
+
+    page = live.ok("list", "-w", "greet", "--status", "complete", "--page-size", "1")
+
+    [hint] = [line.strip() for line in page.splitlines() if line.startswith("  holdfast instances list")]
+    assert re.fullmatch(r"holdfast instances list -w greet --status complete --page-size 1 --cursor \S+", hint)
+    assert "There are more" in live.ok(*shlex.split(hint)[2:])
+
+
 def test_cancel_lets_the_code_clean_up(live: Live) -> None:
     live.create("renting", "x-1", '"ann"')
     live.until("renting", "x-1", "rent")

@@ -181,7 +181,36 @@ def test_a_connection_that_never_was_is_tried_again_for_every_request() -> None:
     assert "greet/new is created: active" in out
 
 
-@pytest.mark.parametrize("action", ["pause", "resume", "terminate", "cancel"])
+def logged(message: str, *, replayed: bool) -> dict[str, object]:
+    at = "2030-01-02T03:04:05.000Z"
+    return {"level": "info", "category": "workflow", "message": message, "isReplay": replayed, "createdAt": at}
+
+
+def test_lines_that_a_replay_wrote_again_are_shown_on_request(server: Scripted) -> None:
+    logs = [logged("hello", replayed=False), logged("hello", replayed=True)]
+    history = Answer(200, {"runNumber": 0, "steps": [], "events": [], "logs": logs})
+    ended = Answer(200, {"id": "one", "details": {"status": "complete"}, "meta": {"runNumber": 0}})
+    server.will_answer(history, history, ended, history)
+
+    once = run(server, "instances", "logs", *ACTION).stdout
+    twice = run(server, "instances", "logs", *ACTION, "--include-replayed").stdout
+    followed = run(server, "instances", "logs", *ACTION, "--include-replayed", "--follow").stdout
+
+    assert once == "2030-01-02 03:04:05.000  info   workflow  hello\n"
+    assert twice == once + "2030-01-02 03:04:05.000  info   workflow  (replayed)  hello\n"
+    assert followed == twice
+
+
+def test_a_resume_looks_at_the_status_and_may_be_repeated(server: Scripted) -> None:
+    paused = Answer(200, {"id": "one", "details": {"status": "paused"}})
+    server.will_answer(BUSY, paused, BUSY, Answer(200, {"ok": True}))
+
+    assert run(server, "instances", "resume", *ACTION).returncode == 0
+    one = "/api/workflows/greet/instances/one"
+    assert [asked.path for asked in server.asked] == [one, one, f"{one}/resume", f"{one}/resume"]
+
+
+@pytest.mark.parametrize("action", ["pause", "terminate", "cancel"])
 def test_what_may_happen_twice_is_repeated(server: Scripted, action: str) -> None:
     server.will_answer(BUSY, Answer(200, {"ok": True}))
 

@@ -12,7 +12,7 @@ from holdfast.chain.values import ChainTask
 from holdfast.core import codec
 from holdfast.core.chains import CHAIN
 from holdfast.core.durations import Duration, describe, to_ms
-from holdfast.core.functions import is_async
+from holdfast.core.functions import check_handler, is_async
 from holdfast.core.limits import Limits
 from holdfast.core.model import StepType
 from holdfast.core.names import check_step_name, check_workflow_name
@@ -149,6 +149,7 @@ class Chain(Startable[In, Any]):
         def register(function: F) -> F:
             if not callable(function):
                 raise DefinitionError(f"step {step_type!r} needs a function, not {shown(function)}")
+            check_handler(f"step {step_type!r} of chain {self.name!r}", function)
             handler = Handler(function, is_async(function))
             self._program.add(step_type, handler, max_attempts=max_attempts, lease_ms=lease_ms, timeout_ms=timeout_ms)
             return function

@@ -10,11 +10,10 @@ from collections.abc import Callable, Iterator
 from typing import TypeVar
 
 from holdfast.cli.remote import Remote, RequestFailedError, say
-from holdfast.cli.wire import Fields, first_time
+from holdfast.cli.wire import TERMINAL, Fields, first_time
 
 T = TypeVar("T")
 
-TERMINAL = frozenset({"complete", "errored", "terminated", "cancelled"})
 PAGE = 100
 _POLL_SECONDS = 0.5
 _LONGEST_PAUSE = 5.0
@@ -23,11 +22,20 @@ _LONGEST_PAUSE = 5.0
 class Follower:
     """Reads the logs of one instance. Without ``run``, from its current run on and into those that follow it."""
 
-    def __init__(self, remote: Remote, path: tuple[str, ...], filters: dict[str, object], cursor: str | None) -> None:
+    def __init__(
+        self,
+        remote: Remote,
+        path: tuple[str, ...],
+        filters: dict[str, object],
+        cursor: str | None,
+        *,
+        replayed: bool = False,
+    ) -> None:
         self._remote = remote
         self._path = path
         self._filters = filters
         self._cursor = cursor
+        self._replayed = replayed
 
     def lines(self, run: int | None) -> Iterator[Fields]:
         """The lines. The first request fails as any other; afterwards a server that is away is waited for."""
@@ -48,7 +56,8 @@ class Follower:
         more = True
         while more:
             page = self._patiently(lambda: self._page(number))
-            yield from first_time(page.list("logs"))
+            logs = page.list("logs")
+            yield from logs if self._replayed else first_time(logs)
             self._cursor = page.text("logsCursor") or self._cursor
             more = page.true("logsHasNextPage")
 

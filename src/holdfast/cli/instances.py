@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import typer
 
-from holdfast.cli.options import InstanceId, WorkflowName, read_json, read_seconds, remote_command
-from holdfast.cli.remote import Remote
+from holdfast.cli.options import InstanceId, InstanceIds, WorkflowName, read_json, read_seconds, remote_command
+from holdfast.cli.remote import CommandFailedError, Remote
+from holdfast.cli.safe import one_line
+from holdfast.cli.wire import TERMINAL
 from holdfast.core.show import shown
 
 instances = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+
+
+Check: TypeAlias = Callable[[Remote, str, str], None]
 
 
 class Status(StrEnum):
@@ -114,8 +119,11 @@ def list_instances(
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
     query = {"status": status, "pageSize": page_size, "cursor": cursor, **_attributes(search or ())}
-    filters = [word for text in search or () for word in ("--search", text)]
-    views.show_list(remote.get(workflow, "instances", expect="instances", query=query), workflow, status, filters)
+    given = [word for text in search or () for word in ("--search", text)]
+    if page_size is not None:
+        given += ["--page-size", str(page_size)]
+    found = remote.get(workflow, "instances", expect="instances", query=query)
+    views.show_list(found, workflow, status, given, searched=bool(search))
 
 
 @instances.command()
@@ -207,11 +215,15 @@ def logs(
     order: Ordering = Order.ASC,
     page_size: PageSize = None,
     logs_cursor: LogsCursor = None,
+    include_replayed: Annotated[
+        bool,
+        typer.Option("--include-replayed", help="Show the lines too that a replay wrote again; they are marked."),
+    ] = False,
 ) -> None:
     """Show what a run has logged.
 
     All of it, or one page if you give --page-size or a cursor. Times are UTC. Lines that a replay wrote again are left
-    out.
+    out unless you ask for them.
 
     \b
     Examples:
@@ -219,6 +231,7 @@ def logs(
       holdfast instances logs -w fulfil -i order-1 --follow
       holdfast instances logs -w fulfil -i order-1 --log-level error
       holdfast instances logs -w fulfil -i order-1 --log-category system    what the engine says
+      holdfast instances logs -w fulfil -i order-1 --include-replayed       how often did the code run?
     """
     from holdfast.cli import past, views  # noqa: PLC0415  (rich)
 
@@ -227,13 +240,13 @@ def logs(
     if not follow:
         query = {"runNumber": run, "order": order, "includeLogs": "true", **filters}
         wanted = past.Wanted(path, query, page_size, {"logs": logs_cursor})
-        views.show_logs(past.read(remote, wanted, lists=("logs",)))
+        views.show_logs(past.read(remote, wanted, lists=("logs",)), replayed=include_replayed)
         return
     if order is Order.DESC or page_size is not None:
         raise typer.BadParameter("lines are followed as they come; leave out --order and --page-size")
     from holdfast.cli.follow import Follower  # noqa: PLC0415
 
-    views.show_followed(Follower(remote, path, filters, logs_cursor), run)
+    views.show_followed(Follower(remote, path, filters, logs_cursor, replayed=include_replayed), run)
 
 
 # --- steering
@@ -271,54 +284,58 @@ def create(
 
 @instances.command()
 @remote_command
-def pause(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
-    """Pause an instance: it stops before its next step. Events are kept, and timers go on counting.
+def pause(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
+    """Pause instances: they stop before their next step. Events are kept, and timers go on counting.
 
     \b
     Examples:
       holdfast instances pause -w fulfil -i order-1
+      holdfast instances pause -w fulfil -i order-1 -i order-2
       holdfast instances get -w fulfil -i order-1       see when it has taken effect
     """
-    manage(remote, workflow, id, "pause", "is asked to pause")
+    manage(remote, workflow, ids, "pause", "is asked to pause")
 
 
 @instances.command()
 @remote_command
-def resume(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
-    """Let a paused instance go on. One that is not paused stays as it is.
+def resume(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
+    """Let paused instances go on. One that is not paused stays as it is; one that has ended is an error.
 
     \b
     Examples:
       holdfast instances resume -w fulfil -i order-1
+      holdfast instances resume -w fulfil -i order-1 -i order-2
     """
-    manage(remote, workflow, id, "resume", "may go on")
+    manage(remote, workflow, ids, "resume", "may go on", check=_check_open)
 
 
 @instances.command()
 @remote_command
-def restart(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
-    """Begin an instance again from the start.
+def restart(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
+    """Begin instances again from the start.
 
-    With the input it had. The old run stays readable: see `history --run`.
+    With the input they had. The old run stays readable: see `history --run`.
 
     \b
     Examples:
       holdfast instances restart -w fulfil -i order-1
+      holdfast instances restart -w fulfil -i order-1 -i order-2
       holdfast instances history -w fulfil -i order-1 --run 0      the run before the first restart
     """
-    manage(remote, workflow, id, "restart", "begins again", repeatable=False)
+    manage(remote, workflow, ids, "restart", "begins again", repeatable=False)
 
 
 @instances.command()
 @remote_command
-def terminate(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
-    """End an instance now. Its code gets no chance to clean up; nothing in flight can undo it.
+def terminate(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
+    """End instances now. Their code gets no chance to clean up; nothing in flight can undo it.
 
     \b
     Examples:
       holdfast instances terminate -w fulfil -i order-1
+      holdfast instances terminate -w fulfil -i order-1 -i order-2
     """
-    manage(remote, workflow, id, "terminate", "is terminated")
+    manage(remote, workflow, ids, "terminate", "is terminated")
 
 
 @instances.command()
@@ -326,7 +343,7 @@ def terminate(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
 def cancel(
     remote: Remote,
     workflow: WorkflowName,
-    id: InstanceId,
+    ids: InstanceIds,
     reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; its code is told.")] = None,
     deadline: Annotated[
         float | None,
@@ -338,18 +355,18 @@ def cancel(
         ),
     ] = None,
 ) -> None:
-    """Ask an instance to cancel. Its code may clean up first.
+    """Ask instances to cancel. Their code may clean up first.
 
     \b
     Examples:
       holdfast instances cancel -w fulfil -i order-1
-      holdfast instances cancel -w fulfil -i order-1 --reason "out of stock" --deadline 5m
+      holdfast instances cancel -w fulfil -i order-1 -i order-2 --reason "out of stock" --deadline 5m
     """
     body = json_object(
         reason=None if reason is None else json.dumps(reason),
         deadlineMs=None if deadline is None else str(round(deadline * 1000)),
     )
-    manage(remote, workflow, id, "cancel", "is asked to cancel", body=body)
+    manage(remote, workflow, ids, "cancel", "is asked to cancel", body=body)
 
 
 @instances.command(name="send-event")
@@ -381,14 +398,41 @@ def send_event(
 
 
 def manage(
-    remote: Remote, workflow: str, id: str, action: str, outcome: str,
-    *, body: str | None = None, repeatable: bool = True,
+    remote: Remote, workflow: str, ids: Sequence[str], action: str, outcome: str,
+    *, body: str | None = None, repeatable: bool = True, check: Check | None = None,
 ) -> None:  # fmt: skip
-    """Ask for something that is answered with no more than ``ok``."""
+    """Ask for something that is answered with no more than ``ok``, for each id in turn.
+
+    With several ids, one that fails does not stop the others. ``check`` raises what speaks against asking.
+    """
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
-    remote.post(workflow, "instances", id, action, expect="ok", body=body, repeatable=repeatable)
-    views.show_managed(workflow, id, outcome)
+    chosen, failed = list(dict.fromkeys(ids)), False
+    for one in chosen:
+        try:
+            if check is not None:
+                check(remote, workflow, one)
+            remote.post(workflow, "instances", one, action, expect="ok", body=body, repeatable=repeatable)
+        except CommandFailedError as error:
+            if len(chosen) == 1:
+                raise
+            failed = True
+            typer.echo(one_line(_about_one(f"{workflow}/{one}", str(error))), err=True)
+        else:
+            views.show_managed(workflow, one, outcome)
+    if failed:
+        raise typer.Exit(1)
+
+
+def _about_one(pid: str, problem: str) -> str:
+    return problem if problem.startswith(pid) else f"{pid}: {problem}"
+
+
+def _check_open(remote: Remote, workflow: str, id: str) -> None:
+    """The server answers the resume of a run that has ended with ``ok``, although it has no effect."""
+    status = remote.get(workflow, "instances", id, expect="details").fields("details").text("status")
+    if status in TERMINAL:
+        raise CommandFailedError(f"{workflow}/{id} has ended ({status}) and cannot be resumed; restart begins it again")
 
 
 def _attributes(texts: Sequence[str]) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.instances import json_object, manage
-from holdfast.cli.options import InstanceId, WorkflowName, remote_command
+from holdfast.cli.options import InstanceId, InstanceIds, WorkflowName, remote_command
 from holdfast.cli.remote import Remote
 
 
@@ -59,20 +59,20 @@ def mermaid(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
 def kill(
     remote: Remote,
     workflow: WorkflowName,
-    id: InstanceId,
+    ids: InstanceIds,
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Why; it is written on the tombstone.")
     ] = None,
 ) -> None:
-    """Kill a graph: no node starts any more, and what is in flight is refused.
+    """Kill graphs: no node starts any more, and what is in flight is refused.
 
     \b
     Examples:
       holdfast instances kill -w etl -i e-1
-      holdfast instances kill -w etl -i e-1 --reason "wrong source"
+      holdfast instances kill -w etl -i e-1 -i e-2 --reason "wrong source"
     """
     body = json_object(reason=None if reason is None else json.dumps(reason))
-    manage(remote, workflow, id, "kill", "is killed", body=body)
+    manage(remote, workflow, ids, "kill", "is killed", body=body)
 
 
 # --- chains

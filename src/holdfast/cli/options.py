@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import typer
 
-from holdfast.cli.remote import Connection, Remote, RequestFailedError
+from holdfast.cli.remote import CommandFailedError, Connection, Remote
 from holdfast.cli.safe import safe
 
 P = ParamSpec("P")
@@ -130,10 +130,28 @@ def _name(text: str) -> str:
     return text
 
 
+def _names(texts: list[str]) -> list[str]:
+    return [_name(text) for text in texts]
+
+
+def _one_name(texts: list[str]) -> list[str]:
+    if len(texts) > 1:
+        raise typer.BadParameter("this command is about one instance; give one id")
+    return _names(texts)
+
+
 WorkflowName = Annotated[
     str, typer.Option("--workflow", "-w", metavar="WF", callback=_name, help="The name of the workflow.")
 ]
-InstanceId = Annotated[str, typer.Option("--id", "-i", metavar="ID", callback=_name, help="The id of the instance.")]
+InstanceId = Annotated[str, typer.Option("--id", "-i", metavar="ID", help="The id of the instance.")]
+InstanceIds = Annotated[
+    list[str],
+    typer.Option("--id", "-i", metavar="ID", callback=_names, help="The id of an instance; repeat it for several."),
+]
+_ONE_ID = Annotated[
+    list[str], typer.Option("--id", "-i", metavar="ID", callback=_one_name, help="The id of the instance.")
+]
+"""``InstanceId`` as the parser sees it: of a plain option that is given twice, it would silently take the last."""
 
 _SHARED: dict[str, tuple[Any, Any]] = {
     "base_url": (
@@ -207,14 +225,17 @@ def remote_command(command: Callable[Concatenate[Remote, P], None]) -> Callable[
     @functools.wraps(command)
     def run(*, base_url: str, header: list[str], timeout: float, retries: int, retry_delay: float, **own: Any) -> None:
         headers = read_headers(header, os.environ.get(HEADERS_VARIABLE, ""))
+        own |= {name: own[name][0] for name in ids}
         try:
             with Remote(Connection(base_url, headers, timeout, retries, retry_delay)) as remote:
                 command(remote, **own)  # type: ignore[call-arg]  # they are what its signature says
-        except RequestFailedError as error:
+        except CommandFailedError as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(1) from None
 
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
+    ids = [p.name for p in own if p.annotation == InstanceId]
+    own = [p.replace(annotation=_ONE_ID) if p.name in ids else p for p in own]
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in _SHARED.items()

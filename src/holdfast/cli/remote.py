@@ -48,7 +48,13 @@ class Connection:
     retry_delay: float
 
 
-class RequestFailedError(HoldfastError):
+class CommandFailedError(HoldfastError):
+    """A command did not do what it was asked to; it ends with exit code 1."""
+
+    code = "COMMAND_FAILED"
+
+
+class RequestFailedError(CommandFailedError):
     """A request without a good answer. ``passing``: it may go better later. ``no_effect``: the server did nothing."""
 
     code = "REQUEST_FAILED"

@@ -155,6 +155,8 @@ def log_line(log: Fields, *, time: bool = True) -> Text:
     text.append(f"  {one_line(log.text('category'))}", style="dim")
     if step:
         text.append(f"  [{one_line(step)}" + (f", attempt {attempt}]" if attempt is not None else "]"), style="dim")
+    if log.true("isReplay"):
+        text.append("  (replayed)", style="dim")
     text.append("  " + safe(log.text("message"), keep="\n").replace("\n", "\n    "))
     if log.any("data") is not None:
         text.append("  " + brief(log.any("data"), 1000), style="dim")

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from rich.console import Console
 from rich.text import Text
 
-from holdfast.cli.follow import TERMINAL, Follower
+from holdfast.cli.follow import Follower
 from holdfast.cli.past import Past
 from holdfast.cli.remote import say
 from holdfast.cli.safe import one_line
@@ -30,21 +30,24 @@ from holdfast.cli.shown import (
     without_empty,
 )
 from holdfast.cli.story import told
-from holdfast.cli.wire import Fields, first_time
+from holdfast.cli.wire import TERMINAL, Fields, first_time
 
 _SHOWN = 10
 """How many runs one line names."""
 _LONGEST_FACT = 1000
 
 
-def show_list(answer: Fields, workflow: str, status: str | None, search: Sequence[str] = ()) -> None:
+def show_list(
+    answer: Fields, workflow: str, status: str | None, given: Sequence[str] = (), *, searched: bool = False
+) -> None:
+    """``given``: further options of the command, which the next page needs too."""
     out, found = console(), answer.list("instances")
     if not found:
-        out.print(line(f"No {status or ''} instances of {workflow}{' with these attributes' if search else ''}."))
+        out.print(line(f"No {status or ''} instances of {workflow}{' with these attributes' if searched else ''}."))
         return
     show_table(out, without_empty(["ID", "KIND", "STATUS", "CREATED (UTC)", "ERROR"], [_row(item) for item in found]))
     if answer.true("hasNextPage"):
-        filters = [*([] if status is None else ["--status", status]), *search]
+        filters = [*([] if status is None else ["--status", status]), *given]
         cursor = answer.text("nextCursor") or answer.text("cursor")
         out.print("\nThere are more:")
         out.print(command("holdfast", "instances", "list", "-w", workflow, *filters, "--cursor", cursor))
@@ -176,8 +179,8 @@ def _show_cursors(out: Console, past: Past) -> None:
         out.print(command(*words))
 
 
-def show_logs(past: Past) -> None:
-    out, logs = console(), first_time(past.items["logs"])
+def show_logs(past: Past, *, replayed: bool) -> None:
+    out, logs = console(), past.items["logs"] if replayed else first_time(past.items["logs"])
     for log in logs:
         out.print(log_line(log), soft_wrap=True)
     if not logs:

@@ -9,6 +9,9 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+TERMINAL = frozenset({"complete", "errored", "terminated", "cancelled"})
+"""The statuses of a run that has ended."""
+
 
 class Fields:
     """One JSON object of an answer."""

@@ -15,10 +15,10 @@ from json.encoder import encode_basestring
 from typing import Any, NoReturn
 
 from holdfast.core.lowering import MAX_DEPTH, SURROGATE_PAIR, is_array, is_object, json_form, lower
-from holdfast.core.typed import decoder
-from holdfast.errors import NotSerializableError, PayloadTooLargeError
+from holdfast.core.typed import decoder, untyped
+from holdfast.errors import NotSerializableError, ParamsInvalidError, PayloadTooLargeError, ResultInvalidError
 
-__all__ = ["decoder", "encode", "plain", "roundtrip"]
+__all__ = ["check_result", "decoder", "encode", "plain", "recorded", "roundtrip"]
 
 _ESCAPE = "backslashreplace"
 """Writes what UTF-8 cannot encode, lone surrogates, as JSON does: ``\\ud800``."""
@@ -51,6 +51,20 @@ def plain(data: bytes | None) -> Any:
 def roundtrip(value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:
     """What a replay will give for ``value``, without reading the bytes again where that is sure to agree."""
     return decode(value if type(value) in _SCALARS else plain(encoded))
+
+
+def recorded(what: str, value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:
+    """A result as a replay will give it; raises ``ResultInvalidError`` if it does not fit its annotation."""
+    try:
+        return roundtrip(value, encoded, decode)
+    except ParamsInvalidError as error:
+        raise ResultInvalidError(f"{what} does not fit the return annotation of its function: {error}") from None
+
+
+def check_result(what: str, value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> None:
+    """Raise ``ResultInvalidError`` unless a result that nobody reads here fits its annotation."""
+    if decode is not untyped:
+        recorded(what, value, encoded, decode)
 
 
 def _encode_scalar(value: Any) -> bytes | None:

@@ -23,6 +23,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, Never, NoReturn, TypeAlias, cast
 
 from holdfast.core.exact import guard
+from holdfast.core.functions import Unresolved, resolved
 from holdfast.core.lowering import json_form, key_text
 from holdfast.core.show import shown
 from holdfast.errors import DefinitionError, ParamsInvalidError
@@ -46,8 +47,10 @@ def decoder(annotation: Any, *, exact: bool = False) -> Decode:
     >>> decoder(tuple[int, str])([1, "a"])
     (1, 'a')
     """
+    if isinstance(annotation, Unresolved):
+        return _late(annotation, exact)
     if any(annotation is one for one in _UNTYPED):
-        return _as_is
+        return untyped
     try:
         hash(annotation)
     except TypeError:
@@ -56,8 +59,28 @@ def decoder(annotation: Any, *, exact: bool = False) -> Decode:
     return _make_once(annotation, "" if isinstance(annotation, type) else repr(annotation), exact)
 
 
-def _as_is(value: Any) -> Any:
+def check_annotation(annotation: Any) -> None:
+    """Raise ``DefinitionError`` if an annotation that was not resolved when it was read cannot be resolved now."""
+    if isinstance(annotation, Unresolved):
+        decoder(annotation.resolve())
+
+
+def untyped(value: Any) -> Any:
+    """The decoder for annotations that say nothing: plain JSON, as it is."""
     return value
+
+
+def _late(annotation: Unresolved, exact: bool) -> Decode:
+    """A decoder that is made when it is first used."""
+
+    @lru_cache(maxsize=1)
+    def made() -> Decode:
+        return decoder(annotation.resolve(), exact=exact)
+
+    def decode(value: Any) -> Any:
+        return made()(value)
+
+    return decode
 
 
 @lru_cache(maxsize=1024)
@@ -137,9 +160,11 @@ def core_schema(annotation: Any) -> Schema:
     """Pydantic's schema of an annotation, for its validators and for documents."""
     from pydantic import TypeAdapter  # noqa: PLC0415
 
+    annotation = resolved(annotation)
     try:
         with _plain_typed_dicts():
             adapter: TypeAdapter[Any] = TypeAdapter(annotation)
+            adapter.rebuild(raise_errors=True)  # does nothing unless a name is missing, which the error then names
         return dict(cast("Schema", adapter.core_schema))  # copying finds names that are still missing
     except Exception as error:  # pydantic's own, and whatever evaluating the user's annotations raises
         reason = str(error).partition("\n")[0]

@@ -10,11 +10,12 @@ from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypeAlias, Type
 
 from holdfast.core import codec
 from holdfast.core.durations import Duration
-from holdfast.core.functions import is_async, type_hints
+from holdfast.core.functions import check_function, is_async, type_hints
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_node_name
 from holdfast.core.retry import Retry
 from holdfast.core.show import shown
+from holdfast.core.typed import check_annotation
 from holdfast.errors import DefinitionError, InvalidOptionError
 from holdfast.graph.edges import is_list, item_of, misfit
 from holdfast.graph.items import Failed, Ok
@@ -72,6 +73,20 @@ class Function:
             hint = hints.get(one.name, Any)
             parameters.append(Parameter(one.name, hint, codec.decoder(hint), one.default is one.empty))
         return cls(function, tuple(parameters), hints.get("return", Any))
+
+    @classmethod
+    def plain(
+        cls, what: str, function: Callable[..., Any], provided: Iterable[str], local_names: Mapping[str, Any]
+    ) -> Function:
+        """A function that is called between nodes, where nothing can be awaited."""
+        check_function(what, function)
+        if is_async(function):
+            raise DefinitionError(f"{what} must be a plain function, not `async def`; do what is awaited in a node")
+        return cls.of(what, function, provided, local_names)
+
+    @property
+    def annotations(self) -> Iterable[Any]:
+        return (*(one.annotation for one in self.parameters), self.returns)
 
 
 class _Map(NamedTuple):
@@ -254,7 +269,8 @@ class Graph(Startable[In, Any]):
     ) -> Node[Any, Any]:  # fmt: skip
         if not callable(function):
             raise DefinitionError(f"a node needs a function, not {shown(function)}")
-        chosen = self._free_name(name or str(getattr(function, "__name__", "")))
+        chosen = self._free_name(str(getattr(function, "__name__", "")) if name is None else name)
+        check_function(f"node {chosen!r}", inspect.unwrap(function))
         step = getattr(function, "spec", None)  # of a registered step, whose manners it keeps
         plain = inspect.unwrap(function)
         if retry is not None and not isinstance(retry, Retry):
@@ -274,7 +290,7 @@ class Graph(Startable[In, Any]):
                 timeout_ms=timeout_ms("timeout", timeout)
                 if timeout is not None
                 else getattr(step, "timeout_ms", DEFAULT_TIMEOUT_MS),
-                when=None if when is None else Function.of(f"when= of node {chosen!r}", when, parents, local_names),
+                when=None if when is None else Function.plain(f"when= of node {chosen!r}", when, parents, local_names),
                 run=None,
                 input=None,
             )
@@ -288,7 +304,7 @@ class Graph(Startable[In, Any]):
         workflow = run if isinstance(run, str) else getattr(run, "name", None)
         if not isinstance(workflow, str):
             raise DefinitionError(f"run= must be a workflow, a chain, a graph or a name, not {shown(run)}")
-        chosen = self._free_name(name or workflow)
+        chosen = self._free_name(workflow if name is None else name)
         local_names = self._local_names()
         parents, map_over = self._edges(chosen, after, mapped.over)
         self._add(
@@ -302,11 +318,11 @@ class Graph(Startable[In, Any]):
                 decode=codec.decoder(Any),
                 retry=Retry(),
                 timeout_ms=None,
-                when=None if when is None else Function.of(f"when= of node {chosen!r}", when, parents, local_names),
+                when=None if when is None else Function.plain(f"when= of node {chosen!r}", when, parents, local_names),
                 run=workflow,
                 input=None
                 if make_input is None
-                else Function.of(f"input= of node {chosen!r}", make_input, parents, local_names),
+                else Function.plain(f"input= of node {chosen!r}", make_input, parents, local_names),
             )
         )
         return Node(chosen, _only_in_a_run)
@@ -405,6 +421,13 @@ class Graph(Startable[In, Any]):
                         )
             self._shape = Shape([spec.shape for spec in self._specs.values()])
         return self._shape
+
+    def check_types(self) -> None:
+        """Raise ``DefinitionError`` if an annotation by which values are decoded cannot be resolved."""
+        for spec in self._specs.values():
+            for _, function in spec.called:
+                for annotation in function.annotations:
+                    check_annotation(annotation)
 
     @property
     def specs(self) -> Mapping[str, NodeSpec]:

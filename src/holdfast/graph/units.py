@@ -18,7 +18,7 @@ from holdfast.core import codec, failure
 from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
 from holdfast.core.model import Status
-from holdfast.errors import DefinitionError, NotSerializableError, ParamsInvalidError
+from holdfast.errors import DefinitionError, ParamsInvalidError
 from holdfast.graph.definition import PARAMS, Function, Graph, NodeSpec
 from holdfast.graph.items import collected, error_of, values_of
 from holdfast.graph.shape import MOST_ITEMS, NodeShape, Place, Shape
@@ -88,13 +88,9 @@ class NodeCall:
         raise RuntimeError("a node has no transaction")
 
     def record(self, value: Any) -> tuple[bytes, Any]:
-        data = codec.encode(value, what=f"result of node {self.key!r}", limit=self.limit)
-        try:
-            return data, codec.roundtrip(value, data, self.spec.decode)
-        except ParamsInvalidError as error:
-            raise NotSerializableError(
-                f"result of node {self.key!r} does not fit the return annotation of its function: {error}"
-            ) from None
+        what = f"result of node {self.key!r}"
+        data = codec.encode(value, what=what, limit=self.limit)
+        return data, codec.recorded(what, value, data, self.spec.decode)
 
     def note(self, attempt: int, at: int) -> Fact | None:  # noqa: ARG002
         return None  # its START was written with the claim

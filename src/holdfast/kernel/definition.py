@@ -9,7 +9,12 @@ from typing import Any, Literal, NamedTuple
 from holdfast.core import codec
 from holdfast.core.limits import Limits
 from holdfast.core.retry import Retry
-from holdfast.errors import ParamsInvalidError, WorkflowAlreadyRegisteredError, WorkflowNotFoundError
+from holdfast.errors import (
+    DefinitionError,
+    ParamsInvalidError,
+    WorkflowAlreadyRegisteredError,
+    WorkflowNotFoundError,
+)
 from holdfast.kernel.driver import Driver
 from holdfast.kernel.events import NO_EVENTS, Events
 from holdfast.kernel.outbox import OutboxHandler
@@ -22,6 +27,9 @@ class Blueprint(NamedTuple):
 
     plan: Sequence[Fact]
     units: Sequence[NewUnit] = ()
+
+
+def _nothing() -> None: ...
 
 
 @dataclass(slots=True, eq=False)
@@ -49,6 +57,8 @@ class Definition:
     """In place of ``driver``, where a run is made of units."""
     events: Events = field(default_factory=dict)
     """Declared events by type; other types carry any payload."""
+    check: Callable[[], None] = _nothing
+    """Raises ``DefinitionError`` if an annotation by which values are decoded cannot be resolved."""
 
     @property
     def runnable(self) -> bool:
@@ -78,6 +88,8 @@ class Registry:
     def __init__(self) -> None:
         self._by_name: dict[str, Definition] = {}
         self._runnable: frozenset[str] = frozenset()
+        self._steps: dict[str, Callable[[], None]] = {}
+        """By the name of a registered step: the check of its annotations."""
         self.outbox: OutboxHandler | None = None
         """Who delivers what runs tell the world."""
 
@@ -87,6 +99,18 @@ class Registry:
                 f"a workflow named {definition.name!r} is registered already; give one of them another name="
             )
         self.replace(definition)
+
+    def add_step(self, name: str, check: Callable[[], None]) -> None:
+        if name in self._steps:
+            raise DefinitionError(f"a step named {name!r} is registered already; give one of them another name=")
+        self._steps[name] = check
+
+    def check(self) -> None:
+        """Raise ``DefinitionError`` if an annotation cannot be resolved. By now, all modules are complete."""
+        for definition in self:
+            definition.check()
+        for check in self._steps.values():
+            check()
 
     def replace(self, definition: Definition) -> None:
         """There is more to it than there was."""

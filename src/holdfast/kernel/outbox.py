@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from holdfast.core.durations import Duration, to_ms
-from holdfast.core.functions import is_async
+from holdfast.core.functions import check_handler, is_async
 from holdfast.core.outbound import OutboundEvent
 from holdfast.core.show import shown
 from holdfast.errors import DefinitionError, InvalidOptionError
@@ -37,6 +37,7 @@ class OutboxHandler:
 def outbox_handler(function: Any, max_attempts: Any, concurrency: Any, timeout: Duration) -> OutboxHandler:
     if not callable(function):
         raise DefinitionError(f"an outbox needs a function that takes an OutboundEvent, not {shown(function)}")
+    check_handler("the outbox handler", function)
     timeout_ms = to_ms(timeout, "timeout")
     if timeout_ms < 1:
         raise InvalidOptionError(f"timeout must be longer than nothing, not {shown(timeout)}")

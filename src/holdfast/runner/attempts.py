@@ -62,7 +62,6 @@ class Running:
 
     def __init__(self, call: Call, run: RunRecord, ports: Ports, report: Callable[[Outcome], None]) -> None:
         self.key = call.key
-        self.pid = pid
         self.number = call.attempt
         self.started_at = ports.now_ms()
         self._call = call
@@ -79,6 +78,10 @@ class Running:
         self._alarm: Alarm | None = None
         self._future = self._start()
         self._set_alarm()
+
+    @property
+    def pid(self) -> str:
+        return self._attempt.pid
 
     @property
     def in_transaction(self) -> bool:

@@ -137,8 +137,9 @@ class Harness:
         self._worker: Worker | None = None
 
     async def __aenter__(self) -> Harness:
+        self._own.registry.check()
         await self._store.open()
-        self._spawn.watch(asyncio.get_running_loop())
+        self._spawn.watch_steps(asyncio.get_running_loop())
         self._open = OpenApp(self._own, cast("Store", self._store), self._timers, self._spawn, client=DrivenClient)
         self._open.ports.function = self._fakes.function
         cast("DrivenClient", self._open.client).driving = self._driving

@@ -22,7 +22,7 @@ from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, Genera
 from typing import Any, ClassVar
 
 from holdfast.kernel.attempt import Attempt, current_attempt
-from holdfast.ports import LocalSpawn
+from holdfast.ports import LocalSpawn, Look
 
 # A timer of the real loop that is further away is not waited for: no test takes so long.
 _DISTANT_SECONDS = 60
@@ -44,7 +44,10 @@ class WatchedSpawn(LocalSpawn):
         self._ignored: set[object] = set()
         self._loop: asyncio.AbstractEventLoop | None = None
 
-    def watch(self, loop: asyncio.AbstractEventLoop) -> None:
+    def watch(self, look: Look, seconds: float) -> None:
+        """Blocking calls are not reported: the clock of the harness stands still meanwhile."""
+
+    def watch_steps(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begin to watch. Sockets that are there now (a store's connections) are not a step's."""
         self._loop = loop
         self._ignored = set(_timers_and_sockets(loop))

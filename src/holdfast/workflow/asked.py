@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from holdfast.core.event import Event
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepType, from_ms
+from holdfast.core.typed import untyped
 from holdfast.errors import EventInvalidError
 from holdfast.kernel.attempt import NO_VALUES, StepTx, Transaction
 from holdfast.kernel.driver import Outcome
@@ -125,7 +126,7 @@ class AskedWait(Asked):
         self.kind = kind
         self.due = due
         self.event_type: str | None = None
-        self.decode: Decode = _as_is
+        self.decode: Decode = untyped
         self.event: Event[Any] | None = None
         """The event that ended the wait in this process."""
         self.n = 0
@@ -197,10 +198,6 @@ class News:
                 observed.sends = outcome.sends
                 observed.transaction = outcome.transaction
         return observed
-
-
-def _as_is(value: Any) -> Any:
-    return value
 
 
 def taken(items: list[T]) -> Sequence[T]:

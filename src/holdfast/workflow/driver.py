@@ -6,12 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any, Literal
 
 from holdfast.core import codec
-from holdfast.core.functions import type_hints
+from holdfast.core.functions import check_function, type_hints
 from holdfast.core.limits import Limits
 from holdfast.core.retry import Retry
+from holdfast.core.typed import check_annotation, untyped
 from holdfast.errors import DefinitionError, ParamsInvalidError
 from holdfast.kernel.definition import Definition, encoded_params
 from holdfast.kernel.events import Decode, Events
@@ -56,13 +58,16 @@ class ReplayDriver:
 
     def event_decoder(self, type: str) -> Decode:
         declared = self._events.get(type)
-        return _plain if declared is None else declared.decode
+        return untyped if declared is None else declared.decode
 
     def encode_params(self, value: Any) -> bytes | None:
         return encoded_params(self.name, value, self._types.exact_params, self._limits)
 
     def encode_output(self, value: Any) -> bytes:
-        return codec.encode(value, what=f"result of workflow {self.name!r}", limit=self._limits.output)
+        what = f"result of workflow {self.name!r}"
+        data = codec.encode(value, what=what, limit=self._limits.output)
+        codec.check_result(what, value, data, self._types.output)
+        return data
 
 
 @dataclass(slots=True, eq=False)
@@ -98,6 +103,7 @@ def define(
     step_names: StepNames | None = None,
 ) -> Definition:
     """The definition of a workflow function: ``async def fn(ctx)`` or ``async def fn(ctx, params)``."""
+    check_function(f"workflow {name!r}", fn)
     if not inspect.iscoroutinefunction(fn):
         raise DefinitionError(f"workflow {name!r} must be an `async def` function")
     parameters = list(inspect.signature(fn).parameters.values())
@@ -109,11 +115,12 @@ def define(
         )
     hints = type_hints(fn, local_names)
     takes_params = len(required) == 2
+    returns = hints.get("return", Any)
     params_type = hints.get(required[1].name, Any) if takes_params else None
     types = _Types(
         params=_params_decoder(required[1], params_type) if takes_params else _no_params,
         exact_params=_params_decoder(required[1], params_type, exact=True) if takes_params else _no_params,
-        output=codec.decoder(hints.get("return", Any)),
+        output=codec.decoder(returns),
     )
     driver = ReplayDriver(name, fn, takes_params, types, limits, now, manners, step_names or StepNames())
     return Definition(
@@ -127,7 +134,13 @@ def define(
         retry=manners.retry,
         run_ms=manners.run_ms,
         events=manners.events,
+        check=partial(_check, params_type, returns),
     )
+
+
+def _check(*annotations: Any) -> None:
+    for annotation in annotations:
+        check_annotation(annotation)
 
 
 def _params_decoder(parameter: inspect.Parameter, annotation: Any, *, exact: bool = False) -> Callable[[Any], Any]:
@@ -135,10 +148,6 @@ def _params_decoder(parameter: inspect.Parameter, annotation: Any, *, exact: boo
     if parameter.default is inspect.Parameter.empty:
         return decode
     return lambda value: parameter.default if value is None else decode(value)
-
-
-def _plain(value: Any) -> Any:
-    return value
 
 
 def _no_params(value: Any) -> None:

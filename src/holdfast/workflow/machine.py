@@ -227,6 +227,7 @@ class Machine:
         registered: bool = True,
     ) -> Coroutine[Any, Any, Any]:
         """A step function called directly: its key is its name, then name#2, name#3 in the order of the calls."""
+        spec.check_arguments(name, args, kwargs)
         count = self._calls[name] = self._calls.get(name, 0) + 1
         key = name if count == 1 else f"{name}#{count}"
         if self._aliases:
@@ -239,6 +240,7 @@ class Machine:
         self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Coroutine[Any, Any, Any]:
         key = check_step_name(name, self.limits)
+        spec.check_arguments(name, args, kwargs)
         if self._aliases:
             key = self._aliases.get(key, key)
         given = Given(spec.function, args, kwargs)

@@ -56,8 +56,9 @@ class Saga:
             raise InvalidOptionError(f"a saga undoes by calling a step or a function, not {undo!r}")
         registered = isinstance(undo, Step)
         name = undo.name if isinstance(undo, Step) else getattr(undo, "__name__", "undo")
-        call = partial(self._machine.call, name, spec_of(undo), args, kwargs, registered=registered)
-        self._undos.append((name, call))
+        spec = spec_of(undo)
+        spec.check_arguments(name, args, kwargs)  # now, while there is nothing to undo yet
+        self._undos.append((name, partial(self._machine.call, name, spec, args, kwargs, registered=registered)))
 
     async def __aenter__(self) -> Saga:
         return self

@@ -12,9 +12,10 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 from holdfast.core import codec
 from holdfast.core.durations import Duration, to_ms
-from holdfast.core.functions import closure_of, is_async, type_hints
+from holdfast.core.functions import Arguments, Unresolved, check_no_generator, closure_of, is_async, type_hints
 from holdfast.core.retry import Retry
-from holdfast.errors import InvalidOptionError, NotSerializableError, ParamsInvalidError
+from holdfast.core.typed import check_annotation
+from holdfast.errors import InvalidOptionError
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.workflow.loop import running_loop
 
@@ -23,6 +24,7 @@ R = TypeVar("R", covariant=True)
 
 DEFAULT_RETRY = Retry()
 DEFAULT_TIMEOUT = "10 minutes"
+_ANY_ARGUMENTS = Arguments(None)
 
 
 @dataclass(slots=True, eq=False)
@@ -40,6 +42,19 @@ class StepSpec:
     retry: Retry = DEFAULT_RETRY
     timeout_ms: int | None = 600_000
     raises: tuple[type[BaseException], ...] = ()
+    returns: Any = Any
+    takes: Arguments = _ANY_ARGUMENTS
+
+    def check_types(self) -> None:
+        """Raise ``DefinitionError`` if the annotation of the result cannot be resolved."""
+        check_annotation(self.returns)
+
+    def check_arguments(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Raise ``TypeError`` for a call that the function would refuse: retries would not help."""
+        try:
+            self.takes.check(args, kwargs)
+        except TypeError as error:
+            raise TypeError(f"step {name!r}: {error}") from None
 
     def with_options(
         self,
@@ -58,13 +73,9 @@ class StepSpec:
 
     def record(self, key: str, limit: int, value: Any) -> tuple[bytes, Any]:
         """The bytes to store for a result, and the value as every replay will see it."""
-        data = codec.encode(value, what=f"result of step {key!r}", limit=limit)
-        try:
-            return data, codec.roundtrip(value, data, self.decode)
-        except ParamsInvalidError as error:
-            raise NotSerializableError(
-                f"result of step {key!r} does not fit the return annotation of its function: {error}"
-            ) from None
+        what = f"result of step {key!r}"
+        data = codec.encode(value, what=what, limit=limit)
+        return data, codec.recorded(what, value, data, self.decode)
 
     def arguments(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any], tx: StepTx | Transaction
@@ -95,10 +106,20 @@ def inspect_step(function: Callable[..., Any], local_names: Mapping[str, Any] | 
     """Read a function's signature. Expensive, so done once per function (see ``spec_of``)."""
     if not callable(function):
         raise InvalidOptionError(f"a step needs a function, not {function!r}")
+    check_no_generator(f"step {function!r}", function)
     hints = type_hints(function, local_names)
-    spec = StepSpec(function, is_async(function), codec.decoder(hints.get("return", Any)))
-    wanted = [name for name, hint in hints.items() if hint in (StepTx, Transaction) and name != "return"]
-    return _with_tx(spec, wanted, hints) if wanted else spec
+    returns = hints.get("return", Any)
+    spec = StepSpec(function, is_async(function), codec.decoder(returns), returns=returns)
+    wanted = [name for name, hint in hints.items() if name != "return" and _is_tx(hint)]
+    spec = _with_tx(spec, wanted, hints) if wanted else spec
+    return replace(spec, takes=Arguments.of(function, without=spec.tx_parameter))
+
+
+def _is_tx(hint: Any) -> bool:
+    """True for a parameter that gets the transaction. The name alone counts, so that it is never silently left out."""
+    if isinstance(hint, Unresolved) and repr(hint).rpartition(".")[2] in (StepTx.__name__, Transaction.__name__):
+        hint = hint.resolve()
+    return hint in (StepTx, Transaction)
 
 
 def _with_tx(spec: StepSpec, wanted: list[str], hints: Mapping[str, Any]) -> StepSpec:
@@ -126,13 +147,20 @@ def spec_of(function: Any) -> StepSpec:
         return function.spec
     shape = _shape(function)
     if shape is None:
-        return inspect_step(function)
+        return _checked_spec(function)
     spec = _specs.get(shape)
     if spec is None:
         if len(_specs) >= _MOST_SPECS:
             _specs.clear()
-        spec = _specs[shape] = inspect_step(function)
+        spec = _specs[shape] = _checked_spec(function)
     return spec if spec.function is function else replace(spec, function=function)
+
+
+def _checked_spec(function: Any) -> StepSpec:
+    """The spec of a function that is called now, so that all it names has to be defined."""
+    spec = inspect_step(function)
+    spec.check_types()
+    return spec
 
 
 def _shape(function: Any) -> tuple[Any, ...] | None:
@@ -141,7 +169,8 @@ def _shape(function: Any) -> tuple[Any, ...] | None:
     if code is None:
         return None
     classes = tuple(value for value in closure_of(function).values() if isinstance(value, type))
-    shape = (code, tuple(function.__annotations__.values()), classes)
+    bound = getattr(function, "__self__", None) is not None
+    shape = (code, tuple(function.__annotations__.values()), classes, bound)
     try:
         hash(shape)
     except TypeError:
