@@ -318,7 +318,8 @@ class Harness:
     def _new_worker(self) -> Worker:
         """A worker whose loops do not run, but which hears of events, pauses and ends as in an open app."""
         worker = self._opened().new_worker(self._own.worker_config)
-        worker._leave_hub = self._opened().hub.join(worker._work_at, worker._signalled, worker._courier.wake)
+        hub = self._opened().hub
+        worker._leave_hub = hub.join(worker._work_at, worker._signalled, worker._courier.wake, worker._flush)
         return worker
 
     def _opened(self) -> OpenApp:
@@ -382,6 +383,7 @@ def copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:
     """The same workflows on another runtime."""
     copy = Holdfast("sqlite://", runtime=runtime, worker=app.worker_config, limits=app.limits, authorize=app.authorize)
     copy.registry = app.registry
+    copy.program = app.program
     return copy
 
 
