@@ -8,6 +8,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, Unpack, overload
 
 from holdfast.chain.chain import Chain
@@ -38,6 +39,7 @@ from holdfast.kernel.units import GRAPH
 from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers, milliseconds
 from holdfast.runner.attempts import Ports
 from holdfast.runner.config import WorkerConfig
+from holdfast.runner.identity import program_name
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import Migrated, Store
 from holdfast.workflow.context import Context, OptionalInput, Workflow
@@ -102,6 +104,8 @@ class Holdfast:
         self._step_names = StepNames()
         self.worker_config = worker or WorkerConfig()
         """Of the worker that the next ``async with`` or ``tick`` runs."""
+        self.program = program_name(_caller())
+        """The module that made this app, as ids of its workers show it."""
         self._open: OpenApp | None = None
         self._harnesses: builtins.list[OpenApp] = []
         """Test harnesses that stand in for the database while they are open, the newest last."""
@@ -587,7 +591,8 @@ class OpenApp:
         """The one that ``advance`` drives."""
 
     def new_worker(self, config: WorkerConfig) -> Worker:
-        return Worker(self.store, self._app.registry, self.hub, self.ports, self._app.runtime.random, config)
+        random = self._app.runtime.random
+        return Worker(self.store, self._app.registry, self.hub, self.ports, random, config, self._app.program)
 
     def start_worker(self, config: WorkerConfig) -> None:
         self.worker = self.new_worker(config)
@@ -730,9 +735,14 @@ async def _not_here(*_args: Any) -> Any:
 
 def _caller_names() -> Mapping[str, Any]:
     """Names at the place of the decorator: annotations may mean classes that are local to a function there."""
-    frame = inspect.currentframe()
-    while frame is not None and frame.f_globals.get("__name__", "").startswith(_DEFINING):
-        frame = frame.f_back
+    frame = _caller()
     if frame is None:
         return {}
     return dict(frame.f_locals) if frame.f_locals is not frame.f_globals else {}
+
+
+def _caller() -> FrameType | None:
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_DEFINING):
+        frame = frame.f_back
+    return frame

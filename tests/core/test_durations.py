@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.durations import MAX_MS, describe, to_ms
+from holdfast.core.durations import MAX_MS, describe, describe_roughly, to_ms
 from holdfast.errors import InvalidDurationError
 
 
@@ -133,3 +133,10 @@ def test_a_positive_duration_never_becomes_nothing(seconds: float) -> None:
 )
 def test_a_description_is_fit_for_a_sentence(ms: int, text: str) -> None:
     assert describe(ms) == text
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"), [(59_999, "59 s 999 ms"), (60_000, "1 min"), (61_001, "1 min 1 s"), (86_400_500, "1 day")]
+)
+def test_a_rough_description_leaves_out_the_milliseconds_of_a_minute_or_more(ms: int, text: str) -> None:
+    assert describe_roughly(ms) == text

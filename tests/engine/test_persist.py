@@ -112,6 +112,55 @@ async def test_both_give_the_same_result_after_a_crash_at_any_commit(app: Holdfa
     assert result[:4] == [0, 1, 2, "z"]
 
 
+@pytest.mark.parametrize("end", ["terminate", "restart"])
+async def test_a_run_that_is_ended_keeps_the_buffered_results(app: Holdfast, h: Harness, end: str) -> None:
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> None:
+        await ctx.do("a", lambda: 1)
+        await ctx.do("b", lambda: 2)
+        await ctx.do("hangs", asyncio.Event().wait)
+
+    run = await h.start(flow)
+    await h.tick()
+    assert (await run.history()).steps == []
+    await getattr(run, end)()
+    steps = (await run.history(run_number=0)).steps
+    assert [(step.step_key, step.result) for step in steps] == [("a", 1), ("b", 2)]
+
+
+async def test_a_paused_run_that_is_terminated_keeps_the_buffered_results(app: Holdfast, h: Harness) -> None:
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> None:
+        await ctx.do("a", lambda: 1)
+        await ctx.do("hangs", asyncio.Event().wait)
+
+    run = await h.start(flow)
+    await h.tick()
+    await run.pause()
+    await run.terminate("enough")
+    assert [(step.step_key, step.result) for step in (await run.history()).steps] == [("a", 1)]
+    assert (await run.status()).status == "terminated"
+
+
+async def test_a_flush_leaves_the_run_as_it_was(app: Holdfast, h: Harness) -> None:
+    """Whoever asked for it may not end the run after all."""
+    go = asyncio.Event()
+
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> list[int]:
+        first = await ctx.do("a", lambda: 1)
+        await ctx.do("waits", go.wait)
+        return [first, await ctx.do("b", lambda: 2)]
+
+    run = await h.start(flow)
+    await h.tick()
+    await h._the_worker()._flush((await h.app._opened().client.find("flow", run.id)).run)
+    assert [step.step_key for step in (await run.history()).steps] == ["a"]
+    go.set()
+    await h.run_until_idle()
+    assert await run.result() == [1, 2]
+
+
 def test_other_words_are_refused(app: Holdfast) -> None:
     with pytest.raises(InvalidOptionError, match="persist"):
         app.workflow(persist="sometimes")  # type: ignore[call-overload]

@@ -45,6 +45,26 @@ async def test_sleeping(app: Holdfast, h: Harness) -> None:
     assert (await run.describe()).why == "sleeping in 'cool off' until 2030-01-01 02:00:00 UTC (in 2 h)"
 
 
+@pytest.mark.above_the_store
+async def test_a_duration_over_a_minute_has_no_milliseconds(app: Holdfast, h: Harness) -> None:
+    @app.workflow
+    async def flow(ctx: Context) -> None:
+        await ctx.sleep("cool off", "2 hours 5 ms")
+
+    @app.workflow
+    async def receives(ctx: Context) -> None:
+        await ctx.receive()
+
+    run, other = await h.start(flow), await h.start(receives)
+    await h.run_until_idle()
+    assert (await run.describe()).why.endswith("(in 2 h)")
+    await h.advance("61.5 seconds")
+    assert (await run.describe()).why.endswith("(in 1 h 58 min 58 s)")
+    assert (await other.describe()).why == "waiting for a message since 1 min 1 s"
+    await h.advance("1 h 58 min 30 s")
+    assert (await run.describe()).why.endswith("(in 28 s 505 ms)")
+
+
 async def test_waiting_for_a_retry(app: Holdfast, h: Harness) -> None:
     def breaks() -> None:
         raise OSError("gateway busy")

@@ -26,6 +26,7 @@ from holdfast.client.records import (
     part_of,
     position,
     steps_of,
+    unhandled_step,
 )
 from holdfast.client.why import Reasons, waits_for_start, why
 from holdfast.core import codec
@@ -314,7 +315,7 @@ class Client:
             completed_at=optional_from_ms(row.completed_at),
             current_step=current_step(row, steps),
             why=why(
-                Reasons(row, open_steps(row, steps), relations, before),
+                Reasons(row, open_steps(row, steps), relations, before, unhandled_step(row, facts)),
                 to_ms(self._clock.now()),
                 known=row.workflow in self._registry.runnable(),
             ),
@@ -411,6 +412,7 @@ class Client:
         await self._end(workflow, id, reason, None, "terminated")
 
     async def _end(self, workflow: str, id: str, reason: str | None, fact: Fact | None, what: str) -> None:
+        await self._hub.flush((await self.find(workflow, id)).run)
         self._steered(workflow, id, await self._store.terminate(workflow, id, reason, fact), what)
 
     async def cancel(self, workflow: str, id: str, reason: str | None = None, deadline: Duration | None = None) -> None:
@@ -428,6 +430,7 @@ class Client:
             options = options.ending(to_ms(self._clock.now()) + options.execution_ms)
         expires_ms, expiry = options.expiry(to_ms(self._clock.now()))
         units = (await graphs.shape(self._store, before)).units if before.kind == GRAPH else ()
+        await self._hub.flush(before.run)
         steered = await self._store.restart(workflow, id, expires_ms, expiry, options.encode(), units)
         self._found(workflow, id, steered.run)
         self._hub.touched(steered.touched)

@@ -11,6 +11,7 @@ from holdfast.core.failure import Failure
 from holdfast.core.model import (
     EventRecord,
     LogLine,
+    Status,
     StepRecord,
     from_ms,
     optional_from_ms,
@@ -92,6 +93,13 @@ def current_step(row: RunRecord, steps: list[StepRecord]) -> StepRecord | None:
 def open_steps(row: RunRecord, steps: list[StepRecord]) -> list[StepRecord]:
     """Those that say what the run is at, or waits for."""
     return [step for step in steps if chains.is_open(step)] if row.kind == chains.CHAIN else steps
+
+
+def unhandled_step(row: RunRecord, facts: Iterable[Fact]) -> str | None:
+    """The current step of a chain that was given back for lack of a handler."""
+    if row.kind != chains.CHAIN or row.status is not Status.WAITING or row.started_at is None or row.owner is not None:
+        return None
+    return chains.without_handler(facts, row.run_at)
 
 
 def outbox_record(row: OutboxRow) -> OutboxRecord:

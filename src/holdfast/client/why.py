@@ -11,6 +11,7 @@ from holdfast.core.model import (
     Status,
     StepRecord,
     from_ms,
+    optional_from_ms,
 )
 from holdfast.graph import history as nodes
 from holdfast.kernel.units import GRAPH
@@ -34,6 +35,8 @@ class Reasons:
     relations: Relations
     before: RunRecord | None
     """The run before this one, if this one waits for its start."""
+    unhandled: str | None = None
+    """The type of a chain's step that no worker so far has a handler for."""
 
 
 def why(reasons: Reasons, now: int, *, known: bool) -> str:
@@ -58,11 +61,18 @@ def _state(reasons: Reasons, now: int, *, known: bool) -> str:
         return waiting or "running workflow code or its first step"
     if row.run_at is None:
         return waiting or _never_due(reasons.relations)
+    if row.run_at > now and reasons.unhandled is not None:
+        return _no_handler(row, reasons.unhandled, now)
     if row.run_at > now:
         return waiting or _why_later(row)
     if not known:
         return f"due, but this process has no workflow {row.workflow!r} registered; a worker that has must take it"
     return f"due, and waiting for a worker of queue {row.queue!r}"
+
+
+def _no_handler(row: RunRecord, step: str, now: int) -> str:
+    looks = history.until(optional_from_ms(row.run_at), now).strip()
+    return f"no worker so far has a handler for step {step!r} of chain {row.workflow!r}; it is left to others {looks}"
 
 
 def _never_due(relations: Relations) -> str:
@@ -93,7 +103,7 @@ def _awaited(row: RunRecord, steps: Sequence[StepRecord], now: int) -> str:
     topics = sorted(row.topics - {step.wait_event_type for step in steps})
     if not topics or row.owner is not None:
         return ""
-    since = durations.describe(max(0, now - row.updated_at))
+    since = durations.describe_roughly(max(0, now - row.updated_at))
     if ANY_TOPIC in topics:
         return f"waiting for a message since {since}"
     return f"waiting for message {' or '.join(map(repr, topics))} since {since}"

@@ -173,6 +173,18 @@ def current_record(steps: list[StepRecord]) -> StepRecord | None:
     return at if at is not None else (steps[-1] if steps else None)
 
 
+def without_handler(facts: Iterable[Any], run_at: int | None) -> str | None:
+    """The type of a step that the last worker gave back because it has no handler for it.
+
+    ``run_at``: of a run that began, waits, and is due again then. A step that waits for an event, or for its next
+    attempt, is due at that time and not later.
+    """
+    step = Progress.of(facts).current
+    if step is None or step.result is not None or step.waiting or run_at is None:
+        return None
+    return step.type if run_at > step.not_before else None
+
+
 def is_open(step: StepRecord) -> bool:
     """Whether it runs, or waits for an event or its next attempt. One that is only due says nothing."""
     return step.state in (StepState.RUNNING, StepState.WAITING) or step.next_retry_at is not None

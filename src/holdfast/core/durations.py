@@ -82,6 +82,11 @@ def _refuse(value: object, what: str, problem: str) -> NoReturn:
     raise InvalidDurationError(f"{what}: {shown(value)} {problem}; give {ACCEPTED}")
 
 
+def describe_roughly(ms: int) -> str:
+    """As ``describe``, without the milliseconds of a minute or more: ``"23 h 59 min 58 s"``."""
+    return describe(ms - ms % 1_000 if ms >= _UNITS["min"] else ms)
+
+
 def describe(ms: int) -> str:
     """``ms`` for a sentence, exactly: ``"1 h 30 min"``, ``"2 days"``, ``"500 ms"``."""
     if ms < 0:

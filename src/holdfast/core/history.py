@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.core import codec
-from holdfast.core.durations import describe
+from holdfast.core.durations import describe_roughly
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepRecord, StepStatus, StepType, from_ms, optional_from_ms
 from holdfast.core.show import shown
@@ -145,20 +145,20 @@ def why_waiting(steps: list[StepRecord], now_ms: int) -> str:
 def _clause(step: StepRecord, now_ms: int) -> str:
     if step.type == StepType.WAIT or (step.state is not None and step.wait_event_type is not None):
         return (
-            f"waiting for an event of type {step.wait_event_type!r} in {step.step_key!r}{_until(step.wake_at, now_ms)}"
+            f"waiting for an event of type {step.wait_event_type!r} in {step.step_key!r}{until(step.wake_at, now_ms)}"
         )
     if step.type == StepType.CHILD:
         return f"waiting for child {step.name!r} to end"
     if step.type == StepType.ASK:
         return f"waiting for the answer to {step.name}"
     if step.type == StepType.SLEEP:
-        return f"sleeping in {step.step_key!r}{_until(step.wake_at, now_ms)}"
+        return f"sleeping in {step.step_key!r}{until(step.wake_at, now_ms)}"
     if step.status == StepStatus.WAITING and step.next_retry_at is not None:
         most = "" if step.max_attempts is None else f" of {step.max_attempts}"
         cause = f" ({step.error.name}: {step.error.message})" if step.error else ""
         return (
             f"waiting to retry step {step.step_key!r} after failed attempt {step.attempts}{most}{cause}"
-            f"{_until(step.next_retry_at, now_ms)}{_progress(step)}"
+            f"{until(step.next_retry_at, now_ms)}{_progress(step)}"
         )
     attempt = step.attempts if step.step_seq is None else step.attempts + 1  # a chain counts those that failed
     return f"running step {step.step_key!r} (attempt {attempt}){_progress(step)}{_last_heartbeat(step, now_ms)}"
@@ -172,12 +172,13 @@ def _last_heartbeat(step: StepRecord, now_ms: int) -> str:
     if step.heartbeat_at is None:
         return ""
     seconds = max(0, now_ms - round(step.heartbeat_at.timestamp() * 1000)) // 1000
-    return f", heartbeat {describe(seconds * 1000) if seconds else 'less than 1 s'} ago"
+    return f", heartbeat {describe_roughly(seconds * 1000) if seconds else 'less than 1 s'} ago"
 
 
-def _until(when: Any, now_ms: int) -> str:
+def until(when: Any, now_ms: int) -> str:
+    """The end of a sentence: until which time, and how long that is from now."""
     if when is None:
         return ""
     left = round(when.timestamp() * 1000) - now_ms
     text = when.strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f" until {text} (in {describe(left)})" if left > 0 else f" until {text} (due now)"
+    return f" until {text} (in {describe_roughly(left)})" if left > 0 else f" until {text} (due now)"

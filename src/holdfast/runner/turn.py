@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -60,6 +61,8 @@ from holdfast.store.protocol import (
 _log = logging.getLogger("holdfast")
 
 R = TypeVar("R")
+
+_FLUSH_SECONDS = 2.0
 
 
 @dataclass(slots=True, eq=False)
@@ -140,6 +143,9 @@ class Turn:
     """The engine's warnings about this run that are not written yet."""
     lease_ms: int | None = None
     """The task's own lease; None: the worker's."""
+    _dropped = False
+    _watched: asyncio.Future[None] | None = None
+    """Done when the turn waits again, or is over."""
 
     def __init__(
         self,
@@ -282,6 +288,32 @@ class Turn:
             self._noting = asyncio.get_running_loop().create_task(self._write_news())
             self._noting.add_done_callback(self._noted)
         return self._noting
+
+    async def flush(self) -> None:
+        """Write the results that wait in the buffer (persist="task"): others are about to end the run.
+
+        Bounded, so that a turn whose store fails does not keep them from it.
+        """
+        if self._buffers:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_FLUSH_SECONDS):
+                    await self._flush()
+
+    async def _flush(self) -> None:
+        while not self.waiting and not self._dropped:
+            self._watched = self._watched or asyncio.get_running_loop().create_future()
+            await asyncio.shield(self._watched)
+        if self._noting is not None:
+            await asyncio.wait([self._noting])
+        if self._buffer and not self._dropped and not self._in_transaction and not self._has_kept_acts:
+            self._noting = asyncio.get_running_loop().create_task(self._write_beside())
+            self._noting.add_done_callback(self._noted)
+            await asyncio.wait([self._noting])
+
+    def _tell_watcher(self) -> None:
+        watched, self._watched = self._watched, None
+        if watched is not None and not watched.done():
+            watched.set_result(None)
 
     # --- advance
 
@@ -592,6 +624,7 @@ class Turn:
         while not self._news(rest):
             self._set_alarm(rest.wake_at)
             self._waiter = asyncio.get_running_loop().create_future()
+            self._tell_watcher()
             await self._waiter
             self._waiter = None
         self._clear_alarm()
@@ -654,8 +687,18 @@ class Turn:
             logs.extend(new_logs)
         if not (facts or logs):
             return
-        commit = Commit(self.task, Observed(facts=facts, logs=logs), in_flight=max(1, len(self._running)))
-        committed = await self._tools.committer.commit(commit)
+        self._written_beside(await self._tools.committer.commit(self._beside(Observed(facts=facts, logs=logs))))
+
+    async def _write_beside(self) -> None:
+        committed = await self._write(self._beside(Observed()))
+        if committed is not None:
+            self._written_beside(committed)
+
+    def _beside(self, observed: Observed) -> Commit:
+        """A commit while the turn waits for its steps."""
+        return Commit(self.task, observed, in_flight=max(1, len(self._running)))
+
+    def _written_beside(self, committed: Committed) -> None:
         if committed.verdict is Verdict.LOST:
             self._lose()
         elif committed.verdict is Verdict.PAUSING:
@@ -724,6 +767,8 @@ class Turn:
 
     def drop(self) -> None:
         """Leave nothing running; keep the machine only if it rests in order."""
+        self._dropped = True
+        self._tell_watcher()
         self._clear_alarm()
         self._cancel_running()
         self._undo(self._outcomes)

@@ -32,6 +32,7 @@ from holdfast.runner.cache import MachineCache
 from holdfast.runner.committer import Committer
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.foresight import foreseen
+from holdfast.runner.identity import worker_id
 from holdfast.runner.looper import Looper
 from holdfast.runner.outbox import Courier
 from holdfast.runner.stalls import StallWatch
@@ -103,9 +104,12 @@ class Worker:
         ports: Ports,
         random: Randomness,
         config: WorkerConfig,
+        app: str = "holdfast",
     ) -> None:
-        self.id = random.uuid4().hex
-        self.card = WorkerCard(self.id, platform.node(), os.getpid(), config.queues, config.concurrency)
+        """``app``: the name of the program, for the worker's id."""
+        host, pid = platform.node(), os.getpid()
+        self.id = worker_id(app, host, pid, random)
+        self.card = WorkerCard(self.id, host, pid, config.queues, config.concurrency)
         self.lease_ms = config.lease_ms
         self._store = store
         self._registry = registry
@@ -167,7 +171,7 @@ class Worker:
     # --- life
 
     def start(self) -> None:
-        self._leave_hub = self._hub.join(self._work_at, self._signalled, self._courier.wake)
+        self._leave_hub = self._hub.join(self._work_at, self._signalled, self._courier.wake, self._flush)
         self._accepting = True
         for loop in self._loops:
             loop.start()
@@ -178,7 +182,7 @@ class Worker:
 
     def start_by_hand(self) -> None:
         """Keep what it holds, but take nothing by itself: see ``start_units``."""
-        self._leave_hub = self._hub.join(lambda _: None, self._signalled, self._courier.wake)
+        self._leave_hub = self._hub.join(lambda _: None, self._signalled, self._courier.wake, self._flush)
         self._accepting = True
         self._by_hand = True
         self._heartbeats.start()
@@ -604,6 +608,11 @@ class Worker:
         for unit in list(memory.holders) if memory is not None else ():
             self._turns[run, unit].signal(None)
 
+    async def _flush(self, run: int) -> None:
+        turn = self._turns.get((run, 0))
+        if isinstance(turn, Turn):
+            await turn.flush()
+
     async def _heartbeat_step(self) -> float:
         if self._accepting and not self._enrolled:
             await self._store.enroll(self.card, self.lease_ms)
@@ -722,7 +731,7 @@ class Worker:
 
     async def run_pass(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """Claim what is due now, once, and run it until it rests; how many runs."""
-        self._leave_hub = self._hub.join(self._work_at, self._signalled, self._courier.wake)
+        self._leave_hub = self._hub.join(self._work_at, self._signalled, self._courier.wake, self._flush)
         try:
             await self.reap()
             limit = self._config.concurrency if max_instances is None else max_instances

@@ -429,7 +429,10 @@ class Harness:
         """A worker whose loops do not run, but which hears of events, pauses and ends as in an open app."""
         worker = self._opened().new_worker(self._own.worker_config)
         worker._leave_hub = self._opened().hub.join(
-            _on_this_loop(worker._work_at), _on_this_loop(worker._signalled), _on_this_loop(worker._courier.wake)
+            _on_this_loop(worker._work_at),
+            _on_this_loop(worker._signalled),
+            _on_this_loop(worker._courier.wake),
+            _only_on_this_loop(worker._flush),
         )
         return worker
 
@@ -457,6 +460,17 @@ def _on_this_loop(listener: Callable[..., None]) -> Callable[..., None]:
     return call
 
 
+def _only_on_this_loop(listener: Callable[[int], Awaitable[None]]) -> Callable[[int], Awaitable[None]]:
+    """Called on another loop, the listener is left out: this loop may be blocked until the caller returns."""
+    loop = asyncio.get_running_loop()
+
+    async def call(run: int) -> None:
+        if asyncio.get_running_loop() is loop:
+            await listener(run)
+
+    return call
+
+
 def _sqlite_in_memory(clock: Clock) -> Store:
     return SqliteStore(None, clock=clock)
 
@@ -473,6 +487,7 @@ def copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:
     """The same workflows on another runtime."""
     copy = Holdfast("sqlite://", runtime=runtime, worker=app.worker_config, limits=app.limits, authorize=app.authorize)
     copy.registry = app.registry
+    copy.program = app.program
     return copy
 
 

@@ -83,6 +83,31 @@ async def test_a_step_without_a_handler_is_left_to_others_first(h: Harness, app:
     assert await run.result(timeout=5) == "3:B"
 
 
+async def test_why_says_that_no_worker_has_a_handler_for_a_step(h: Harness, app: Holdfast) -> None:
+    run = await begun(h, app, "A", "B")
+    await deploy(h, 2, "A")
+    await h.advance("5 seconds")
+    said = "no worker so far has a handler for step 'B' of chain 'changing'; it is left to others until 2030-01-01 "
+    why = (await run.describe()).why
+    assert why.startswith(said)
+    assert why.endswith(" s)")
+
+
+async def test_why_says_so_also_of_a_step_that_failed_before(h: Harness, app: Holdfast) -> None:
+    chain = app.chain("changing")
+
+    @chain.step("A")
+    async def a(task: ChainTask) -> Any:
+        raise ValueError("no")
+
+    run = await h.start(chain)
+    await h.run_until_idle()
+    assert (await run.describe()).why.startswith("waiting to retry step 'A' after failed attempt 1")
+    await deploy(h, 2, "B")
+    await h.advance("2 seconds")
+    assert (await run.describe()).why.startswith("no worker so far has a handler for step 'A'")
+
+
 async def test_a_step_that_nobody_has_a_handler_for_parks_the_run(h: Harness, app: Holdfast) -> None:
     run = await begun(h, app, "A", "B")
     await deploy(h, 2, "A")

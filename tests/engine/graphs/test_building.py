@@ -11,6 +11,7 @@ import pytest
 from holdfast import DefinitionError, Graph, Holdfast, InvalidNameError, InvalidOptionError, Retry, StepTx
 from holdfast.graph.edges import misfit
 from holdfast.graph.shape import NodeShape, Place, Shape
+from holdfast.testing import Harness
 
 
 @pytest.fixture
@@ -245,3 +246,15 @@ def test_the_stored_shape_is_read_again_as_it_was() -> None:
 def test_units_tell_their_place(place: Place) -> None:
     assert Place.of(place.unit) == place
     assert place.unit < 2**63
+
+
+async def test_the_version_can_be_given_by_position() -> None:
+    app = Holdfast("sqlite://")
+    graph = app.graph("etl", 7)
+
+    @graph.node
+    async def only() -> None: ...
+
+    async with Harness(app) as h:
+        run = await h.start(graph)
+        assert (await run.facts("meta"))["meta"]["wf_version"] == 7
