@@ -13,8 +13,9 @@ from holdfast.cli.remote import Remote
 
 
 def add_kinds(instances: typer.Typer) -> None:
-    for command in (facts, mermaid, kill, outbox, redeliver):
-        instances.command()(remote_command(command))
+    commands = remote_command(facts), remote_command(mermaid), remote_command(kill), remote_command(outbox)
+    for command in (*commands, remote_command(redeliver)):
+        instances.command()(command)
 
 
 # --- graphs

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, Unpack, cast, overload
@@ -323,28 +324,27 @@ class Harness:
     async def _settle(self) -> None:
         """Wait until every held run rests, or waits for steps that only virtual time or the test can end."""
         worker, loop = self._the_worker(), asyncio.get_running_loop()
-        quiet, commits, deadline = 0, self._store.commits, loop.time() + self._real_seconds
-        passes = 0
+        quiet, passes, deadline = 0, 0, math.inf
         while worker.busy and quiet < 3 and not self._store.dropped:
             await asyncio.sleep(0)
-            if worker.blocked() and not self._spawn.working(loop):
+            if not worker.blocked():
+                quiet, passes, deadline = 0, passes + 1, math.inf
+                if passes % _PASSES_BETWEEN_PAUSES == 0:
+                    await asyncio.sleep(_LOOK_SECONDS)
+            elif not self._spawn.working(loop):
                 quiet += 1
-                continue
-            quiet = 0
-            passes += 1
-            if worker.blocked() or passes % _PASSES_BETWEEN_PAUSES == 0:  # a database, a thread or a process works
+            else:  # only steps are under way
+                quiet, deadline = 0, min(deadline, loop.time() + self._real_seconds)
+                if loop.time() > deadline:
+                    raise self._too_long(loop)
                 await asyncio.sleep(_LOOK_SECONDS)
-            if self._store.commits != commits:
-                commits, deadline = self._store.commits, loop.time() + self._real_seconds
-            elif loop.time() > deadline:
-                raise self._too_long(loop)
 
     def _too_long(self, loop: asyncio.AbstractEventLoop) -> HarnessError:
         found = {
             f"step {a.key!r} of {a.pid}{f' at {place}' if place else ''}" for a, place in self._spawn.in_flight(loop)
         }
         return HarnessError(
-            f"{'; '.join(sorted(found)) or 'the worker'} has not ended in {self._real_seconds:g} seconds of real time. "
+            f"{'; '.join(sorted(found)) or 'a step'} has not ended in {self._real_seconds:g} seconds of real time. "
             "The harness waits for threads, processes, sockets and real timers of steps. Put a fake in place of "
             "what takes so long (`Harness(app, steps={step: fake})`), or allow more time with real_timeout="
         )
