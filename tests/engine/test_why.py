@@ -53,7 +53,7 @@ async def test_a_duration_over_a_minute_has_no_milliseconds(app: Holdfast, h: Ha
 
     @app.workflow
     async def receives(ctx: Context) -> None:
-        await ctx.receive()
+        await ctx.inbox.receive()
 
     run, other = await h.start(flow), await h.start(receives)
     await h.run_until_idle()
