@@ -14,6 +14,7 @@ from holdfast import (
     InstanceTerminalError,
     InvalidOptionError,
     RunTerminatedError,
+    step_info,
 )
 from holdfast.testing import Harness
 
@@ -181,7 +182,7 @@ async def test_late_writes_of_the_old_run_do_not_reach_the_new_one(make_app: Mak
                     await gate.open.wait()
                 except asyncio.CancelledError:
                     continue
-            return ctx.info.run_number
+            return step_info().run_number
 
         return await ctx.do("step", stubborn)
 
