@@ -13,8 +13,11 @@ from holdfast.cli.remote import Remote
 
 
 def add_kinds(instances: typer.Typer) -> None:
-    for command in (facts, mermaid, kill, outbox, redeliver):
-        instances.command()(remote_command(command))
+    instances.command()(remote_command(facts))
+    instances.command()(remote_command(mermaid))
+    instances.command()(remote_command(kill))
+    instances.command()(remote_command(outbox))
+    instances.command()(remote_command(redeliver))
 
 
 # --- graphs
