@@ -13,9 +13,11 @@ from holdfast.cli.remote import Remote
 
 
 def add_kinds(instances: typer.Typer) -> None:
-    commands = remote_command(facts), remote_command(mermaid), remote_command(kill), remote_command(outbox)
-    for command in (*commands, remote_command(redeliver)):
-        instances.command()(command)
+    instances.command()(remote_command(facts))
+    instances.command()(remote_command(mermaid))
+    instances.command()(remote_command(kill))
+    instances.command()(remote_command(outbox))
+    instances.command()(remote_command(redeliver))
 
 
 # --- graphs
