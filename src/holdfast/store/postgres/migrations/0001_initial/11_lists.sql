@@ -100,11 +100,10 @@ BEGIN
                                         WHERE workflow = w.name AND key = $5 AND instance < $3 AND %s) AS found
                                 ORDER BY instance DESC OFFSET 0) AS t
                         CROSS JOIN LATERAL (
-                              SELECT id FROM {schema}.holdfast_run
+                              SELECT id, instance_id FROM {schema}.holdfast_run
                                WHERE current AND workflow = w.name AND status = ANY ($2) AND instance = t.instance
-                                 AND starts_with(instance_id, coalesce($14, ''))
                               OFFSET 0) AS r
-                        WHERE NOT EXISTS (
+                        WHERE starts_with(r.instance_id, coalesce($14, '')) AND NOT EXISTS (
                               SELECT FROM unnest($10, $11, $12, $13) AS c (key, op, text, number)
                                WHERE NOT EXISTS (
                                      SELECT FROM {schema}.holdfast_term AS x
