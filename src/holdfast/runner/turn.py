@@ -123,6 +123,8 @@ class Turn:
 
     over = False
     """It came to its end before it was run."""
+    idle = False
+    """It was released, and nothing was written."""
 
     def __init__(
         self,
@@ -324,6 +326,8 @@ class Turn:
         if self._buffer and rest.transactional and not live:
             # Statements may be refused; what was buffered before them must not be refused with them.
             await self._write(Commit(self.task, in_flight=1))
+        if isinstance(self._planned, Release):
+            self.idle = rest.empty and not self._buffer and not self._progressed and self._started_at is None
         rest.follows.next = self._planned
         return await self._write(Commit(self.task, rest.observed, rest.follows, in_flight=len(self._running)))
 
