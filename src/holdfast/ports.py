@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import os
-import random as _random
 import threading
 import time as _time
 import uuid
@@ -19,9 +18,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from queue import SimpleQueue
+from random import SystemRandom
 from typing import Any, Protocol
 
 from holdfast.core.model import to_ms
+
+_system = SystemRandom()
 
 
 class Clock(Protocol):
@@ -60,13 +62,17 @@ def milliseconds(clock: Clock) -> Callable[[], int]:
 
 
 class SystemRandomness:
-    """The operating system's entropy for secrets, and a plain generator, seeded from it, for ids and jitter."""
+    """The operating system's entropy.
+
+    Never the process-global generator of `random`, which users seed: equal seeds would give equal ids. Nor a private
+    generator: a forked process would repeat the numbers of its parent.
+    """
 
     def random(self) -> float:
-        return _random.random()  # noqa: S311  (jitter, not a secret)
+        return _system.random()
 
     def uuid4(self) -> uuid.UUID:
-        return uuid.UUID(int=_random.getrandbits(128), version=4)
+        return uuid.uuid4()
 
     def bytes(self, n: int) -> bytes:
         return os.urandom(n)

@@ -218,12 +218,15 @@ async def test_a_kill_leaves_a_tombstone(h: Harness, virtual: Api, gates: Gates)
     assert set((await states(virtual)).values()) == {"pending"}
 
 
-async def test_a_terminated_graph_was_not_killed(virtual: Api) -> None:
+@pytest.mark.parametrize(("verb", "status"), [("terminate", "terminated"), ("cancel", "cancelled")])
+async def test_a_graph_that_is_terminated_or_cancelled_has_a_tombstone(virtual: Api, verb: str, status: str) -> None:
     await virtual.create("pipeline", id="g")
-    await virtual.post(f"{ONE}/terminate")
+    await virtual.post(f"{ONE}/{verb}")
 
-    assert "killed" not in (await virtual.get(ONE))["meta"]
-    assert await virtual.get(f"{ONE}/facts", prefix="tombstone") == {"facts": {}}
+    found = await virtual.get(ONE)
+    assert (found["details"]["status"], found["meta"]["killed"]) == (status, True)
+    [tombstone] = (await virtual.get(f"{ONE}/facts", prefix="tombstone"))["facts"].values()
+    assert tombstone["reason"] is None
 
 
 async def test_a_graph_that_was_killed_can_begin_again(h: Harness, virtual: Api) -> None:
@@ -283,7 +286,7 @@ async def test_what_has_ended_cannot_be_killed(virtual: Api, ending: str) -> Non
     assert (answer.status_code, answer.json()["code"]) == (409, "INSTANCE_TERMINAL")
     assert "is terminated and cannot be killed" in answer.json()["message"]
     tombstones = (await virtual.get(f"{ONE}/facts", prefix="tombstone"))["facts"]
-    assert [one["reason"] for one in tombstones.values()] == ([None] if ending == "kill" else [])
+    assert [one["reason"] for one in tombstones.values()] == [None]
 
 
 # --- what is no graph

@@ -17,6 +17,7 @@ from holdfast.testing.simulation.shrink import shrunk, smallest
 EASY = [
     "epoch_not_raised",
     "event_consumed_twice",
+    "exits_not_read",
     "keys_of_events_ignored",
     "loss_not_told",
     "losses_not_counted",
@@ -26,6 +27,7 @@ EASY = [
     "reaped_too_early",
     "renamed_steps_not_found",
     "terminate_overwritten",
+    "tombstone_not_written",
 ]
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.simulation.programs import FAILED, LATE, Program, Writer, fits, parts
+from holdfast.testing.simulation.families import fits_family
+from holdfast.testing.simulation.programs import FAILED, LATE, Program, Writer, fits, parts, with_graphs
 
 SENT = frozenset({"event.e1"})
 
@@ -24,6 +25,7 @@ SENT = frozenset({"event.e1"})
         (["seq", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [None, 3]),
         (["race", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [1, 3]),
         (["child", "c1", ["seq", []]], []),
+        (["graph", "d1", 3, 0], {"source": [3, 4], "each": [6, 8], "total": 14}),
     ],
 )
 def test_what_a_program_may_give(program: Program, result: Any) -> None:
@@ -40,6 +42,7 @@ def test_what_a_program_may_give(program: Program, result: Any) -> None:
         (["messages", "m1", "topic", 3, 10], [2, 1]),
         (["seq", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [None]),
         (["race", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [0, 3]),
+        (["graph", "d1", 4, 0], {"source": [4, 5], "each": [8, 10], "total": 18}),
     ],
 )
 def test_what_a_program_cannot_give(program: Program, result: Any) -> None:
@@ -48,7 +51,19 @@ def test_what_a_program_cannot_give(program: Program, result: Any) -> None:
 
 def test_programs_are_json_and_no_key_is_used_twice() -> None:
     for seed in range(50):
-        rounds = Writer(Random(seed)).rounds()
+        rounds = with_graphs(Writer(Random(seed)).rounds(), Random(seed))
         assert json.loads(json.dumps(rounds)) == rounds
         keys = [part[1] for program in rounds for part in parts(program) if part[0] not in ("seq", "par", "race")]
         assert len(keys) == len(set(keys))
+
+
+def test_a_family_fails_exactly_if_its_child_does() -> None:
+    params = ["i1", 2, 0, False, ["seq", [["plain", "p1", 3, 0]]], [["say", 5, 0]]]
+    nested = {"source": [2, 3], "each": [4, 6], "total": 10, "even": 2}
+    rest = {"source": [2, 3, 4], "twins": [2, 3, 4], "total": 9, "mortal": 2, "last": 2}
+    result = {**rest, "flow": [[3]], "relay": 5, "nested": nested}
+
+    assert fits_family(params, result)
+    assert not fits_family([*params[:3], True, *params[4:]], result)
+    assert not fits_family(params, result | {"twins": [2, 3]})
+    assert not fits_family(params, result | {"flow": [[4]]})

@@ -212,7 +212,7 @@ async def test_results_of_others_count_too(world: World) -> None:
 
 async def test_a_run_that_somebody_holds_is_due_when_it_is_given_back(world: World) -> None:
     [task] = await world.graph("a", unit(1))
-    await world.cancel("a")
+    await world.exit("a")
     [itself] = (await world.claim("w2")).claims
 
     last = await world.advance(done(task), room=5)
@@ -242,7 +242,7 @@ async def test_a_run_without_units_is_due_at_once(world: World) -> None:
 
 async def test_a_run_that_ends_ends_its_units(world: World) -> None:
     first, second = await world.graph("a", unit(1), unit(2), unit(3, 1))
-    await world.cancel("a")
+    await world.exit("a")
     [itself] = (await world.claim("w2")).claims
 
     await world.commit(itself.task, then=Finish(Status.CANCELLED))
@@ -334,11 +334,11 @@ async def test_to_give_a_unit_back_forgets_its_losses(world: World) -> None:
 
 async def test_the_run_given_back_misses_what_it_missed(world: World) -> None:
     [task] = await world.graph("a", unit(1))
-    await world.cancel("a")
+    await world.exit("a")
     [itself] = (await world.claim("w2")).claims
 
     given_back = await world.advance(
-        Advance(itself.task, deliveries=[Delivery(1, "cancel", 5)], then=GiveBack(), seen=1), owner="w2", room=5
+        Advance(itself.task, deliveries=[Delivery(1, "exit", 5)], then=GiveBack(), seen=1), owner="w2", room=5
     )
 
     assert (list(given_back.taken), given_back.due) == ([], False)
@@ -348,11 +348,11 @@ async def test_the_run_given_back_misses_what_it_missed(world: World) -> None:
 
 async def test_the_run_given_back_is_due_if_there_is_mail_of_the_engine_that_was_not_seen(world: World) -> None:
     await world.graph("a", unit(1))
-    await world.cancel("a")
+    await world.exit("a")
     [itself] = (await world.claim("w2")).claims
     await world.send("go")
     users = await world.advance(Advance(itself.task, then=GiveBack(), seen=1), owner="w2")
-    await world.cancel("a")
+    await world.exit("a")
     [again] = (await world.claim("w2")).claims
 
     engines = await world.advance(Advance(again.task, then=GiveBack(), seen=2), owner="w2")

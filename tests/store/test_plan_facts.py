@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Fact, FactState, NewRun, NextRun, OnConflict, OnReuse, TerminateRun
-from store.world import FLOW, LEASE, World, act, failure, plan, result, unit
+from holdfast.store.protocol import (
+    CancelRun,
+    Fact,
+    FactState,
+    NewRun,
+    NextRun,
+    OnConflict,
+    OnReuse,
+    ParentClose,
+    TerminateRun,
+)
+from store.world import FLOW, LEASE, World, act, done, failure, plan, result, unit
 
+CANCELLATION = b'{"reason":"why","deadlineMs":null}'
 STEPS = [plan("pack", 0, max_attempts=3, timeout_ms=1_000), plan("send", 1, value=b'{"to": "you"}')]
 
 
@@ -165,27 +178,107 @@ async def test_facts_of_a_run_are_not_those_of_others(world: World) -> None:
 # --- the end by somebody's hand
 
 
-async def test_an_end_can_have_a_fact(world: World) -> None:
-    stone = Fact(FactState.TOMBSTONE, "", 0, "tombstone", 5, 5, value=b'{"reason": "enough"}')
+@pytest.mark.parametrize("reason", ["enough", None, 'a "quoted" \x00 \ud800 ü'])
+async def test_a_terminated_graph_has_a_tombstone_with_the_reason(world: World, reason: str | None) -> None:
     [task] = await world.graph("a", unit(1))
 
-    steered = await world.store.terminate(FLOW, "a", "enough", stone)
+    steered = await world.terminate("a", reason)
 
+    run = await world.find("a")
     assert steered.run is not None
-    assert steered.run.status is Status.ACTIVE
-    assert (await world.find("a")).note == "enough"
-    assert await world.store.facts(task.run, FactState.TOMBSTONE) == [stone]
+    assert (steered.run.status, steered.touched.ended) == (Status.ACTIVE, [task.run])
+    assert (run.status, run.note) == (Status.TERMINATED, reason)
+    assert await _reasons(world, task.run) == [reason]
 
 
-async def test_what_has_ended_gets_no_fact_more(world: World) -> None:
-    stone = Fact(FactState.TOMBSTONE, "", 0, "tombstone", 5, 5)
-    run = await world.end("a")
+@pytest.mark.parametrize(
+    ("reason", "message"),
+    [("enough", "enough"), (None, "no reason given"), ('a "quoted" \x00 \ud800 ü', 'a "quoted" \x00 \ud800 ü')],
+)
+async def test_a_cancelled_graph_ends_at_once_with_a_tombstone(world: World, reason: str | None, message: str) -> None:
+    [task] = await world.graph("a", unit(1), unit(2, 1))
 
-    await world.store.terminate(FLOW, "a", None, stone)
-    missing = await world.store.terminate(FLOW, "nobody", None, stone)
+    payload = json.dumps({"reason": reason, "deadlineMs": 5}).encode()
+    steered = await world.cancel("a", payload=payload, deadline_ms=5)
 
-    assert await world.store.facts(run.run) == []
-    assert missing.run is None
+    run = await world.find("a")
+    assert (run.status, run.output, run.note, steered.touched.ended) == (Status.CANCELLED, None, None, [task.run])
+    assert json.loads(run.error or b"") == {
+        "name": "CancelledError", "message": message, "kind": "Cancelled", "retryable": False,
+    }  # fmt: skip
+    assert await _reasons(world, task.run) == [reason]
+    assert list((await world.advance(done(task), room=5)).applied) == [False]
+    assert await world.claimed_units() == []
+
+
+async def test_a_paused_graph_can_be_cancelled(world: World) -> None:
+    await world.graph("a", unit(1), owner=None)
+    await world.store.pause(FLOW, "a")
+
+    await world.cancel("a", payload=CANCELLATION)
+
+    assert (await world.find("a")).status is Status.CANCELLED
+
+
+@pytest.mark.parametrize("verb", ["terminate", "cancel"])
+async def test_a_graph_that_an_act_ends_has_a_tombstone(world: World, verb: str) -> None:
+    [task] = await world.graph("a", unit(1))
+    other = await world.begin("b", "w2")
+
+    deed = TerminateRun(FLOW, "a", "why") if verb == "terminate" else CancelRun(FLOW, "a", CANCELLATION, None)
+    committed = await world.act(other, deed)
+
+    assert (await world.find("a")).status == ("terminated" if verb == "terminate" else "cancelled")
+    assert committed.touched is not None
+    assert committed.touched.ended == [task.run]
+    assert await _reasons(world, task.run) == ["why"]
+
+
+@pytest.mark.parametrize(
+    ("parent_close", "status"), [("terminate", Status.TERMINATED), ("request_cancel", Status.CANCELLED)]
+)
+async def test_a_graph_that_ends_with_its_parent_has_a_tombstone_and_so_have_graphs_below_it(
+    world: World, parent_close: str, status: Status
+) -> None:
+    parent = await world.begin("p")
+    made = {"parent": f"{FLOW}/p", "parent_run": parent.run, "parent_close": ParentClose(parent_close)}
+    [task] = await world.graph("a", unit(1), **made)
+    [below] = await world.graph("b", unit(1), parent=f"{FLOW}/a", parent_run=task.run)
+
+    await world.finish(parent)
+
+    assert [(await world.find(name)).status for name in ("a", "b")] == [status, Status.TERMINATED]
+    assert await _reasons(world, task.run) == [f"its parent {FLOW}/p has ended"]
+    assert await _reasons(world, below.run) == [f"its parent {FLOW}/a has ended"]
+    assert await world.store.heartbeat("w1", LEASE) == []
+
+
+async def test_a_graph_that_is_restarted_leaves_its_tombstone_with_the_run_that_ended(world: World) -> None:
+    [task] = await world.graph("a", unit(1))
+
+    new = await world.restart("a", units=[unit(1)])
+
+    assert await _reasons(world, task.run) == ["restarted"]
+    assert await _reasons(world, new.run) == []
+
+
+async def test_a_run_that_is_no_graph_or_ended_by_itself_has_no_tombstone(world: World) -> None:
+    task = await world.begin("a")
+    [node] = await world.graph("g", unit(1))
+    [itself] = (await world.advance(done(node))).taken
+
+    await world.terminate("a")
+    await world.finish(itself)
+    await world.terminate("g")
+    await world.cancel("g", payload=CANCELLATION)
+
+    assert await world.store.facts(task.run, FactState.TOMBSTONE) == []
+    assert await world.store.facts(node.run, FactState.TOMBSTONE) == []
+
+
+async def _reasons(world: World, run: int) -> list[str | None]:
+    """What the tombstones of a run say."""
+    return [json.loads(fact.value or b"") for fact in await world.store.facts(run, FactState.TOMBSTONE)]
 
 
 async def test_units_of_a_run_that_an_act_ends_are_gone(world: World) -> None:

@@ -270,7 +270,7 @@ async def test_the_last_result_of_a_paused_run_makes_it_due_after_the_resume(wor
 
 async def test_a_pause_asked_for_while_the_run_is_held_takes_effect_when_it_is_given_back(world: World) -> None:
     await world.graph("a", unit(1), unit(2, 1), owner=None)
-    await world.cancel("a")
+    await world.exit("a")
     claims = {claim.task.unit: claim.task for claim in (await world.claim()).claims}
     await world.store.pause(FLOW, "a")
     asked = await world.store.signals("w1")
@@ -329,7 +329,7 @@ async def test_a_unit_keeps_its_losses_whatever_the_run_itself_does(world: World
     await world.graph("a", unit(1))
     await _lose_holders(world, 1)
     await world.claim("w2")
-    await world.cancel("a")
+    await world.exit("a")
     itself = (await world.take("w3")).task
     await world.store.pause(FLOW, "a")
 
@@ -353,16 +353,16 @@ async def test_mail_signals_the_run_and_no_unit(world: World) -> None:
     await world.graph("a", unit(1))
 
     await world.send("go")
-    await world.cancel("a")
+    await world.exit("a")
 
     assert await world.store.signals("w1") == []
     [claim] = (await world.claim("w2")).claims
-    assert (claim.task.unit, [mail.type for mail in claim.mailbag.mail]) == (0, ["go", "@cancel"])
+    assert (claim.task.unit, [mail.type for mail in claim.mailbag.mail]) == (0, ["go", "@exit"])
 
 
 async def test_a_claim_of_a_unit_has_no_mail(world: World) -> None:
     await world.graph("a", unit(1), owner=None)
-    await world.cancel("a")
+    await world.exit("a")
 
     bags = {claim.task.unit: len(claim.mailbag.mail) for claim in (await world.claim()).claims}
 
@@ -389,15 +389,18 @@ async def test_units_of_one_run_are_claimed_in_their_order(world: World) -> None
     assert await world.starts(run) == [("a", 1), ("b", 1), ("d", 1)]
 
 
-async def test_a_claim_of_one_run_does_not_take_the_run_itself_or_what_is_overdue(world: World) -> None:
+async def test_a_claim_of_one_run_takes_the_run_itself_with_its_mail_and_nothing_that_is_overdue(world: World) -> None:
     await world.start("late", expires_ms=1)
-    [task] = await world.graph("a", unit(1))
-    await world.cancel("a")
+    task, _ = await world.graph("a", unit(1), unit(2))
+    await world.store.release([task])
+    await world.exit("a")
     world.clock.advance(10)
 
     found = await world.claim(run=task.run)
+    none = await world.claim(run=task.run, limit=0)
 
-    assert (list(found.claims), list(found.overdue), found.next_due) == ([], [], None)
+    assert [(claim.task.unit, len(claim.mailbag.mail)) for claim in found.claims] == [(0, 1), (1, 0)]
+    assert (list(found.overdue), found.next_due, list(none.claims)) == ([], None, [])
 
 
 async def test_a_claim_of_one_run_takes_no_more_than_one_suspect(world: World) -> None:
@@ -464,16 +467,6 @@ async def test_the_next_run_has_the_units_it_is_given_and_not_before_its_time(wo
     assert (claim.task, claim.run.status) == (TaskRef(new.run, 1, "w1", 1), Status.ACTIVE)
     advanced = await world.advance(done(claim.task), room=5)
     assert list(advanced.taken) == []
-
-
-async def test_a_graph_that_was_asked_to_cancel_in_time_is_handed_out_as_itself(world: World) -> None:
-    await world.graph("a", unit(1), unit(2, 1))
-    await world.cancel("a", deadline_ms=500)
-    world.clock.advance(500)
-
-    found = await world.claim("w2")
-
-    assert [claim.task.unit for claim in found.overdue] == [0]
 
 
 async def test_a_graph_that_expired_is_handed_out_as_itself(world: World) -> None:

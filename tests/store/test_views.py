@@ -299,11 +299,11 @@ async def test_a_graph_as_facts(world: World) -> None:
 
 async def test_a_graph_that_was_killed_has_a_tombstone(world: World) -> None:
     [task] = await world.graph("a", unit(1))
-    stone = Fact(FactState.TOMBSTONE, "", 0, "tombstone", 5, 5, value=b'{"reason": "enough"}')
+    at = await world.now()
 
-    await world.store.terminate(FLOW, "a", "enough", stone)
+    await world.terminate("a", "enough")
 
-    assert (await facts(world, task.run))["tombstone"] == {"reason": "enough", "ts": 5}
+    assert (await facts(world, task.run))["tombstone"] == {"reason": "enough", "ts": at}
 
 
 async def test_only_graphs_are_shown_as_facts(world: World) -> None:

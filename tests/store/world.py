@@ -10,6 +10,7 @@ from typing import Any
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
+    EXIT,
     FIRST_EPOCH,
     Act,
     Advance,
@@ -177,6 +178,10 @@ class World:
 
     async def cancel(self, id: str = "a", *, payload: bytes = b"{}", deadline_ms: int | None = None) -> Steered:
         return await self.store.cancel(FLOW, id, payload, deadline_ms)
+
+    async def exit(self, id: str = "a") -> None:
+        """Mail of the engine, which wakes a run whatever it waits for: a run that it watches has ended."""
+        await self.send(EXIT, id)
 
     async def restart(self, id: str = "a", **options: Any) -> RunRecord:
         run = (await self.store.restart(FLOW, id, **options)).run

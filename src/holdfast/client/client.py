@@ -409,11 +409,11 @@ class Client:
     async def terminate(self, workflow: str, id: str, reason: str | None = None) -> None:
         if reason is not None and not isinstance(reason, str):
             raise InvalidOptionError(f"reason must be text, not {reason!r}")
-        await self._end(workflow, id, reason, None, "terminated")
+        await self._end(workflow, id, reason, "terminated")
 
-    async def _end(self, workflow: str, id: str, reason: str | None, fact: Fact | None, what: str) -> None:
+    async def _end(self, workflow: str, id: str, reason: str | None, what: str) -> None:
         await self._hub.flush((await self.find(workflow, id)).run)
-        self._steered(workflow, id, await self._store.terminate(workflow, id, reason, fact), what)
+        self._steered(workflow, id, await self._store.terminate(workflow, id, reason), what)
 
     async def cancel(self, workflow: str, id: str, reason: str | None = None, deadline: Duration | None = None) -> None:
         payload, deadline_ms = self._requests.cancellation(reason, deadline)
@@ -528,7 +528,7 @@ class Client:
         if reason is not None and not isinstance(reason, str):
             raise InvalidOptionError(f"reason must be text, not {reason!r}")
         await self.graph(workflow, id)
-        await self._end(workflow, id, reason, graphs.tombstone(reason, to_ms(self._clock.now())), "killed")
+        await self._end(workflow, id, reason, "killed")
 
     async def facts(self, workflow: str, id: str, prefix: str = "") -> dict[str, Any]:
         return await graphs.facts(self._store, await self.graph(workflow, id), prefix)

@@ -83,8 +83,3 @@ def _shape_of(rows: Sequence[Fact]) -> Shape:
 def started_at(rows: Iterable[Fact]) -> int | None:
     """With its first node. The row itself learns of it with the first result."""
     return min((fact.at for fact in rows if fact.state == FactState.START), default=None)
-
-
-def tombstone(reason: str | None, now_ms: int) -> Fact:
-    value = codec.encode(reason, what="reason")
-    return Fact(FactState.TOMBSTONE, "tombstone", 0, "tombstone", now_ms, now_ms, value=value)

@@ -15,14 +15,14 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """Every node has a result, and the run has ended."""
+    """The run has ended: every node has a result, or it was cancelled or timed out."""
 
     status: str
 
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """There is a tombstone: nothing starts any more."""
+    """The run was killed or terminated: nothing starts any more."""
 
     reason: str | None
 

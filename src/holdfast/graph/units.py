@@ -358,11 +358,6 @@ class GraphUnits:
         )
         return finish if following is None else replace(finish, next=replace(following, units=self.units()))
 
-    def cancelled(self, mail: Mail) -> Finish:
-        reason = codec.plain(mail.payload)["reason"] or "no reason given"
-        error = Failure("CancelledError", reason, kind="Cancelled", retryable=False)
-        return Finish(Status.CANCELLED, error=error.encode())
-
 
 class _Values:
     """What parameters can get, as plain JSON: the run's input and the results of predecessors."""

@@ -10,10 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from holdfast.kernel.driver import Call, Outcome
-from holdfast.store.protocol import Advance, Fact, Finish, Mail, NewRun, NewUnit, RunRecord, TaskRef
+from holdfast.store.protocol import GRAPH, Advance, Fact, Finish, Mail, NewRun, NewUnit, RunRecord, TaskRef
 
 if TYPE_CHECKING:
     from holdfast.kernel.requests import Requests
+
+__all__ = ["GRAPH", "PLAN_KEY", "Needs", "UnitDriver", "Units"]
 
 
 class Needs(NamedTuple):
@@ -56,8 +58,6 @@ class Units(Protocol):
         """The end of the run, once all units have a result."""
         ...
 
-    def cancelled(self, mail: Mail) -> Finish: ...
-
     def units(self) -> Sequence[NewUnit]:
         """As they are at the beginning."""
         ...
@@ -67,7 +67,5 @@ class UnitDriver(Protocol):
     def open(self, run: RunRecord, plan: bytes, requests: Requests) -> Units: ...
 
 
-GRAPH = "graph"
-"""The kind of run that is made of units."""
 PLAN_KEY = "meta"
 """Of the PLAN fact that units are opened from."""

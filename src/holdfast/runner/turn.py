@@ -146,6 +146,8 @@ class Turn:
     _dropped = False
     _watched: asyncio.Future[None] | None = None
     """Done when the turn waits again, or is over."""
+    idle = False
+    """It was released, and nothing was written."""
 
     def __init__(
         self,
@@ -383,6 +385,8 @@ class Turn:
         if self._buffer and rest.transactional and not live:
             # Statements may be refused; what was buffered before them must not be refused with them.
             await self._write(Commit(self.task, in_flight=1))
+        if isinstance(self._planned, Release):
+            self.idle = rest.empty and not self._buffer and not self._progressed and self._started_at is None
         rest.follows.next = self._planned
         return await self._write(Commit(self.task, rest.observed, rest.follows, in_flight=len(self._running)))
 

@@ -15,7 +15,6 @@ from holdfast.runner.attempts import Running
 from holdfast.runner.patience import patiently
 from holdfast.runner.turn import Tools, record_heartbeats
 from holdfast.store.protocol import (
-    CANCEL,
     EXIT,
     SUSPECT_LOSSES,
     Advance,
@@ -27,9 +26,10 @@ from holdfast.store.protocol import (
     FactState,
     Finish,
     Follows,
-    GiveBack,
     Heartbeat,
     Log,
+    Mail,
+    Mailbag,
     NewRun,
     RunRecord,
     Signal,
@@ -107,6 +107,8 @@ class UnitTurn:
     finish: Finish | None = None
     rested = None
     due_at: int | None = None
+    idle = False
+    """Each of its turns writes something: what came of the node, or that it waits."""
 
     def __init__(self, tools: Tools, claim: Claim, memory: Memory) -> None:
         self.claim = claim
@@ -238,7 +240,7 @@ class UnitTurn:
 
 
 class KeeperTurn:
-    """Unit 0: it reads the mail, and ends the run when all other units are done."""
+    """Unit 0: it reads which runs of nodes have ended, and ends the run when all other units are done."""
 
     machine: Machine | None = None
     rested = None
@@ -249,29 +251,35 @@ class KeeperTurn:
         self.claim = claim
         self.task = claim.task
         self.finish: Finish | None = None
+        self.idle = False
+        """It found nothing to do."""
         self._tools = tools
         self._memory = memory
 
     async def run(self) -> None:
         units = await self._memory.units(self._tools)
-        mail = [one for one in self.claim.mailbag.mail if one.type in (CANCEL, EXIT)]
-        cancel = next((one for one in mail if one.type == CANCEL), None)
-        if cancel is not None:
-            await self._end(units.cancelled(cancel))
-        elif mail:
-            await self._write(units.exited(self.task, mail, self._now()))
-        else:
-            store, run = self._tools.store, self.claim.run
-            results = await _reading(self._tools, run, lambda: store.facts(run.run, FactState.RESULT))
-            end = units.finish(results, self._now())
-            if end is None:
-                await self._write(Advance(self.task, then=GiveBack()))
-            else:
+        bag = self.claim.mailbag
+        if not _exits(bag):
+            end = units.finish(await self._results(), self._now())
+            if end is not None:
                 await self._end(end)
+                return
+            bag = await self._look_for_exits()
+        advance = units.exited(self.task, _exits(bag), self._now())
+        advance.seen = bag.last if bag.complete else bag.mail[-1].n
+        self.idle = await self._tools.advancer.advance(advance) and advance.idle
 
-    async def _write(self, advance: Advance) -> None:
-        advance.seen = self.claim.mailbag.last
-        await self._tools.advancer.advance(advance)
+    async def _results(self) -> Sequence[Fact]:
+        store, run = self._tools.store, self.claim.run
+        return await _reading(self._tools, run, lambda: store.facts(run.run, FactState.RESULT))
+
+    async def _look_for_exits(self) -> Mailbag:
+        """Read the engine's own mail.
+
+        A claim has it only as far as it is among the oldest events, and none if the unit was taken by an advance.
+        """
+        store, run = self._tools.store, self.claim.run
+        return await _reading(self._tools, run, lambda: store.undelivered(run.run, frozenset()))
 
     async def _end(self, finish: Finish) -> None:
         committed = await self._tools.committer.commit(Commit(self.task, follows=Follows(next=finish)))
@@ -298,6 +306,10 @@ class KeeperTurn:
 
     def _now(self) -> int:
         return self._tools.ports.now_ms()
+
+
+def _exits(bag: Mailbag) -> list[Mail]:
+    return [one for one in bag.mail if one.type == EXIT]
 
 
 async def with_units(finish: Finish, run: RunRecord, tools: Tools) -> Finish:

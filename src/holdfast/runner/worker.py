@@ -33,6 +33,7 @@ from holdfast.runner.committer import Committer
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.foresight import foreseen
 from holdfast.runner.identity import worker_id
+from holdfast.runner.idle_turns import IdleTurns
 from holdfast.runner.looper import Looper
 from holdfast.runner.outbox import Courier
 from holdfast.runner.stalls import StallWatch
@@ -69,7 +70,8 @@ from holdfast.store.protocol import (
 
 _log = logging.getLogger("holdfast")
 
-_NO_MAIL = Mailbag((), complete=True, last=0)
+_UNREAD = Mailbag((), complete=True, last=0)
+"""Of a unit that was taken by an advance: nobody has looked into the mailbox."""
 
 # The most that is claimed at once: a small bite keeps claims short and leaves work to other processes.
 _LARGEST_CLAIM = 200
@@ -140,6 +142,7 @@ class Worker:
         self._tasks: dict[_Place, asyncio.Task[None]] = {}
         self._memories: dict[int, Memory] = {}
         """Of runs that are made of units, while any of those is held."""
+        self._idle_turns = IdleTurns(lambda: asyncio.get_running_loop().time())
         self._reserved = 0
         """Places for what starts and events on their way may bring."""
         self._claiming = 0
@@ -376,7 +379,7 @@ class Worker:
         for task in tasks:
             memory = self._memories.get(task.run)
             if memory is not None:
-                claim = Claim(task, TaskKind.RESUME, lost=False, run=memory.run, mailbag=_NO_MAIL)
+                claim = Claim(task, TaskKind.RESUME, lost=False, run=memory.run, mailbag=_UNREAD)
                 self._begin(claim, self._tools)
         if more:
             self._hub.work()
@@ -421,14 +424,29 @@ class Worker:
 
     async def _run(self, turn: _AnyTurn) -> None:
         try:
+            if self._idle_turns:
+                await self._slow_down(turn)
             await turn.run()
         except Exception as error:
             await self._park(turn, error)
         finally:
             self._forget(turn)
 
+    async def _slow_down(self, turn: _AnyTurn) -> None:
+        """Wait before a turn of a run that does not get further, while its lease is kept."""
+        try:
+            await asyncio.sleep(self._idle_turns.pause_before(turn.task[:2]))
+        except asyncio.CancelledError:
+            if isinstance(turn, Turn):
+                turn.drop()
+            raise
+
     def _forget(self, turn: _AnyTurn) -> None:
         run, unit = place = turn.task[:2]
+        if turn.idle:
+            self._idle_turns.idle(turn.claim)
+        elif self._idle_turns:
+            self._idle_turns.forget(place)
         if self._turns.get(place) is turn:
             del self._turns[place], self._tasks[place]
             memory = self._memories.get(run)
@@ -538,7 +556,10 @@ class Worker:
             self._tell(committed)
 
     async def start_units(self, run: RunRecord) -> list[str] | None:
-        """Claim the units of a run that are due, and begin them: what people call them. None: the run itself was."""
+        """Claim the units of a run that are due, and begin them: what people call them.
+
+        None: only the run itself was due, and may have ended or opened other units by now.
+        """
         request = ClaimRequest(
             self.id, self.lease_ms, max(0, self._free()), [run.queue], frozenset({run.workflow}), run=run.run
         )
@@ -547,10 +568,11 @@ class Worker:
         for claim in result.claims:
             self._begin(claim, self._tools)
         keeper = self._tasks.get((run.run, 0))
+        units = [claim.task.unit for claim in result.claims if claim.task.unit]
         if keeper is not None:
             await asyncio.wait([keeper])
+        if keeper is not None and not units:
             return None
-        units = [claim.task.unit for claim in result.claims]
         memory = self._memories.get(run.run)
         if memory is None:
             return []

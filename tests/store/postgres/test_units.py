@@ -15,6 +15,7 @@ from holdfast.core.model import Status
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import (
+    CANCEL,
     Advance,
     Delivered,
     FactState,
@@ -190,7 +191,7 @@ async def test_a_unit_that_is_claimed_while_its_run_is_stopped_is_waited_for(
     """A claim changes the task first and the run after that; so does whoever stops the run."""
     await world.graph("a", NewUnit(1, "a"), NewUnit(2, "b"), owner=None, delay_ms=1)
     run = (await world.find("a")).run
-    await world.cancel("a")
+    await world.exit("a")
     itself = (await world.take()).task
     if act != "end":
         await world.store.release([itself])
@@ -292,7 +293,7 @@ async def test_an_outbox_that_is_about_to_get_more_is_not_empty(
 async def test_an_end_the_short_way_ends_the_units_too(world: World) -> None:
     """A commit of one fact has a function of its own."""
     [task] = await world.graph("a", NewUnit(1, "a"), NewUnit(2, "b", 1))
-    await world.cancel("a")
+    await world.exit("a")
     itself = (await world.take()).task
 
     await world.commit(itself, facts=[result("end")], then=Finish(Status.CANCELLED))
@@ -304,7 +305,7 @@ async def test_an_end_the_short_way_ends_the_units_too(world: World) -> None:
 @pytest.mark.parametrize("asked", [True, False])
 async def test_a_run_that_its_own_turn_pauses_has_no_unit_due(world: World, asked: bool) -> None:
     await world.graph("a", NewUnit(1, "a"), NewUnit(2, "b"), room=1)
-    await world.cancel("a")
+    await world.exit("a")
     tasks = {claim.task.unit: claim.task for claim in (await world.claim(limit=2)).claims}
     await world.store.release([tasks[2]])
     if asked:
@@ -321,7 +322,7 @@ async def test_a_run_that_its_own_turn_pauses_has_no_unit_due(world: World, aske
 async def test_a_cancellation_that_goes_along_to_the_next_run_makes_it_due(world: World) -> None:
     [task] = await world.graph("a", NewUnit(1, "a"))
     [itself] = (await world.advance(done(task))).taken
-    await world.cancel("a")
+    await world.send(CANCEL, "a")
 
     await world.finish(itself, next=NextRun(None, units=[NewUnit(1, "a")]))
 

@@ -38,6 +38,7 @@ from holdfast.store.protocol import (
     TerminateRun,
     UnwatchRun,
     WatchRun,
+    reason_of,
 )
 
 _DEED_WIDTH, _FACT_WIDTH, _TERM_WIDTH, _UNIT_WIDTH = 12, 14, 3, 3
@@ -141,7 +142,8 @@ def _deed_row(deed: Deed, own: int) -> Row:
         case UnwatchRun(workflow, instance_id, watch):
             return _deed("unwatch", workflow, instance_id, number=int(watch))
         case CancelRun(workflow, instance_id, payload, deadline_ms):
-            return _deed("cancel", workflow, instance_id, payload=payload, number=deadline_ms)
+            reason = packed(reason_of(payload))
+            return _deed("cancel", workflow, instance_id, payload=payload, number=deadline_ms, note=reason)
         case TerminateRun(workflow, instance_id, reason):
             return _deed("terminate", workflow, instance_id, note=packed(reason))
         case AnswerEvent(event, (ok, value)):

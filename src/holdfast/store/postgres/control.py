@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import columns, fact_rows, packed, record, touched, unit_rows
+from holdfast.store.postgres.rows import columns, packed, record, touched, unit_rows
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import Expiry, Fact, NewUnit, RunRecord, Steered, Touched
+from holdfast.store.protocol import Expiry, NewUnit, RunRecord, Steered, Touched, reason_of
 
 RESTARTED = "restarted"
-_NO_FACT: Row = (None,) * 16
 _UNIT_WIDTH = 3
 
 
@@ -23,7 +22,6 @@ class Target(NamedTuple):
 class Ending(NamedTuple):
     target: Target
     reason: str | None
-    fact: Fact | None = None
 
 
 class Cancelling(NamedTuple):
@@ -53,12 +51,12 @@ async def resume(tx: Tx, target: Target) -> RunRecord | None:
 
 
 async def terminate(tx: Tx, asked: Ending) -> Steered:
-    [fact] = [_NO_FACT] if asked.fact is None else fact_rows([asked.fact])
-    return _steered(await _row(tx, "terminate", asked.target, packed(asked.reason), *fact))
+    return _steered(await _row(tx, "terminate", asked.target, packed(asked.reason)))
 
 
 async def cancel(tx: Tx, asked: Cancelling) -> Steered:
-    return _steered(await _row(tx, "cancel", asked.target, asked.payload, asked.deadline_ms))
+    reason = packed(reason_of(asked.payload))
+    return _steered(await _row(tx, "cancel", asked.target, asked.payload, reason, asked.deadline_ms))
 
 
 async def restart(tx: Tx, asked: Restarting) -> Steered:

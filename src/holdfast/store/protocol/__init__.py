@@ -16,7 +16,8 @@ for, unless it is paused.
 
 How a run ends
 --------------
-By ``Finish`` in a commit, by ``terminate`` or ``restart``, by an act, to make room for another, by its parent's end. In
+By ``Finish`` in a commit, by ``terminate`` or ``restart``, by an act, to make room for another, by its parent's end; a
+graph also by ``cancel``. In
 the same transaction, if no run comes after it: whoever watches it gets an ``EXIT`` event (or watches the one that comes
 after). And its living children are treated as their ``parent_close`` says (unless ``NextRun.continues``): those that
 are terminated by this in the same way, down to the last.
@@ -66,6 +67,7 @@ from holdfast.store.protocol.facts import (
     Mail,
     Mailbag,
     StoredLog,
+    reason_of,
 )
 from holdfast.store.protocol.outbox import Delivered, Outbound, OutboxClaim, OutboxRow, Undelivered
 from holdfast.store.protocol.reads import Condition, ListQuery, Migrated, PageQuery, Relations, Relative, Steered
@@ -106,7 +108,7 @@ from holdfast.store.protocol.tasks import (
     WorkerCard,
     WorkerRecord,
 )
-from holdfast.store.protocol.units import Advance, Advanced, GiveBack, NewUnit, Opening, TaskRef
+from holdfast.store.protocol.units import GRAPH, Advance, Advanced, GiveBack, NewUnit, Opening, TaskRef
 
 __all__ = [
     "ABOUT_NOW_MS",
@@ -114,6 +116,7 @@ __all__ = [
     "CANCEL",
     "EXIT",
     "FIRST_EPOCH",
+    "GRAPH",
     "REPLY",
     "SUSPECT_LOSSES",
     "Act",
@@ -189,4 +192,5 @@ __all__ = [
     "WatchRun",
     "WorkerCard",
     "WorkerRecord",
+    "reason_of",
 ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -24,7 +25,7 @@ class FactState(IntEnum):
     ITEM = 5
     """The result of one item of a node that is mapped over a list; ``n`` is its place."""
     TOMBSTONE = 6
-    """Somebody killed the run."""
+    """A graph was killed, terminated or cancelled: nothing of it starts any more. The value is the reason."""
     HEARTBEAT = 7
     """The latest progress that an attempt reported while it ran; ``n`` is the attempt. The only fact that is
     overwritten: see ``Store.record_heartbeats``."""
@@ -66,6 +67,14 @@ REPLY = "@reply"
 """The answer to an event with ``ask``: ``{"ask", "ok", "value"}``. ``sender`` is the pid of who answers."""
 CANCEL = "@cancel"
 """A cancellation was asked for: ``{"reason", "deadlineMs"}``, each of which may be null."""
+
+
+def reason_of(cancellation: bytes | None) -> str | None:
+    """The reason that the payload of a CANCEL event has."""
+    reason: str | None = json.loads(cancellation or b"{}").get("reason")
+    return reason
+
+
 ANY_TOPIC = "*"
 """Among topics: every event, whatever its type."""
 

@@ -73,18 +73,18 @@ class Store(Protocol):
         """
         ...
 
-    async def terminate(
-        self, workflow: str, instance_id: str, reason: str | None = None, fact: Fact | None = None
-    ) -> Steered:
+    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
         """End it now.
 
-        The row is terminal and the task is gone (with all units) before this returns. ``fact``: written with the end.
-        Answers the run as it was before.
+        The row is terminal and the task is gone (with all units) before this returns. Answers the run as it was before.
         """
         ...
 
     async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> Steered:
-        """Send it a CANCEL event; with a deadline, it expires then at the latest. Answers the run as it was before."""
+        """Send it a CANCEL event; with a deadline, it expires then at the latest. A graph is ended at once.
+
+        ``payload``: as CANCEL has it. Answers the run as it was before.
+        """
         ...
 
     async def restart(

@@ -61,7 +61,7 @@ class ClaimRequest:
     one at a time by each worker: the guilty one soon dies alone.
     """
     run: int | None = None
-    """Only units of this run, 0 too; in the order of their numbers. Nothing that is overdue."""
+    """Only units of this run, in the order of their numbers; 0 with its mail. Nothing that is overdue."""
 
 
 @dataclass(slots=True)

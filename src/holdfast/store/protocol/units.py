@@ -18,6 +18,13 @@ from typing import NamedTuple
 
 from holdfast.store.protocol.facts import Delivery, Fact, Log
 
+GRAPH = "graph"
+"""The kind of run that is made of units.
+
+No code of its own could react to a cancellation, so ``cancel`` ends such a run at once (CANCELLED). Whenever one is
+terminated or cancelled, a TOMBSTONE fact with the reason (JSON text, or null) is written in the same transaction.
+"""
+
 
 class TaskRef(NamedTuple):
     """A claimed task: the four values that every write of a turn must match."""
@@ -80,6 +87,14 @@ class Advance:
     """With unit 0: ``Mailbag.last`` of the last look into the mailbox."""
     started_at: int | None = None
     """Of the run: set once."""
+
+    @property
+    def idle(self) -> bool:
+        """It writes nothing, and only gives the unit back as it was."""
+        if self.then != GiveBack():
+            return False
+        written = self.facts or self.results or self.logs or self.deliveries
+        return not (written or self.opens or self.drops or self.adds)
 
 
 @dataclass(slots=True)

@@ -75,15 +75,18 @@ def take(tx: Tx, run: int, claimant: Claimant) -> Claim:
 def _claim_units(tx: Tx, request: ClaimRequest, run: int) -> ClaimResult:
     """Of one run only."""
     left_out = _NO_BUCKET if request.suspects else SUSPECT_BUCKET
-    rows = tx.connection.execute(_SQL["due_of_run"], (run, tx.now, left_out, request.limit))
-    found = [_Due(*row) for row in rows]
-    suspects = [task for task in found if task.bucket == SUSPECT_BUCKET]
+    itself = tx.connection.execute(_SQL["itself"], (run, tx.now)).fetchall() if request.limit else []
+    rows = tx.connection.execute(_SQL["due_of_run"], (run, tx.now, left_out, request.limit - len(itself)))
+    found = [_Due(*row) for row in [*itself, *rows]]
+    # The run itself calls no code of users, so that it needs no care as a suspect.
+    suspects = [task for task in found if task.bucket == SUSPECT_BUCKET and task.unit]
     due = [task for task in found if task not in suspects[1:]]  # one is enough
     if due:
         _take(tx, due, request)
     left_out = SUSPECT_BUCKET if suspects else left_out
     next_due: int | None = tx.connection.execute(_SQL["next_of_run"], (run, left_out)).get
-    return ClaimResult(_claims(tx, due, request.owner, {}), next_due, tx.now)
+    bags = mailbags(tx, [run]) if itself else {}
+    return ClaimResult(_claims(tx, due, request.owner, bags), next_due, tx.now)
 
 
 def _overdue(tx: Tx, request: ClaimRequest) -> list[Claim]:

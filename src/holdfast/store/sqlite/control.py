@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import CANCEL, Expiry, Fact, NewUnit, RunRecord, Steered, Touched
+from holdfast.store.protocol import CANCEL, GRAPH, Expiry, NewUnit, RunRecord, Steered, Touched, reason_of
 from holdfast.store.sqlite import ends, successors
 from holdfast.store.sqlite.reads import find_current
-from holdfast.store.sqlite.rows import fact_rows, safe_or_none
+from holdfast.store.sqlite.rows import safe_or_none
 from holdfast.store.sqlite.send import Parcel, note_effect, post
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("control")
 _PAUSE = statements("pause")
-_NEW_FACT = statements("commit")["fact"]
 RESTARTED = "restarted"
 
 
@@ -28,7 +27,6 @@ class Target(NamedTuple):
 class Ending(NamedTuple):
     target: Target
     reason: str | None
-    fact: Fact | None = None
 
 
 class Cancelling(NamedTuple):
@@ -82,8 +80,6 @@ def terminate(tx: Tx, ending: Ending) -> Steered:
     run = find_current(tx, *ending.target)
     if run is None or run.status.terminal:
         return Steered(run, Touched())
-    if ending.fact is not None:
-        tx.connection.executemany(_NEW_FACT, fact_rows(run.run, [ending.fact]))
     return Steered(run, ends.terminate(tx, run.run, ending.reason))
 
 
@@ -96,7 +92,10 @@ def cancel(tx: Tx, cancelling: Cancelling) -> Steered:
 
 
 def ask_to_cancel(tx: Tx, run: RunRecord, letter: Parcel, deadline_ms: int | None, touched: Touched) -> None:
-    """Of a living run."""
+    """Of a living run. A graph has no code that could react, and ends at once."""
+    if run.kind == GRAPH:
+        ends.add(touched, ends.cancel(tx, run.run, reason_of(letter.payload)))
+        return
     note_effect(touched, run.run, post(tx, run, letter))
     if deadline_ms is not None:
         tx.connection.execute(_SQL["hurry"], (run.run, tx.now + deadline_ms))

@@ -10,7 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.protocol import CANCEL, EXIT, ParentClose, RunRecord, Touched, Watch
+from holdfast.core import codec
+from holdfast.core.failure import Failure
+from holdfast.store.protocol import CANCEL, EXIT, GRAPH, ParentClose, RunRecord, Touched, Watch
 from holdfast.store.sqlite.reads import record_of
 from holdfast.store.sqlite.rows import safe_or_none
 from holdfast.store.sqlite.send import Parcel, mail_to
@@ -31,8 +33,22 @@ class End(NamedTuple):
 
 def close(tx: Tx, run: int, reason: str | None) -> None:
     """The row is terminal and the task is gone. What follows from it is for ``settle``."""
+    _bury(tx, run, reason)
     tx.connection.execute(_SQL["close"], (run, safe_or_none(reason), tx.now))
     drop_task(tx, run)
+
+
+def close_cancelled(tx: Tx, run: int, reason: str | None) -> None:
+    """As ``close``, for a graph that is cancelled."""
+    _bury(tx, run, reason)
+    error = Failure("CancelledError", reason or "no reason given", kind="Cancelled", retryable=False)
+    tx.connection.execute(_SQL["close_cancelled"], (run, error.encode(), tx.now))
+    drop_task(tx, run)
+
+
+def _bury(tx: Tx, run: int, reason: str | None) -> None:
+    """Write the tombstone of a graph; other runs have none."""
+    tx.connection.execute(_SQL["bury"], (run, codec.encode(reason, what="reason"), tx.now))
 
 
 def drop_task(tx: Tx, run: int) -> None:
@@ -42,6 +58,14 @@ def drop_task(tx: Tx, run: int) -> None:
 def terminate(tx: Tx, run: int, reason: str | None) -> Touched:
     """End a living run that nothing comes after."""
     close(tx, run, reason)
+    touched = Touched(ended=[run])
+    add(touched, settle(tx, [End(run)]).get(run))
+    return touched
+
+
+def cancel(tx: Tx, run: int, reason: str | None) -> Touched:
+    """End a living graph as cancelled."""
+    close_cancelled(tx, run, reason)
     touched = Touched(ended=[run])
     add(touched, settle(tx, [End(run)]).get(run))
     return touched
@@ -84,14 +108,14 @@ def _spread(tx: Tx, end: End) -> Touched:
     touched = Touched()
     generation = [end]
     while generation:
-        terminated = [child for one in generation for child in _pass_on(tx, one, touched)]
-        touched.ended += terminated
-        generation = _involved(tx, [End(child) for child in terminated])
+        ended = [child for one in generation for child in _pass_on(tx, one, touched)]
+        touched.ended += ended
+        generation = _involved(tx, [End(child) for child in ended])
     return touched
 
 
 def _pass_on(tx: Tx, end: End, touched: Touched) -> list[int]:
-    """Answers the children that were terminated."""
+    """Answers the children that have ended by this."""
     # Its own watches first: what has ended is not to hear of its children's ends.
     if end.successor is not None and end.continues:
         tx.connection.execute(_SQL["pass_own"], (end.run, end.successor))
@@ -124,11 +148,14 @@ def _treat_children(tx: Tx, run: int, touched: Touched) -> list[int]:
     parent = pid_of(record_of(tx, run))
     why = f"its parent {parent} has ended"
     asking = Parcel(CANCEL, json.dumps({"reason": why, "deadlineMs": None}).encode(), sender=parent)
-    terminated: list[int] = []
-    for child, parent_close in children:
+    ended: list[int] = []
+    for child, parent_close, kind in children:
         if parent_close == ParentClose.TERMINATE:
             close(tx, child, why)
-            terminated.append(child)
+            ended.append(child)
+        elif parent_close == ParentClose.REQUEST_CANCEL and kind == GRAPH:
+            close_cancelled(tx, child, why)
+            ended.append(child)
         elif parent_close == ParentClose.REQUEST_CANCEL:
             mail_to(tx, child, asking, touched)
-    return terminated
+    return ended

@@ -147,11 +147,9 @@ class SqliteStore:
     async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._write(control.resume, control.Target(workflow, instance_id))
 
-    async def terminate(
-        self, workflow: str, instance_id: str, reason: str | None = None, fact: Fact | None = None
-    ) -> Steered:
+    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
         target = control.Target(workflow, instance_id)
-        return await self._write(control.terminate, control.Ending(target, reason, fact))
+        return await self._write(control.terminate, control.Ending(target, reason))
 
     async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> Steered:
         target = control.Target(workflow, instance_id)

@@ -13,9 +13,10 @@ from typing import Any
 from holdfast.core import codec
 from holdfast.core.outbound import outbound_id
 from holdfast.store.protocol import FactState
-from holdfast.testing.simulation import models
-from holdfast.testing.simulation.code import WORKFLOW, Effect
+from holdfast.testing.simulation import code, families, models
+from holdfast.testing.simulation.code import GRAPH, WORKFLOW, Effect
 from holdfast.testing.simulation.database import SimulatedDatabase
+from holdfast.testing.simulation.families import FAILING_NODE, FAMILY, family_fails, fits_family
 from holdfast.testing.simulation.greeting import greeted_twice
 from holdfast.testing.simulation.programs import GOSSIP, fits, messages, parts, sure
 from holdfast.testing.simulation.workload import Instance
@@ -37,6 +38,7 @@ def broken_promises(world: World) -> Iterator[str]:
     yield from _sagas(world)
     yield from greeted_twice(world.database)
     yield from world.outside.misled
+    yield from _tombstones(world.database)
     if world.database.given_up:  # no fault takes that long
         yield "a step's transaction stayed open because who has to end it waited for it"
     for node in world.nodes.values():
@@ -60,10 +62,13 @@ def _instance(world: World, instance: Instance) -> Iterator[str]:
         pass
     elif status == "errored" and b"VersionUnsupportedError" in error and world.deployed:
         pass  # code of the version before got hold of it
+    elif status == "errored" and _must_fail(instance) and FAILING_NODE.encode() in error:
+        pass
     else:
         yield f"{instance.id} is {status}, which nobody asked for: {error!r} {note!r}"
     if instance.terminated and status != "terminated" and "restart" not in instance.asked:
         yield f"the end of {instance.id} was acknowledged, and it is {status}"
+    yield from _cancellation(instance, status)
     yield from _mail(database, instance)
     if status == "complete" and instance.workflow == models.CHAIN:
         [(told,)] = database.rows(
@@ -73,6 +78,18 @@ def _instance(world: World, instance: Instance) -> Iterator[str]:
         )
         if told != len(instance.params):
             yield f"the {len(instance.params)} steps of {instance.id} told the world {told} things"
+
+
+def _must_fail(instance: Instance) -> bool:
+    return instance.workflow == FAMILY and family_fails(instance.params)
+
+
+def _cancellation(instance: Instance, status: str) -> Iterator[str]:
+    """A graph whose cancellation was acknowledged ends as cancelled. Code of workflows may do something else."""
+    if instance.workflow not in (GRAPH, FAMILY) or not instance.cancelled:
+        return
+    if status != "cancelled" and not instance.asked & {"restart", "terminate"}:
+        yield f"the cancellation of {instance.id} was acknowledged, and it is {status}"
 
 
 def _result(instance: Instance, result: Any) -> Iterator[str]:
@@ -89,8 +106,10 @@ def _fits(instance: Instance, result: Any) -> bool:
     match instance.workflow:
         case models.CHAIN:
             return models.fits_chain(instance.params, result, instance.sent)
-        case models.GRAPH:
+        case code.GRAPH:
             return models.fits_graph(instance.params, result)
+        case families.FAMILY:
+            return fits_family(instance.params, result)
         case _:
             rounds = instance.params
             return len(result) == len(rounds) and all(map(fits, rounds, result, repeat(instance.sent)))
@@ -157,10 +176,13 @@ def _transactions(database: SimulatedDatabase, world: World) -> Iterator[str]:
 
 
 def _starts(database: SimulatedDatabase, instance: str, node: str, called: int) -> Iterator[str]:
-    """Of a graph: each claim of a node is written down as a start of it."""
+    """Of a graph: each claim of a node is written down as a start of it.
+
+    Instances are named by the first of their params, because the id of one that a node runs is chosen by the engine.
+    """
     [(starts,)] = database.rows(
         "SELECT count(*) FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
-        "WHERE r.instance_id = ? AND f.state = ? AND f.key = ?",
+        "WHERE r.kind = 'graph' AND CAST(r.params AS TEXT) ->> 0 = ? AND f.state = ? AND f.key = ?",
         instance,
         int(FactState.START),
         node,
@@ -186,6 +208,17 @@ def _sagas(world: World) -> Iterator[str]:
                 for _, key, n, fails in (part for part in sure(program) if part[0] == "saga"):
                     if fails and len(undone.get((instance.id, number, key), ())) != n:
                         yield f"saga {key} of {instance.id} (run {number}) failed, and was not undone"
+
+
+def _tombstones(database: SimulatedDatabase) -> Iterator[str]:
+    """A graph has a tombstone exactly if it was terminated or cancelled."""
+    for pid, status, stones in database.rows(
+        "SELECT r.workflow || '/' || r.instance_id, r.status, count(f.run) FROM holdfast_run AS r "
+        "LEFT JOIN holdfast_fact AS f ON f.run = r.id AND f.state = ? WHERE r.kind = 'graph' GROUP BY r.id "
+        "HAVING count(f.run) <> (r.status IN ('terminated', 'cancelled')) ORDER BY r.id",
+        int(FactState.TOMBSTONE),
+    ):
+        yield f"{pid} is {status}, and has {stones} tombstones"
 
 
 def _gossip(database: SimulatedDatabase) -> Iterator[str]:
@@ -228,6 +261,5 @@ def _outbox(world: World) -> Iterator[str]:
 
 def _keys_of(world: World, *kinds: str) -> frozenset[str]:
     """Of the steps of these kinds, in all programs."""
-    instances = [one for one in world.workload.instances.values() if one.workflow == WORKFLOW]
-    programs = [program for instance in instances for program in instance.params]
+    programs = [program for instance in world.workload.instances.values() for program in instance.programs]
     return frozenset(part[1] for program in programs for part in parts(program) if part[0] in kinds)

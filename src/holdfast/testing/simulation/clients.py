@@ -85,6 +85,7 @@ class Clients:
                 instance.asked.add(verb)
                 await asking[verb](workflow, name)
                 instance.terminated |= verb == "terminate"
+                instance.cancelled |= verb == "cancel"
 
     async def _result(self, instance: Instance, node: Node) -> None:
         handle = await node.client.get(instance.workflow, instance.id)

@@ -27,8 +27,9 @@ from holdfast.workflow.context import Context
 from holdfast.workflow.processes import Exit, LinkDown, RunEvent
 
 WORKFLOW = "program"
+GRAPH = "diamond"
+MORTAL = "mortal"
 _ANSWERER = "answerer"
-_MORTAL = "mortal"
 _BOUND = "bound"
 _QUESTION = "question"
 _LIFE_SECONDS = 3
@@ -139,7 +140,7 @@ def register_company(app: Holdfast) -> None:
         await message.reply(message.payload + 1)
         return TOLD
 
-    @app.workflow(name=_MORTAL)
+    @app.workflow(name=MORTAL)
     async def mortal(ctx: Context, params: list[Any]) -> Any:
         value, dies = params
         await ctx.sleep("live", 0.01)
@@ -149,7 +150,7 @@ def register_company(app: Holdfast) -> None:
 
     @app.workflow(name=_BOUND)
     async def bound(ctx: Context, partner: str) -> str:
-        await ctx.spawn(_MORTAL, [0, True], id=partner, link=True)
+        await ctx.spawn(MORTAL, [0, True], id=partner, link=True)
         await asyncio.sleep(_FOR_EVER_SECONDS)
         return "it did not hear"
 
@@ -183,6 +184,7 @@ class _Running:
             "link": self._link,
             "bound": self._bound,
             "saga": self._saga,
+            "graph": self._graph,
             "version": self._version,
             "seq": self._seq,
             "par": self._par,
@@ -258,7 +260,7 @@ class _Running:
     async def _link(self, key: str, value: Any, dies: bool) -> Any:
         if self._listening is None:
             self._listening = asyncio.ensure_future(self._listen())
-        child = await self._ctx.spawn(_MORTAL, [value, dies], id=self._own_name(key), link=True)
+        child = await self._ctx.spawn(MORTAL, [value, dies], id=self._own_name(key), link=True)
         async with self._news:
             await self._news.wait_for(lambda: len(self._heard.get(child.pid, ())) == 1 + dies)
         heard = self._heard[child.pid]
@@ -292,6 +294,10 @@ class _Running:
         except (StepError, ValueError):
             return FAILED
         return values
+
+    async def _graph(self, key: str, n: int, fails: int) -> Any:
+        name = self._own_name(key)
+        return await self._ctx.run(GRAPH, [name, n, fails], id=name)
 
     async def _version(self, key: str, value: Any) -> Any:
         version = self._ctx.version(key, 1, self._version_of_code)

@@ -11,11 +11,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ClassVar, cast
 
 from holdfast.core.model import to_ms
-from holdfast.store.protocol import Advance, Commit, Committed, Migrated, Store, Verdict
+from holdfast.store.protocol import Advance, Commit, Committed, Migrated, Store, TaskRef, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.live import Live
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.ports import LoopClock
+from holdfast.testing.simulation.progress import ProgressWatch
 from holdfast.testing.simulation.trace import Trace
 
 _TOLD = frozenset(
@@ -96,6 +97,7 @@ class SimulatedDatabase:
         self._trace = trace
         self._turn = asyncio.Lock()
         self._now_by = "database"
+        self._progress = ProgressWatch(self.rows)
 
     @property
     def store(self) -> Store:
@@ -207,6 +209,8 @@ class SimulatedDatabase:
             self._check_fences(who, args[0], fences, [one.verdict is not Verdict.LOST for one in answer])
         elif operation == "advance":
             self._check_fences(who, args[0], fences, answer.applied)
+        for spinning in self._progress.claimed(_claimed(operation, answer)):
+            self._broken_by(who, spinning)
         for freed in answer if operation == "reap" else ():
             if (freed.run, freed.unit) in held:
                 self._broken_by(who, f"run {freed.run} was freed although its holder's lease had not run out")
@@ -241,6 +245,17 @@ class SimulatedDatabase:
 
     def _note(self, who: str, what: str) -> None:
         self._trace.add(self._loop.time(), who, what)
+
+
+def _claimed(operation: str, answer: Any) -> Sequence[TaskRef]:
+    """The tasks that an answer of the store hands to a worker."""
+    match operation:
+        case "claim":
+            return [claim.task for claim in answer.claims]
+        case "advance":
+            return cast("Sequence[TaskRef]", answer.taken)
+        case _:
+            return ()
 
 
 def _heard(task: asyncio.Task[Any]) -> None:

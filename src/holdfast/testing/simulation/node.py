@@ -17,6 +17,7 @@ from holdfast.runner.config import WorkerConfig
 from holdfast.store.protocol import Store
 from holdfast.testing.simulation.code import Outside, register, register_company
 from holdfast.testing.simulation.database import SimulatedDatabase
+from holdfast.testing.simulation.families import register_family
 from holdfast.testing.simulation.faults import Faults, Kind
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.models import register_chain, register_graph
@@ -52,6 +53,7 @@ class Shared:
             register_company(app)
             register_chain(app, self.outside)
             register_graph(app, self.outside)
+            register_family(app, self.outside)
             self._code[version] = app.registry
         return self._code[version]
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.turn import Turn
+from holdfast.runner.units import KeeperTurn
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import Commit, Committed, Delivered, Foreseen, Steered, Touched
 from holdfast.store.sqlite import (
@@ -20,6 +21,7 @@ from holdfast.store.sqlite import (
     claim,
     commit,
     control,
+    ends,
     leases,
     mailbox,
     outbox,
@@ -235,6 +237,20 @@ def _until_now(right: Any) -> Any:
     return advance
 
 
+def _as_claimed(_right: Any) -> Any:
+    async def look(keeper: Any) -> Any:
+        return keeper.claim.mailbag
+
+    return look
+
+
+def _by_mail(right: Any) -> Any:
+    def ask(tx: Any, run: Any, letter: Any, deadline_ms: int | None, touched: Any) -> None:
+        right(tx, replace(run, kind="workflow"), letter, deadline_ms, touched)
+
+    return ask
+
+
 def _lines_of_one(right: dict[str, str]) -> dict[str, str]:
     return {
         name: sql.replace("iif(?7, coalesce(line, id), NULL)", "iif(?7, NULL, NULL)") for name, sql in right.items()
@@ -281,6 +297,9 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "deadline_while_mail_was_read": [_Patch(Turn, "_advance", _until_now)],
     "ids_of_one_run": [_Patch(successors, "_SQL", _lines_of_one)],
     "renamed_steps_not_found": [_Patch(StepNames, "aliases", lambda _right: lambda *_: {})],
+    "exits_not_read": [_Patch(KeeperTurn, "_look_for_exits", _as_claimed)],
+    "graph_cancelled_by_mail": [_Patch(control, "ask_to_cancel", _by_mail)],
+    "tombstone_not_written": [_Patch(ends, "_bury", _nothing)],
     "reads_behind_a_transaction": [_Patch(Database, "look", _behind_the_guest)],
 }
 

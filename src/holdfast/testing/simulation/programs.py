@@ -22,6 +22,7 @@ nothing of the engine.
     ["link", key, value, dies]         is linked to a child, and hears what becomes of it
     ["bound", key]                     runs a child that is linked to one that dies
     ["saga", key, n, fails]            n steps that are undone if one more fails
+    ["graph", key, n, fails]           runs a graph as a child
     ["version", key, value]            does what its version of the code does; not within another part
     ["seq" | "par" | "race", programs]
 """
@@ -44,6 +45,7 @@ DOWN = "down"
 GOSSIP = "gossip"
 """The topic of messages between instances."""
 _DEEPEST = 3
+_WITH_GRAPHS = 0.12
 
 
 class Writer:
@@ -56,6 +58,10 @@ class Writer:
     def rounds(self) -> list[Program]:
         """What an instance does: one program, and then another by continue-as-new, perhaps."""
         return [self._seq(_DEEPEST) for _ in range(self._draw.choice([1, 1, 1, 2, 3]))]
+
+    def short(self) -> Program:
+        """A program without messages and versions, for a child that nobody sends anything to."""
+        return self._seq(1)
 
     def _any(self, depth: int) -> Program:
         leaves = [
@@ -144,6 +150,25 @@ class Writer:
         return ["messages", key, "topic", self._draw.randint(1, 3), self._draw.choice([300, 1500])]
 
 
+def with_graphs(rounds: list[Program], draw: Random) -> list[Program]:
+    """Some programs run graphs at their end: one, two at once, or one that is cancelled if it takes too long.
+
+    The draws are not those of the writer, so that programs without graphs stay what they were before there were any.
+    """
+    if draw.random() >= _WITH_GRAPHS:
+        return rounds
+    one, two = (["graph", f"d{n}", draw.randrange(10), draw.choice([0, 0, 1])] for n in (1, 2))
+    late = ["sleep", "d3", draw.choice([5, 50, 200])]
+    added = draw.choice([one, ["par", [one, two]], ["race", [one, late]]])
+    return [*rounds[:-1], ["seq", [*rounds[-1][1], added]]]
+
+
+def diamond(n: int) -> dict[str, Any]:
+    """The result of the graph that is run with this number."""
+    even = {"even": n} if n % 2 == 0 else {}
+    return {"source": [n, n + 1], "each": [2 * n, 2 * n + 2], "total": 4 * n + 2} | even
+
+
 def parts(program: Program) -> Iterator[Program]:
     """A program and all that is in it."""
     yield program
@@ -186,6 +211,8 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:  # noqa: 
             return bool(result == FAILED)
         case ["saga", _, n, fails]:
             return bool(result == (FAILED if fails else list(range(n))))
+        case ["graph", _, n, _]:
+            return bool(result == diamond(n))
         case ["version", _, value]:
             return result in ([1, value], [2, value])
         case ["event", key, type_, _]:

@@ -94,5 +94,7 @@ def _run(world: World, loop: SimulatedLoop) -> list[str]:
     try:
         loop.run_until_complete(world.run())
     except AssertionError as error:
-        return [f"{type(error).__name__}: {error}"]
-    return [*(f"unhandled: {error}" for error in loop.unhandled), *broken_promises(world)]
+        broken = [f"{type(error).__name__}: {error}"]
+    else:
+        broken = [*broken_promises(world)]
+    return [*(f"unhandled: {error}" for error in loop.unhandled), *broken]

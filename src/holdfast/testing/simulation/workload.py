@@ -6,11 +6,14 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from holdfast.testing.simulation.code import WORKFLOW
+from holdfast.testing.simulation.code import GRAPH, WORKFLOW
+from holdfast.testing.simulation.families import FAMILY, family_params, family_program
 from holdfast.testing.simulation.faults import OF_A_RUN, Faults, Kind
-from holdfast.testing.simulation.models import CHAIN, GRAPH, chain_params, graph_params
-from holdfast.testing.simulation.programs import Program, Writer
+from holdfast.testing.simulation.models import CHAIN, chain_params, graph_params
+from holdfast.testing.simulation.programs import Program, Writer, with_graphs
 from holdfast.testing.simulation.streams import stream
+
+_WITH_CHILDREN = 0.5
 
 
 @dataclass(slots=True)
@@ -54,10 +57,19 @@ class Instance:
     """What people asked of it besides: cancel, terminate, restart, pause. Whether or not it was answered."""
     terminated: bool = False
     """Somebody was told that it is."""
+    cancelled: bool = False
+    """Its cancellation was acknowledged."""
     acknowledged: set[str] = field(default_factory=set)
     """Events, by their id."""
     results: list[Any] = field(default_factory=list)
     """What clients were told that it returned."""
+
+    @property
+    def programs(self) -> list[Program]:
+        """Those that it, or a child of its graph, runs."""
+        if self.workflow == WORKFLOW:
+            return list(self.params)
+        return [family_program(self.params)] if self.workflow == FAMILY else []
 
 
 @dataclass(slots=True)
@@ -73,7 +85,8 @@ def workload(seed: int, nodes: list[str], span: float, faults: Faults, without: 
     for n in range(1, draw.randint(2, 6)):
         name = f"i{n}"
         if name not in without:
-            _Planner(made, name, stream(seed, f"instance.{n}"), nodes, span).plan(faults)
+            planner = _Planner(made, name, stream(seed, f"instance.{n}"), nodes, span)
+            planner.plan(faults, stream(seed, f"graphs.{n}"))
     for instance in made.instances:
         _move_senders(made, instance, stream(seed, f"senders.{instance}"))
     return made
@@ -90,17 +103,20 @@ class _Planner:
         self._span = span
         self._begin = draw.uniform(0, span / 3)
 
-    def plan(self, faults: Faults) -> None:
+    def plan(self, faults: Faults, graphs: Random) -> None:
+        """``graphs``: draws for graphs with children and in programs, so that other instances stay what they were."""
         draw = self._draw
         workflow = draw.choices([WORKFLOW, CHAIN, GRAPH], [70, 15, 15])[0]
         if workflow == WORKFLOW:
-            rounds = Writer(draw).rounds()
+            rounds = with_graphs(Writer(draw).rounds(), graphs)
             self._add(workflow, rounds, _waits(rounds))
             if any(part[0] == "messages" for program in rounds for part in program[1]):
                 self._send_messages()
         elif workflow == CHAIN:
             params = chain_params(draw)
             self._add(workflow, params, [(type_, type_) for kind, type_, _ in params if kind == "wait"])
+        elif graphs.random() < _WITH_CHILDREN:
+            self._add(FAMILY, family_params(graphs, self._name), [])
         else:
             self._add(workflow, graph_params(draw, self._name), [])
         for kind in OF_A_RUN:

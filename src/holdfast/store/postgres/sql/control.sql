@@ -5,12 +5,10 @@ SELECT * FROM {schema}.holdfast_pause($1, $2, $3, $4);
 SELECT * FROM {schema}.holdfast_resume($1, $2, $3, $4);
 
 -- name: terminate
-SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_terminate(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21
-) AS s;
+SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_terminate($1, $2, $3, $4, $5) AS s;
 
 -- name: cancel
-SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_cancel($1, $2, $3, $4, $5, $6) AS s;
+SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_cancel($1, $2, $3, $4, $5, $6, $7) AS s;
 
 -- name: restart
 SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_restart(

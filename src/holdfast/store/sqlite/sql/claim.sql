@@ -66,6 +66,10 @@ SELECT run_at, run, unit, kind, lost, epoch, bucket, key, started_at FROM holdfa
  WHERE unit > 0 AND owner IS NULL AND run_at IS NOT NULL AND run = ?1 AND run_at <= ?2 AND bucket <> ?3
  ORDER BY unit LIMIT ?4;
 
+-- name: itself
+SELECT run_at, run, unit, kind, lost, epoch, bucket, NULL, NULL FROM holdfast_task
+ WHERE run = ?1 AND unit = 0 AND owner IS NULL AND run_at <= ?2;
+
 -- name: next_of_run
 SELECT run_at FROM holdfast_task INDEXED BY holdfast_task_unit_due
  WHERE unit > 0 AND owner IS NULL AND run_at IS NOT NULL AND run = ?1 AND bucket <> ?2

@@ -1,6 +1,13 @@
 -- name: close
 UPDATE holdfast_run SET status = 'terminated', note = ?2, updated_at = ?3, completed_at = ?3 WHERE id = ?1;
 
+-- name: close_cancelled
+UPDATE holdfast_run SET status = 'cancelled', error = ?2, updated_at = ?3, completed_at = ?3 WHERE id = ?1;
+
+-- name: bury
+INSERT INTO holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts)
+SELECT id, 6, 'tombstone', 0, 'tombstone', ?3, ?3, 1, ?2, 0 FROM holdfast_run WHERE id = ?1 AND kind = 'graph';
+
 -- name: drop_task
 DELETE FROM holdfast_task WHERE run = ?1;
 
@@ -31,7 +38,7 @@ DELETE FROM holdfast_watch WHERE target = ?1;
 UPDATE holdfast_watch SET target = ?2 WHERE target = ?1;
 
 -- name: children
-SELECT id, parent_close FROM holdfast_run INDEXED BY holdfast_run_living_child
+SELECT id, parent_close, kind FROM holdfast_run INDEXED BY holdfast_run_living_child
  WHERE parent_run = ?1 AND completed_at IS NULL;
 
 -- name: pass_children

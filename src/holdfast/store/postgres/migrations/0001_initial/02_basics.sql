@@ -40,9 +40,9 @@ BEGIN
 END $$;
 
 -- Those that live. OFFSET 0 here and elsewhere: looked up one by one, and not joined in some other order.
-CREATE FUNCTION {schema}.holdfast_children(p_parent BIGINT) RETURNS TABLE (id BIGINT, parent_close TEXT)
+CREATE FUNCTION {schema}.holdfast_children(p_parent BIGINT) RETURNS TABLE (id BIGINT, parent_close TEXT, kind TEXT)
 LANGUAGE sql STABLE AS $$
-    SELECT id, parent_close FROM {schema}.holdfast_run
+    SELECT id, parent_close, kind FROM {schema}.holdfast_run
      WHERE parent_run = p_parent AND parent_run IS NOT NULL AND completed_at IS NULL OFFSET 0
 $$;
 

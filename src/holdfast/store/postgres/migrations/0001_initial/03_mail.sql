@@ -61,12 +61,21 @@ CREATE FUNCTION {schema}.holdfast_post_one(
 $$;
 
 -- Asks a run that lives, and whose task is locked, to cancel. p_deadline_ms: it expires then at the latest, from now.
+-- A graph has no code that could react, and ends at once; p_reason, the text of the payload's reason, is for it.
 CREATE FUNCTION {schema}.holdfast_ask_to_cancel(
-    p_now BIGINT, p_run BIGINT, p_payload BYTEA, p_deadline_ms BIGINT, p_sender BYTEA
+    p_now BIGINT, p_by TEXT, p_run BIGINT, p_payload BYTEA, p_reason BYTEA, p_deadline_ms BIGINT, p_sender BYTEA
 ) RETURNS {schema}.holdfast_touched LANGUAGE plpgsql AS $$
 DECLARE
-    v_touched {schema}.holdfast_touched := {schema}.holdfast_post_one(p_now, p_run, '@cancel', p_payload, p_sender);
+    v_touched {schema}.holdfast_touched;
 BEGIN
+    IF (SELECT kind FROM {schema}.holdfast_run WHERE id = p_run) = 'graph' THEN
+        PERFORM {schema}.holdfast_bury(p_now, p_run, p_reason);
+        v_touched := {schema}.holdfast_end(
+            p_now, p_by, p_run, 'cancelled', NULL, {schema}.holdfast_cancelled(p_reason), NULL, NULL, false);
+        v_touched.ended := p_run || v_touched.ended;
+        RETURN v_touched;
+    END IF;
+    v_touched := {schema}.holdfast_post_one(p_now, p_run, '@cancel', p_payload, p_sender);
     UPDATE {schema}.holdfast_task SET expires_at = p_now + p_deadline_ms, expiry = 'cancel'
      WHERE run = p_run AND unit = 0 AND p_deadline_ms IS NOT NULL AND expires_at <= p_now + p_deadline_ms IS NOT TRUE;
     -- Somebody has to end it then: claims are to ask for the next due time again.

@@ -1,5 +1,24 @@
 -- How runs end, and what follows from it for others.
 
+-- The tombstone of a graph that is terminated or cancelled; other runs have none.
+CREATE FUNCTION {schema}.holdfast_bury(p_now BIGINT, p_run BIGINT, p_reason BYTEA) RETURNS void LANGUAGE sql AS $$
+    INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts)
+    SELECT id, 6, 'tombstone', 0, 'tombstone', p_now, p_now, true, {schema}.holdfast_json(p_reason), 0
+      FROM {schema}.holdfast_run WHERE id = p_run AND kind = 'graph'
+$$;
+
+-- Why a run is ended together with its parent.
+CREATE FUNCTION {schema}.holdfast_orphaned(p_parent TEXT) RETURNS BYTEA LANGUAGE sql STABLE AS $$
+    SELECT 'its parent '::bytea || convert_to(p_parent, 'UTF8') || ' has ended'::bytea
+$$;
+
+-- The error of a graph that is cancelled.
+CREATE FUNCTION {schema}.holdfast_cancelled(p_reason BYTEA) RETURNS BYTEA LANGUAGE sql IMMUTABLE AS $$
+    SELECT '{"name":"CancelledError","message":'::bytea
+        || {schema}.holdfast_json(coalesce(nullif(p_reason, ''::bytea), 'no reason given'::bytea))
+        || ',"kind":"Cancelled","retryable":false}'::bytea
+$$;
+
 -- What follows from the end of runs: whoever watches them is told, and their living children are treated as was agreed,
 -- those that are terminated by this in the same way, down to the last. Their rows are terminal and their tasks gone.
 -- Answers which others ended or were woken by that, and by the end of which of p_runs.
@@ -39,7 +58,7 @@ BEGIN
                             FROM {schema}.holdfast_run AS p WHERE p.id = a.run) ORDER BY c.id)
           INTO v_to, v_to_by, v_sender
           FROM unnest(v_ended, v_by) AS a (run, by) CROSS JOIN LATERAL {schema}.holdfast_children(a.run) AS c
-         WHERE c.parent_close = 'request_cancel';
+         WHERE c.parent_close = 'request_cancel' AND c.kind <> 'graph';
         IF v_to IS NOT NULL THEN
             v_payload := ARRAY(SELECT '{"reason":'::bytea || {schema}.holdfast_json(
                                    'its parent '::bytea || s || ' has ended'::bytea) || ',"deadlineMs":null}'::bytea
@@ -52,12 +71,18 @@ BEGIN
 
         SELECT array_agg(c.id ORDER BY c.id), array_agg(a.by ORDER BY c.id) INTO v_ended, v_by
           FROM unnest(v_ended, v_by) AS a (run, by) CROSS JOIN LATERAL {schema}.holdfast_children(a.run) AS c
-         WHERE c.parent_close = 'terminate';
+         WHERE c.parent_close = 'terminate' OR (c.parent_close = 'request_cancel' AND c.kind = 'graph');
+        PERFORM {schema}.holdfast_bury(p_now, c.id, {schema}.holdfast_orphaned(c.parent))
+           FROM {schema}.holdfast_run AS c WHERE c.id = ANY (v_ended) AND c.kind = 'graph';
         DELETE FROM {schema}.holdfast_task WHERE run = ANY (v_ended);
         UPDATE {schema}.holdfast_run AS c
            SET status = 'terminated', updated_at = p_now, completed_at = p_now,
-               note = 'its parent '::bytea || convert_to(c.parent, 'UTF8') || ' has ended'::bytea
-         WHERE c.id = ANY (v_ended);
+               note = {schema}.holdfast_orphaned(c.parent)
+         WHERE c.id = ANY (v_ended) AND c.parent_close = 'terminate';
+        UPDATE {schema}.holdfast_run AS c
+           SET status = 'cancelled', updated_at = p_now, completed_at = p_now,
+               error = {schema}.holdfast_cancelled({schema}.holdfast_orphaned(c.parent))
+         WHERE c.id = ANY (v_ended) AND c.parent_close = 'request_cancel';
         RETURN QUERY SELECT a.by, a.run, NULL::bigint, false FROM unnest(v_ended, v_by) AS a (run, by);
     END LOOP;
 END $$;
@@ -73,6 +98,9 @@ DECLARE
 BEGIN
     WITH gone AS (DELETE FROM {schema}.holdfast_task WHERE run = p_run RETURNING bound)
     SELECT bool_or(bound) INTO v_bound FROM gone;
+    IF p_status = 'terminated' THEN
+        PERFORM {schema}.holdfast_bury(p_now, p_run, p_note);
+    END IF;
     UPDATE {schema}.holdfast_run
        SET status = p_status, output = p_output, error = p_error, note = p_note, updated_at = p_now,
            completed_at = p_now

@@ -105,9 +105,17 @@ BEGIN
     IF cardinality(p_doubtful) > 0 THEN
         SELECT coalesce(array_agg(unit), '{}'), coalesce(array_agg(losses > 0), '{}') INTO v_units, v_lost
           FROM {schema}.holdfast_task
-         WHERE owner = p_owner AND claimed_by = ANY (p_doubtful) AND run = p_run AND unit > 0;
+         WHERE owner = p_owner AND claimed_by = ANY (p_doubtful) AND run = p_run;
         v_again := cardinality(v_units);
     END IF;
+    -- The run itself calls no code of users, so that it needs no care as a suspect.
+    SELECT array_agg(unit), array_agg(lost) INTO v_found, v_found_lost
+      FROM (SELECT t.unit, t.lost FROM {schema}.holdfast_task AS t
+             WHERE t.run = p_run AND t.unit = 0 AND t.owner IS NULL AND t.run_at <= v_now
+               AND p_limit > cardinality(v_units)
+               FOR NO KEY UPDATE SKIP LOCKED) AS found;
+    v_units := v_units || v_found;
+    v_lost := v_lost || v_found_lost;
     FOR v_suspect IN 0..p_suspects::int LOOP
         SELECT array_agg(unit), array_agg(lost) INTO v_found, v_found_lost
           FROM (SELECT t.unit, t.lost FROM {schema}.holdfast_task AS t

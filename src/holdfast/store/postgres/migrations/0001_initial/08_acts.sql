@@ -24,7 +24,7 @@ DECLARE
     v_ending BIGINT[];
     v_others BIGINT[];
 BEGIN
-    SELECT array_agg(run) FILTER (WHERE what = 'terminate'), array_agg(run)
+    SELECT array_agg(run) FILTER (WHERE what IN ('terminate', 'cancel')), array_agg(run)
       INTO v_ending, v_others
       FROM (SELECT d.what, CASE d.what
                 WHEN 'answer' THEN {schema}.holdfast_run_of(
@@ -189,7 +189,8 @@ BEGIN
             touched.work := v_effect = 3;
         END IF;
     ELSIF p_deed.what = 'cancel' THEN
-        touched := {schema}.holdfast_ask_to_cancel(p_now, v_to.run, p_deed.payload, p_deed.number, v_pid);
+        touched := {schema}.holdfast_ask_to_cancel(
+            p_now, p_by, v_to.run, p_deed.payload, p_deed.note, p_deed.number, v_pid);
     ELSE
         touched := {schema}.holdfast_end(p_now, p_by, v_to.run, 'terminated', NULL, NULL, p_deed.note, NULL, false);
         touched.ended := v_to.run || touched.ended;

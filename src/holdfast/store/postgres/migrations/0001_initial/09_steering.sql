@@ -73,12 +73,8 @@ BEGIN
     RETURN NEXT v_rec;
 END $$;
 
--- p_state and what comes after it: a fact that is written with the end, or NULL.
 CREATE FUNCTION {schema}.holdfast_terminate(
-    p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT, p_reason BYTEA,
-    p_state INTEGER, p_key BYTEA, p_n BIGINT, p_kind TEXT, p_at BIGINT, p_started_at BIGINT, p_seq BIGINT, p_ok BOOLEAN,
-    p_value BYTEA, p_name BYTEA, p_attempts BIGINT, p_max_attempts BIGINT, p_timeout_ms BIGINT, p_wake_at BIGINT,
-    p_event_type TEXT, p_event BIGINT
+    p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT, p_reason BYTEA
 ) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -96,24 +92,19 @@ BEGIN
     IF v_rec.epoch IS NOT NULL THEN
         v_touched := {schema}.holdfast_end(v_now, p_by, v_run, 'terminated', NULL, NULL, p_reason, NULL, false);
         v_touched.ended := v_run || v_touched.ended;
-        INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts,
-                                            max_attempts, timeout_ms, wake_at, event_type, event)
-        SELECT v_run, p_state, p_key, p_n, p_kind, p_at, p_started_at, p_seq, p_ok, p_value, p_name, p_attempts,
-               p_max_attempts, p_timeout_ms, p_wake_at, p_event_type, p_event
-         WHERE p_state IS NOT NULL;
     END IF;
     RETURN QUERY SELECT v_touched.ended, v_touched.woken, v_touched.work, v_rec;
 END $$;
 
 CREATE FUNCTION {schema}.holdfast_cancel(
-    p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT, p_payload BYTEA, p_deadline_ms BIGINT
+    p_now BIGINT, p_by TEXT, p_workflow TEXT, p_instance_id TEXT, p_payload BYTEA, p_reason BYTEA, p_deadline_ms BIGINT
 ) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
 #variable_conflict use_column
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);
-    v_run BIGINT := {schema}.holdfast_lock(p_workflow, p_instance_id);
+    v_run BIGINT := {schema}.holdfast_lock_to_end(p_workflow, p_instance_id);
     v_rec {schema}.holdfast_record;
     v_touched {schema}.holdfast_touched;
 BEGIN
@@ -122,7 +113,7 @@ BEGIN
         RETURN;
     END IF;
     IF v_rec.epoch IS NOT NULL THEN
-        v_touched := {schema}.holdfast_ask_to_cancel(v_now, v_run, p_payload, p_deadline_ms, NULL);
+        v_touched := {schema}.holdfast_ask_to_cancel(v_now, p_by, v_run, p_payload, p_reason, p_deadline_ms, NULL);
         PERFORM pg_notify('{channel}', p_by);
     END IF;
     RETURN QUERY SELECT v_touched.ended, v_touched.woken, v_touched.work, v_rec;

@@ -1,0 +1,43 @@
+"""Finds tasks that are claimed again and again although nothing changes: an engine that spins.
+
+A claim makes progress if the run has another fact, event, delivery or loss than at the claim before. The START facts
+of a graph do not count, because each claim of a node writes one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from holdfast.store.protocol import TaskRef
+
+MOST_IDLE_CLAIMS = 30
+"""More in a row than faults bring about: those that need a lease to run out or an answer to get lost for each."""
+_STATE = """
+SELECT r.workflow || '/' || r.instance_id,
+       (SELECT count(*) FROM holdfast_fact AS f WHERE f.run = r.id AND (f.state <> 1 OR r.kind <> 'graph')),
+       (SELECT count(*) FROM holdfast_event AS e WHERE e.run = r.id),
+       (SELECT count(*) FROM holdfast_event AS e WHERE e.run = r.id AND e.delivered_at IS NOT NULL),
+       t.losses, t.missing
+  FROM holdfast_run AS r JOIN holdfast_task AS t ON t.run = r.id AND t.unit = ?2 WHERE r.id = ?1
+"""
+
+
+class ProgressWatch:
+    """``rows`` runs a query."""
+
+    def __init__(self, rows: Callable[..., list[tuple[Any, ...]]]) -> None:
+        self._rows = rows
+        self._idle: dict[tuple[int, int], tuple[tuple[Any, ...], int]] = {}
+        """Of each task: the state at its last claim, and the number of claims in a row that found this state."""
+
+    def claimed(self, tasks: Iterable[TaskRef]) -> Iterator[str]:
+        """Note claims; report each task that is claimed too often without progress, once per streak."""
+        for task in tasks:
+            place = task.run, task.unit
+            for state in self._rows(_STATE, *place):
+                before, times = self._idle.get(place, (state, 0))
+                times = times + 1 if before == state else 1
+                self._idle[place] = state, times
+                if times == MOST_IDLE_CLAIMS:
+                    yield f"{state[0]} (unit {task.unit}) was claimed {times} times in a row without progress"
