@@ -268,3 +268,20 @@ async def test_a_run_that_completes_is_not_logged(app: Holdfast, h: Harness, cap
         await h.advance("1 second")
 
     assert caplog.records == []
+
+
+@pytest.mark.above_the_store
+async def test_text_that_no_stream_can_write_is_escaped(
+    app: Holdfast, h: Harness, caplog: pytest.LogCaptureFixture
+) -> None:
+    @app.workflow
+    async def shop(ctx: Context) -> None:
+        raise ValueError("\ud800 \x1b[31m \x00 \n run other/o-2 errored")
+
+    await ran(h, shop, id="o-1")
+
+    assert told(caplog) == [
+        ("ERROR", "run shop/o-1 (run 0) errored: ValueError: \\ud800 \\x1b[31m \\x00 run other/o-2 errored")
+    ]
+    assert caplog.text.encode("utf-8")
+    assert "\x1b" not in caplog.text

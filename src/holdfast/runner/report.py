@@ -10,7 +10,9 @@ written after the commit, so what it says is durable. Each record has the fields
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from holdfast.core.failure import Failure
@@ -21,6 +23,7 @@ _log = logging.getLogger("holdfast.runs")
 _WRITTEN = (Verdict.APPLIED, Verdict.PAUSING, Verdict.PAUSED)
 _STEPS = (StepType.DO, StepType.NODE)
 _LONGEST = 500
+_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Blocker(NamedTuple):
@@ -82,14 +85,14 @@ def parked(run: RunRecord, note: str) -> None:
 def stalled(blocker: Blocker, seconds: float, stack: str | None) -> None:
     """Report a call that blocks the event loop, and with it every run of the worker."""
     text = f"the event loop has been blocked for more than {seconds:g} s by {blocker.name}; {blocker.advice}"
-    _log.warning("%s\n%s", text, stack or "  (no stack)", extra=_fields(blocker.pid, None, blocker.step))
+    _log.warning("%s\n%s", text, _safe(stack or "  (no stack)"), extra=_fields(blocker.pid, None, blocker.step))
 
 
 def _write(level: int, text: str, run: RunRecord, step: str | None = None, error: Failure | None = None) -> None:
     if not _log.isEnabledFor(level):
         return
     fields = _fields(run.pid, run.number, step)
-    shown = None if error is None or error.traceback is None else error.as_evidence(f"run {run.pid}")
+    shown = None if error is None or error.traceback is None else _clean(error).as_evidence(f"run {run.pid}")
     _log.log(level, "%s", text, extra=fields, exc_info=None if shown is None else (type(shown), shown, None))
 
 
@@ -117,6 +120,19 @@ def _brief(error: Failure) -> str:
     return _one_line(f"{error.name}: {error.message}" if error.message else error.name)
 
 
+def _clean(error: Failure) -> Failure:
+    """The error as it can be written to any log, the same one if nothing has to be escaped."""
+    message, traceback = _safe(error.message), _safe(error.traceback or "")
+    if (message, traceback) == (error.message, error.traceback):
+        return error
+    return replace(error, message=message, traceback=traceback, args=[message], exceptions=(), cause=None)
+
+
+def _safe(text: str) -> str:
+    """The text with lone surrogates, which no stream can write, and control characters escaped."""
+    return _UNSAFE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+
+
 def _one_line(text: str) -> str:
-    line = " ".join(text.split())
+    line = _safe(" ".join(text.split()))
     return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
