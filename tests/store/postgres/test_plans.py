@@ -215,7 +215,7 @@ UNIT_CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[Ta
     "send to a run with units": (send.send, lambda _: [send.Sending(NewEvent(FLOW, "graph", "go"), 1)]),
     "cancel a run with units": (
         control.cancel,
-        lambda _: control.Cancelling(control.Target(FLOW, "graph"), b"{}", 10),
+        lambda _: control.Cancelling(control.Target(FLOW, "cancelled"), b"{}", 10),
     ),
     "heartbeat of one unit": (leases.heartbeat, lambda _: leases.Beat("adder", LEASE)),
     "facts of keys": (reads.facts, lambda task: reads.Past(task.run, FactState.ITEM, ["a"])),
@@ -243,6 +243,7 @@ async def test_what_is_read_of_units_does_not_grow_with_what_is_stored(
         await other.execute("ANALYZE")
     await world.graph("graph", unit(1), *(NewUnit(n, str(n), 1) for n in range(2, 7)), owner=None)
     task = (await world.take("adder", lease_ms=10**9)).task
+    await world.graph("cancelled", unit(1), unit(2, 1))  # which deletes its units, and no others
     await world.commit(task, outbox=[Outbound("t", None, "s")])
     await world.store.outbox_claim("carrier", 10**9, 1)
     reading = Reading(other, world)

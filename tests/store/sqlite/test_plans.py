@@ -251,7 +251,7 @@ async def test_units_cost_the_same_however_many_their_run_has(world: World, stor
 async def test_a_commit_costs_the_same_however_many_units_the_run_has(world: World, store: SqliteStore) -> None:
     async def measure(width: int) -> int:
         await _wide(world, width)
-        await world.cancel(f"wide-{width}")
+        await world.exit(f"wide-{width}")
         [claim] = (await world.claim(limit=1)).claims
         assert claim.task.unit == 0
         committing = await cost(store, lambda: world.commit(claim.task, facts=[result("s")]))
