@@ -10,6 +10,7 @@ import pytest
 from holdfast import Context, Holdfast, InvalidOptionError, Retry
 from holdfast.testing import Harness
 
+from .conftest import MakeApp
 from .driving import lose_worker
 
 
@@ -140,6 +141,31 @@ async def test_a_paused_run_that_is_terminated_keeps_the_buffered_results(app: H
     await run.terminate("enough")
     assert [(step.step_key, step.result) for step in (await run.history()).steps] == [("a", 1)]
     assert (await run.status()).status == "terminated"
+
+
+async def test_results_before_a_long_step_are_written_while_it_runs_and_outlast_a_terminate_from_elsewhere(
+    make_app: MakeApp,
+) -> None:
+    app = make_app()
+
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> None:
+        await ctx.do("a", lambda: 1)
+        await ctx.do("b", lambda: 2)
+        await ctx.do("hangs", asyncio.Event().wait)
+
+    async with app, make_app().connect() as elsewhere:
+        elsewhere.remote("flow")
+        await app.start(flow, id="one")
+        run = await elsewhere.get("flow", "one")
+
+        async def finished() -> list[str]:
+            return [step.step_key for step in (await run.history()).steps if step.status == "completed"]
+
+        while await finished() != ["a", "b"]:
+            await asyncio.sleep(0.05)
+        await run.terminate("enough")
+        assert await finished() == ["a", "b"]
 
 
 async def test_a_flush_leaves_the_run_as_it_was(app: Holdfast, h: Harness) -> None:

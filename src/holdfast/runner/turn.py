@@ -308,7 +308,7 @@ class Turn:
         if self._noting is not None:
             await asyncio.wait([self._noting])
         if self._buffer and not self._dropped and not self._in_transaction and not self._has_kept_acts:
-            self._noting = asyncio.get_running_loop().create_task(self._write_beside())
+            self._noting = asyncio.get_running_loop().create_task(self._write_beside(Observed()))
             self._noting.add_done_callback(self._noted)
             await asyncio.wait([self._noting])
 
@@ -689,12 +689,14 @@ class Turn:
             new_facts, new_logs = running.news()
             facts.extend(new_facts)
             logs.extend(new_logs)
-        if not (facts or logs):
-            return
-        self._written_beside(await self._tools.committer.commit(self._beside(Observed(facts=facts, logs=logs))))
+        if facts or logs:
+            await self._write_beside(Observed(facts=facts, logs=logs))
 
-    async def _write_beside(self) -> None:
-        committed = await self._write(self._beside(Observed()))
+    async def _write_beside(self, observed: Observed) -> None:
+        """Write while steps run; results that are buffered go along, so that a step that takes long delays none."""
+        commit = self._beside(observed)
+        write = self._write if self._buffer and not self._has_kept_acts else self._tools.committer.commit
+        committed = await write(commit)
         if committed is not None:
             self._written_beside(committed)
 
