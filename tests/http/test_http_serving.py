@@ -41,7 +41,7 @@ async def running(api: Any) -> AsyncIterator[None]:
 async def completes(api: Any, base: str) -> None:
     async with client_of(api, base) as http:
         shop = Api(http)
-        assert len((await shop.get(""))["workflows"]) == 19
+        assert {"name": "echo"} in (await shop.get(""))["workflows"]
         made = await shop.create("echo", 5)
         assert (await shop.until("echo", made, "complete"))["details"]["output"] == 5
 
