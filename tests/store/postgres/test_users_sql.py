@@ -42,7 +42,7 @@ SLY = """
         "DROP SCHEMA holdfast CASCADE",
         "ALTER TABLE holdfast.holdfast_fact DISABLE TRIGGER ALL",
         "SELECT nextval('holdfast.holdfast_run_id')",
-        "SELECT ended FROM holdfast.holdfast_cancel(NULL, 'x', 'flow', 'a', NULL, NULL)",
+        "SELECT ended FROM holdfast.holdfast_cancel(NULL, 'x', 'flow', 'a', NULL, NULL, NULL)",
         "CREATE INDEX mine ON holdfast.holdfast_fact (at)",
         "INSERT INTO mine VALUES (7)",
     ],

@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.core import codec
 from holdfast.core.failure import Failure
 from holdfast.store.protocol import CANCEL, EXIT, GRAPH, ParentClose, RunRecord, Touched, Watch
 from holdfast.store.sqlite.reads import record_of
@@ -42,13 +41,13 @@ def close_cancelled(tx: Tx, run: int, reason: str | None) -> None:
     """As ``close``, for a graph that is cancelled."""
     _bury(tx, run, reason)
     error = Failure("CancelledError", reason or "no reason given", kind="Cancelled", retryable=False)
-    tx.connection.execute(_SQL["close_cancelled"], (run, error.encode(), tx.now))
+    tx.connection.execute(_SQL["close_cancelled"], (run, json.dumps(error.content()).encode(), tx.now))
     drop_task(tx, run)
 
 
 def _bury(tx: Tx, run: int, reason: str | None) -> None:
-    """Write the tombstone of a graph; other runs have none."""
-    tx.connection.execute(_SQL["bury"], (run, codec.encode(reason, what="reason"), tx.now))
+    """Write the tombstone of a graph; other runs have none. `codec.encode` would refuse surrogate pairs."""
+    tx.connection.execute(_SQL["bury"], (run, json.dumps(reason).encode(), tx.now))
 
 
 def drop_task(tx: Tx, run: int) -> None:
