@@ -97,7 +97,7 @@ ALL_ERRORS = [
 ]
 
 # Processor time: what an import costs, whatever else the machine is doing.
-IMPORT = "import time; t = time.process_time(); import holdfast; print(time.process_time() - t)"
+IMPORT = "import time; t = time.process_time(); import {}; print(time.process_time() - t)"
 
 
 @pytest.mark.parametrize("name", PUBLIC)
@@ -137,16 +137,17 @@ def test_every_code_of_the_contract_belongs_to_one_error() -> None:
 
 
 @pytest.mark.kind_settings("counts what an import loads; hostility is loaded with it")
-def test_an_import_takes_less_than_150_milliseconds(tmp_path: Path) -> None:
-    """As users have it: compiled once, by the first of them."""
+def test_an_import_takes_at_most_five_times_as_long_as_that_of_asyncio(tmp_path: Path) -> None:
+    """As users have it: compiled once, by the first of them. A ratio, because machines differ and are shared."""
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     env["PYTHONPYCACHEPREFIX"] = str(tmp_path)
 
-    def once() -> float:
-        done = subprocess.run([sys.executable, "-c", IMPORT], env=env, capture_output=True, text=True, check=True)
-        return float(done.stdout)
+    def once(module: str) -> float:
+        command = [sys.executable, "-c", IMPORT.format(module)]
+        return float(subprocess.run(command, env=env, capture_output=True, text=True, check=True).stdout)
 
-    assert min(once() for _ in range(5)) < 0.150
+    times = [(once("holdfast"), once("asyncio")) for _ in range(8)]
+    assert min(ours for ours, _ in times) < 5 * min(theirs for _, theirs in times)
 
 
 @pytest.mark.kind_settings("counts what an import loads; hostility is loaded with it")

@@ -158,14 +158,14 @@ def test_tracebacks_are_shown_by_get_and_by_a_full_history(live: Live) -> None:
 
 
 def test_logs_are_filtered_and_cannot_fake_lines(live: Live) -> None:
-    live.create("refuses", "r-2")
-    live.until("refuses", "r-2", "errored")
+    live.create("refuses", "r-3")
+    live.until("refuses", "r-3", "errored")
 
-    lines = untimed(live.ok("logs", *of("r-2", "refuses"), "--log-category", "mood"))
+    lines = untimed(live.ok("logs", *of("r-3", "refuses"), "--log-category", "mood"))
 
     assert lines == ["TIME  error  mood  cannot [bold]go[/bold]", "    with \\x1b[31mred"]
-    assert untimed(live.ok("logs", *of("r-2", "refuses"), "--log-level", "error"))[:2] == lines
-    assert live.ok("logs", *of("r-2", "refuses"), "--log-level", "debug") == ""
+    assert untimed(live.ok("logs", *of("r-3", "refuses"), "--log-level", "error"))[:2] == lines
+    assert live.ok("logs", *of("r-3", "refuses"), "--log-level", "debug") == ""
 
 
 def test_many_logs_are_all_shown_or_page_by_page(live: Live) -> None:

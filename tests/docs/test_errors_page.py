@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import errors
-from holdfast.errors import HoldfastError, ParamsInvalidError
+from holdfast.errors import EventInvalidError, HoldfastError, ParamsInvalidError
 from holdfast.http import answers
 
 ROOT = Path(__file__).parents[2]
@@ -41,8 +41,8 @@ def test_a_status_on_the_page_is_the_one_that_http_answers(error: type[HoldfastE
     said = ROWS[error.__name__][2]
 
     if said:
-        raised = error.__new__(error)
-        if isinstance(raised, ParamsInvalidError):
+        raised = error.__new__(error, "message")
+        if isinstance(raised, ParamsInvalidError | EventInvalidError):
             raised.issues = []
         assert answers.problem_of(raised).status == int(said)
 

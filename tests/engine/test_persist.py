@@ -146,13 +146,13 @@ async def test_a_paused_run_that_is_terminated_keeps_the_buffered_results(app: H
 async def test_results_before_a_long_step_are_written_while_it_runs_and_outlast_a_terminate_from_elsewhere(
     make_app: MakeApp,
 ) -> None:
-    app = make_app()
+    app, go = make_app(), asyncio.Event()
 
     @app.workflow(persist="task")
     async def flow(ctx: Context) -> None:
         await ctx.do("a", lambda: 1)
         await ctx.do("b", lambda: 2)
-        await ctx.do("hangs", asyncio.Event().wait)
+        await ctx.do("long", go.wait)
 
     async with app, make_app().connect() as elsewhere:
         elsewhere.remote("flow")
@@ -165,6 +165,7 @@ async def test_results_before_a_long_step_are_written_while_it_runs_and_outlast_
         while await finished() != ["a", "b"]:
             await asyncio.sleep(0.05)
         await run.terminate("enough")
+        go.set()
         assert await finished() == ["a", "b"]
 
 

@@ -37,7 +37,7 @@ async def work(folder: Path, **options: Any) -> list[Any]:
         await ctx.sleep("nap", "10 ms")
         return await ctx.do("two", lambda: n + event.payload)
 
-    @chain.step("ONE")
+    @chain.step("ONE", lease="10 seconds")
     async def one(task: ChainTask) -> Any:
         return task.params + 1
 

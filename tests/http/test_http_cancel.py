@@ -73,7 +73,7 @@ async def test_a_body_of_another_kind_or_size_is_refused(api: Api) -> None:
     path, form = "/waiter/instances/w/cancel", {"content-type": "text/plain"}
 
     assert await api.refused("POST", path, content=b"{}", headers=form) == (415, "UNSUPPORTED_MEDIA_TYPE")
-    assert await api.refused("POST", path, content=b" " * 2**21) == (413, "PAYLOAD_TOO_LARGE")
+    assert await api.refused("POST", path, content=b" " * 2**22) == (413, "PAYLOAD_TOO_LARGE")
     assert await api.status("waiter", "w") != "cancelled"
 
 

