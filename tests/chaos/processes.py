@@ -5,7 +5,6 @@ They die with the process that asked for them, also when that is killed.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import multiprocessing
 import os
@@ -16,10 +15,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
 
+from postgres_server import die_with_parent
+
 from .waiting import until
 
 _PRELOADED = ["asyncpg", "chaos.program", "holdfast.app"]
-_PR_SET_PDEATHSIG = 1
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(_PRELOADED)
@@ -68,11 +68,6 @@ class Child:
 
     def said(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
-
-
-def die_with_parent(number: int) -> None:
-    """Let the kernel send this process a signal when the one that started it is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
 
 
 def _run(log: str, target: Callable[..., None], spec: dict[str, Any]) -> None:

@@ -20,9 +20,7 @@ from typing import Any
 
 import asyncpg
 
-from postgres_server import binaries, server_user, utils
-
-from .processes import die_with_parent
+from postgres_server import binaries, die_with_parent, server_user, utils
 
 PORT = 5432
 _CONFIG = {

@@ -71,11 +71,10 @@ async def test_a_transaction_left_open_past_the_lease_counts_once(scene: Scene, 
         run = await app.start("transfer", TRANSFER.n, id=TRANSFER.id)
         await until(hold.reached.is_set, slow.said)
         slow.send(signal.SIGSTOP)
-        lease_over = (
-            "SELECT count(*) = 0 FROM holdfast.holdfast_worker WHERE lease_until > extract(epoch FROM now()) * 1000"
-        )
-        await until(lambda: scene.checker.one(lease_over), "its lease does not end")
+        alive = "SELECT count(*) FROM holdfast.holdfast_worker WHERE lease_until > extract(epoch FROM now()) * 1000"
+        await until(lambda: scene.checker.one(f"SELECT ({alive}) = 0"), "its lease does not end")
         quick = scene.work(direct=True)
+        await until(lambda: scene.checker.one(f"SELECT ({alive}) = 1"), quick.said)
         if not point.startswith("^"):
             await until(lambda: scene.executions()[TRANSFER.id, "move"] >= 2, quick.said)
 

@@ -15,7 +15,7 @@ from http_shop import Gates, make_shop
 
 from holdfast import Holdfast
 from holdfast.testing import Harness
-from postgres_harness import CleanSchemas, HarnessStores
+from postgres_harness import CleanSchemas, CleanStore
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -57,10 +57,7 @@ async def api(shop: tuple[Holdfast, Gates]) -> AsyncIterator[Api]:
 
 @pytest.fixture
 async def h(shop: tuple[Holdfast, Gates], database: str) -> AsyncIterator[Harness]:
-    async with (
-        HarnessStores() as stores,
-        Harness(shop[0], seed=7, store=stores if database == "postgres" else None) as harness,
-    ):
+    async with Harness(shop[0], seed=7, store=CleanStore if database == "postgres" else None) as harness:
         yield harness
 
 

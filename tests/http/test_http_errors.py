@@ -11,7 +11,7 @@ from http_api import Api, client_of
 
 from holdfast import Context, Holdfast, NonRetryableError, Retry, StepTx, WorkflowError
 from holdfast.testing import Harness
-from postgres_harness import HarnessStores
+from postgres_harness import CleanStore
 
 EVERY_STORE = True
 ONCE = Retry(limit=0)
@@ -94,10 +94,7 @@ def make_failing() -> Holdfast:
 
 @pytest.fixture
 async def h(database: str) -> AsyncIterator[Harness]:
-    async with (
-        HarnessStores() as stores,
-        Harness(make_failing(), store=stores if database == "postgres" else None) as harness,
-    ):
+    async with Harness(make_failing(), store=CleanStore if database == "postgres" else None) as harness:
         yield harness
 
 

@@ -14,6 +14,8 @@ from holdfast.store.sqlite import SqliteStore
 from postgres_server import CleanDatabases
 from store.world import Database, FakeClock, World
 
+_databases = CleanDatabases(shared=True)
+
 
 def _sqlite_file(folder: Path, clock: FakeClock) -> Store:
     return SqliteStore(str(folder / "store.db"), clock=clock)
@@ -24,7 +26,7 @@ def _sqlite_memory(folder: Path, clock: FakeClock) -> Store:
 
 
 def _postgres(folder: Path, clock: FakeClock) -> Store:
-    return PostgresStore(CleanDatabases.of(folder), clock=clock, random=SystemRandomness())
+    return PostgresStore(_databases.of(folder), clock=clock, random=SystemRandomness())
 
 
 STORES: dict[str, Callable[[Path, FakeClock], Store]] = {
@@ -50,11 +52,11 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
     await store.open()
     yield World(store, clock, numbered=request.param in NUMBERED)
     await store.close()
-    CleanDatabases.give_back(tmp_path)
+    _databases.give_back(tmp_path)
 
 
 @pytest.fixture(params=SHARED)
 def database(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Database]:
     """Makes any number of stores on one database."""
     yield lambda: STORES[request.param](tmp_path, clock)
-    CleanDatabases.give_back(tmp_path)
+    _databases.give_back(tmp_path)

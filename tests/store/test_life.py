@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import postgres_server
 from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, SchemaVersionError, StoreError
+from holdfast.ports import SystemRandomness
+from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import ListQuery, Migrated
-from postgres_server import CleanDatabases
+from holdfast.store.sqlite import SqliteStore
 from store.world import FLOW, Database, FakeClock, World, result
 
 
-@pytest.fixture
-def new_database(database: Database) -> Database:
+@pytest.fixture(params=["sqlite", "postgres"])
+def new_database(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Database:
     """One that no store was ever opened on."""
-    CleanDatabases.forget()
-    return database
+    if request.param == "sqlite":
+        return lambda: SqliteStore(str(tmp_path / "store.db"), clock=clock)
+    url = postgres_server.new_database()
+    return lambda: PostgresStore(url, clock=clock, random=SystemRandomness())
 
 
 async def test_a_store_that_was_not_opened_says_so(database: Database) -> None:

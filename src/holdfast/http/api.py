@@ -36,11 +36,7 @@ def make_api(backend: Backend, *, base: str, authorize: Authorize, hosts: Iterab
     about_itself = Spec("GET", "/openapi.json", "getOpenapi", Scope.READ, openapi, dict, impersonal=True)
     specs = [*Routes(backend).table(), about_itself]
     document = Document(specs, backend, base, authorize)
-    api.router.routes.extend(
-        GatedRoute(path, spec.handler, spec=spec, methods=[spec.method], name=spec.name, response_model=None)
-        for spec in specs
-        for path in _paths(base, spec)
-    )
+    api.router.routes.extend(GatedRoute(path, spec) for spec in specs for path in _paths(base, spec))
 
     for kind in (HoldfastError, answers.Problem, RequestValidationError):
         api.add_exception_handler(kind, answers.answer_error)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from collections.abc import Collection, Iterable, Sequence
+from functools import cached_property
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -35,16 +36,26 @@ _HEADERS: Sequence[tuple[bytes, bytes]] = (
 )
 
 
-class GatedRoute(APIRoute):
+class GatedRoute(Route):
     """A route that says what it does (``spec``).
 
-    Its path ends where it ends: ``$`` alone would also let a newline follow.
+    FastAPI reads the signature of a handler in about a millisecond, so that is left to the first request. The path
+    ends where it ends: ``$`` alone would also let a newline follow.
     """
 
-    def __init__(self, *args: Any, spec: Spec, **options: Any) -> None:
-        super().__init__(*args, **options)
+    def __init__(self, path: str, spec: Spec) -> None:
+        super().__init__(path, spec.handler, name=spec.name)
         self.spec = spec
+        self.methods = {spec.method}
         self.path_regex = re.compile(self.path_regex.pattern.removesuffix("$") + r"\Z")
+
+    async def handle(self, scope: Connection, receive: Receive, send: Send) -> None:
+        await self._route.handle(scope, receive, send)
+
+    @cached_property
+    def _route(self) -> APIRoute:
+        spec = self.spec
+        return APIRoute(self.path, spec.handler, methods=[spec.method], name=spec.name, response_model=None)
 
 
 class Gate:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, Unpack, cast, overload
 
@@ -306,7 +306,7 @@ class Harness:
         may end differently for this reason alone.
         """
         expected, commits = await self._run_with_crash(workflow, params, None, drive)
-        for n in range(1, commits + 1):
+        for n in self._crash_points(commits):
             found, _ = await self._run_with_crash(workflow, params, n, drive)
             if found != expected:
                 raise CrashMismatch(
@@ -318,6 +318,10 @@ class Harness:
         if status != Status.COMPLETE:
             raise CrashMismatch(f"the run did not complete but is {status}: {error}")
         return self._own.registry.get(_name(workflow)).decode_output(output)
+
+    def _crash_points(self, commits: int) -> Iterable[int]:
+        """After which commits ``crash_everywhere`` loses the worker."""
+        return range(1, commits + 1)
 
     # --- driving
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from holdfast import Graph, Holdfast, NonRetryableError, Retry
 from holdfast.testing import Harness
 from holdfast.testing.harness import CrashMismatch
-from postgres_harness import HarnessStores
+from postgres_harness import CleanStore
 
 PATIENT = Retry(limit=50, delay=0)
 
@@ -137,7 +137,7 @@ def graphs(draw: st.DrawFn, most: int) -> list[Plan]:
 
 @asynccontextmanager
 async def harness(app: Holdfast, where: str) -> AsyncIterator[Harness]:
-    async with HarnessStores() as stores, Harness(app, seed=7, store=stores if where == "postgres" else None) as h:
+    async with Harness(app, seed=7, store=CleanStore if where == "postgres" else None) as h:
         yield h
 
 

@@ -29,7 +29,7 @@ async def everywhere(
             return await look(one, run), one._store.commits
 
     expected, commits = await lived(None)
-    for n in range(1, commits + 1):
+    for n in h._crash_points(commits):
         found, _ = await lived(n)
         place = f"after the worker was lost right after commit {n} of {commits}"
         assert found == expected, f"{place}: {found!r} instead of {expected!r}"

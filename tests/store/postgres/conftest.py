@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import asyncpg
@@ -10,15 +10,22 @@ import pytest
 
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
-from postgres_server import new_database, server
+from postgres_server import CleanDatabases, new_database, server
 from store.postgres.inside import Proxy
 from store.world import FakeClock, World
 
 
+_databases = CleanDatabases(shared=False)
+
+
 @pytest.fixture
-def url(request: pytest.FixtureRequest) -> str:
-    """An empty database; for a test that has a store opened on it, one that has the schema already."""
-    return new_database(migrated="store" in request.fixturenames)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    """A database with nothing in it; for a test that has a store opened on it, one with the engine's schema."""
+    if {"store", "world"} & set(request.fixturenames):
+        yield _databases.of(tmp_path)
+        _databases.give_back(tmp_path)
+    else:
+        yield new_database()
 
 
 @pytest.fixture

@@ -659,7 +659,7 @@ async def test_calls_wait_for_a_server_that_starts_again(clock: FakeClock) -> No
         await asyncio.sleep(0.1)
         assert not made.done()
         assert not written.done()
-        await asyncio.to_thread(server.start)
+        server.start()
 
         assert (await made).created
         assert (await written).verdict is Verdict.APPLIED
