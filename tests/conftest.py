@@ -17,7 +17,9 @@ from hostile import plugin as hostile
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--long", action="store_true", help="visit every kill point, and try more generated input (takes a while)")
+    parser.addoption(
+        "--long", action="store_true", help="visit every kill point, and try more generated input (takes a while)"
+    )
     hostile.add_options(parser)
 
 

@@ -19,13 +19,27 @@ import subprocess
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 HOLDFAST = Path(sys.executable).parent / "holdfast"
-_MODULES = ("holdfast.cli.main", "holdfast.cli.migration", "holdfast.store.postgres", "holdfast.store.sqlite")
+_MODULES = (
+    "holdfast.cli.main",
+    "holdfast.cli.migration",
+    "holdfast.cli.serve",
+    "holdfast.cli.server",
+    "holdfast.cli.supervisor",
+    "holdfast.cli.worker",
+    "holdfast.http.api",
+    "holdfast.store.postgres",
+    "holdfast.store.sqlite",
+    "uvicorn.lifespan.on",
+    "uvicorn.protocols.http.httptools_impl",
+    "uvloop",
+)
 _FIRST = ("instances", "list", "-w", "none", "-b", "http://127.0.0.1:1", "--retries", "0")
 """A command that fails, and imports on its way what the others need."""
 _LONGEST_S = 60
@@ -33,19 +47,71 @@ _LONGEST_S = 60
 
 def run(arguments: tuple[str, ...], cwd: Path | None, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """The command, run to its end, as ``subprocess.run`` would with its output captured."""
-    with (
-        tempfile.NamedTemporaryFile() as stdout,
-        tempfile.NamedTemporaryFile() as stderr,
-        socket.socket(socket.AF_UNIX) as line,
-    ):
-        line.settimeout(_LONGEST_S)
-        line.connect(_parent())
-        request = {"cwd": str(cwd or Path.cwd()), "env": env, "stdout": stdout.name, "stderr": stderr.name}
-        line.sendall(json.dumps(request | {"arguments": arguments}).encode() + b"\n")
-        code = line.makefile().readline()
-        assert code, "the process that forks is gone"
+    with tempfile.NamedTemporaryFile() as stdout, tempfile.NamedTemporaryFile() as stderr:
+        with Forked(arguments, cwd or Path.cwd(), env, Path(stdout.name), Path(stderr.name)) as command:
+            code = command.wait(_LONGEST_S)
         said = stdout.read().decode(), stderr.read().decode()
-    return subprocess.CompletedProcess([str(HOLDFAST), *arguments], int(code), *said)
+    return subprocess.CompletedProcess([str(HOLDFAST), *arguments], code, *said)
+
+
+class Forked:
+    """The command in a process of its own, with the methods of ``subprocess.Popen`` that tests use."""
+
+    returncode: int | None = None
+
+    def __init__(
+        self,
+        arguments: tuple[str, ...],
+        cwd: Path,
+        env: Mapping[str, str],
+        stdout: Path,
+        stderr: Path,
+        *,
+        session: bool = False,
+    ) -> None:
+        """``session``: it leads a session of its own."""
+        self._line = socket.socket(socket.AF_UNIX)
+        self._line.settimeout(_LONGEST_S)
+        self._line.connect(_parent())
+        request = {"arguments": arguments, "cwd": str(cwd), "env": dict(env), "session": session}
+        files = {"stdout": str(stdout), "stderr": str(stderr)}
+        self._line.sendall(json.dumps(request | files).encode() + b"\n")
+        self._said = self._line.makefile()
+        self.pid = int(self._said.readline())
+
+    def __enter__(self) -> Forked:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def poll(self) -> int | None:
+        if self.returncode is None and select.select([self._line], [], [], 0)[0]:
+            self._end()
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        if self.returncode is None:
+            if not select.select([self._line], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired(str(HOLDFAST), timeout or 0)
+            self._end()
+        assert self.returncode is not None
+        return self.returncode
+
+    def _end(self) -> None:
+        self.returncode = int(self._said.readline())
+        self.close()
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+    def close(self) -> None:
+        self._said.close()
+        self._line.close()
 
 
 @cache
@@ -113,6 +179,7 @@ def _wait_for_one(line: socket.socket) -> None:
     request = json.loads(line.makefile().readline())
     pid = os.fork()
     if pid:
+        line.sendall(f"{pid}\n".encode())
         _, status = os.waitpid(pid, 0)
         line.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
         os._exit(0)
@@ -129,6 +196,8 @@ def _become(request: dict[str, Any]) -> None:
         opened = os.open(name, flags | os.O_APPEND)
         os.dup2(opened, fd)
         os.close(opened)
+    if request["session"]:
+        os.setsid()
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["env"])

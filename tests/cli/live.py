@@ -12,7 +12,8 @@ from pathlib import Path
 
 import httpx
 
-from .running import HOLDFAST, clean_environment, holdfast
+from .forking import Forked
+from .running import clean_environment, holdfast
 
 APP = '''
 import asyncio
@@ -126,34 +127,25 @@ class Live:
         self.folder = folder
         self.base = ""
         self._port = 0
-        self._server: subprocess.Popen[str] | None = None
+        self._server: Forked | None = None
         (folder / "shop.py").write_text(app)
 
     def start(self) -> None:
         """On a port that stays the same when it is started again."""
-        with (self.folder / "serve.log").open("a") as log:
-            self._server = subprocess.Popen(
-                [str(HOLDFAST), "serve", "shop:app", "--worker", "--port", str(self._port)],
-                cwd=self.folder,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=clean_environment(),
-            )
-        assert self._server.stdout is not None
-        first = self._server.stdout.readline()
-        assert first.startswith("API "), (first, (self.folder / "serve.log").read_text())
+        out, log = self.folder / "serve.out", self.folder / "serve.log"
+        out.write_text("")
+        log.touch()
+        arguments = ("serve", "shop:app", "--worker", "--port", str(self._port))
+        server = self._server = Forked(arguments, self.folder, clean_environment(), out, log)
+        first = wait_for(out.read_text, lambda said: "\n" in said or server.poll() is not None)
+        assert first.startswith("API "), (first, log.read_text())
         self.base = first.split()[1]
         self._port = int(re.findall(r":(\d+)/", self.base)[0])
 
     def stop(self, number: int = signal.SIGTERM) -> int:
         assert self._server is not None
-        assert self._server.stdout is not None
-        if self._server.poll() is None:
-            self._server.send_signal(number)
-        code = self._server.wait(30)
-        self._server.stdout.close()
-        return code
+        self._server.send_signal(number)
+        return self._server.wait(30)
 
     def run(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         return holdfast(*arguments, HOLDFAST_BASE_URL=self.base, **env)

@@ -16,6 +16,7 @@ from typing import Any
 
 from holdfast import Holdfast
 
+from .forking import Forked
 from .running import HOLDFAST, run_to_its_end
 
 APP = '''
@@ -101,7 +102,7 @@ async def blocks(ctx: Context, name: str) -> None:
 class Command:
     """A ``holdfast`` process that goes on until it is told to stop."""
 
-    def __init__(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | Forked, log: Path) -> None:
         self.process = process
         self._log = log
 
@@ -122,7 +123,7 @@ class Command:
 
     async def ends(self, seconds: float = 20) -> int:
         await until(lambda: self.process.poll() is not None, lambda: f"it does not end:\n{self.said}", seconds)
-        return self.process.returncode
+        return self.process.wait()
 
     def close(self) -> None:
         """Leave nothing behind, whatever the test did."""
@@ -145,13 +146,27 @@ class Shop:
         (folder / "shop.py").write_text(APP)
 
     def worker(self, *arguments: str, target: str = "shop:app", cwd: Path | None = None) -> Command:
-        log = self.folder / f"log-{len(self.commands)}"
-        with log.open("wb") as stderr:
-            command = [str(HOLDFAST), "worker", target, *arguments]
-            # A session of its own, as in a terminal of its own: what is sent to all of it reaches no one else.
-            process = subprocess.Popen(command, cwd=cwd or self.folder, stderr=stderr, start_new_session=True)
+        """In a session of its own, as in a terminal of its own: what is sent to all of it reaches no other process."""
+        log = self._log()
+        process = Forked(
+            ("worker", target, *arguments), cwd or self.folder, os.environ, Path(os.devnull), log, session=True
+        )
         self.commands.append(Command(process, log))
         return self.commands[-1]
+
+    def worker_from_the_path(self) -> Command:
+        """Not forked: the program that a user runs."""
+        log = self._log()
+        with log.open("wb") as stderr:
+            command = [str(HOLDFAST), "worker", "shop:app"]
+            process = subprocess.Popen(command, cwd=self.folder, stderr=stderr, start_new_session=True)
+        self.commands.append(Command(process, log))
+        return self.commands[-1]
+
+    def _log(self) -> Path:
+        log = self.folder / f"log-{len(self.commands)}"
+        log.touch()
+        return log
 
     def holdfast(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """A command that ends by itself."""

@@ -18,8 +18,9 @@ import pytest
 
 from holdfast.cli.server import base_url, is_loopback
 
+from .forking import Forked
 from .live import wait_for
-from .running import HOLDFAST, clean_environment, holdfast
+from .running import clean_environment, holdfast
 from .shop import gone
 
 APP = """
@@ -101,10 +102,9 @@ class Served:
 
     def __init__(self, folder: Path, *arguments: str) -> None:
         self._out, self._err = folder / "out", folder / "err"
-        with self._out.open("wb") as out, self._err.open("wb") as err:
-            self.process = subprocess.Popen(
-                [str(HOLDFAST), *arguments], cwd=folder, stdout=out, stderr=err, env=clean_environment()
-            )
+        for file in (self._out, self._err):
+            file.write_text("")
+        self.process = Forked(arguments, folder, clean_environment(), self._out, self._err)
 
     @property
     def said(self) -> str:

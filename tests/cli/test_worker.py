@@ -35,7 +35,7 @@ async def start_and_begin(shop: Shop, name: str) -> None:
 
 
 async def test_it_runs_what_a_client_starts(shop: Shop) -> None:
-    worker = shop.worker()
+    worker = shop.worker_from_the_path()
     async with shop.client() as app:
         run = await app.start("greet", "ann")
 

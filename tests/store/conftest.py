@@ -40,6 +40,18 @@ SHARED = ["sqlite", "postgres"]
 """Those that two stores, in one process or two, can have open at the same time."""
 
 
+IN_MEMORY = ("test_claim.py", "test_commit.py", "test_life.py", "test_transactions.py")
+"""Tests that always run on a database in memory too; the others do so with ``--long``. It differs in its connections
+only, and the tests of the engine run on it."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not config.getoption("--long"):
+        left_out = [item for item in items if "[sqlite-memory" in item.name and item.path.name not in IN_MEMORY]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
 @pytest.fixture
 def clock() -> FakeClock:
     return FakeClock()

@@ -168,7 +168,7 @@ def test_a_migration_that_fails_leaves_no_trace() -> None:
     assert "two" not in {row[1] for row in schema(connection)}
 
 
-@pytest.mark.parametrize("version", range(len(migrations())))
+@pytest.mark.parametrize("version", [0, len(migrations()) - 1])
 async def test_eight_processes_that_start_at_once_make_one_schema(path: str, clock: FakeClock, version: int) -> None:
     if version:
         migrate.migrate(apsw.Connection(path), path, migrations()[:version])
