@@ -21,7 +21,6 @@ from holdfast import Holdfast
 from holdfast.testing import Harness
 from postgres_harness import CleanSchemas, CleanStore
 
-
 _CRASHES = 3
 
 

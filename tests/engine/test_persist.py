@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Literal
 
 import pytest
 
-from holdfast import Context, Holdfast, InvalidOptionError, Retry
+from holdfast import Context, Handle, Holdfast, InvalidOptionError, Retry
 from holdfast.testing import Harness
 
 from .conftest import MakeApp
-from .driving import lose_worker
+from .driving import lose_worker, until
 
 
 def _five(app: Holdfast, persist: Literal["step", "task"], calls: list[int]) -> Any:
@@ -113,6 +114,11 @@ async def test_both_give_the_same_result_after_a_crash_at_any_commit(app: Holdfa
     assert result[:4] == [0, 1, 2, "z"]
 
 
+async def results_of(run: Handle[Any]) -> list[tuple[str, Any]]:
+    steps = (await run.history(run_number=0)).steps
+    return [(step.step_key, step.result) for step in steps if step.status == "completed"]
+
+
 @pytest.mark.parametrize("end", ["terminate", "restart"])
 async def test_a_run_that_is_ended_keeps_the_buffered_results(app: Holdfast, h: Harness, end: str) -> None:
     @app.workflow(persist="task")
@@ -125,8 +131,7 @@ async def test_a_run_that_is_ended_keeps_the_buffered_results(app: Holdfast, h: 
     await h.tick()
     assert (await run.history()).steps == []
     await getattr(run, end)()
-    steps = (await run.history(run_number=0)).steps
-    assert [(step.step_key, step.result) for step in steps] == [("a", 1), ("b", 2)]
+    assert await until(partial(results_of, run)) == [("a", 1), ("b", 2)]
 
 
 async def test_a_paused_run_that_is_terminated_keeps_the_buffered_results(app: Holdfast, h: Harness) -> None:
@@ -139,53 +144,52 @@ async def test_a_paused_run_that_is_terminated_keeps_the_buffered_results(app: H
     await h.tick()
     await run.pause()
     await run.terminate("enough")
-    assert [(step.step_key, step.result) for step in (await run.history()).steps] == [("a", 1)]
+    assert await until(partial(results_of, run)) == [("a", 1)]
     assert (await run.status()).status == "terminated"
 
 
-async def test_results_before_a_long_step_are_written_while_it_runs_and_outlast_a_terminate_from_elsewhere(
-    make_app: MakeApp,
-) -> None:
-    app, go = make_app(), asyncio.Event()
+async def test_a_run_that_another_process_terminates_keeps_the_buffered_results(make_app: MakeApp) -> None:
+    app, begun = make_app(), asyncio.Event()
+
+    async def hangs() -> None:
+        begun.set()
+        await asyncio.Event().wait()
 
     @app.workflow(persist="task")
     async def flow(ctx: Context) -> None:
         await ctx.do("a", lambda: 1)
         await ctx.do("b", lambda: 2)
-        await ctx.do("long", go.wait)
+        await ctx.do("hangs", hangs)
 
     async with app, make_app().connect() as elsewhere:
         elsewhere.remote("flow")
         await app.start(flow, id="one")
+        await begun.wait()
         run = await elsewhere.get("flow", "one")
-
-        async def finished() -> list[str]:
-            return [step.step_key for step in (await run.history()).steps if step.status == "completed"]
-
-        while await finished() != ["a", "b"]:
-            await asyncio.sleep(0.05)
         await run.terminate("enough")
-        go.set()
-        assert await finished() == ["a", "b"]
+        assert await until(partial(results_of, run)) == [("a", 1), ("b", 2)]
 
 
-async def test_a_flush_leaves_the_run_as_it_was(app: Holdfast, h: Harness) -> None:
-    """Whoever asked for it may not end the run after all."""
-    go = asyncio.Event()
+async def test_a_run_that_goes_on_elsewhere_gets_no_late_results(app: Holdfast, h: Harness) -> None:
+    """Its worker lost it without its end: the results are those of the worker that goes on."""
+    calls: list[str] = []
 
     @app.workflow(persist="task")
-    async def flow(ctx: Context) -> list[int]:
-        first = await ctx.do("a", lambda: 1)
-        await ctx.do("waits", go.wait)
-        return [first, await ctx.do("b", lambda: 2)]
+    async def flow(ctx: Context) -> None:
+        await ctx.do("a", lambda: calls.append("a"))
+        await ctx.do("hangs", asyncio.Event().wait)
 
     run = await h.start(flow)
     await h.tick()
-    await h._the_worker()._flush((await h.app._opened().client.find("flow", run.id)).run)
-    assert [step.step_key for step in (await run.history()).steps] == ["a"]
-    go.set()
+    [turn] = h._the_worker()._turns.values()
+    turn.signal(None)
     await h.run_until_idle()
-    assert await run.result() == [1, 2]
+    assert await results_of(run) == []
+    await lose_worker(h)
+    await h.tick()
+    await run.terminate()
+    assert await until(partial(results_of, run)) == [("a", None)]
+    assert calls == ["a", "a"]
 
 
 def test_other_words_are_refused(app: Holdfast) -> None:

@@ -412,7 +412,6 @@ class Client:
         await self._end(workflow, id, reason, "terminated")
 
     async def _end(self, workflow: str, id: str, reason: str | None, what: str) -> None:
-        await self._hub.flush((await self.find(workflow, id)).run)
         self._steered(workflow, id, await self._store.terminate(workflow, id, reason), what)
 
     async def cancel(self, workflow: str, id: str, reason: str | None = None, deadline: Duration | None = None) -> None:
@@ -430,7 +429,6 @@ class Client:
             options = options.ending(to_ms(self._clock.now()) + options.execution_ms)
         expires_ms, expiry = options.expiry(to_ms(self._clock.now()))
         units = (await graphs.shape(self._store, before)).units if before.kind == GRAPH else ()
-        await self._hub.flush(before.run)
         steered = await self._store.restart(workflow, id, expires_ms, expiry, options.encode(), units)
         self._found(workflow, id, steered.run)
         self._hub.touched(steered.touched)

@@ -6,7 +6,7 @@ They are hints. A lost one costs time (until the next poll), never correctness.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 
 from holdfast.store.protocol import Finish, Signal, Touched
 
@@ -20,7 +20,6 @@ class Hub:
         self._on_work: list[Callable[[int | None], None]] = []
         self._on_signal: list[Callable[[int, Signal | None], None]] = []
         self._on_post: list[Callable[[], None]] = []
-        self._on_flush: list[Callable[[int], Awaitable[None]]] = []
         self._waiting: dict[int, set[asyncio.Future[Finish | None]]] = {}
         self._asking: set[asyncio.Future[None]] = set()
         self._company = 0
@@ -30,20 +29,17 @@ class Hub:
         on_work: Callable[[int | None], None],
         on_signal: Callable[[int, Signal | None], None],
         on_post: Callable[[], None],
-        on_flush: Callable[[int], Awaitable[None]],
     ) -> Callable[[], None]:
         """Add a worker's listeners; the answer takes them away again."""
         self._on_work.append(on_work)
         self._on_signal.append(on_signal)
         self._on_post.append(on_post)
-        self._on_flush.append(on_flush)
 
         def leave() -> None:
             if on_work in self._on_work:
                 self._on_work.remove(on_work)
                 self._on_signal.remove(on_signal)
                 self._on_post.remove(on_post)
-                self._on_flush.remove(on_flush)
 
         return leave
 
@@ -70,11 +66,6 @@ class Hub:
         """Somebody wants something of a run that may be held here; None: it was ended from outside."""
         for listener in self._on_signal:
             listener(run, signal)
-
-    async def flush(self, run: int) -> None:
-        """Have the results written that a turn of this run buffers, because the run is about to be ended."""
-        for listener in list(self._on_flush):
-            await listener(run)
 
     def touched(self, touched: Touched) -> None:
         """A write has changed other runs."""

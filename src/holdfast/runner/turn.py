@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeVar
 
@@ -62,8 +61,6 @@ _log = logging.getLogger("holdfast")
 
 R = TypeVar("R")
 
-_FLUSH_SECONDS = 2.0
-
 
 @dataclass(slots=True, eq=False)
 class Budget:
@@ -104,8 +101,8 @@ class Tools:
     """Something was written that is to go out."""
     beat_within: Callable[[int], None]
     """Sends the next heartbeat in time for a task with a lease of this length."""
-    keep_lines: Callable[[RunRecord, Sequence[Log]], None]
-    """Stores log lines of attempts that do not count any more, if their run has ended."""
+    keep_late: Callable[[RunRecord, Sequence[Fact], Sequence[Log]], None]
+    """Stores results and log lines that were not written before their run ended; nothing if it has not ended."""
     strict: bool = False
     """Replay is strict for every workflow."""
     budget: Budget = field(default_factory=Budget)
@@ -143,9 +140,6 @@ class Turn:
     """The engine's warnings about this run that are not written yet."""
     lease_ms: int | None = None
     """The task's own lease; None: the worker's."""
-    _dropped = False
-    _watched: asyncio.Future[None] | None = None
-    """Done when the turn waits again, or is over."""
     idle = False
     """It was released, and nothing was written."""
 
@@ -291,32 +285,6 @@ class Turn:
             self._noting.add_done_callback(self._noted)
         return self._noting
 
-    async def flush(self) -> None:
-        """Write the results that wait in the buffer (persist="task"): others are about to end the run.
-
-        Bounded, so that a turn whose store fails does not keep them from it.
-        """
-        if self._buffers:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_FLUSH_SECONDS):
-                    await self._flush()
-
-    async def _flush(self) -> None:
-        while not self.waiting and not self._dropped:
-            self._watched = self._watched or asyncio.get_running_loop().create_future()
-            await asyncio.shield(self._watched)
-        if self._noting is not None:
-            await asyncio.wait([self._noting])
-        if self._buffer and not self._dropped and not self._in_transaction and not self._has_kept_acts:
-            self._noting = asyncio.get_running_loop().create_task(self._write_beside(Observed()))
-            self._noting.add_done_callback(self._noted)
-            await asyncio.wait([self._noting])
-
-    def _tell_watcher(self) -> None:
-        watched, self._watched = self._watched, None
-        if watched is not None and not watched.done():
-            watched.set_result(None)
-
     # --- advance
 
     def _advance(self) -> Rest:
@@ -449,8 +417,8 @@ class Turn:
         if commit.observed.transaction is None:
             done = await self._tools.committer.commit(commit)
             report.committed(self.claim.run, commit, done)
-            if done.verdict is Verdict.LOST and commit.observed.logs:
-                self._tools.keep_lines(self.claim.run, commit.observed.logs)
+            if done.verdict is Verdict.LOST:
+                self._keep_late(buffered, commit.observed.logs)
             if commit.observed.outbox:
                 self._tools.posted()
             return done
@@ -628,7 +596,6 @@ class Turn:
         while not self._news(rest):
             self._set_alarm(rest.wake_at)
             self._waiter = asyncio.get_running_loop().create_future()
-            self._tell_watcher()
             await self._waiter
             self._waiter = None
         self._clear_alarm()
@@ -763,18 +730,22 @@ class Turn:
         self._wake()
 
     def _cancel_running(self) -> None:
-        """Cancel all attempts. The turn cannot write any more; their lines are kept if the run was ended."""
+        """Cancel all attempts. The turn cannot write any more."""
         lines = [line for running in self._running.values() for line in running.take_lines()]
         for running in self._running.values():
             running.cancel()
         self._running.clear()
-        if lines:
-            self._tools.keep_lines(self.claim.run, lines)
+        buffered, self._buffer = self._buffer, []
+        self._keep_late(buffered, [*(line for kept in buffered for line in kept.rest.observed.logs), *lines])
+
+    def _keep_late(self, buffered: Sequence[_Kept], lines: Sequence[Log]) -> None:
+        """The turn cannot write any more: if the run was ended, what it has still to write is kept."""
+        results = [fact for kept in buffered for fact in kept.rest.observed.facts]
+        if results or lines:
+            self._tools.keep_late(self.claim.run, results, lines)
 
     def drop(self) -> None:
         """Leave nothing running; keep the machine only if it rests in order."""
-        self._dropped = True
-        self._tell_watcher()
         self._clear_alarm()
         self._cancel_running()
         self._undo(self._outcomes)

@@ -205,7 +205,7 @@ class UnitTurn:
     def _keep(self, lines: Sequence[Log]) -> None:
         """Keep the log lines of an attempt that does not count any more."""
         if lines:
-            self._tools.keep_lines(self.claim.run, lines)
+            self._tools.keep_late(self.claim.run, (), lines)
 
     # --- told from outside
 

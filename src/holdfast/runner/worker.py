@@ -131,7 +131,7 @@ class Worker:
             later=partial(self._later, what="roll back the transaction of a step"),
             posted=hub.posted,
             beat_within=self._beat_within,
-            keep_lines=self._keep_lines,
+            keep_late=self._keep_late,
             adopt=self._adopt,
             begin=self._begin_adopted,
             strict=config.replay == "strict",
@@ -174,7 +174,7 @@ class Worker:
     # --- life
 
     def start(self) -> None:
-        self._leave_hub = self._hub.join(self._work_at, self._signalled, self._courier.wake, self._flush)
+        self._leave_hub = self._hub.join(self._work_at, self._signalled, self._courier.wake)
         self._accepting = True
         for loop in self._loops:
             loop.start()
@@ -185,7 +185,7 @@ class Worker:
 
     def start_by_hand(self) -> None:
         """Keep what it holds, but take nothing by itself: see ``start_units``."""
-        self._leave_hub = self._hub.join(lambda _: None, self._signalled, self._courier.wake, self._flush)
+        self._leave_hub = self._hub.join(lambda _: None, self._signalled, self._courier.wake)
         self._accepting = True
         self._by_hand = True
         self._heartbeats.start()
@@ -493,12 +493,13 @@ class Worker:
         self._afterwards.add(task)
         task.add_done_callback(partial(self._done_later, what))
 
-    def _keep_lines(self, run: RunRecord, lines: Sequence[Log]) -> None:
+    def _keep_late(self, run: RunRecord, results: Sequence[Fact], lines: Sequence[Log]) -> None:
         if not self._abandoned:
-            self._later(self._add_late_logs(run, lines), f"store the last log lines of {run.pid}")
+            what = f"store the last results and log lines of {report.named(run)}"
+            self._later(self._add_late(run, results, lines), what)
 
-    async def _add_late_logs(self, run: RunRecord, lines: Sequence[Log]) -> None:
-        await self._store.add_late_logs(run.run, lines)
+    async def _add_late(self, run: RunRecord, results: Sequence[Fact], lines: Sequence[Log]) -> None:
+        await self._store.add_late(run.run, results, lines)
 
     def _done_later(self, what: str, task: asyncio.Task[None]) -> None:
         self._afterwards.discard(task)
@@ -630,11 +631,6 @@ class Worker:
         for unit in list(memory.holders) if memory is not None else ():
             self._turns[run, unit].signal(None)
 
-    async def _flush(self, run: int) -> None:
-        turn = self._turns.get((run, 0))
-        if isinstance(turn, Turn):
-            await turn.flush()
-
     async def _heartbeat_step(self) -> float:
         if self._accepting and not self._enrolled:
             await self._store.enroll(self.card, self.lease_ms)
@@ -753,7 +749,7 @@ class Worker:
 
     async def run_pass(self, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """Claim what is due now, once, and run it until it rests; how many runs."""
-        self._leave_hub = self._hub.join(self._work_at, self._signalled, self._courier.wake, self._flush)
+        self._leave_hub = self._hub.join(self._work_at, self._signalled, self._courier.wake)
         try:
             await self.reap()
             limit = self._config.concurrency if max_instances is None else max_instances

@@ -436,7 +436,6 @@ class Harness:
             _on_this_loop(worker._work_at),
             _on_this_loop(worker._signalled),
             _on_this_loop(worker._courier.wake),
-            _only_on_this_loop(worker._flush),
         )
         return worker
 
@@ -460,17 +459,6 @@ def _on_this_loop(listener: Callable[..., None]) -> Callable[..., None]:
             listener(*args)
         else:
             loop.call_soon_threadsafe(listener, *args)
-
-    return call
-
-
-def _only_on_this_loop(listener: Callable[[int], Awaitable[None]]) -> Callable[[int], Awaitable[None]]:
-    """Called on another loop, the listener is left out: this loop may be blocked until the caller returns."""
-    loop = asyncio.get_running_loop()
-
-    async def call(run: int) -> None:
-        if asyncio.get_running_loop() is loop:
-            await listener(run)
 
     return call
 

@@ -14,7 +14,6 @@ from postgres_server import CleanDatabases, new_database, server
 from store.postgres.inside import Proxy
 from store.world import FakeClock, World
 
-
 _databases = CleanDatabases(shared=False)
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StoreUnavailableError
 from holdfast.ports import Clock, Randomness, SystemClock
-from holdfast.store.postgres import control, leases, logs, migrate, outbox, reads, workers
+from holdfast.store.postgres import control, late, leases, migrate, outbox, reads, workers
 from holdfast.store.postgres.advance import Advances
 from holdfast.store.postgres.borrowed import driver_connection
 from holdfast.store.postgres.claim import Claiming, claim
@@ -254,8 +254,8 @@ class PostgresStore:
         database = self._in_use()
         return await Live.begin(database, self._guard)
 
-    async def add_late_logs(self, run: int, lines: Sequence[Log]) -> bool:
-        return await self._control(logs.add_late, logs.Late(run, lines))
+    async def add_late(self, run: int, facts: Sequence[Fact], lines: Sequence[Log]) -> bool:
+        return await self._control(late.add, late.Late(run, facts, lines))
 
     # --- the outbox
 

@@ -170,10 +170,12 @@ class Store(Protocol):
         """Give tasks back, due now, without a loss. Stale ones are passed over. Answers how many were given back."""
         ...
 
-    async def add_late_logs(self, run: int, lines: Sequence[Log]) -> bool:
-        """Add lines of attempts that were under way when their run was ended by somebody else.
+    async def add_late(self, run: int, facts: Sequence[Fact], lines: Sequence[Log]) -> bool:
+        """Add what a worker had not written yet when the run that it held was ended from outside.
 
-        False: the run has not ended, and nothing was added. No fence is needed: an ended run has no holder.
+        ``facts``: results of steps that had finished, which are added to a terminated run; facts that exist stay as
+        they are. ``lines``: log lines of cancelled attempts. False: the run has not ended, and nothing was added. No
+        fence is needed, because an ended run has no holder.
         """
         ...
 

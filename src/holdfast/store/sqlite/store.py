@@ -53,7 +53,7 @@ from holdfast.store.protocol import (
     WorkerCard,
     WorkerRecord,
 )
-from holdfast.store.sqlite import borrowed, control, leases, logs, mailbox, opening, outbox, reads, workers
+from holdfast.store.sqlite import borrowed, control, late, leases, mailbox, opening, outbox, reads, workers
 from holdfast.store.sqlite.advance import Advancing, advance
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
@@ -222,8 +222,8 @@ class SqliteStore:
     async def release(self, tasks: Sequence[TaskRef]) -> int:
         return await self._write(leases.release, tasks)
 
-    async def add_late_logs(self, run: int, lines: Sequence[Log]) -> bool:
-        return await self._write(logs.add_late, logs.Late(run, lines))
+    async def add_late(self, run: int, facts: Sequence[Fact], lines: Sequence[Log]) -> bool:
+        return await self._write(late.add, late.Late(run, facts, lines))
 
     # --- the outbox
 
