@@ -25,7 +25,7 @@ from holdfast import (
 )
 from holdfast.core import codec
 
-NODES = 1_000
+NODES = 400
 LEASE = "1 second"
 PATIENT = Retry(limit=10_000, delay=0)
 
@@ -44,7 +44,7 @@ def wrote(side: str, **line: Any) -> None:
         file.write(codec.encode(line | {"pid": os.getpid()}, what="line") + b"\n")
 
 
-# --- a graph of a thousand nodes
+# --- a wide graph
 
 
 def parents_of(n: int) -> list[int]:
@@ -53,7 +53,7 @@ def parents_of(n: int) -> list[int]:
 
 
 def make_graph(app: Holdfast, side: str) -> Graph:
-    graph = app.graph("thousand")
+    graph = app.graph("wide")
     for n in range(NODES):
         graph.node(name=f"n{n}", after=[f"n{p}" for p in parents_of(n)], retry=PATIENT)(_node(n, side))
     return graph
@@ -88,7 +88,7 @@ def process(url: str, schema: str | None, side: str) -> None:
     async def main() -> None:
         app = make_app(url, schema, side)
         async with app.connect():
-            run = await app.get("thousand", "it")
+            run = await app.get("wide", "it")
             while not isinstance(said := await app.advance(run), Finished):
                 assert isinstance(said, Started), said
                 await asyncio.sleep(0.001 if said.nodes else 0.02)

@@ -20,7 +20,7 @@ from .graph_program import NODES, make_app, pay, values
 from .herd import Child, Herd
 from .scene import until
 
-CHAINS = 500
+CHAINS = 150
 SECONDS = 60
 ENOUGH = 20
 
@@ -83,7 +83,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path, herd: Herd) -> Iterato
 async def test_eight_processors_on_one_graph(place: Place) -> None:
     app = place.app()
     async with app.connect():
-        run = await app.start("thousand", id="it")
+        run = await app.start("wide", id="it")
         killing = asyncio.ensure_future(place.keep_killing("process", 8))
         try:
             results = await run.result(timeout=SECONDS)

@@ -4,8 +4,7 @@ What is tested here is the engine, so every test that takes ``make_app`` or ``h`
 ``above_the_store`` are about what a store has no part in (arguments that are refused, channels, replay) or are one of
 several about the same doing of it; they run on SQLite.
 
-Tests that lose the worker after each commit do so after every commit on SQLite. On PostgreSQL they do it after a few of
-them, unless ``--long`` is given.
+Tests that lose the worker after each commit do so after some of the commits, unless ``--long`` is given.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from holdfast import Holdfast
 from holdfast.testing import Harness
 from postgres_harness import CleanSchemas, CleanStore
 
-_CRASHES = 3
+_CRASHES = {"sqlite": 5, "postgres": 3}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -66,9 +65,9 @@ def app() -> Holdfast:
 @pytest.fixture
 async def h(app: Holdfast, database: str, request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     async with Harness(app, seed=7, store=CleanStore if database == "postgres" else None) as harness:
-        if database == "postgres" and not request.config.getoption("--long"):
-            some = Random(request.node.name)
+        if not request.config.getoption("--long"):
+            some, most = Random(request.node.name), _CRASHES[database]
             harness._crash_points = lambda commits: sorted(  # type: ignore[method-assign]
-                some.sample(range(1, commits + 1), min(commits, _CRASHES))
+                some.sample(range(1, commits + 1), min(commits, most))
             )
         yield harness
