@@ -19,6 +19,7 @@ from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.families import FAILING_NODE, FAMILY, family_fails, fits_family
 from holdfast.testing.simulation.greeting import greeted_twice
 from holdfast.testing.simulation.programs import GOSSIP, fits, messages, parts, sure
+from holdfast.testing.simulation.step_infos import step_info_failures
 from holdfast.testing.simulation.workload import Instance
 from holdfast.testing.simulation.world import World
 
@@ -37,7 +38,9 @@ def broken_promises(world: World) -> Iterator[str]:
     yield from _gossip(world.database)
     yield from _sagas(world)
     yield from greeted_twice(world.database)
-    yield from world.outside.misled
+    undone = _keys_of(world, "live")
+    kept = world.progress_kept and not undone  # beside an open transaction heartbeats are stored later
+    yield from step_info_failures(world.told, world.database, undone, progress_kept=kept)
     yield from _tombstones(world.database)
     if world.database.given_up:  # no fault takes that long
         yield "a step's transaction stayed open because who has to end it waited for it"

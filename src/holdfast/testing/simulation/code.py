@@ -23,6 +23,7 @@ from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.step_info import step_info
 from holdfast.testing.simulation.greeting import register_greeting
 from holdfast.testing.simulation.programs import DOWN, FAILED, GOSSIP, LATE, NOBODY, REFUSED, TOLD, Program
+from holdfast.testing.simulation.step_infos import progress
 from holdfast.workflow.context import Context
 from holdfast.workflow.processes import Exit, LinkDown, RunEvent
 
@@ -54,27 +55,19 @@ class Outside:
         """The ids of outbound events that arrived, in order, each time they did."""
         self.undone: list[tuple[Effect, int]] = []
         """What sagas undid, in order, each time: of which, and which of its steps."""
-        self.misled: list[str] = []
-        """Steps that were given the progress of another."""
         self._befall = befall
 
     async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
         """A step that fails so many times first, and takes so long."""
         late = self._call(effect, kind)
         number = self.effects[_effect(effect)]
-        await self._beat(effect)
+        await step_info().heartbeat(progress(step_info()))
         await asyncio.sleep(late + ms / 1000)
         return _unless_it_fails(number, fails, value)
 
-    async def _beat(self, effect: list[Any]) -> None:
-        """Report progress; what an earlier attempt reported is this step's own."""
-        info, mine = step_info(), [effect[0], effect[2]]
-        if info.previous_heartbeat not in (None, mine):
-            self.misled.append(f"{mine} was given the progress of {info.previous_heartbeat}")
-        await info.heartbeat(mine)
-
     def plain(self, effect: list[Any], value: Any, fails: int) -> Any:
         self._call(effect, "plain")
+        step_info().heartbeat(progress(step_info()))
         return _unless_it_fails(self.effects[_effect(effect)], fails, value)
 
     async def transact(self, tx: StepTx, effect: list[Any], value: Any, ms: int) -> Any:

@@ -10,6 +10,10 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from holdfast.kernel import step_info
+from holdfast.kernel.attempt import current_attempt
+from holdfast.runner import attempts
+from holdfast.runner.attempts import Running
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.turn import Turn
 from holdfast.runner.units import KeeperTurn
@@ -191,6 +195,14 @@ def _no_rows(_right: Any) -> Any:
     return lambda *_args: []
 
 
+def _key_of_the_attempt(right: Any) -> Any:
+    def key(run: Any, step_key: str) -> str:
+        attempt = current_attempt.get()
+        return f"{right(run, step_key)}.{attempt and attempt.number}"
+
+    return key
+
+
 # --- these were there once, until the simulation found them
 
 
@@ -288,6 +300,9 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "answers_mixed_up": [_Patch(SqliteStore, "commit", _mixed_up)],
     "acts_not_noted": [_Patch(commit, "facts_of", _no_rows)],
     "timers_not_written": [_Patch(commit, "fact_rows", _result_thrown_away)],
+    "idempotency_key_of_an_attempt": [_Patch(step_info, "idempotency_key", _key_of_the_attempt)],
+    "progress_lost_with_a_failure": [_Patch(Running, "_keep_heartbeat", _nothing)],
+    "progress_lost_with_retry_step": [_Patch(attempts, "FailedAnswer", lambda _right: ())],
     "retry_before_its_failure": [_Patch(Turn, "_can_wait", _when_it_is_due)],
     "cut_off_with_the_others": [_Patch(Turn, "_write_transaction", _with_the_others)],
     "acts_unheard_of": [_Patch(Turn, "_has_kept_acts", lambda _right: False)],

@@ -10,12 +10,14 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from holdfast.kernel.step_info import step_info
 from holdfast.testing.simulation.clients import Clients
 from holdfast.testing.simulation.code import Effect, Outside
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import OF_THE_WORLD, Faults, Kind
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.node import Node, Shared
+from holdfast.testing.simulation.step_infos import Told
 from holdfast.testing.simulation.streams import stream
 from holdfast.testing.simulation.trace import Trace
 from holdfast.testing.simulation.workload import Workload, workload
@@ -49,11 +51,19 @@ class World:
         self._faults = faults
         self.calls: list[tuple[Effect, Process]] = []
         """Of steps, and by whom."""
+        self.told: list[Told] = []
+        """What ``step_info()`` told each of these calls."""
 
     @property
     def deployed(self) -> bool:
         """Some processes had newer code than others."""
         return any(node.version > 1 for node in self.nodes.values())
+
+    @property
+    def progress_kept(self) -> bool:
+        """No call that stores heartbeats failed."""
+        failed = any(operation == "record_heartbeats" for _, operation in self._faults.counts)
+        return not failed and not any(kind is Kind.PARTITION for kind, _ in self._faults.counts)
 
     # --- the story
 
@@ -217,6 +227,7 @@ class World:
         running = self._loop.running
         if running is not None:
             self.calls.append((effect, running))
+            self.told.append(Told.of(step_info(), running))
         if kind == "poison" and self._faults.at([Kind.POISON], "step", place):
             self._kill_running(f"by the step {place}")
         if kind != "plain" and self._faults.at([Kind.SLOW_STEP], "step", f"slow.{place}"):
