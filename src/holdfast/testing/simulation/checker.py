@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.core import codec
 from holdfast.core.outbound import outbound_id
 from holdfast.store.protocol import FactState
-from holdfast.testing.simulation import code, families, models
+from holdfast.testing.simulation import code, families, leased, models
 from holdfast.testing.simulation.code import GRAPH, WORKFLOW, Effect
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.families import FAILING_NODE, FAMILY, family_fails, fits_family
@@ -41,6 +41,7 @@ def broken_promises(world: World) -> Iterator[str]:
     undone = _keys_of(world, "live")
     kept = world.progress_kept and not undone  # beside an open transaction heartbeats are stored later
     yield from step_info_failures(world.told, world.database, undone, progress_kept=kept)
+    yield from world.outside.overtime
     yield from _tombstones(world.database)
     if world.database.given_up:  # no fault takes that long
         yield "a step's transaction stayed open because who has to end it waited for it"
@@ -109,6 +110,8 @@ def _fits(instance: Instance, result: Any) -> bool:
     match instance.workflow:
         case models.CHAIN:
             return models.fits_chain(instance.params, result, instance.sent)
+        case leased.LEASED:
+            return leased.fits_leased(instance.params, result)
         case code.GRAPH:
             return models.fits_graph(instance.params, result)
         case families.FAMILY:

@@ -55,6 +55,8 @@ class Outside:
         """The ids of outbound events that arrived, in order, each time they did."""
         self.undone: list[tuple[Effect, int]] = []
         """What sagas undid, in order, each time: of which, and which of its steps."""
+        self.overtime: list[str] = []
+        """Attempts that went on after their timeout."""
         self._befall = befall
 
     async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:

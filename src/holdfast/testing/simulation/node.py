@@ -19,6 +19,7 @@ from holdfast.testing.simulation.code import Outside, register, register_company
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.families import register_family
 from holdfast.testing.simulation.faults import Faults, Kind
+from holdfast.testing.simulation.leased import register_leased
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.models import register_chain, register_graph
 from holdfast.testing.simulation.node_store import NodeStore
@@ -54,6 +55,7 @@ class Shared:
             register_chain(app, self.outside)
             register_graph(app, self.outside)
             register_family(app, self.outside)
+            register_leased(app, self.outside)
             self._code[version] = app.registry
         return self._code[version]
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from holdfast.chain.chain import ChainProgram
 from holdfast.kernel import step_info
 from holdfast.kernel.attempt import current_attempt
 from holdfast.runner import attempts
@@ -195,6 +196,14 @@ def _no_rows(_right: Any) -> Any:
     return lambda *_args: []
 
 
+def _lease_of_the_worker(right: dict[str, str]) -> dict[str, str]:
+    return {name: sql.replace("coalesce(lease_ms, ?3)", "?3") for name, sql in right.items()}
+
+
+def _without_timeout(right: Any) -> Any:
+    return lambda chain, *args, **options: right(chain, *args, **options | {"timeout_ms": None})
+
+
 def _key_of_the_attempt(right: Any) -> Any:
     def key(run: Any, step_key: str) -> str:
         attempt = current_attempt.get()
@@ -300,6 +309,10 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "answers_mixed_up": [_Patch(SqliteStore, "commit", _mixed_up)],
     "acts_not_noted": [_Patch(commit, "facts_of", _no_rows)],
     "timers_not_written": [_Patch(commit, "fact_rows", _result_thrown_away)],
+    "step_lease_not_set": [_Patch(Turn, "_set_lease", lambda _right: _wait_for_nothing)],
+    "step_lease_not_renewed": [_Patch(leases, "_SQL", _lease_of_the_worker)],
+    "step_lease_without_heartbeats": [_Patch(Worker, "_leases", lambda _right: lambda worker: [worker.lease_ms])],
+    "step_timeout_forgotten": [_Patch(ChainProgram, "add", _without_timeout)],
     "idempotency_key_of_an_attempt": [_Patch(step_info, "idempotency_key", _key_of_the_attempt)],
     "progress_lost_with_a_failure": [_Patch(Running, "_keep_heartbeat", _nothing)],
     "progress_lost_with_retry_step": [_Patch(attempts, "FailedAnswer", lambda _right: ())],

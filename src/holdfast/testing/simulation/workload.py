@@ -9,11 +9,13 @@ from typing import Any
 from holdfast.testing.simulation.code import GRAPH, WORKFLOW
 from holdfast.testing.simulation.families import FAMILY, family_params, family_program
 from holdfast.testing.simulation.faults import OF_A_RUN, Faults, Kind
+from holdfast.testing.simulation.leased import LEASED, leased_params
 from holdfast.testing.simulation.models import CHAIN, chain_params, graph_params
 from holdfast.testing.simulation.programs import Program, Writer, with_graphs
 from holdfast.testing.simulation.streams import stream
 
 _WITH_CHILDREN = 0.5
+_WITH_LEASES = 0.5
 
 
 @dataclass(slots=True)
@@ -103,20 +105,22 @@ class _Planner:
         self._span = span
         self._begin = draw.uniform(0, span / 3)
 
-    def plan(self, faults: Faults, graphs: Random) -> None:
-        """``graphs``: draws for graphs with children and in programs, so that other instances stay what they were."""
+    def plan(self, faults: Faults, others: Random) -> None:
+        """``others``: draws for the kinds that were added later, so that other instances stay what they were."""
         draw = self._draw
         workflow = draw.choices([WORKFLOW, CHAIN, GRAPH], [70, 15, 15])[0]
         if workflow == WORKFLOW:
-            rounds = with_graphs(Writer(draw).rounds(), graphs)
+            rounds = with_graphs(Writer(draw).rounds(), others)
             self._add(workflow, rounds, _waits(rounds))
             if any(part[0] == "messages" for program in rounds for part in program[1]):
                 self._send_messages()
+        elif workflow == CHAIN and others.random() < _WITH_LEASES:
+            self._add(LEASED, leased_params(others), [])
         elif workflow == CHAIN:
             params = chain_params(draw)
             self._add(workflow, params, [(type_, type_) for kind, type_, _ in params if kind == "wait"])
-        elif graphs.random() < _WITH_CHILDREN:
-            self._add(FAMILY, family_params(graphs, self._name), [])
+        elif others.random() < _WITH_CHILDREN:
+            self._add(FAMILY, family_params(others, self._name), [])
         else:
             self._add(workflow, graph_params(draw, self._name), [])
         for kind in OF_A_RUN:

@@ -15,6 +15,7 @@ from holdfast.testing.simulation.clients import Clients
 from holdfast.testing.simulation.code import Effect, Outside
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import OF_THE_WORLD, Faults, Kind
+from holdfast.testing.simulation.leased import lease_ms_of
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.node import Node, Shared
 from holdfast.testing.simulation.step_infos import Told
@@ -225,6 +226,8 @@ class World:
             return float(self._faults.at([Kind.DELIVERY_FAILS], "delivery", place) is not None)
         self._note("a step", f"is called: {place}")
         running = self._loop.running
+        if kind == "leased":
+            self._watch_lease(effect)
         if running is not None:
             self.calls.append((effect, running))
             self.told.append(Told.of(step_info(), running))
@@ -234,11 +237,20 @@ class World:
             return 0.3
         return 0.0
 
+    def _watch_lease(self, effect: Effect) -> None:
+        """The running node calls a chain step that may have its own lease."""
+        instance, number, step = effect
+        for node in self._running_nodes():
+            if node.opened is not None and node.opened.worker is not None:
+                lease_ms = lease_ms_of(step) or node.config.lease_ms
+                self.database.called_by(node.opened.worker.id, instance, number, step, lease_ms)
+
     def _kill_running(self, how: str) -> None:
-        running = self._loop.running
-        for node in self.nodes.values():
-            if node.process is running:
-                node.kill(how)
+        for node in self._running_nodes():
+            node.kill(how)
+
+    def _running_nodes(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.process is self._loop.running]
 
     def _note(self, who: str, what: str) -> None:
         self._trace.add(self._loop.time(), who, what)
