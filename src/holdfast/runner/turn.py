@@ -577,8 +577,10 @@ class Turn:
             raise TurnOver
 
     def _start_calls(self, rest: Rest) -> None:
+        if self.machine is None:
+            return  # the rest is not written: the next machine decides anew what is cancelled and what is called
         self._cancel(rest.cancelled)
-        if self._holding or self._gone or self.machine is None:
+        if self._holding or self._gone:
             return
         calls = rest.calls
         if self._waiting_calls and not self._buffer:

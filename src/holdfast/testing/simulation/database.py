@@ -126,8 +126,9 @@ class SimulatedDatabase:
                 "new.lease_until - simulated_now()); END"
             )
 
-    def called_by(self, owner: str, instance: str, number: int, step: str, lease_ms: int) -> None:
+    def called_by(self, owner: str, effect: tuple[str, int, str], lease_ms: int, *, safe: bool) -> None:
         """Watch the lease of a chain step that a worker calls, if the worker still holds the run."""
+        instance, number, step = effect
         for row in self.rows(
             "SELECT t.run, t.unit, t.owner, t.epoch FROM holdfast_task AS t JOIN holdfast_run AS r ON r.id = t.run "
             "WHERE r.instance_id = ? AND r.number = ? AND t.owner = ?",
@@ -135,7 +136,7 @@ class SimulatedDatabase:
             number,
             owner,
         ):
-            for broken in self._leases.called(TaskRef(*row), step, lease_ms):
+            for broken in self._leases.called(TaskRef(*row), step, lease_ms, safe=safe):
                 self._broken_by(owner, broken)
 
     def _granted(self, run: int, unit: int, owner: str, epoch: int, ms: int) -> None:
@@ -242,6 +243,8 @@ class SimulatedDatabase:
         for freed in answer if operation == "reap" else ():
             if (freed.run, freed.unit) in held:
                 self._broken_by(who, f"run {freed.run} was freed although its holder's lease had not run out")
+            for broken in self._leases.freed(freed.run, freed.unit):
+                self._broken_by(who, broken)
         self._note(who, f"{operation} {_shown(operation, args, answer)}".rstrip())
         return answer
 

@@ -27,7 +27,7 @@ class _Options(NamedTuple):
 
 
 _STEPS = {
-    "SHORT": _Options(lease_ms=200),
+    "SHORT": _Options(lease_ms=300),
     "LONG": _Options(lease_ms=3000),
     "TIMED": _Options(timeout_ms=_TIMEOUT_MS),
     "BOTH": _Options(lease_ms=500, timeout_ms=_TIMEOUT_MS),
@@ -49,7 +49,7 @@ def _step_params(draw: Random, options: _Options) -> list[int]:
     value, fails = draw.randrange(100), draw.choice([0, 0, 0, 1])
     if options.timeout_ms is not None:
         return [value, fails, draw.choice([0, 0, 1, 2]), draw.choice([0, 20])]
-    return [value, fails, 0, draw.choice([0, 20, 700])]
+    return [value, fails, 0, draw.choice([0, 20, 1200])]
 
 
 def fits_leased(params: list[Any], result: Any) -> bool:

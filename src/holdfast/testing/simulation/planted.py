@@ -265,6 +265,14 @@ def _as_claimed(_right: Any) -> Any:
     return look
 
 
+def _before_it_is_written(right: Any) -> Any:
+    def start_calls(turn: Any, rest: Any) -> None:
+        turn._cancel(rest.cancelled)
+        right(turn, rest)
+
+    return start_calls
+
+
 def _by_mail(right: Any) -> Any:
     def ask(tx: Any, run: Any, letter: Any, deadline_ms: int | None, touched: Any) -> None:
         right(tx, replace(run, kind="workflow"), letter, deadline_ms, touched)
@@ -328,6 +336,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "exits_not_read": [_Patch(KeeperTurn, "_look_for_exits", _as_claimed)],
     "graph_cancelled_by_mail": [_Patch(control, "ask_to_cancel", _by_mail)],
     "tombstone_not_written": [_Patch(ends, "_bury", _nothing)],
+    "cancelled_before_it_is_written": [_Patch(Turn, "_start_calls", _before_it_is_written)],
     "reads_behind_a_transaction": [_Patch(Database, "look", _behind_the_guest)],
 }
 

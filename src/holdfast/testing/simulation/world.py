@@ -25,6 +25,8 @@ from holdfast.testing.simulation.workload import Workload, workload
 
 FAULT_SECONDS = 3.0
 BOUND_SECONDS = 90.0
+_AFTERMATH_SECONDS = 3.5
+"""After the phase of faults: the longest time that a call of the store is late, or a worker takes to stop."""
 _LOOK_SECONDS = 0.5
 _LOOKS = 100
 _MOST_JUMP = 3600.0
@@ -239,11 +241,11 @@ class World:
 
     def _watch_lease(self, effect: Effect) -> None:
         """The running node calls a chain step that may have its own lease."""
-        instance, number, step = effect
+        safe = self._loop.time() > FAULT_SECONDS + _AFTERMATH_SECONDS
         for node in self._running_nodes():
             if node.opened is not None and node.opened.worker is not None:
-                lease_ms = lease_ms_of(step) or node.config.lease_ms
-                self.database.called_by(node.opened.worker.id, instance, number, step, lease_ms)
+                lease_ms = lease_ms_of(effect[2]) or node.config.lease_ms
+                self.database.called_by(node.opened.worker.id, effect, lease_ms, safe=safe)
 
     def _kill_running(self, how: str) -> None:
         for node in self._running_nodes():
