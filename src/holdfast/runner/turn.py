@@ -600,6 +600,8 @@ class Turn:
             running = self._running.pop(key, None)
             if running is not None:
                 running.cancel()
+            elif self._waiting_calls:
+                self._waiting_calls = [call for call in self._waiting_calls if call.key != key]
 
     def _holds_transaction(self, key: str) -> bool:
         running = self._running.get(key)

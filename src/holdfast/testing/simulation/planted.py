@@ -5,7 +5,7 @@ Each puts something wrong in the place of something right, while it is planted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -273,6 +273,16 @@ def _before_it_is_written(right: Any) -> Any:
     return start_calls
 
 
+def _only_what_runs(_right: Any) -> Any:
+    def cancel(turn: Any, keys: Iterable[str]) -> None:
+        for key in keys:
+            running = turn._running.pop(key, None)
+            if running is not None:
+                running.cancel()
+
+    return cancel
+
+
 def _by_mail(right: Any) -> Any:
     def ask(tx: Any, run: Any, letter: Any, deadline_ms: int | None, touched: Any) -> None:
         right(tx, replace(run, kind="workflow"), letter, deadline_ms, touched)
@@ -337,6 +347,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "graph_cancelled_by_mail": [_Patch(control, "ask_to_cancel", _by_mail)],
     "tombstone_not_written": [_Patch(ends, "_bury", _nothing)],
     "cancelled_before_it_is_written": [_Patch(Turn, "_start_calls", _before_it_is_written)],
+    "called_after_it_was_cancelled": [_Patch(Turn, "_cancel", _only_what_runs)],
     "reads_behind_a_transaction": [_Patch(Database, "look", _behind_the_guest)],
 }
 
