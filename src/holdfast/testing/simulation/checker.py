@@ -11,9 +11,10 @@ from itertools import repeat
 from typing import Any
 
 from holdfast.core import codec
+from holdfast.core.failure import Failure
 from holdfast.core.outbound import outbound_id
 from holdfast.store.protocol import FactState
-from holdfast.testing.simulation import code, families, leased, models
+from holdfast.testing.simulation import code, families, leased, models, sieve
 from holdfast.testing.simulation.code import GRAPH, WORKFLOW, Effect
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.families import FAILING_NODE, FAMILY, family_fails, fits_family
@@ -42,6 +43,7 @@ def broken_promises(world: World) -> Iterator[str]:
     kept = world.progress_kept and not undone  # beside an open transaction heartbeats are stored later
     yield from step_info_failures(world.told, world.database, undone, progress_kept=kept)
     yield from world.outside.overtime
+    yield from sieve.lost_items(world.database)
     yield from _tombstones(world.database)
     if world.database.given_up:  # no fault takes that long
         yield "a step's transaction stayed open because who has to end it waited for it"
@@ -66,7 +68,7 @@ def _instance(world: World, instance: Instance) -> Iterator[str]:
         pass
     elif status == "errored" and b"VersionUnsupportedError" in error and world.deployed:
         pass  # code of the version before got hold of it
-    elif status == "errored" and _must_fail(instance) and FAILING_NODE.encode() in error:
+    elif status == "errored" and _may_fail(instance, error):
         pass
     else:
         yield f"{instance.id} is {status}, which nobody asked for: {error!r} {note!r}"
@@ -84,13 +86,19 @@ def _instance(world: World, instance: Instance) -> Iterator[str]:
             yield f"the {len(instance.params)} steps of {instance.id} told the world {told} things"
 
 
-def _must_fail(instance: Instance) -> bool:
-    return instance.workflow == FAMILY and family_fails(instance.params)
+def _may_fail(instance: Instance, error: bytes) -> bool:
+    match instance.workflow:
+        case families.FAMILY:
+            return family_fails(instance.params) and FAILING_NODE.encode() in error
+        case sieve.SIEVE:
+            return sieve.fits_sieve_error(instance.params, Failure.decode(error).message)
+        case _:
+            return False
 
 
 def _cancellation(instance: Instance, status: str) -> Iterator[str]:
     """A graph whose cancellation was acknowledged ends as cancelled. Code of workflows may do something else."""
-    if instance.workflow not in (GRAPH, FAMILY) or not instance.cancelled:
+    if instance.workflow not in (GRAPH, FAMILY, sieve.SIEVE) or not instance.cancelled:
         return
     if status != "cancelled" and not instance.asked & {"restart", "terminate"}:
         yield f"the cancellation of {instance.id} was acknowledged, and it is {status}"
@@ -110,6 +118,8 @@ def _fits(instance: Instance, result: Any) -> bool:
     match instance.workflow:
         case models.CHAIN:
             return models.fits_chain(instance.params, result, instance.sent)
+        case sieve.SIEVE:
+            return sieve.fits_sieve(instance.params, result)
         case leased.LEASED:
             return leased.fits_leased(instance.params, result)
         case code.GRAPH:

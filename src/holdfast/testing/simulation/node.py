@@ -24,6 +24,7 @@ from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.models import register_chain, register_graph
 from holdfast.testing.simulation.node_store import NodeStore
 from holdfast.testing.simulation.ports import HostileHub, InlineSpawn, LoopClock
+from holdfast.testing.simulation.sieve import register_sieve
 from holdfast.testing.simulation.streams import mixed
 from holdfast.testing.virtual import SeededRandomness
 
@@ -56,6 +57,7 @@ class Shared:
             register_graph(app, self.outside)
             register_family(app, self.outside)
             register_leased(app, self.outside)
+            register_sieve(app, self.outside)
             self._code[version] = app.registry
         return self._code[version]
 

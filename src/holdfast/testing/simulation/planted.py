@@ -11,6 +11,9 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from holdfast.chain.chain import ChainProgram
+from holdfast.graph import units
+from holdfast.graph.shape import Place
+from holdfast.graph.units import GraphUnits
 from holdfast.kernel import step_info
 from holdfast.kernel.attempt import current_attempt
 from holdfast.runner import attempts
@@ -204,6 +207,24 @@ def _without_timeout(right: Any) -> Any:
     return lambda chain, *args, **options: right(chain, *args, **options | {"timeout_ms": None})
 
 
+def _only_failures(right: Any) -> Any:
+    return lambda items: right([item for item in items if not item.ok] or items)
+
+
+def _at_the_first_failure(right: Any) -> Any:
+    """A failed item fails the node at once, and the items that have not ended are dropped."""
+
+    def failed(units: Any, task: Any, *outcome: Any) -> Any:
+        place = Place.of(task.unit)
+        if place.item is None:
+            return right(units, task, *outcome)
+        whole = right(units, task._replace(unit=place.node), *outcome)
+        others = [Place(place.node, n).unit for n in range(3) if n != place.item]
+        return replace(whole, task=task, drops=[*others, place.node])
+
+    return failed
+
+
 def _key_of_the_attempt(right: Any) -> Any:
     def key(run: Any, step_key: str) -> str:
         attempt = current_attempt.get()
@@ -331,6 +352,9 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "step_lease_not_renewed": [_Patch(leases, "_SQL", _lease_of_the_worker)],
     "step_lease_without_heartbeats": [_Patch(Worker, "_leases", lambda _right: lambda worker: [worker.lease_ms])],
     "step_timeout_forgotten": [_Patch(ChainProgram, "add", _without_timeout)],
+    "items_dropped_if_one_fails": [_Patch(units, "collected", _only_failures)],
+    "map_fails_with_its_first_item": [_Patch(GraphUnits, "_failed_for_good", _at_the_first_failure)],
+    "failed_items_left_out_of_the_error": [_Patch(units, "error_of", lambda right: lambda items: right(items[:2]))],
     "idempotency_key_of_an_attempt": [_Patch(step_info, "idempotency_key", _key_of_the_attempt)],
     "progress_lost_with_a_failure": [_Patch(Running, "_keep_heartbeat", _nothing)],
     "progress_lost_with_retry_step": [_Patch(attempts, "FailedAnswer", lambda _right: ())],

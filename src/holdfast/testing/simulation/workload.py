@@ -12,10 +12,12 @@ from holdfast.testing.simulation.faults import OF_A_RUN, Faults, Kind
 from holdfast.testing.simulation.leased import LEASED, leased_params
 from holdfast.testing.simulation.models import CHAIN, chain_params, graph_params
 from holdfast.testing.simulation.programs import Program, Writer, with_graphs
+from holdfast.testing.simulation.sieve import SIEVE, sieve_params
 from holdfast.testing.simulation.streams import stream
 
 _WITH_CHILDREN = 0.5
 _WITH_LEASES = 0.5
+_WITH_FAILING_ITEMS = 0.6
 
 
 @dataclass(slots=True)
@@ -121,6 +123,8 @@ class _Planner:
             self._add(workflow, params, [(type_, type_) for kind, type_, _ in params if kind == "wait"])
         elif others.random() < _WITH_CHILDREN:
             self._add(FAMILY, family_params(others, self._name), [])
+        elif others.random() < _WITH_FAILING_ITEMS:
+            self._add(SIEVE, sieve_params(others, self._name), [])
         else:
             self._add(workflow, graph_params(draw, self._name), [])
         for kind in OF_A_RUN:
