@@ -19,7 +19,7 @@ from holdfast.testing.simulation.code import GRAPH, WORKFLOW, Effect
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.families import FAILING_NODE, FAMILY, family_fails, fits_family
 from holdfast.testing.simulation.greeting import greeted_twice
-from holdfast.testing.simulation.programs import GOSSIP, fits, messages, parts, sure
+from holdfast.testing.simulation.programs import GOSSIP, MISFITS, PARCEL, fits, messages, parcel, parts, sure
 from holdfast.testing.simulation.step_infos import step_info_failures
 from holdfast.testing.simulation.workload import Instance
 from holdfast.testing.simulation.world import World
@@ -43,6 +43,7 @@ def broken_promises(world: World) -> Iterator[str]:
     kept = world.progress_kept and not undone  # beside an open transaction heartbeats are stored later
     yield from step_info_failures(world.told, world.database, undone, progress_kept=kept)
     yield from world.outside.overtime
+    yield from _misfits(world)
     yield from sieve.lost_items(world.database)
     yield from _tombstones(world.database)
     if world.database.given_up:  # no fault takes that long
@@ -109,6 +110,7 @@ def _result(instance: Instance, result: Any) -> Iterator[str]:
         yield f"{instance.id} has a result that it cannot have: {instance.params} gave {result}"
     elif instance.workflow == WORKFLOW:
         yield from _messages(instance, messages(instance.params, result))
+        yield from _messages(instance, messages(instance.params, result, "parcels"))
     for told in instance.results:
         if told != result and "restart" not in instance.asked:
             yield f"a client was told that {instance.id} returned {told}, and it returned {result}"
@@ -244,6 +246,21 @@ def _gossip(database: SimulatedDatabase) -> Iterator[str]:
         GOSSIP,
     ):
         yield f"{payload!r} was told {times} times"
+
+
+def _misfits(world: World) -> Iterator[str]:
+    """No event whose payload does not fit its declared type is acknowledged or written."""
+    for instance in world.workload.instances.values():
+        for payload in instance.misfits:
+            yield f"{payload} was sent to {instance.id} and acknowledged, and does not fit"
+    for name, payload in world.database.rows(
+        "SELECT r.instance_id, e.payload FROM holdfast_event AS e JOIN holdfast_run AS r ON r.id = e.run "
+        "WHERE e.type = ? ORDER BY r.id, e.n",
+        PARCEL,
+    ):
+        given = codec.plain(payload)
+        if given in MISFITS or given != parcel(given["number"]):
+            yield f"{given} reached {name}, and does not fit"
 
 
 def _deadlines(database: SimulatedDatabase) -> Iterator[str]:

@@ -11,10 +11,11 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from holdfast.chain.chain import ChainProgram
+from holdfast.core.codec import plain
 from holdfast.graph import units
 from holdfast.graph.shape import Place
 from holdfast.graph.units import GraphUnits
-from holdfast.kernel import step_info
+from holdfast.kernel import requests, step_info
 from holdfast.kernel.attempt import current_attempt
 from holdfast.runner import attempts
 from holdfast.runner.attempts import Running
@@ -38,6 +39,7 @@ from holdfast.store.sqlite import (
 )
 from holdfast.store.sqlite.connection import Database
 from holdfast.store.sqlite.reads import find_current
+from holdfast.workflow import asked
 from holdfast.workflow.machine import Machine
 from holdfast.workflow.naming import StepNames
 from holdfast.workflow.saga import Saga
@@ -355,6 +357,8 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "items_dropped_if_one_fails": [_Patch(units, "collected", _only_failures)],
     "map_fails_with_its_first_item": [_Patch(GraphUnits, "_failed_for_good", _at_the_first_failure)],
     "failed_items_left_out_of_the_error": [_Patch(units, "error_of", lambda right: lambda items: right(items[:2]))],
+    "declared_events_not_checked": [_Patch(requests, "check_payload", _nothing)],
+    "declared_events_not_decoded": [_Patch(asked, "read_payload", lambda _right: lambda _type, data, _: plain(data))],
     "idempotency_key_of_an_attempt": [_Patch(step_info, "idempotency_key", _key_of_the_attempt)],
     "progress_lost_with_a_failure": [_Patch(Running, "_keep_heartbeat", _nothing)],
     "progress_lost_with_retry_step": [_Patch(attempts, "FailedAnswer", lambda _right: ())],

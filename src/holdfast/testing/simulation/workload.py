@@ -11,7 +11,7 @@ from holdfast.testing.simulation.families import FAMILY, family_params, family_p
 from holdfast.testing.simulation.faults import OF_A_RUN, Faults, Kind
 from holdfast.testing.simulation.leased import LEASED, leased_params
 from holdfast.testing.simulation.models import CHAIN, chain_params, graph_params
-from holdfast.testing.simulation.programs import Program, Writer, with_graphs
+from holdfast.testing.simulation.programs import MISFITS, PARCEL, Program, Writer, parcel, with_graphs, with_parcels
 from holdfast.testing.simulation.sieve import SIEVE, sieve_params
 from holdfast.testing.simulation.streams import stream
 
@@ -65,6 +65,8 @@ class Instance:
     """Its cancellation was acknowledged."""
     acknowledged: set[str] = field(default_factory=set)
     """Events, by their id."""
+    misfits: list[Any] = field(default_factory=list)
+    """Payloads that do not fit, and were acknowledged all the same."""
     results: list[Any] = field(default_factory=list)
     """What clients were told that it returned."""
 
@@ -112,10 +114,12 @@ class _Planner:
         draw = self._draw
         workflow = draw.choices([WORKFLOW, CHAIN, GRAPH], [70, 15, 15])[0]
         if workflow == WORKFLOW:
-            rounds = with_graphs(Writer(draw).rounds(), others)
+            rounds = with_parcels(with_graphs(Writer(draw).rounds(), others), others)
             self._add(workflow, rounds, _waits(rounds))
             if any(part[0] == "messages" for program in rounds for part in program[1]):
                 self._send_messages()
+            if any(part[0] == "parcels" for program in rounds for part in program[1]):
+                self._send_parcels(others)
         elif workflow == CHAIN and others.random() < _WITH_LEASES:
             self._add(LEASED, leased_params(others), [])
         elif workflow == CHAIN:
@@ -146,6 +150,16 @@ class _Planner:
         letters = [Request(draw.uniform(0, 0.5), "message", "topic", n) for n in range(1, draw.randint(2, 6))]
         letters[0].after += self._begin
         self._script(*letters)
+
+    def _send_parcels(self, draw: Random) -> None:
+        """Numbered parcels, with some between them that are refused."""
+        requests = []
+        for n in range(1, draw.randint(2, 5)):
+            if draw.random() < 0.6:
+                requests.append(Request(draw.uniform(0, 0.3), "misfit", PARCEL, draw.choice(MISFITS)))
+            requests.append(Request(draw.uniform(0, 0.5), "message", PARCEL, parcel(n)))
+        requests[0].after += self._begin
+        self._script(*requests)
 
     def _script(self, *requests: Request) -> None:
         self._made.scripts.append(Script(self._name, self._draw.choice(self._nodes), list(requests)))
