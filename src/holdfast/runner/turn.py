@@ -388,7 +388,12 @@ class Turn:
         if isinstance(self._planned, Release):
             self.idle = rest.empty and not self._buffer and not self._progressed and self._started_at is None
         rest.follows.next = self._planned
-        return await self._write(Commit(self.task, rest.observed, rest.follows, in_flight=len(self._running)))
+        return await self._write(Commit(self.task, rest.observed, rest.follows, in_flight=self._in_flight))
+
+    @property
+    def _in_flight(self) -> int:
+        """Attempts that run, and those that have ended since the machine rested: their outcomes are not written yet."""
+        return len(self._running) + len(self._outcomes)
 
     def _add_lines_of_cancelled(self, rest: Rest) -> None:
         """Keep the log lines of attempts that the code has given up; they are cancelled after the commit."""

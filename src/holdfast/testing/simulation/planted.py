@@ -376,6 +376,7 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "tombstone_not_written": [_Patch(ends, "_bury", _nothing)],
     "cancelled_before_it_is_written": [_Patch(Turn, "_start_calls", _before_it_is_written)],
     "called_after_it_was_cancelled": [_Patch(Turn, "_cancel", _only_what_runs)],
+    "outcome_lost_by_a_pause": [_Patch(Turn, "_in_flight", lambda _right: property(lambda turn: len(turn._running)))],
     "reads_behind_a_transaction": [_Patch(Database, "look", _behind_the_guest)],
 }
 
