@@ -450,6 +450,73 @@ async def test_what_ended_beside_one_that_is_cut_off_is_not_called_again(
     assert left(file) == 2
 
 
+async def test_a_step_that_a_commit_which_is_cut_off_would_cancel_is_not_called_again(
+    shop: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, began, committing = list[str](), asyncio.Event(), Live.commit
+
+    async def cut_off(live: Live, one: Commit) -> Committed:
+        monkeypatch.setattr(Live, "commit", committing)
+        await live.rollback()
+        raise StoreUnavailableError("the line broke")
+
+    monkeypatch.setattr(Live, "commit", cut_off)
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        calls.append("sell")
+        await began.wait()
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.step
+    async def beside() -> None:
+        calls.append("beside")
+        began.set()
+        await asyncio.Event().wait()
+
+    @shop.workflow
+    async def order(_ctx: Context) -> int:
+        task = asyncio.ensure_future(beside())
+        sold = await sell()
+        task.cancel()
+        return sold
+
+    async with shop:
+        assert await (await shop.start(order)).result(timeout=10) == 1
+    assert sorted(calls) == ["beside", "sell", "sell"]
+
+
+async def test_a_retry_that_waits_for_it_is_not_called_once_the_code_has_cancelled_it(shop: Holdfast) -> None:
+    calls, go_on = list[str](), asyncio.Event()
+
+    @shop.step
+    async def sell(tx: Transaction) -> int:
+        await go_on.wait()
+        await asyncio.sleep(0.05)  # the retry is due, and put off
+        return await tx.execute("UPDATE stock SET left = left - 1")
+
+    @shop.step(retry=Retry(limit=1, delay="1 ms", backoff="constant"))
+    async def beside() -> None:
+        calls.append("beside")
+        go_on.set()
+        raise ValueError("once more")
+
+    @shop.step
+    async def after() -> str:
+        return "done"
+
+    @shop.workflow
+    async def order(_ctx: Context) -> str:
+        task = asyncio.ensure_future(beside())
+        await sell()
+        task.cancel()
+        return await after()
+
+    async with shop:
+        assert await (await shop.start(order)).result(timeout=10) == "done"
+    assert calls == ["beside"]
+
+
 async def test_what_the_code_does_to_others_beside_it_is_heard_of(shop: Holdfast, file: Path) -> None:
     asked = asyncio.Event()
 

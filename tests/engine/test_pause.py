@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Context, Handle, Holdfast, InstanceTerminalError
+from holdfast import Context, Handle, Holdfast, InstanceTerminalError, StepTx
 from holdfast.testing import Harness
 
 from .conftest import MakeApp
@@ -146,6 +146,33 @@ async def test_all_steps_in_flight_are_kept(make_app: MakeApp) -> None:
         assert calls == []
         await run.resume()
         assert await run.result(timeout=5) == ["through", "through"]
+
+
+async def test_steps_that_end_together_and_are_written_one_by_one_are_all_kept(make_app: MakeApp) -> None:
+    app, calls, gate = make_app(), list[str](), Gate()
+
+    @app.workflow
+    async def other(_ctx: Context) -> None: ...
+
+    @app.step
+    async def step(tx: StepTx, name: str) -> str:
+        calls.append(name)
+        tx.start(other, id=name)
+        return await gate()
+
+    @app.workflow
+    async def flow(_ctx: Context) -> list[str]:
+        return [*await asyncio.gather(step("a"), step("b"))]
+
+    async with app:
+        run = await app.start(flow)
+        await gate.began.wait()
+        await run.pause()
+        gate.open.set()
+        await until_status(run, "paused")
+        await run.resume()
+        assert await run.result(timeout=5) == ["through", "through"]
+    assert sorted(calls) == ["a", "b"]
 
 
 async def test_a_resume_withdraws_a_pause_that_has_not_taken_effect(make_app: MakeApp) -> None:

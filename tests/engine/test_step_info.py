@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import ChainTask, Context, Holdfast, Limits, Retry, StepInfo, Transaction, step_info
+from holdfast import ChainTask, Context, Holdfast, Limits, Retry, RetryStep, StepInfo, Transaction, step_info
 from holdfast.testing import Harness
 
 from .conftest import MakeApp
@@ -348,6 +348,26 @@ async def test_chain_steps_have_step_info_and_heartbeats(app: Holdfast, h: Harne
         ("PAY", 1, 3, None), ("PAY", 2, 3, 10), ("PAY", 3, 3, 20),
     ]  # fmt: skip
     assert len({i.idempotency_key for i in seen}) == 1
+
+
+async def test_a_chain_step_that_answers_with_retry_step_leaves_its_progress(app: Holdfast, h: Harness) -> None:
+    orders = app.chain("orders")
+    seen: list[Any] = []
+
+    @orders.step("PAY", max_attempts=3)
+    async def pay(_task: ChainTask) -> RetryStep | None:
+        info = step_info()
+        seen.append(info.previous_heartbeat)
+        await info.heartbeat(info.attempt * 10)
+        return RetryStep("1 second", "once more") if info.attempt < 3 else None
+
+    run = await h.start(orders, id="a")
+    await h.run_until_idle()
+    assert "progress 10" in (await run.describe()).why
+    await h.restart()
+    await h.advance("1 minute")
+    await run.result(timeout=5)
+    assert seen == [None, 10, 20]
 
 
 async def test_nodes_and_items_have_step_info_and_heartbeats(app: Holdfast, h: Harness) -> None:

@@ -15,16 +15,23 @@ from holdfast.testing.simulation.planted import BUGS, planted
 from holdfast.testing.simulation.shrink import shrunk, smallest
 
 EASY = [
+    "declared_events_not_checked",
     "epoch_not_raised",
     "event_consumed_twice",
+    "idempotency_key_of_an_attempt",
+    "items_dropped_if_one_fails",
     "keys_of_events_ignored",
     "loss_not_told",
     "losses_not_counted",
     "mail_left_behind",
     "no_fence",
     "never_reaped",
+    "progress_lost_with_a_failure",
     "reaped_too_early",
     "renamed_steps_not_found",
+    "step_lease_not_renewed",
+    "step_lease_not_set",
+    "step_timeout_forgotten",
     "terminate_overwritten",
     "tombstone_not_written",
 ]

@@ -9,7 +9,20 @@ from typing import Any
 import pytest
 
 from holdfast.testing.simulation.families import fits_family
-from holdfast.testing.simulation.programs import FAILED, LATE, Program, Writer, fits, parts, with_graphs
+from holdfast.testing.simulation.leased import fits_leased
+from holdfast.testing.simulation.programs import (
+    FAILED,
+    LATE,
+    REFUSED,
+    TOLD,
+    Program,
+    Writer,
+    fits,
+    parts,
+    with_graphs,
+    with_parcels,
+)
+from holdfast.testing.simulation.sieve import fits_sieve, fits_sieve_error
 
 SENT = frozenset({"event.e1"})
 
@@ -22,6 +35,8 @@ SENT = frozenset({"event.e1"})
         (["event", "e1", "event.e1", 10], "e1"),
         (["event", "e1", "event.e1", 10], LATE),
         (["messages", "m1", "topic", 3, 10], [4, 5]),
+        (["parcels", "y2", 3, 10], [1, 2]),
+        (["misfit", "y1", "i2"], REFUSED),
         (["seq", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [None, 3]),
         (["race", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [1, 3]),
         (["child", "c1", ["seq", []]], []),
@@ -40,6 +55,8 @@ def test_what_a_program_may_give(program: Program, result: Any) -> None:
         (["event", "e2", "event.e2", 10], "e2"),
         (["messages", "m1", "topic", 3, 10], [1, 1]),
         (["messages", "m1", "topic", 3, 10], [2, 1]),
+        (["parcels", "y2", 3, 10], [1, 1]),
+        (["misfit", "y1", "i2"], TOLD),
         (["seq", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [None]),
         (["race", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [0, 3]),
         (["graph", "d1", 4, 0], {"source": [4, 5], "each": [8, 10], "total": 18}),
@@ -51,7 +68,7 @@ def test_what_a_program_cannot_give(program: Program, result: Any) -> None:
 
 def test_programs_are_json_and_no_key_is_used_twice() -> None:
     for seed in range(50):
-        rounds = with_graphs(Writer(Random(seed)).rounds(), Random(seed))
+        rounds = with_parcels(with_graphs(Writer(Random(seed)).rounds(), Random(seed)), Random(seed))
         assert json.loads(json.dumps(rounds)) == rounds
         keys = [part[1] for program in rounds for part in parts(program) if part[0] not in ("seq", "par", "race")]
         assert len(keys) == len(set(keys))
@@ -67,3 +84,34 @@ def test_a_family_fails_exactly_if_its_child_does() -> None:
     assert not fits_family([*params[:3], True, *params[4:]], result)
     assert not fits_family(params, result | {"twins": [2, 3]})
     assert not fits_family(params, result | {"flow": [[4]]})
+
+
+def test_the_result_of_a_chain_with_leases_lists_the_values_of_its_steps() -> None:
+    params = [[5, 0, 0, 20], [6, 1, 2, 0]]
+
+    assert fits_leased(params, [5, 6])
+    assert not fits_leased(params, [5])
+
+
+def test_a_node_that_collects_errors_lists_each_item() -> None:
+    params = ["i1", [[0, 5, 0, False], [1, 6, 1, True]], False]
+    failed = {"error": {"name": "NonRetryableError", "message": "as it had to be"}}
+    lost = {"error": {"name": "StepMaxAttemptsExceeded", "message": ""}}
+    child = {"error": {"name": "ChildError", "message": ""}}
+    strict = {"source": params[1], "strict": [5, 6], "total": 11}
+    collected = {"lenient": [{"value": 5}, failed], "brief": [lost, failed], "children": [{"value": 5}, child]}
+    result = {**strict, **collected, "summary": [5, 1]}
+
+    assert fits_sieve(params, result)
+    assert not fits_sieve(params, result | {"lenient": [failed]})
+    assert not fits_sieve(params, result | {"lenient": [lost, failed]})
+    assert not fits_sieve(params, result | {"children": [child, child]})
+
+
+def test_the_error_of_a_mapped_node_names_exactly_its_failed_items() -> None:
+    params = ["i1", [[0, 5, 0, False], [1, 6, 1, True], [2, 7, 0, True]], True]
+    error = "node 'strict' failed: NonRetryableError: 2 of 3 items failed: item 1: E: x; item 2: E: x"
+
+    assert fits_sieve_error(params, error)
+    assert not fits_sieve_error(params, error.replace("item 2", "item 0"))
+    assert not fits_sieve_error([*params[:2], False], error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.chain.values import Completed, Dead, Outbound, RetryStep, Waiting
@@ -12,6 +13,7 @@ from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_event_type
 from holdfast.errors import InvalidDurationError
+from holdfast.kernel.driver import FailedAnswer
 from holdfast.store.protocol import Outbound as Outgoing
 
 
@@ -26,12 +28,14 @@ class Wait(NamedTuple):
     outbox: Sequence[Outgoing]
 
 
-class Again(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Again(FailedAnswer):
     backoff_ms: int
     error: Failure
 
 
-class Over(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Over(FailedAnswer):
     error: Failure
     outbox: Sequence[Outgoing]
 

@@ -83,6 +83,12 @@ class Call(Protocol):
         ...
 
 
+class FailedAnswer:
+    """Base of recorded values by which a step that returned reports a failed attempt; its heartbeat is kept."""
+
+    __slots__ = ()
+
+
 @dataclass(slots=True, eq=False)
 class Outcome:
     """What came of a call. ``failure`` is None when it worked."""
@@ -100,7 +106,7 @@ class Outcome:
     sends: Sequence[NewEvent] = ()
     transaction: LiveTransaction | None = None
     heartbeat: Fact | None = None
-    """With a failure: the last heartbeat of the attempt, if it had one."""
+    """With a failure or a ``FailedAnswer``: the last heartbeat of the attempt, if it had one."""
 
     @property
     def transactional(self) -> bool:

@@ -22,7 +22,7 @@ from holdfast.core.failure import Failure
 from holdfast.core.model import StepType
 from holdfast.errors import StoreError
 from holdfast.kernel.attempt import Attempt, Beat, Outgoing, StepEngine, StepTx, Transaction, current_attempt
-from holdfast.kernel.driver import Call, Outcome
+from holdfast.kernel.driver import Call, FailedAnswer, Outcome
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Alarm, Spawn, Timers
 from holdfast.store.protocol import Fact, FactState, LiveTransaction, Log, RunRecord
@@ -218,6 +218,8 @@ class Running:
             return self._failed(Failure.of(unfit))
         outcome = self._outcome()
         outcome.value, outcome.live = data, live
+        if isinstance(live, FailedAnswer):
+            self._keep_heartbeat(outcome)
         tx = self._tx
         if tx is not None:
             outcome.starts, outcome.sends = tx.starts, tx.sends
@@ -229,9 +231,12 @@ class Running:
     def _failed(self, error: Failure) -> Outcome:
         outcome = self._outcome()
         outcome.failure = error
+        self._keep_heartbeat(outcome)
+        return outcome
+
+    def _keep_heartbeat(self, outcome: Outcome) -> None:
         if self._attempt.heartbeat is not None:
             outcome.heartbeat = self._heartbeat_fact(self._attempt.heartbeat)
-        return outcome
 
     def _outcome(self) -> Outcome:
         attempt = self._attempt

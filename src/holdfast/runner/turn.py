@@ -356,7 +356,12 @@ class Turn:
         if isinstance(self._planned, Release):
             self.idle = rest.empty and not self._buffer and not self._progressed and self._started_at is None
         rest.follows.next = self._planned
-        return await self._write(Commit(self.task, rest.observed, rest.follows, in_flight=len(self._running)))
+        return await self._write(Commit(self.task, rest.observed, rest.follows, in_flight=self._in_flight))
+
+    @property
+    def _in_flight(self) -> int:
+        """Attempts that run, and those that have ended since the machine rested: their outcomes are not written yet."""
+        return len(self._running) + len(self._outcomes)
 
     def _add_lines_of_cancelled(self, rest: Rest) -> None:
         """Keep the log lines of attempts that the code has given up; they are cancelled after the commit."""
@@ -545,8 +550,10 @@ class Turn:
             raise TurnOver
 
     def _start_calls(self, rest: Rest) -> None:
+        if self.machine is None:
+            return  # the rest is not written: the next machine decides anew what is cancelled and what is called
         self._cancel(rest.cancelled)
-        if self._holding or self._gone or self.machine is None:
+        if self._holding or self._gone:
             return
         calls = rest.calls
         if self._waiting_calls and not self._buffer:
@@ -566,6 +573,8 @@ class Turn:
             running = self._running.pop(key, None)
             if running is not None:
                 running.cancel()
+            elif self._waiting_calls:
+                self._waiting_calls = [call for call in self._waiting_calls if call.key != key]
 
     def _holds_transaction(self, key: str) -> bool:
         running = self._running.get(key)

@@ -203,8 +203,8 @@ class Commit:
     """All that one turn writes, in one transaction or not at all.
 
     Order inside: fence, statements, starts and sends, facts, deliveries, logs, then what follows.
-    ``in_flight`` is how many steps of the turn are still running: a pause takes effect with the first commit that
-    has none.
+    ``in_flight`` is how many steps of the turn are still running, or have ended with an outcome that is not in this
+    commit: a pause takes effect with the first commit that has none.
     """
 
     task: TaskRef

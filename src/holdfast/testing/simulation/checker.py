@@ -11,14 +11,16 @@ from itertools import repeat
 from typing import Any
 
 from holdfast.core import codec
+from holdfast.core.failure import Failure
 from holdfast.core.outbound import outbound_id
 from holdfast.store.protocol import FactState
-from holdfast.testing.simulation import code, families, models
+from holdfast.testing.simulation import code, families, leased, models, sieve
 from holdfast.testing.simulation.code import GRAPH, WORKFLOW, Effect
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.families import FAILING_NODE, FAMILY, family_fails, fits_family
 from holdfast.testing.simulation.greeting import greeted_twice
-from holdfast.testing.simulation.programs import GOSSIP, fits, messages, parts, sure
+from holdfast.testing.simulation.programs import GOSSIP, MISFITS, PARCEL, fits, messages, parcel, parts, sure
+from holdfast.testing.simulation.step_infos import step_info_failures
 from holdfast.testing.simulation.workload import Instance
 from holdfast.testing.simulation.world import World
 
@@ -37,7 +39,12 @@ def broken_promises(world: World) -> Iterator[str]:
     yield from _gossip(world.database)
     yield from _sagas(world)
     yield from greeted_twice(world.database)
-    yield from world.outside.misled
+    undone = _keys_of(world, "live")
+    kept = world.progress_kept and not undone  # beside an open transaction heartbeats are stored later
+    yield from step_info_failures(world.told, world.database, undone, progress_kept=kept)
+    yield from world.outside.overtime
+    yield from _misfits(world)
+    yield from sieve.lost_items(world.database)
     yield from _tombstones(world.database)
     if world.database.given_up:  # no fault takes that long
         yield "a step's transaction stayed open because who has to end it waited for it"
@@ -62,7 +69,7 @@ def _instance(world: World, instance: Instance) -> Iterator[str]:
         pass
     elif status == "errored" and b"VersionUnsupportedError" in error and world.deployed:
         pass  # code of the version before got hold of it
-    elif status == "errored" and _must_fail(instance) and FAILING_NODE.encode() in error:
+    elif status == "errored" and _may_fail(instance, error):
         pass
     else:
         yield f"{instance.id} is {status}, which nobody asked for: {error!r} {note!r}"
@@ -80,13 +87,19 @@ def _instance(world: World, instance: Instance) -> Iterator[str]:
             yield f"the {len(instance.params)} steps of {instance.id} told the world {told} things"
 
 
-def _must_fail(instance: Instance) -> bool:
-    return instance.workflow == FAMILY and family_fails(instance.params)
+def _may_fail(instance: Instance, error: bytes) -> bool:
+    match instance.workflow:
+        case families.FAMILY:
+            return family_fails(instance.params) and FAILING_NODE.encode() in error
+        case sieve.SIEVE:
+            return sieve.fits_sieve_error(instance.params, Failure.decode(error).message)
+        case _:
+            return False
 
 
 def _cancellation(instance: Instance, status: str) -> Iterator[str]:
     """A graph whose cancellation was acknowledged ends as cancelled. Code of workflows may do something else."""
-    if instance.workflow not in (GRAPH, FAMILY) or not instance.cancelled:
+    if instance.workflow not in (GRAPH, FAMILY, sieve.SIEVE) or not instance.cancelled:
         return
     if status != "cancelled" and not instance.asked & {"restart", "terminate"}:
         yield f"the cancellation of {instance.id} was acknowledged, and it is {status}"
@@ -97,6 +110,7 @@ def _result(instance: Instance, result: Any) -> Iterator[str]:
         yield f"{instance.id} has a result that it cannot have: {instance.params} gave {result}"
     elif instance.workflow == WORKFLOW:
         yield from _messages(instance, messages(instance.params, result))
+        yield from _messages(instance, messages(instance.params, result, "parcels"))
     for told in instance.results:
         if told != result and "restart" not in instance.asked:
             yield f"a client was told that {instance.id} returned {told}, and it returned {result}"
@@ -106,6 +120,10 @@ def _fits(instance: Instance, result: Any) -> bool:
     match instance.workflow:
         case models.CHAIN:
             return models.fits_chain(instance.params, result, instance.sent)
+        case sieve.SIEVE:
+            return sieve.fits_sieve(instance.params, result)
+        case leased.LEASED:
+            return leased.fits_leased(instance.params, result)
         case code.GRAPH:
             return models.fits_graph(instance.params, result)
         case families.FAMILY:
@@ -228,6 +246,21 @@ def _gossip(database: SimulatedDatabase) -> Iterator[str]:
         GOSSIP,
     ):
         yield f"{payload!r} was told {times} times"
+
+
+def _misfits(world: World) -> Iterator[str]:
+    """No event whose payload does not fit its declared type is acknowledged or written."""
+    for instance in world.workload.instances.values():
+        for payload in instance.misfits:
+            yield f"{payload} was sent to {instance.id} and acknowledged, and does not fit"
+    for name, payload in world.database.rows(
+        "SELECT r.instance_id, e.payload FROM holdfast_event AS e JOIN holdfast_run AS r ON r.id = e.run "
+        "WHERE e.type = ? ORDER BY r.id, e.n",
+        PARCEL,
+    ):
+        given = codec.plain(payload)
+        if given in MISFITS or given != parcel(given["number"]):
+            yield f"{given} reached {name}, and does not fit"
 
 
 def _deadlines(database: SimulatedDatabase) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from holdfast.errors import InstanceNotFoundError, InstanceTerminalError, RunError, StoreError
+from holdfast.errors import EventInvalidError, InstanceNotFoundError, InstanceTerminalError, RunError, StoreError
 from holdfast.testing.simulation.code import WORKFLOW
 from holdfast.testing.simulation.faults import Faults, Kind
 from holdfast.testing.simulation.node import Node
@@ -81,6 +81,12 @@ class Clients:
                 event = f"{request.type}.{request.payload}"
                 await client.send_event(workflow, name, request.type, request.payload, event_id=event)
                 instance.acknowledged.add(event)
+            case "misfit":
+                try:
+                    await client.send_event(workflow, name, request.type, request.payload)
+                except EventInvalidError:
+                    return
+                instance.misfits.append(request.payload)
             case verb:
                 instance.asked.add(verb)
                 await asking[verb](workflow, name)

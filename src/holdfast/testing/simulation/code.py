@@ -6,12 +6,14 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast.app import Holdfast
 from holdfast.core.retry import Retry
 from holdfast.errors import (
     ChildError,
+    EventInvalidError,
     InstanceNotFoundError,
     NonRetryableError,
     Rejected,
@@ -22,7 +24,19 @@ from holdfast.errors import (
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.step_info import step_info
 from holdfast.testing.simulation.greeting import register_greeting
-from holdfast.testing.simulation.programs import DOWN, FAILED, GOSSIP, LATE, NOBODY, REFUSED, TOLD, Program
+from holdfast.testing.simulation.programs import (
+    DOWN,
+    FAILED,
+    GOSSIP,
+    LATE,
+    MISFITS,
+    NOBODY,
+    PARCEL,
+    REFUSED,
+    TOLD,
+    Program,
+)
+from holdfast.testing.simulation.step_infos import progress
 from holdfast.workflow.context import Context
 from holdfast.workflow.processes import Exit, LinkDown, RunEvent
 
@@ -41,6 +55,15 @@ _TIMEOUT = "100 ms"
 _TOO_LONG_MS = 400
 _ALWAYS = 1_000_000
 
+
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """The payload of the event type that the workflow declares."""
+
+    number: int
+    label: str
+
+
 Effect = tuple[str, int, str]
 """Instance, run number, key."""
 
@@ -54,27 +77,21 @@ class Outside:
         """The ids of outbound events that arrived, in order, each time they did."""
         self.undone: list[tuple[Effect, int]] = []
         """What sagas undid, in order, each time: of which, and which of its steps."""
-        self.misled: list[str] = []
-        """Steps that were given the progress of another."""
+        self.overtime: list[str] = []
+        """Attempts that went on after their timeout."""
         self._befall = befall
 
     async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
         """A step that fails so many times first, and takes so long."""
         late = self._call(effect, kind)
         number = self.effects[_effect(effect)]
-        await self._beat(effect)
+        await step_info().heartbeat(progress(step_info()))
         await asyncio.sleep(late + ms / 1000)
         return _unless_it_fails(number, fails, value)
 
-    async def _beat(self, effect: list[Any]) -> None:
-        """Report progress; what an earlier attempt reported is this step's own."""
-        info, mine = step_info(), [effect[0], effect[2]]
-        if info.previous_heartbeat not in (None, mine):
-            self.misled.append(f"{mine} was given the progress of {info.previous_heartbeat}")
-        await info.heartbeat(mine)
-
     def plain(self, effect: list[Any], value: Any, fails: int) -> Any:
         self._call(effect, "plain")
+        step_info().heartbeat(progress(step_info()))
         return _unless_it_fails(self.effects[_effect(effect)], fails, value)
 
     async def transact(self, tx: StepTx, effect: list[Any], value: Any, ms: int) -> Any:
@@ -110,7 +127,7 @@ def register(app: Holdfast, outside: Outside, version: int) -> None:
     """``version`` 2 has a step more at the end of each program, and another name for the first one."""
     greet = register_greeting(app, outside.work, version)
 
-    @app.workflow(name=WORKFLOW, trap_links=True)
+    @app.workflow(name=WORKFLOW, trap_links=True, events={PARCEL: Parcel})
     async def program(ctx: Context, params: list[Any]) -> list[Any]:
         rounds, results = params
         running = _Running(ctx, outside, version)
@@ -177,6 +194,8 @@ class _Running:
             "sleep": self._sleep,
             "event": self._event,
             "messages": self._messages,
+            "parcels": self._parcels,
+            "misfit": self._misfit,
             "child": self._child,
             "abandon": self._abandon,
             "tell": self._tell,
@@ -232,6 +251,19 @@ class _Running:
     async def _messages(self, key: str, topic: str, n: int, ms: int) -> list[Any]:
         got = [await self._event(f"{key}.{i}", topic, ms) for i in range(n)]
         return [number for number in got if number != LATE]
+
+    async def _parcels(self, key: str, n: int, ms: int) -> list[int]:
+        got = [await self._event(f"{key}.{i}", PARCEL, ms) for i in range(n)]
+        return [parcel.number for parcel in got if parcel != LATE]
+
+    async def _misfit(self, _key: str, instance: str) -> str:
+        for misfit in MISFITS:
+            try:
+                await self._ctx.send(f"{WORKFLOW}/{instance}", PARCEL, misfit)
+            except EventInvalidError:
+                continue
+            return TOLD
+        return REFUSED
 
     async def _child(self, key: str, program: Program) -> Any:
         return (await self._ctx.run(WORKFLOW, [[program], []], id=self._own_name(key)))[0]

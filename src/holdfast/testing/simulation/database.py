@@ -14,6 +14,7 @@ from holdfast.core.model import to_ms
 from holdfast.store.protocol import Advance, Commit, Committed, Migrated, Store, TaskRef, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.live import Live
+from holdfast.testing.simulation.lease_watch import LeaseWatch
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.ports import LoopClock
 from holdfast.testing.simulation.progress import ProgressWatch
@@ -98,6 +99,7 @@ class SimulatedDatabase:
         self._turn = asyncio.Lock()
         self._now_by = "database"
         self._progress = ProgressWatch(self.rows)
+        self._leases = LeaseWatch()
 
     @property
     def store(self) -> Store:
@@ -115,6 +117,31 @@ class SimulatedDatabase:
                 f"CREATE TEMP TRIGGER watch_{number} AFTER {event} WHEN {when} "
                 f"BEGIN SELECT broken('{promise}', {run}, {detail}); END"
             )
+
+        connection.create_scalar_function("granted", self._granted, deterministic=False)
+        for event in ("INSERT", "UPDATE OF lease_until"):
+            connection.execute(
+                f"CREATE TEMP TRIGGER granted_by_{event[:6]} AFTER {event} ON holdfast_task "
+                "WHEN new.lease_until IS NOT NULL BEGIN SELECT granted(new.run, new.unit, new.owner, new.epoch, "
+                "new.lease_until - simulated_now()); END"
+            )
+
+    def called_by(self, owner: str, effect: tuple[str, int, str], lease_ms: int, *, safe: bool) -> None:
+        """Watch the lease of a chain step that a worker calls, if the worker still holds the run."""
+        instance, number, step = effect
+        for row in self.rows(
+            "SELECT t.run, t.unit, t.owner, t.epoch FROM holdfast_task AS t JOIN holdfast_run AS r ON r.id = t.run "
+            "WHERE r.instance_id = ? AND r.number = ? AND t.owner = ?",
+            instance,
+            number,
+            owner,
+        ):
+            for broken in self._leases.called(TaskRef(*row), step, lease_ms, safe=safe):
+                self._broken_by(owner, broken)
+
+    def _granted(self, run: int, unit: int, owner: str, epoch: int, ms: int) -> None:
+        for broken in self._leases.granted(TaskRef(run, unit, owner, epoch), ms):
+            self._broken_by(self._now_by, broken)
 
     def close(self) -> None:
         """Or the connection keeps what it calls, and that keeps the connection."""
@@ -207,6 +234,8 @@ class SimulatedDatabase:
             raise
         if operation == "commit" and not _is_given_up(args[0], answer):
             self._check_fences(who, args[0], fences, [one.verdict is not Verdict.LOST for one in answer])
+            for one in args[0]:
+                self._leases.committed(one.task)
         elif operation == "advance":
             self._check_fences(who, args[0], fences, answer.applied)
         for spinning in self._progress.claimed(_claimed(operation, answer)):
@@ -214,6 +243,8 @@ class SimulatedDatabase:
         for freed in answer if operation == "reap" else ():
             if (freed.run, freed.unit) in held:
                 self._broken_by(who, f"run {freed.run} was freed although its holder's lease had not run out")
+            for broken in self._leases.freed(freed.run, freed.unit):
+                self._broken_by(who, broken)
         self._note(who, f"{operation} {_shown(operation, args, answer)}".rstrip())
         return answer
 

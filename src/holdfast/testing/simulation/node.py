@@ -19,10 +19,12 @@ from holdfast.testing.simulation.code import Outside, register, register_company
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.families import register_family
 from holdfast.testing.simulation.faults import Faults, Kind
+from holdfast.testing.simulation.leased import register_leased
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.models import register_chain, register_graph
 from holdfast.testing.simulation.node_store import NodeStore
 from holdfast.testing.simulation.ports import HostileHub, InlineSpawn, LoopClock
+from holdfast.testing.simulation.sieve import register_sieve
 from holdfast.testing.simulation.streams import mixed
 from holdfast.testing.virtual import SeededRandomness
 
@@ -54,6 +56,8 @@ class Shared:
             register_chain(app, self.outside)
             register_graph(app, self.outside)
             register_family(app, self.outside)
+            register_leased(app, self.outside)
+            register_sieve(app, self.outside)
             self._code[version] = app.registry
         return self._code[version]
 

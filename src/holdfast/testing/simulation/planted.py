@@ -5,11 +5,20 @@ Each puts something wrong in the place of something right, while it is planted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+from holdfast.chain.chain import ChainProgram
+from holdfast.core.codec import plain
+from holdfast.graph import units
+from holdfast.graph.shape import Place
+from holdfast.graph.units import GraphUnits
+from holdfast.kernel import requests, step_info
+from holdfast.kernel.attempt import current_attempt
+from holdfast.runner import attempts
+from holdfast.runner.attempts import Running
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.turn import Turn
 from holdfast.runner.units import KeeperTurn
@@ -30,6 +39,7 @@ from holdfast.store.sqlite import (
 )
 from holdfast.store.sqlite.connection import Database
 from holdfast.store.sqlite.reads import find_current
+from holdfast.workflow import asked
 from holdfast.workflow.machine import Machine
 from holdfast.workflow.naming import StepNames
 from holdfast.workflow.saga import Saga
@@ -191,6 +201,40 @@ def _no_rows(_right: Any) -> Any:
     return lambda *_args: []
 
 
+def _lease_of_the_worker(right: dict[str, str]) -> dict[str, str]:
+    return {name: sql.replace("coalesce(lease_ms, ?3)", "?3") for name, sql in right.items()}
+
+
+def _without_timeout(right: Any) -> Any:
+    return lambda chain, *args, **options: right(chain, *args, **options | {"timeout_ms": None})
+
+
+def _only_failures(right: Any) -> Any:
+    return lambda items: right([item for item in items if not item.ok] or items)
+
+
+def _at_the_first_failure(right: Any) -> Any:
+    """A failed item fails the node at once, and the items that have not ended are dropped."""
+
+    def failed(units: Any, task: Any, *outcome: Any) -> Any:
+        place = Place.of(task.unit)
+        if place.item is None:
+            return right(units, task, *outcome)
+        whole = right(units, task._replace(unit=place.node), *outcome)
+        others = [Place(place.node, n).unit for n in range(3) if n != place.item]
+        return replace(whole, task=task, drops=[*others, place.node])
+
+    return failed
+
+
+def _key_of_the_attempt(right: Any) -> Any:
+    def key(run: Any, step_key: str) -> str:
+        attempt = current_attempt.get()
+        return f"{right(run, step_key)}.{attempt and attempt.number}"
+
+    return key
+
+
 # --- these were there once, until the simulation found them
 
 
@@ -244,6 +288,24 @@ def _as_claimed(_right: Any) -> Any:
     return look
 
 
+def _before_it_is_written(right: Any) -> Any:
+    def start_calls(turn: Any, rest: Any) -> None:
+        turn._cancel(rest.cancelled)
+        right(turn, rest)
+
+    return start_calls
+
+
+def _only_what_runs(_right: Any) -> Any:
+    def cancel(turn: Any, keys: Iterable[str]) -> None:
+        for key in keys:
+            running = turn._running.pop(key, None)
+            if running is not None:
+                running.cancel()
+
+    return cancel
+
+
 def _by_mail(right: Any) -> Any:
     def ask(tx: Any, run: Any, letter: Any, deadline_ms: int | None, touched: Any) -> None:
         right(tx, replace(run, kind="workflow"), letter, deadline_ms, touched)
@@ -288,6 +350,18 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "answers_mixed_up": [_Patch(SqliteStore, "commit", _mixed_up)],
     "acts_not_noted": [_Patch(commit, "facts_of", _no_rows)],
     "timers_not_written": [_Patch(commit, "fact_rows", _result_thrown_away)],
+    "step_lease_not_set": [_Patch(Turn, "_set_lease", lambda _right: _wait_for_nothing)],
+    "step_lease_not_renewed": [_Patch(leases, "_SQL", _lease_of_the_worker)],
+    "step_lease_without_heartbeats": [_Patch(Worker, "_leases", lambda _right: lambda worker: [worker.lease_ms])],
+    "step_timeout_forgotten": [_Patch(ChainProgram, "add", _without_timeout)],
+    "items_dropped_if_one_fails": [_Patch(units, "collected", _only_failures)],
+    "map_fails_with_its_first_item": [_Patch(GraphUnits, "_failed_for_good", _at_the_first_failure)],
+    "failed_items_left_out_of_the_error": [_Patch(units, "error_of", lambda right: lambda items: right(items[:2]))],
+    "declared_events_not_checked": [_Patch(requests, "check_payload", _nothing)],
+    "declared_events_not_decoded": [_Patch(asked, "read_payload", lambda _right: lambda _type, data, _: plain(data))],
+    "idempotency_key_of_an_attempt": [_Patch(step_info, "idempotency_key", _key_of_the_attempt)],
+    "progress_lost_with_a_failure": [_Patch(Running, "_keep_heartbeat", _nothing)],
+    "progress_lost_with_retry_step": [_Patch(attempts, "FailedAnswer", lambda _right: ())],
     "retry_before_its_failure": [_Patch(Turn, "_can_wait", _when_it_is_due)],
     "cut_off_with_the_others": [_Patch(Turn, "_write_transaction", _with_the_others)],
     "acts_unheard_of": [_Patch(Turn, "_has_kept_acts", lambda _right: False)],
@@ -300,6 +374,9 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "exits_not_read": [_Patch(KeeperTurn, "_look_for_exits", _as_claimed)],
     "graph_cancelled_by_mail": [_Patch(control, "ask_to_cancel", _by_mail)],
     "tombstone_not_written": [_Patch(ends, "_bury", _nothing)],
+    "cancelled_before_it_is_written": [_Patch(Turn, "_start_calls", _before_it_is_written)],
+    "called_after_it_was_cancelled": [_Patch(Turn, "_cancel", _only_what_runs)],
+    "outcome_lost_by_a_pause": [_Patch(Turn, "_in_flight", lambda _right: property(lambda turn: len(turn._running)))],
     "reads_behind_a_transaction": [_Patch(Database, "look", _behind_the_guest)],
 }
 

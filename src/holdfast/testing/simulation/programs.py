@@ -15,6 +15,8 @@ nothing of the engine.
     ["sleep", key, ms]
     ["event", key, type, ms]           waits for an event at most so long
     ["messages", key, topic, n, ms]    receives up to n messages, waiting so long for each
+    ["parcels", key, n, ms]            as messages, of an event type that the workflow declares
+    ["misfit", key, instance]          sends another instance a parcel that does not fit the declaration
     ["child", key, program]
     ["abandon", key, program]          starts a child and does not wait for it
     ["tell", key, instance]            sends a message to another instance, if it lives
@@ -44,8 +46,13 @@ REFUSED = "refused"
 DOWN = "down"
 GOSSIP = "gossip"
 """The topic of messages between instances."""
+PARCEL = "parcel"
+"""The event type that the workflow declares."""
+MISFITS: list[Any] = [None, 7, {"number": 1}, {"number": "1", "label": "one"}, {"number": 1, "label": None}]
+"""Payloads that do not fit a parcel."""
 _DEEPEST = 3
 _WITH_GRAPHS = 0.12
+_WITH_PARCELS = 0.15
 
 
 class Writer:
@@ -163,6 +170,22 @@ def with_graphs(rounds: list[Program], draw: Random) -> list[Program]:
     return [*rounds[:-1], ["seq", [*rounds[-1][1], added]]]
 
 
+def with_parcels(rounds: list[Program], draw: Random) -> list[Program]:
+    """Some programs send parcels that do not fit, and receive parcels in their first or last round."""
+    if draw.random() >= _WITH_PARCELS:
+        return rounds
+    misfit = ["misfit", "y1", f"i{draw.randint(1, 5)}"]
+    receive = ["parcels", "y2", draw.randint(1, 3), draw.choice([300, 1500])]
+    place = draw.choice([0, len(rounds) - 1])
+    added = ["seq", [*rounds[place][1], misfit, receive]]
+    return [*rounds[:place], added, *rounds[place + 1 :]]
+
+
+def parcel(number: int) -> dict[str, Any]:
+    """A payload that fits the declaration."""
+    return {"number": number, "label": f"parcel {number}"}
+
+
 def diamond(n: int) -> dict[str, Any]:
     """The result of the graph that is run with this number."""
     even = {"even": n} if n % 2 == 0 else {}
@@ -217,7 +240,9 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:  # noqa: 
             return result in ([1, value], [2, value])
         case ["event", key, type_, _]:
             return result == LATE or (type_ in sent and result == key)
-        case ["messages", _, _, n, _]:
+        case ["misfit", *_]:
+            return bool(result == REFUSED)
+        case ["messages", _, _, n, _] | ["parcels", _, n, _]:
             return isinstance(result, list) and len(result) <= n and _in_order(result)
         case ["child", _, inner]:
             return fits(inner, result, sent)
@@ -231,10 +256,10 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:  # noqa: 
             raise ValueError(f"no program: {program!r}")
 
 
-def messages(rounds: list[Program], results: list[Any]) -> list[list[int]]:
+def messages(rounds: list[Program], results: list[Any], kind: str = "messages") -> list[list[int]]:
     """The messages that an instance received in each of its rounds, without those in which there were none."""
     found = [
-        [number for one, got in zip(program[1], result, strict=True) if one[0] == "messages" for number in got]
+        [number for one, got in zip(program[1], result, strict=True) if one[0] == kind for number in got]
         for program, result in zip(rounds, results, strict=True)
     ]
     return [numbers for numbers in found if numbers]

@@ -9,11 +9,15 @@ from typing import Any
 from holdfast.testing.simulation.code import GRAPH, WORKFLOW
 from holdfast.testing.simulation.families import FAMILY, family_params, family_program
 from holdfast.testing.simulation.faults import OF_A_RUN, Faults, Kind
+from holdfast.testing.simulation.leased import LEASED, leased_params
 from holdfast.testing.simulation.models import CHAIN, chain_params, graph_params
-from holdfast.testing.simulation.programs import Program, Writer, with_graphs
+from holdfast.testing.simulation.programs import MISFITS, PARCEL, Program, Writer, parcel, with_graphs, with_parcels
+from holdfast.testing.simulation.sieve import SIEVE, sieve_params
 from holdfast.testing.simulation.streams import stream
 
 _WITH_CHILDREN = 0.5
+_WITH_LEASES = 0.5
+_WITH_FAILING_ITEMS = 0.6
 
 
 @dataclass(slots=True)
@@ -61,6 +65,8 @@ class Instance:
     """Its cancellation was acknowledged."""
     acknowledged: set[str] = field(default_factory=set)
     """Events, by their id."""
+    misfits: list[Any] = field(default_factory=list)
+    """Payloads that do not fit, and were acknowledged all the same."""
     results: list[Any] = field(default_factory=list)
     """What clients were told that it returned."""
 
@@ -103,20 +109,26 @@ class _Planner:
         self._span = span
         self._begin = draw.uniform(0, span / 3)
 
-    def plan(self, faults: Faults, graphs: Random) -> None:
-        """``graphs``: draws for graphs with children and in programs, so that other instances stay what they were."""
+    def plan(self, faults: Faults, others: Random) -> None:
+        """``others``: draws for the kinds that were added later, so that other instances stay what they were."""
         draw = self._draw
         workflow = draw.choices([WORKFLOW, CHAIN, GRAPH], [70, 15, 15])[0]
         if workflow == WORKFLOW:
-            rounds = with_graphs(Writer(draw).rounds(), graphs)
+            rounds = with_parcels(with_graphs(Writer(draw).rounds(), others), others)
             self._add(workflow, rounds, _waits(rounds))
             if any(part[0] == "messages" for program in rounds for part in program[1]):
                 self._send_messages()
+            if any(part[0] == "parcels" for program in rounds for part in program[1]):
+                self._send_parcels(others)
+        elif workflow == CHAIN and others.random() < _WITH_LEASES:
+            self._add(LEASED, leased_params(others), [])
         elif workflow == CHAIN:
             params = chain_params(draw)
             self._add(workflow, params, [(type_, type_) for kind, type_, _ in params if kind == "wait"])
-        elif graphs.random() < _WITH_CHILDREN:
-            self._add(FAMILY, family_params(graphs, self._name), [])
+        elif others.random() < _WITH_CHILDREN:
+            self._add(FAMILY, family_params(others, self._name), [])
+        elif others.random() < _WITH_FAILING_ITEMS:
+            self._add(SIEVE, sieve_params(others, self._name), [])
         else:
             self._add(workflow, graph_params(draw, self._name), [])
         for kind in OF_A_RUN:
@@ -138,6 +150,16 @@ class _Planner:
         letters = [Request(draw.uniform(0, 0.5), "message", "topic", n) for n in range(1, draw.randint(2, 6))]
         letters[0].after += self._begin
         self._script(*letters)
+
+    def _send_parcels(self, draw: Random) -> None:
+        """Numbered parcels, with some between them that are refused."""
+        requests = []
+        for n in range(1, draw.randint(2, 5)):
+            if draw.random() < 0.6:
+                requests.append(Request(draw.uniform(0, 0.3), "misfit", PARCEL, draw.choice(MISFITS)))
+            requests.append(Request(draw.uniform(0, 0.5), "message", PARCEL, parcel(n)))
+        requests[0].after += self._begin
+        self._script(*requests)
 
     def _script(self, *requests: Request) -> None:
         self._made.scripts.append(Script(self._name, self._draw.choice(self._nodes), list(requests)))

@@ -10,18 +10,23 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
+from holdfast.kernel.step_info import step_info
 from holdfast.testing.simulation.clients import Clients
 from holdfast.testing.simulation.code import Effect, Outside
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import OF_THE_WORLD, Faults, Kind
+from holdfast.testing.simulation.leased import lease_ms_of
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.node import Node, Shared
+from holdfast.testing.simulation.step_infos import Told
 from holdfast.testing.simulation.streams import stream
 from holdfast.testing.simulation.trace import Trace
 from holdfast.testing.simulation.workload import Workload, workload
 
 FAULT_SECONDS = 3.0
 BOUND_SECONDS = 90.0
+_AFTERMATH_SECONDS = 3.5
+"""After the phase of faults: the longest time that a call of the store is late, or a worker takes to stop."""
 _LOOK_SECONDS = 0.5
 _LOOKS = 100
 _MOST_JUMP = 3600.0
@@ -49,11 +54,19 @@ class World:
         self._faults = faults
         self.calls: list[tuple[Effect, Process]] = []
         """Of steps, and by whom."""
+        self.told: list[Told] = []
+        """What ``step_info()`` told each of these calls."""
 
     @property
     def deployed(self) -> bool:
         """Some processes had newer code than others."""
         return any(node.version > 1 for node in self.nodes.values())
+
+    @property
+    def progress_kept(self) -> bool:
+        """No call that stores heartbeats failed."""
+        failed = any(operation == "record_heartbeats" for _, operation in self._faults.counts)
+        return not failed and not any(kind is Kind.PARTITION for kind, _ in self._faults.counts)
 
     # --- the story
 
@@ -215,19 +228,31 @@ class World:
             return float(self._faults.at([Kind.DELIVERY_FAILS], "delivery", place) is not None)
         self._note("a step", f"is called: {place}")
         running = self._loop.running
+        if kind == "leased":
+            self._watch_lease(effect)
         if running is not None:
             self.calls.append((effect, running))
+            self.told.append(Told.of(step_info(), running))
         if kind == "poison" and self._faults.at([Kind.POISON], "step", place):
             self._kill_running(f"by the step {place}")
         if kind != "plain" and self._faults.at([Kind.SLOW_STEP], "step", f"slow.{place}"):
             return 0.3
         return 0.0
 
+    def _watch_lease(self, effect: Effect) -> None:
+        """The running node calls a chain step that may have its own lease."""
+        safe = self._loop.time() > FAULT_SECONDS + _AFTERMATH_SECONDS
+        for node in self._running_nodes():
+            if node.opened is not None and node.opened.worker is not None:
+                lease_ms = lease_ms_of(effect[2]) or node.config.lease_ms
+                self.database.called_by(node.opened.worker.id, effect, lease_ms, safe=safe)
+
     def _kill_running(self, how: str) -> None:
-        running = self._loop.running
-        for node in self.nodes.values():
-            if node.process is running:
-                node.kill(how)
+        for node in self._running_nodes():
+            node.kill(how)
+
+    def _running_nodes(self) -> list[Node]:
+        return [node for node in self.nodes.values() if node.process is self._loop.running]
 
     def _note(self, who: str, what: str) -> None:
         self._trace.add(self._loop.time(), who, what)

@@ -1,0 +1,60 @@
+"""What steps are told by ``step_info()`` is compared with what is recorded."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from holdfast.core.failure import Failure
+from holdfast.store.protocol import FactState
+from holdfast.testing.simulation.loop import Process
+from holdfast.testing.simulation.step_infos import StepId, Told, step_info_failures
+
+STEP = StepId("program", "i1", 0, "s1")
+FIRST = Told(STEP, 1, None, "key", None, Process("w1"))
+SECOND = replace(FIRST, attempt=2, previous=[*STEP, 1])
+
+
+class Rows:
+    """A database with the first attempt of the step failed, and its result in the attempt of this number."""
+
+    def __init__(self, result: int = 2) -> None:
+        self._rows: dict[int, tuple[Any, ...]] = {
+            FactState.FAILURE: (*STEP, 1, Failure("ValueError", "once more").encode()),
+            FactState.RESULT: (*STEP, result),
+        }
+
+    def rows(self, _sql: str, state: int) -> list[tuple[Any, ...]]:
+        return [self._rows[state]]
+
+
+def failures(*told: Told, result: int = 2) -> list[str]:
+    database: Any = Rows(result)
+    return [*step_info_failures(told, database, frozenset(), progress_kept=True)]
+
+
+def test_two_attempts_of_one_step_fit() -> None:
+    assert failures(FIRST, SECOND) == []
+
+
+def test_an_idempotency_key_belongs_to_one_step() -> None:
+    assert len(failures(FIRST, replace(SECOND, idempotency_key="other"))) == 1
+    assert len(failures(FIRST, SECOND, replace(FIRST, step=STEP._replace(key="s2")))) == 1
+
+
+def test_a_number_of_an_attempt_is_used_once() -> None:
+    assert len(failures(FIRST, FIRST, SECOND)) == 1
+    left = Process("w2")
+    left.left = True
+    assert failures(replace(FIRST, process=left), FIRST, SECOND) == []
+
+
+def test_the_last_number_is_recorded_and_within_the_limit() -> None:
+    assert len(failures(FIRST, SECOND, result=3)) == 1
+    assert len(failures(FIRST, replace(SECOND, most=1))) == 1
+
+
+def test_the_progress_of_the_attempt_before_is_given() -> None:
+    assert len(failures(FIRST, replace(SECOND, previous=None))) == 1
+    assert len(failures(FIRST, replace(SECOND, previous=["program", "i1", 0, "s2", 1]))) == 1
+    assert len(failures(FIRST, replace(SECOND, previous=[*STEP, 3]))) == 1
