@@ -85,13 +85,15 @@ class Outside:
         """A step that fails so many times first, and takes so long."""
         late = self._call(effect, kind)
         number = self.effects[_effect(effect)]
-        await step_info().heartbeat(progress(step_info()))
+        info = step_info()
+        await info.heartbeat(progress(info))
         await asyncio.sleep(late + ms / 1000)
         return _unless_it_fails(number, fails, value)
 
     def plain(self, effect: list[Any], value: Any, fails: int) -> Any:
         self._call(effect, "plain")
-        step_info().heartbeat(progress(step_info()))
+        info = step_info()
+        info.heartbeat(progress(info))
         return _unless_it_fails(self.effects[_effect(effect)], fails, value)
 
     async def transact(self, tx: StepTx, effect: list[Any], value: Any, ms: int) -> Any:
