@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-all test-postgres bench scale growth crash chaos soak fuzz simulate planted hostile power clean
+.PHONY: help demo test check format test-all test-long test-postgres bench scale growth crash chaos soak fuzz simulate planted hostile power clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ test-all: ## Run the tests on every supported Python that is installed
 	  $(MAKE) --no-print-directory test PYTHON="$$python" VENV=".venvs/$$version" || failed="$$failed $$version"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "== failed on:$$failed"; exit 1; fi
+
+test-long: $(READY) ## Run the tests with every repetition that `make test` takes a sample of (30 minutes)
+	$(BIN)/python -m pytest --long -n 3
 
 # Debian's packages are in /usr/lib/postgresql; 16 and 18 also come with the tests.
 test-postgres: $(READY) ## Run the store tests on PostgreSQL 15, 16 and 18, whichever are installed

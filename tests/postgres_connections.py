@@ -44,8 +44,7 @@ class SharedConnection(asyncpg.Connection):  # type: ignore[misc]
         return self.kept or super().is_closed()
 
     async def close(self, *, timeout: float | None = None) -> None:
-        if self._can_be_kept():
-            await self.reset(timeout=timeout)  # now: it may hold locks
+        if self._can_be_kept() and await self._is_reset():  # now: it may hold locks
             self._keep()
         elif not self.kept:
             await super().close(timeout=timeout)
@@ -73,9 +72,17 @@ class SharedConnection(asyncpg.Connection):  # type: ignore[misc]
     async def taken(self) -> bool:
         """Whether it can be used again."""
         self.kept = False
-        if not self.is_closed():
+        return not self.is_closed() and await self._is_reset()
+
+    async def _is_reset(self) -> bool:
+        try:
             await self.reset(timeout=5)
-        return not self.is_closed()
+        except BaseException as error:
+            super().terminate()
+            if not isinstance(error, Exception):
+                raise
+            return False
+        return True
 
     async def close_for_good(self) -> None:
         self.kept = False
