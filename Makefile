@@ -24,9 +24,9 @@ $(READY): pyproject.toml
 demo: $(READY) ## Watch a workflow survive a crash
 	$(BIN)/holdfast demo
 
-# Three at a time, also on two cores: half of the time tests wait for other processes.
+# Four at a time, also on two cores: tests wait for other processes a part of the time.
 test: $(READY) ## Run the tests
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 4
 
 check: $(READY) ## Format, lint, types, layers, tests: what CI runs
 	$(BIN)/ruff format --check .

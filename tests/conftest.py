@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -26,6 +27,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     hostile.configure(config)
     postgres_connections.install()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_finish() -> None:
+    """Ten thousand tests are many objects: without this, each ``gc.collect()`` of a test looks at all of them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", autouse=True)

@@ -20,7 +20,7 @@ from holdfast import Holdfast
 from holdfast.testing import Harness
 from postgres_harness import CleanSchemas, CleanStore
 
-_CRASHES = {"sqlite": 5, "postgres": 3}
+_CRASHES = {"sqlite": 4, "postgres": 2}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

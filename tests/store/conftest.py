@@ -47,9 +47,9 @@ only, and the tests of the engine run on it."""
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not config.getoption("--long"):
-        left_out = [item for item in items if "[sqlite-memory" in item.name and item.path.name not in IN_MEMORY]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+        left_out = {item for item in items if "[sqlite-memory" in item.name and item.path.name not in IN_MEMORY}
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
 
 
 @pytest.fixture
