@@ -10,10 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import holdfast
 from holdfast import Context, Holdfast, InvalidOptionError, WorkerConfig
 from holdfast.ports import LocalSpawn, Look
 from holdfast.runner.stalls import StallWatch
@@ -58,7 +60,7 @@ async def test_a_step_that_blocks_is_logged_once_with_its_stack(caplog: pytest.L
     )
     assert "    block(0.6)" in text
     assert "    time.sleep(seconds)" in text
-    assert "holdfast" not in text.partition("\n")[2]
+    assert str(Path(holdfast.__file__).parent) not in text  # no frames of the engine
     [record] = [one for one in caplog.records if "blocked" in one.getMessage()]
     assert (record.workflow, record.instance_id, record.step_key) == ("shop", "o-1", "charge")  # type: ignore[attr-defined]
 
