@@ -89,3 +89,28 @@ def test_half_of_the_round_trip_is_taken_off() -> None:
 
 async def test_a_given_clock_is_the_stores_clock(store: PostgresStore, clock: FakeClock) -> None:
     assert store.clock is clock
+
+
+@pytest.mark.parametrize("said_after", [0, 3, 6])
+def test_an_answer_that_took_long_does_not_move_a_clock_that_was_set_exactly(said_after: int) -> None:
+    """A heartbeat that waits six seconds for a server to come back: nobody knows when the server said its time."""
+    local = FakeClock()
+    clock = DatabaseClock(local)
+    began = local.monotonic()
+    clock.set(1_000_000, began, began + 0.002)
+
+    clock.set(1_010_000 + said_after * 1000, began + 10, began + 16)
+
+    assert clock.now_ms() - int(local.monotonic() * 1000) == pytest.approx(1_000_000 - began * 1000, abs=2)
+
+
+def test_an_answer_that_contradicts_the_clock_sets_it() -> None:
+    """After a failover another server's time is the database's."""
+    local = FakeClock()
+    clock = DatabaseClock(local)
+    began = local.monotonic()
+    clock.set(1_000_000, began, began + 0.002)
+
+    clock.set(1_060_000, began + 10, began + 10.05)
+
+    assert clock.now_ms() - int(local.monotonic() * 1000) == pytest.approx(1_050_000 - began * 1000, abs=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 
 from holdfast.core.model import from_ms
@@ -9,12 +10,18 @@ from holdfast.ports import Clock
 
 
 class DatabaseClock:
-    """Set by each answer that carries the database's time. How wrong this machine's own time is does not matter."""
+    """Set by answers that carry the database's time. How wrong this machine's own time is does not matter.
+
+    An answer may have taken long, because the server was away or the process was stopped. Then the database's time is
+    known only roughly, and an earlier and more exact estimate is kept unless the answer contradicts it.
+    """
 
     def __init__(self, local: Clock) -> None:
         self._local = local
         self._apart = 0.0
         """Milliseconds from the local monotonic clock to the database's time."""
+        self._doubt = math.inf
+        """Width in milliseconds of the interval that the estimate was taken from."""
 
     def now(self) -> datetime:
         return from_ms(self.now_ms())
@@ -27,4 +34,9 @@ class DatabaseClock:
 
     def set(self, database_ms: int, asked: float, answered: float) -> None:
         """``asked`` and ``answered``: the local monotonic times between which the database said it."""
-        self._apart = database_ms + 0.5 - (asked + answered) * 500  # of a millisecond begun, half is over
+        least, most = database_ms - answered * 1000, database_ms + 1 - asked * 1000  # of a millisecond that has begun
+        doubt = most - least
+        if doubt <= self._doubt:
+            self._apart, self._doubt = (least + most) / 2, doubt
+        elif not least <= self._apart <= most:
+            self._apart, self._doubt = min(max(self._apart, least), most), doubt
