@@ -39,6 +39,8 @@ def _database(url: str) -> tuple[str, str]:
 class SharedConnection(asyncpg.Connection):  # type: ignore[misc]
     arguments: tuple[object, ...]
     kept = False
+    clean = False
+    """It was reset when it was kept."""
 
     def is_closed(self) -> bool:
         return self.kept or super().is_closed()
@@ -46,6 +48,7 @@ class SharedConnection(asyncpg.Connection):  # type: ignore[misc]
     async def close(self, *, timeout: float | None = None) -> None:
         if self._can_be_kept() and await self._is_reset():  # now: it may hold locks
             self._keep()
+            self.clean = True
         elif not self.kept:
             await super().close(timeout=timeout)
 
@@ -72,7 +75,8 @@ class SharedConnection(asyncpg.Connection):  # type: ignore[misc]
     async def taken(self) -> bool:
         """Whether it can be used again."""
         self.kept = False
-        return not self.is_closed() and await self._is_reset()
+        clean, self.clean = self.clean, False
+        return not self.is_closed() and (clean or await self._is_reset())
 
     async def _is_reset(self) -> bool:
         try:

@@ -171,7 +171,7 @@ class Shop:
     def holdfast(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
         """A command that ends by itself."""
         clean = {name: value for name, value in os.environ.items() if name != "HOLDFAST_DATABASE_URL"}
-        return run_to_its_end(arguments, self.folder, clean | env, forked=arguments[0] == "migrate")
+        return run_to_its_end(arguments, self.folder, clean | env, forked=arguments[0] in ("migrate", "worker"))
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Holdfast]:

@@ -416,17 +416,24 @@ async def test_a_retry_beside_it_waits_until_the_failure_is_written(shop: Holdfa
     assert recorded == [["beside"]]
 
 
-async def test_what_ended_beside_one_that_is_cut_off_is_not_called_again(
-    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls, go_on, committing = list[str](), asyncio.Event(), Live.commit
+def cut_off_next_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Roll back the next commit of a live transaction, as after a lost connection; later commits work."""
+    commit = Live.commit
 
-    async def cut_off(live: Live, one: Commit) -> Committed:
-        monkeypatch.setattr(Live, "commit", committing)
+    async def cut_off(live: Live, _one: Commit) -> Committed:
+        monkeypatch.setattr(Live, "commit", commit)
         await live.rollback()
         raise StoreUnavailableError("the line broke")
 
     monkeypatch.setattr(Live, "commit", cut_off)
+
+
+async def test_what_ended_beside_one_that_is_cut_off_is_not_called_again(
+    shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, go_on = list[str](), asyncio.Event()
+
+    cut_off_next_commit(monkeypatch)
 
     @shop.step
     async def sell(tx: Transaction) -> int:
@@ -453,14 +460,9 @@ async def test_what_ended_beside_one_that_is_cut_off_is_not_called_again(
 async def test_a_step_that_a_commit_which_is_cut_off_would_cancel_is_not_called_again(
     shop: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, began, committing = list[str](), asyncio.Event(), Live.commit
+    calls, began = list[str](), asyncio.Event()
 
-    async def cut_off(live: Live, one: Commit) -> Committed:
-        monkeypatch.setattr(Live, "commit", committing)
-        await live.rollback()
-        raise StoreUnavailableError("the line broke")
-
-    monkeypatch.setattr(Live, "commit", cut_off)
+    cut_off_next_commit(monkeypatch)
 
     @shop.step
     async def sell(tx: Transaction) -> int:

@@ -27,6 +27,14 @@ class Gate:
         return "through"
 
 
+async def pause_at(gate: Gate, run: Handle[Any]) -> None:
+    """Pause the run while its step waits at the gate; the pause takes effect when the step has ended."""
+    await gate.began.wait()
+    await run.pause()
+    gate.open.set()
+    await until_status(run, "paused")
+
+
 async def _status(run: Handle[Any]) -> str:
     return (await run.status()).status
 
@@ -98,10 +106,7 @@ async def test_the_code_stands_still_once_its_worker_knows_of_the_pause(make_app
 
     async with app:
         run = await app.start(flow)
-        await gate.began.wait()
-        await run.pause()
-        gate.open.set()
-        await until_status(run, "paused")
+        await pause_at(gate, run)
         assert later == []
 
 
@@ -166,10 +171,7 @@ async def test_steps_that_end_together_and_are_written_one_by_one_are_all_kept(m
 
     async with app:
         run = await app.start(flow)
-        await gate.began.wait()
-        await run.pause()
-        gate.open.set()
-        await until_status(run, "paused")
+        await pause_at(gate, run)
         await run.resume()
         assert await run.result(timeout=5) == ["through", "through"]
     assert sorted(calls) == ["a", "b"]
@@ -322,10 +324,7 @@ async def test_persisting_by_task_pauses_without_losing_what_was_buffered(make_a
 
     async with app:
         run = await app.start(flow)
-        await gate.began.wait()
-        await run.pause()
-        gate.open.set()
-        await until_status(run, "paused")
+        await pause_at(gate, run)
         await run.resume()
         assert await run.result(timeout=5) == "through"
         assert calls == [0, 1, 2]

@@ -170,6 +170,23 @@ async def test_a_run_that_another_process_terminates_keeps_the_buffered_results(
         assert await until(partial(results_of, run)) == [("a", 1), ("b", 2)]
 
 
+async def test_results_before_a_long_step_are_written_while_it_runs(make_app: MakeApp) -> None:
+    app, go = make_app(), asyncio.Event()
+
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> str:
+        await ctx.do("a", lambda: 1)
+        await ctx.do("b", lambda: 2)
+        await ctx.do("long", go.wait)
+        return "done"
+
+    async with app:
+        run = await app.start(flow)
+        assert await until(partial(results_of, run)) == [("a", 1), ("b", 2)]
+        go.set()
+        assert await run.result() == "done"
+
+
 async def test_a_run_that_goes_on_elsewhere_gets_no_late_results(app: Holdfast, h: Harness) -> None:
     """Its worker lost it without its end: the results are those of the worker that goes on."""
     calls: list[str] = []

@@ -326,6 +326,16 @@ async def test_a_running_step_shows_its_progress(make_app: MakeApp) -> None:
         await run.result(timeout=5)
 
 
+async def run_with_progress_after_a_restart(h: Harness, orders: Any) -> None:
+    """Run a chain whose first attempt reports the progress 10 and fails; the worker restarts before the next one."""
+    run = await h.start(orders, id="a")
+    await h.run_until_idle()
+    assert "progress 10" in (await run.describe()).why
+    await h.restart()
+    await h.advance("1 minute")
+    await run.result(timeout=5)
+
+
 async def test_chain_steps_have_step_info_and_heartbeats(app: Holdfast, h: Harness) -> None:
     orders = app.chain("orders")
     seen: list[StepInfo] = []
@@ -338,12 +348,7 @@ async def test_chain_steps_have_step_info_and_heartbeats(app: Holdfast, h: Harne
         if info.attempt < 3:
             raise OSError("once more")
 
-    run = await h.start(orders, id="a")
-    await h.run_until_idle()
-    assert "progress 10" in (await run.describe()).why
-    await h.restart()
-    await h.advance("1 minute")
-    await run.result(timeout=5)
+    await run_with_progress_after_a_restart(h, orders)
     assert [(i.step_key, i.attempt, i.max_attempts, i.previous_heartbeat) for i in seen] == [
         ("PAY", 1, 3, None), ("PAY", 2, 3, 10), ("PAY", 3, 3, 20),
     ]  # fmt: skip
@@ -361,12 +366,7 @@ async def test_a_chain_step_that_answers_with_retry_step_leaves_its_progress(app
         await info.heartbeat(info.attempt * 10)
         return RetryStep("1 second", "once more") if info.attempt < 3 else None
 
-    run = await h.start(orders, id="a")
-    await h.run_until_idle()
-    assert "progress 10" in (await run.describe()).why
-    await h.restart()
-    await h.advance("1 minute")
-    await run.result(timeout=5)
+    await run_with_progress_after_a_restart(h, orders)
     assert seen == [None, 10, 20]
 
 

@@ -136,6 +136,7 @@ class Harness:
         self._own: Holdfast = copy_of(app, Runtime(self._clock, SeededRandomness(seed)))
         self._open: OpenApp | None = None
         self._worker: Worker | None = None
+        self._leases_kept_at: datetime | None = None
 
     async def __aenter__(self) -> Harness:
         self._own.registry.check()
@@ -224,13 +225,21 @@ class Harness:
     async def tick(self) -> int:
         """Do what is due now, once; how many runs were moved, and outbound events tried."""
         with self._driving.call():
-            await self._the_worker()._heartbeat_step()
-            await self._the_worker().reap()
+            await self._keep_leases()
             claimed = await self._claim()
             await self._settle()
             if not self._store.dropped:
                 claimed += await self._the_worker().deliver_due()
             return claimed
+
+    async def _keep_leases(self) -> None:
+        """Renew the worker's leases and free expired ones. A lease can only expire when time has passed."""
+        worker, now = self._the_worker(), self._clock.now()
+        time_has_passed, self._leases_kept_at = now != self._leases_kept_at, now
+        if time_has_passed or worker.busy:
+            await worker._heartbeat_step()
+        if time_has_passed:
+            await worker.reap()
 
     async def _claim(self) -> int:
         """Claim what is due. A worker that is cut off meanwhile never comes back."""
@@ -431,6 +440,7 @@ class Harness:
 
     def _new_worker(self) -> Worker:
         """A worker whose loops do not run, but which hears of events, pauses and ends as in an open app."""
+        self._leases_kept_at = None
         worker = self._opened().new_worker(self._own.worker_config)
         worker._leave_hub = self._opened().hub.join(
             _on_this_loop(worker._work_at),
