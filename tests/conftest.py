@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
+import httpx._transports.default as httpx_transports
 import pytest
 import pytest_asyncio
 
@@ -27,6 +29,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     hostile.configure(config)
     postgres_connections.install()
+    # Each httpx client reads all certificate authorities, which takes longer than most requests.
+    httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)
 
 
 @pytest.hookimpl(trylast=True)
