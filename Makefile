@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format test-all test-long test-postgres bench scale growth crash chaos soak fuzz simulate planted hostile power clean
+.PHONY: help demo test check format test-all test-long test-postgres docs test-lowest bench scale growth crash chaos soak fuzz simulate planted hostile power clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -18,7 +18,7 @@ help: ## Show this list
 $(READY): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
-	$(BIN)/python -m pip install --quiet --editable . --group dev
+	$(BIN)/python -m pip install --quiet --editable '.[all]' --group dev
 	touch $@
 
 demo: $(READY) ## Watch a workflow survive a crash
@@ -71,6 +71,19 @@ test-postgres: $(READY) ## Run the store tests on PostgreSQL 15, 16 and 18, whic
 	  env $$given $(BIN)/python -m pytest tests/store -k postgres -n 3 || failed="$$failed $$version"; \
 	done; \
 	if [ -n "$$failed" ]; then echo "== failed on:$$failed"; exit 1; fi
+
+$(VENV)/.ready-docs: $(READY)
+	$(BIN)/python -m pip install --quiet --group docs
+	touch $@
+
+docs: $(VENV)/.ready-docs ## Build the documentation site in build/site; a warning is an error
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+
+test-lowest: ## Run the tests with the oldest dependencies that pyproject.toml allows (needs uv)
+	@command -v uv >/dev/null || { echo "make test-lowest needs uv, which resolves lower bounds: pip install uv"; exit 1; }
+	test -x .venvs/lowest/bin/python || $(PYTHON) -m venv .venvs/lowest
+	uv pip install --quiet --python .venvs/lowest/bin/python --resolution lowest-direct --editable '.[all]' --group dev
+	.venvs/lowest/bin/python -m pytest -n 4 tests/core tests/workflow tests/store tests/engine tests/http tests/cli
 
 $(VENV)/.ready-bench: $(READY)
 	$(BIN)/python -m pip install --quiet --group bench
