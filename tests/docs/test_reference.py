@@ -13,7 +13,9 @@ import holdfast.testing
 
 DOCS = Path(__file__).parents[2] / "docs"
 LISTED = Counter(
-    name for page in (DOCS / "reference").glob("*.md") for name in re.findall(r"^::: (\S+)$", page.read_text(), re.M)
+    name
+    for page in (DOCS / "reference").glob("*.md")
+    for name in re.findall(r"^::: (\S+)$", page.read_text(), re.MULTILINE)
 )
 UNIONS = {"holdfast.Outcome"}
 
@@ -27,7 +29,7 @@ def test_the_reference_lists_every_public_name_once() -> None:
     names = {f"holdfast.{name}" for name in holdfast.__all__ if not is_error(name) and not name.startswith("__")}
     names |= {f"holdfast.testing.{name}" for name in holdfast.testing.__all__}
 
-    assert LISTED == Counter(names - UNIONS)
+    assert Counter(names - UNIONS) == LISTED
 
 
 @pytest.mark.parametrize("name", [name for name in holdfast.__all__ if is_error(name)])
@@ -38,4 +40,6 @@ def test_the_page_of_errors_has_every_error(name: str) -> None:
 def test_the_navigation_of_the_site_has_every_page() -> None:
     navigation = (DOCS.parent / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
 
-    assert set(re.findall(r"(\S+\.md)$", navigation, re.M)) == {str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md")}
+    assert set(re.findall(r"(\S+\.md)$", navigation, re.MULTILINE)) == {
+        str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md")
+    }
