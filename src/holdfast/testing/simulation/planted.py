@@ -240,10 +240,6 @@ def _any_run(right: dict[str, str]) -> dict[str, str]:
     return right | {"end": "SELECT 'terminated' WHERE ?1 NOTNULL"}
 
 
-def _in_place_of_facts(right: dict[str, str]) -> dict[str, str]:
-    return {name: sql.replace("INSERT OR IGNORE", "INSERT OR REPLACE") for name, sql in right.items()}
-
-
 # --- these were there once, until the simulation found them
 
 
@@ -326,15 +322,6 @@ def _until_it_suspends(right: Any) -> Any:
     return can_wait
 
 
-def _behind_a_coming_guest(right: Any) -> Any:
-    def look(database: Any, work: Any, argument: Any, *, short: bool) -> Any:
-        if database._guest is None:
-            return database.submit(work, argument, anywhere=short, alone=short)
-        return right(database, work, argument, short=short)
-
-    return look
-
-
 def _without_the_last_result(_right: Any) -> Any:
     def keep(turn: Any, commit: Commit, buffered: Any) -> None:
         turn._keep_late([fact for kept in buffered for fact in kept.rest.observed.facts], commit.observed.logs)
@@ -401,7 +388,6 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "buffer_lost_at_a_rest": [_Patch(turn, "_merged", lambda _right: lambda _buffer, last: last)],
     "late_results_not_offered": [_Patch(Turn, "_keep_late", _nothing)],
     "late_results_for_any_run": [_Patch(late, "_SQL", _any_run)],
-    "late_results_in_place_of_facts": [_Patch(late, "_SQL", _in_place_of_facts)],
     "retry_before_its_failure": [_Patch(Turn, "_can_wait", _when_it_is_due)],
     "cut_off_with_the_others": [_Patch(Turn, "_write_transaction", _with_the_others)],
     "acts_unheard_of": [_Patch(Turn, "_has_kept_acts", lambda _right: False)],
@@ -419,7 +405,6 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "outcome_lost_by_a_pause": [_Patch(Turn, "_in_flight", lambda _right: property(lambda turn: len(turn._running)))],
     "acts_kept_for_ever": [_Patch(Turn, "_can_wait", _until_it_suspends)],
     "last_result_not_offered": [_Patch(Turn, "_keep_refused", _without_the_last_result)],
-    "reads_behind_a_coming_transaction": [_Patch(Database, "look", _behind_a_coming_guest)],
     "reads_behind_a_transaction": [_Patch(Database, "look", _behind_the_guest)],
 }
 
