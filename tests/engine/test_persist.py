@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast import Context, Handle, Holdfast, InvalidOptionError, Retry
+from holdfast import Context, Handle, Holdfast, InvalidOptionError, Retry, StepTx, Transaction, step_info
 from holdfast.testing import Harness
 
 from .conftest import MakeApp
@@ -168,6 +168,85 @@ async def test_a_run_that_another_process_terminates_keeps_the_buffered_results(
         run = await elsewhere.get("flow", "one")
         await run.terminate("enough")
         assert await until(partial(results_of, run)) == [("a", 1), ("b", 2)]
+
+
+def _terminating(h: Harness) -> Any:
+    """A step that terminates its own run without a word to the worker, whose next commit is refused."""
+
+    async def terminate() -> str:
+        await h._store.terminate("flow", step_info().instance_id)
+        return "terminated"
+
+    return terminate
+
+
+async def test_a_run_that_is_ended_before_its_last_commit_keeps_all_results(app: Holdfast, h: Harness) -> None:
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> None:
+        await ctx.do("a", lambda: 1)
+        await ctx.do("b", _terminating(h))
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    assert await until(partial(results_of, run)) == [("a", 1), ("b", "terminated")]
+
+
+async def test_results_beside_a_refused_transaction_are_kept_without_its_own(app: Holdfast, h: Harness) -> None:
+    async def book(tx: Transaction) -> None:
+        await tx.execute("CREATE TABLE IF NOT EXISTS booking (n INTEGER)")
+
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> None:
+        await ctx.do("a", _terminating(h))
+        await ctx.do("book", book)
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    assert await until(partial(results_of, run)) == [("a", "terminated")]
+
+
+async def test_a_result_whose_statements_are_refused_is_not_kept(app: Holdfast, h: Harness) -> None:
+    async def book(tx: StepTx) -> None:
+        tx.execute("CREATE TABLE IF NOT EXISTS booking (n INTEGER)")
+
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> None:
+        await ctx.do("a", _terminating(h))
+        await ctx.do("book", book)
+
+    run = await h.start(flow)
+    await h.run_until_idle()
+    assert await until(partial(results_of, run)) == [("a", "terminated")]
+
+
+async def test_a_child_is_started_although_the_transaction_beside_it_is_cancelled(make_app: MakeApp) -> None:
+    app, begun, asked = make_app(), asyncio.Event(), list[bool]()
+
+    async def book(_tx: Transaction) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    async def until_asked() -> None:
+        while not asked:
+            await asyncio.sleep(0)
+
+    @app.workflow
+    async def child(_ctx: Context) -> str:
+        return "done"
+
+    @app.workflow(persist="task")
+    async def flow(ctx: Context) -> str:
+        booking = asyncio.ensure_future(ctx.do("book", book))
+        other = asyncio.ensure_future(ctx.do("other", until_asked))
+        await ctx.do("begun", begun.wait)
+        asked.append(True)
+        running = asyncio.ensure_future(ctx.run(child))
+        await other
+        booking.cancel()
+        return await running
+
+    async with app:
+        assert await (await app.start(flow)).result(timeout=5) == "done"
 
 
 async def test_results_before_a_long_step_are_written_while_it_runs(make_app: MakeApp) -> None:

@@ -15,12 +15,15 @@ from holdfast.testing.simulation.planted import BUGS, planted
 from holdfast.testing.simulation.shrink import shrunk, smallest
 
 FOUND_BY = {
+    "buffer_lost_at_a_rest": 1,
     "declared_events_not_checked": 4,
     "epoch_not_raised": 1,
-    "event_consumed_twice": 4,
+    "event_consumed_twice": 6,
     "idempotency_key_of_an_attempt": 1,
     "items_dropped_if_one_fails": 5,
     "keys_of_events_ignored": 1,
+    "late_results_for_any_run": 57,
+    "late_results_not_offered": 8,
     "loss_not_told": 4,
     "losses_not_counted": 4,
     "mail_left_behind": 16,

@@ -21,6 +21,7 @@ from holdfast.testing.simulation.programs import (
     parts,
     with_graphs,
     with_parcels,
+    with_stamps,
 )
 from holdfast.testing.simulation.sieve import fits_sieve, fits_sieve_error
 
@@ -37,6 +38,7 @@ SENT = frozenset({"event.e1"})
         (["messages", "m1", "topic", 3, 10], [4, 5]),
         (["parcels", "y2", 3, 10], [1, 2]),
         (["misfit", "y1", "i2"], REFUSED),
+        (["stamp", "u1", 100], 2),
         (["seq", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [None, 3]),
         (["race", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [1, 3]),
         (["child", "c1", ["seq", []]], []),
@@ -57,6 +59,7 @@ def test_what_a_program_may_give(program: Program, result: Any) -> None:
         (["messages", "m1", "topic", 3, 10], [2, 1]),
         (["parcels", "y2", 3, 10], [1, 1]),
         (["misfit", "y1", "i2"], TOLD),
+        (["stamp", "u1", 100], 0),
         (["seq", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [None]),
         (["race", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [0, 3]),
         (["graph", "d1", 4, 0], {"source": [4, 5], "each": [8, 10], "total": 18}),
@@ -69,6 +72,7 @@ def test_what_a_program_cannot_give(program: Program, result: Any) -> None:
 def test_programs_are_json_and_no_key_is_used_twice() -> None:
     for seed in range(50):
         rounds = with_parcels(with_graphs(Writer(Random(seed)).rounds(), Random(seed)), Random(seed))
+        rounds = with_stamps(rounds, Random(seed))
         assert json.loads(json.dumps(rounds)) == rounds
         keys = [part[1] for program in rounds for part in parts(program) if part[0] not in ("seq", "par", "race")]
         assert len(keys) == len(set(keys))

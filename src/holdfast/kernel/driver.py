@@ -143,9 +143,7 @@ class Rest:
 
     @property
     def transactional(self) -> bool:
-        """It writes more than the run itself, which may be refused."""
-        observed = self.observed
-        return bool(observed.statements or observed.starts or observed.sends or observed.transaction)
+        return self.observed.transactional
 
     @property
     def empty(self) -> bool:

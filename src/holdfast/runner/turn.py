@@ -383,6 +383,8 @@ class Turn:
         """Nothing to write, or (persist="task") nothing that has to be written yet."""
         if self._unsure or self._warnings:
             return False  # a warning is written before what it warns of
+        if self._buffer and (self._waiting_calls or self._has_kept_acts):
+            return False  # they were put off beside a transaction, and nothing else would write them
         if rest.empty:
             # What was put off is written before anything that follows from it: a retry before its failure is not one.
             return self._buffers or not self._buffer
@@ -423,13 +425,15 @@ class Turn:
             done = await self._tools.committer.commit(commit)
             report.committed(self.claim.run, commit, done)
             if done.verdict is Verdict.LOST:
-                self._keep_late(buffered, commit.observed.logs)
+                self._keep_refused(commit, buffered)
             if commit.observed.outbox:
                 self._tools.posted()
             return done
         committed = await self._write_transaction(commit, buffered)
         if committed is not None:
             report.committed(self.claim.run, commit, committed)
+            if committed.verdict is Verdict.LOST:
+                self._keep_refused(commit, buffered)
         if buffered and committed is not None and committed.verdict is Verdict.REJECTED:
             self._buffer = buffered  # it happened all the same
             await self._write(Commit(self.task, in_flight=1))
@@ -745,11 +749,16 @@ class Turn:
             running.cancel()
         self._running.clear()
         buffered, self._buffer = self._buffer, []
-        self._keep_late(buffered, [*(line for kept in buffered for line in kept.rest.observed.logs), *lines])
+        logs = [line for kept in buffered for line in kept.rest.observed.logs]
+        self._keep_late(_results(buffered), [*logs, *lines])
 
-    def _keep_late(self, buffered: Sequence[_Kept], lines: Sequence[Log]) -> None:
+    def _keep_refused(self, commit: Commit, buffered: Sequence[_Kept]) -> None:
+        """Keep what a refused commit would have written, but for a result whose rows or messages are refused, too."""
+        whole = self._buffers and not commit.observed.transactional
+        self._keep_late(commit.observed.facts if whole else _results(buffered), commit.observed.logs)
+
+    def _keep_late(self, results: Sequence[Fact], lines: Sequence[Log]) -> None:
         """The turn cannot write any more: if the run was ended, what it has still to write is kept."""
-        results = [fact for kept in buffered for fact in kept.rest.observed.facts]
         if results or lines:
             self._tools.keep_late(self.claim.run, results, lines)
 
@@ -782,6 +791,10 @@ async def record_heartbeats(store: Store, heartbeats: Sequence[Heartbeat]) -> No
 
 def _is_warning(log: Log) -> bool:
     return log.category == SYSTEM_CATEGORY and log.level == Level.WARN
+
+
+def _results(buffer: Iterable[_Kept]) -> list[Fact]:
+    return [fact for kept in buffer for fact in kept.rest.observed.facts]
 
 
 def _merged(buffer: list[_Kept], last: Commit) -> Commit:

@@ -255,6 +255,23 @@ async def test_in_memory_too_reads_go_on(clock: FakeClock, options: dict[str, No
     await store.close()
 
 
+@pytest.mark.parametrize("options", [{}, {"spawn_thread": None}], ids=["a thread", "no thread"])
+async def test_in_memory_a_read_does_not_wait_for_a_transaction_that_opens_before_it(
+    clock: FakeClock, options: dict[str, None]
+) -> None:
+    store = SqliteStore(None, clock=clock, **options)
+    await store.open()
+    await store.create([NewRun(FLOW, "a")])
+
+    live, found = await asyncio.wait_for(asyncio.gather(store.begin(), store.find(FLOW, "a")), 2)
+
+    assert found is not None
+    assert found.instance_id == "a"
+    await live.rollback()
+    assert (await store.find(FLOW, "b")) is None
+    await store.close()
+
+
 @with_and_without_threads
 async def test_those_who_wait_are_served_in_their_order(world: World, store: SqliteStore) -> None:
     order: list[str] = []

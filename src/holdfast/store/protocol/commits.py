@@ -64,6 +64,11 @@ class Observed:
     transaction: LiveTransaction | None = None
     """The step's own transaction: all of this commit is written in it, and it is over afterwards."""
 
+    @property
+    def transactional(self) -> bool:
+        """It writes more than the run itself, which may be refused."""
+        return bool(self.statements or self.starts or self.sends or self.transaction)
+
 
 @dataclass(slots=True)
 class NextRun:

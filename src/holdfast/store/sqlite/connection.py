@@ -13,6 +13,7 @@ while, the thread takes them, so that a slow disk or a busy file never holds up 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from enum import Enum
@@ -122,6 +123,8 @@ class Database:
         """Held by whoever uses the connection."""
         self._queue: SimpleQueue[Job] = SimpleQueue()
         self._guest: Guest | None = None
+        self._coming: deque[Guest] = deque()
+        """Guests in the queue."""
         self._stopping = False
         self._threaded = True
         self._wal_pages = 0
@@ -158,6 +161,8 @@ class Database:
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
         job = Job(work, argument, mode, future, anywhere)
+        if mode is Mode.GUEST:
+            self._coming.append(job.argument)
         if loop is not self._loop:
             self._queue.put(job)
             return future
@@ -183,7 +188,12 @@ class Database:
             future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
             if guest.let_look(Job(read, argument, Mode.BARE, future, anywhere=False)):
                 return future
-        return self.submit(work, argument, anywhere=short, alone=short)
+        submitted = self.submit(work, argument, anywhere=short, alone=short)
+        if not submitted.done() and (self._coming or self._guest is not None):
+            # The read may be in the queue behind a guest. Whoever comes first does it; a second read changes nothing.
+            for coming in filter(None, [*self._coming, self._guest]):
+                coming.let_look(Job(read, argument, Mode.BARE, submitted, anywhere=False))
+        return submitted
 
     # --- for a guest, on the thread
 
@@ -334,10 +344,14 @@ class Database:
 
     def _welcome(self, job: Job) -> Guest | None:
         """Who is to stay, if anybody. Sent away at once, before it knows that it is here, if this is closing time."""
-        if job.mode is not Mode.GUEST or job.error is not None:
+        if job.mode is not Mode.GUEST:
             return None
         guest: Guest = job.argument
+        if job.error is not None:
+            self._coming.remove(guest)
+            return None
         self._guest = guest
+        self._coming.remove(guest)  # after it is the guest: ``look`` finds it as one or the other
         if self._stopping:
             guest.leave()
         return guest

@@ -15,7 +15,7 @@ from holdfast.core.failure import Failure
 from holdfast.core.outbound import outbound_id
 from holdfast.store.protocol import FactState
 from holdfast.testing.simulation import code, families, leased, models, sieve
-from holdfast.testing.simulation.code import GRAPH, WORKFLOW, Effect
+from holdfast.testing.simulation.code import BUFFERED, GRAPH, PROGRAMS, Effect
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.families import FAILING_NODE, FAMILY, family_fails, fits_family
 from holdfast.testing.simulation.greeting import greeted_twice
@@ -41,8 +41,10 @@ def broken_promises(world: World) -> Iterator[str]:
     yield from greeted_twice(world.database)
     undone = _keys_of(world, "live")
     kept = world.progress_kept and not undone  # beside an open transaction heartbeats are stored later
-    yield from step_info_failures(world.told, world.database, undone, progress_kept=kept)
+    yield from step_info_failures(world.told, world.database, undone, progress_kept=kept, uncounted=(BUFFERED,))
     yield from world.outside.overtime
+    if world.late_results_kept:
+        yield from world.database.results.lost(world.living)
     yield from _misfits(world)
     yield from sieve.lost_items(world.database)
     yield from _tombstones(world.database)
@@ -108,7 +110,7 @@ def _cancellation(instance: Instance, status: str) -> Iterator[str]:
 def _result(instance: Instance, result: Any) -> Iterator[str]:
     if not _fits(instance, result):
         yield f"{instance.id} has a result that it cannot have: {instance.params} gave {result}"
-    elif instance.workflow == WORKFLOW:
+    elif instance.workflow in PROGRAMS:
         yield from _messages(instance, messages(instance.params, result))
         yield from _messages(instance, messages(instance.params, result, "parcels"))
     for told in instance.results:
@@ -155,20 +157,21 @@ def _effects(world: World) -> Iterator[str]:
     """Nothing ran that was not counted.
 
     What a worker that was stopped in order had to cut off counts as no attempt. Nor does what was undone together with
-    its transaction because that was cut off; of such steps the rows are counted.
+    its transaction because that was cut off; of such steps the rows are counted. Steps of a workflow with
+    ``persist="task"`` are called again if their worker dies before it writes what it has buffered.
     """
     # The result of a chain's step tells how many attempts failed before it.
     undone = _keys_of(world, "live")
     counted = Counter(effect for effect, process in world.calls if not process.left and effect[2] not in undone)
     sql = (
         "SELECT f.attempts + (r.kind = 'chain') FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "
-        "WHERE r.instance_id = ? AND r.number = ? AND f.state = ? AND f.key = ?"
+        "WHERE r.instance_id = ? AND r.number = ? AND f.state = ? AND f.key = ? AND r.workflow <> ?"
     )
     for (instance, number, key), called in counted.items():
         if number == models.ANY_RUN:
             yield from _starts(world.database, instance, key, called)
             continue
-        rows = world.database.rows(sql, instance, number, int(FactState.RESULT), key)
+        rows = world.database.rows(sql, instance, number, int(FactState.RESULT), key, BUFFERED)
         for (attempts,) in rows:
             if called > attempts:
                 yield f"step {key} of {instance} (run {number}) was called {called} times in {attempts} attempts"
@@ -221,7 +224,7 @@ def _sagas(world: World) -> Iterator[str]:
         if steps != sorted(steps, reverse=True) or (status == "complete" and steps[-1] != 0):
             yield f"saga {key} of {name} (run {number}) is {status}, and undid {steps}"
     for instance in world.workload.instances.values():
-        if instance.workflow == WORKFLOW and not instance.asked and instance.results:
+        if instance.workflow in PROGRAMS and not instance.asked and instance.results:
             for number, program in enumerate(instance.params):
                 for _, key, n, fails in (part for part in sure(program) if part[0] == "saga"):
                     if fails and len(undone.get((instance.id, number, key), ())) != n:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from holdfast.errors import EventInvalidError, InstanceNotFoundError, InstanceTerminalError, RunError, StoreError
-from holdfast.testing.simulation.code import WORKFLOW
+from holdfast.testing.simulation.code import PROGRAMS
 from holdfast.testing.simulation.faults import Faults, Kind
 from holdfast.testing.simulation.node import Node
 from holdfast.testing.simulation.workload import Instance, Request, Script, Workload
@@ -72,7 +72,7 @@ class Clients:
         }
         match request.verb:
             case "start":
-                given = [instance.params, []] if workflow == WORKFLOW else instance.params
+                given = [instance.params, []] if workflow in PROGRAMS else instance.params
                 await client.start(workflow, given, id=name)
                 instance.started = True
             case "result":

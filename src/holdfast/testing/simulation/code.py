@@ -41,6 +41,9 @@ from holdfast.workflow.context import Context
 from holdfast.workflow.processes import Exit, LinkDown, RunEvent
 
 WORKFLOW = "program"
+BUFFERED = "buffered_program"
+"""The same code with ``persist="task"``."""
+PROGRAMS = (WORKFLOW, BUFFERED)
 GRAPH = "diamond"
 MORTAL = "mortal"
 _ANSWERER = "answerer"
@@ -69,9 +72,12 @@ Effect = tuple[str, int, str]
 
 
 class Outside:
-    """The world that steps reach: how often each was called. ``befall`` is asked at each call, and may end it all."""
+    """The world that steps reach: how often each was called. ``befall`` is asked at each call, and may end it all.
 
-    def __init__(self, befall: Callable[[Effect, str], float]) -> None:
+    ``saw`` is called with the result of a step when the code of a workflow has it.
+    """
+
+    def __init__(self, befall: Callable[[Effect, str], float], saw: Callable[[Effect, int], None]) -> None:
         self.effects: Counter[Effect] = Counter()
         self.delivered: list[str] = []
         """The ids of outbound events that arrived, in order, each time they did."""
@@ -80,6 +86,7 @@ class Outside:
         self.overtime: list[str] = []
         """Attempts that went on after their timeout."""
         self._befall = befall
+        self._saw = saw
 
     async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
         """A step that fails so many times first, and takes so long."""
@@ -95,6 +102,15 @@ class Outside:
         info = step_info()
         info.heartbeat(progress(info))
         return _unless_it_fails(self.effects[_effect(effect)], fails, value)
+
+    async def stamp(self, effect: list[Any], ms: int) -> int:
+        """A step whose result differs from call to call."""
+        late, stamp = self._call(effect, "step"), self.effects[_effect(effect)]
+        await asyncio.sleep(late + ms / 1000)
+        return stamp
+
+    def saw(self, effect: list[Any], stamp: int) -> None:
+        self._saw(_effect(effect), stamp)
 
     async def transact(self, tx: StepTx, effect: list[Any], value: Any, ms: int) -> Any:
         await asyncio.sleep(self._call(effect, "tx") + ms / 1000)
@@ -129,7 +145,6 @@ def register(app: Holdfast, outside: Outside, version: int) -> None:
     """``version`` 2 has a step more at the end of each program, and another name for the first one."""
     greet = register_greeting(app, outside.work, version)
 
-    @app.workflow(name=WORKFLOW, trap_links=True, events={PARCEL: Parcel})
     async def program(ctx: Context, params: list[Any]) -> list[Any]:
         rounds, results = params
         running = _Running(ctx, outside, version)
@@ -141,6 +156,9 @@ def register(app: Holdfast, outside: Outside, version: int) -> None:
         if len(rounds) > 1:
             raise ctx.continue_as_new([rounds[1:], results])
         return results
+
+    app.workflow(name=WORKFLOW, trap_links=True, events={PARCEL: Parcel})(program)
+    app.workflow(name=BUFFERED, trap_links=True, events={PARCEL: Parcel}, persist="task")(program)
 
 
 def register_company(app: Holdfast) -> None:
@@ -207,6 +225,7 @@ class _Running:
             "saga": self._saga,
             "graph": self._graph,
             "version": self._version,
+            "stamp": self._stamp,
             "seq": self._seq,
             "par": self._par,
             "race": self._race,
@@ -268,10 +287,11 @@ class _Running:
         return REFUSED
 
     async def _child(self, key: str, program: Program) -> Any:
-        return (await self._ctx.run(WORKFLOW, [[program], []], id=self._own_name(key)))[0]
+        return (await self._ctx.run(self._ctx.info.workflow, [[program], []], id=self._own_name(key)))[0]
 
     async def _abandon(self, key: str, program: Program) -> None:
-        await self._ctx.spawn(WORKFLOW, [[program], []], id=self._own_name(key), parent_close="abandon")
+        workflow = self._ctx.info.workflow
+        await self._ctx.spawn(workflow, [[program], []], id=self._own_name(key), parent_close="abandon")
 
     async def _tell(self, key: str, instance: str) -> str:
         try:
@@ -336,6 +356,11 @@ class _Running:
     async def _version(self, key: str, value: Any) -> Any:
         version = self._ctx.version(key, 1, self._version_of_code)
         return await self.step(f"{key}.{version}", [version, value], 0, 0)
+
+    async def _stamp(self, key: str, ms: int) -> int:
+        stamp: int = await self._ctx.do(key, self._outside.stamp, self._at(key), ms, retry=_FOREVER)
+        self._outside.saw(self._at(key), stamp)
+        return stamp
 
     async def _seq(self, programs: list[Program]) -> list[Any]:
         return [await self.run(program) for program in programs]

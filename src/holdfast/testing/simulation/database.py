@@ -14,6 +14,7 @@ from holdfast.core.model import to_ms
 from holdfast.store.protocol import Advance, Commit, Committed, Migrated, Store, TaskRef, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.live import Live
+from holdfast.testing.simulation.buffered_results import ResultWatch
 from holdfast.testing.simulation.lease_watch import LeaseWatch
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.ports import LoopClock
@@ -33,7 +34,7 @@ _WATCHES = {
     "a fact was deleted": ("DELETE ON holdfast_fact", "1", "old.run", "old.key"),
     "a fact was written to a run that had ended": (
         "INSERT ON holdfast_fact",
-        "(SELECT completed_at FROM holdfast_run WHERE id = new.run) IS NOT NULL",
+        "(SELECT completed_at FROM holdfast_run WHERE id = new.run) IS NOT NULL AND NOT adding_late()",
         "new.run",
         "new.key",
     ),
@@ -100,6 +101,7 @@ class SimulatedDatabase:
         self._now_by = "database"
         self._progress = ProgressWatch(self.rows)
         self._leases = LeaseWatch()
+        self.results = ResultWatch(self.rows)
 
     @property
     def store(self) -> Store:
@@ -112,6 +114,7 @@ class SimulatedDatabase:
         connection.execute(_EFFECTS)
         connection.create_scalar_function("broken", self._broken, deterministic=False)
         connection.create_scalar_function("simulated_now", lambda: to_ms(self._clock.now()), 0)
+        connection.create_scalar_function("adding_late", lambda: self.results.adding_late, 0)
         for number, (promise, (event, when, run, detail)) in enumerate(_WATCHES.items()):
             connection.execute(
                 f"CREATE TEMP TRIGGER watch_{number} AFTER {event} WHEN {when} "
@@ -125,6 +128,13 @@ class SimulatedDatabase:
                 "WHEN new.lease_until IS NOT NULL BEGIN SELECT granted(new.run, new.unit, new.owner, new.epoch, "
                 "new.lease_until - simulated_now()); END"
             )
+
+        connection.create_scalar_function("terminated", self.results.terminated, deterministic=False)
+        connection.execute(
+            "CREATE TEMP TRIGGER terminated AFTER UPDATE OF status ON holdfast_run WHEN new.status = 'terminated' "
+            "BEGIN SELECT terminated(run, owner, epoch) FROM holdfast_task "
+            "WHERE run = new.id AND unit = 0 AND owner IS NOT NULL; END"
+        )
 
     def called_by(self, owner: str, effect: tuple[str, int, str], lease_ms: int, *, safe: bool) -> None:
         """Watch the lease of a chain step that a worker calls, if the worker still holds the run."""
@@ -227,6 +237,7 @@ class SimulatedDatabase:
         self._now_by = who
         fences = self._fences(args[0]) if operation in _FENCED else []
         held = self._held() if operation == "reap" else []
+        self.results.before(operation, args)
         try:
             answer = await getattr(self._store, operation)(*args, **options)
         except Exception as error:
@@ -238,6 +249,8 @@ class SimulatedDatabase:
                 self._leases.committed(one.task)
         elif operation == "advance":
             self._check_fences(who, args[0], fences, answer.applied)
+        for lost in self.results.after(operation, args, answer):
+            self._broken_by(who, lost)
         for spinning in self._progress.claimed(_claimed(operation, answer)):
             self._broken_by(who, spinning)
         for freed in answer if operation == "reap" else ():

@@ -156,12 +156,12 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._deaf = True
         asyncio.events._set_running_loop(self)
         try:
-            for task in self._tasks:
+            while self._tasks:  # cleanup may start more
+                task = self._tasks.pop(0)
                 if not task.done():
                     _close(task)
         finally:
             asyncio.events._set_running_loop(None)
-        self._tasks.clear()
         self.close()
 
     # --- what asyncio needs

@@ -14,7 +14,7 @@ from holdfast.core.limits import Limits
 from holdfast.kernel.definition import Registry
 from holdfast.ports import LoopTimers, Runtime
 from holdfast.runner.config import WorkerConfig
-from holdfast.store.protocol import Store
+from holdfast.store.protocol import Store, TaskRef
 from holdfast.testing.simulation.code import Outside, register, register_company
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.families import register_family
@@ -92,6 +92,12 @@ class Node:
         """Whether its worker has something, or keeps a place for it."""
         worker = self.opened.worker if self.opened is not None else None
         return self.alive and worker is not None and bool(worker._reserved or worker._turns or worker._memories)
+
+    def task_of(self, instance: str, number: int) -> TaskRef | None:
+        """The claim under which its worker runs the code of this run."""
+        turns = self.opened.worker._turns.values() if self.opened is not None and self.opened.worker is not None else ()
+        runs = ((turn.task, turn.claim.run) for turn in turns)
+        return next((task for task, run in runs if (run.instance_id, run.number) == (instance, number)), None)
 
     @property
     def client(self) -> Client:

@@ -203,6 +203,8 @@ class NodeStore:
         await asyncio.sleep(_LATENCY * slowness)
         if kind is Kind.LATE_REQUEST:
             await asyncio.sleep(self._longest * slowness)
+        if self.cut_off:
+            self._faults.counts[Kind.PARTITION, operation] += 1
         if kind is Kind.LOST_REQUEST or self.cut_off:
             await asyncio.sleep(_PATIENCE * slowness)
             raise StoreUnavailableError(f"simulated: {operation} did not arrive")

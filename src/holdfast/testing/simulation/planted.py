@@ -17,7 +17,7 @@ from holdfast.graph.shape import Place
 from holdfast.graph.units import GraphUnits
 from holdfast.kernel import requests, step_info
 from holdfast.kernel.attempt import current_attempt
-from holdfast.runner import attempts
+from holdfast.runner import attempts, turn
 from holdfast.runner.attempts import Running
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.turn import Turn
@@ -31,6 +31,7 @@ from holdfast.store.sqlite import (
     commit,
     control,
     ends,
+    late,
     leases,
     mailbox,
     outbox,
@@ -235,6 +236,10 @@ def _key_of_the_attempt(right: Any) -> Any:
     return key
 
 
+def _any_run(right: dict[str, str]) -> dict[str, str]:
+    return right | {"end": "SELECT 'terminated' WHERE ?1 NOTNULL"}
+
+
 # --- these were there once, until the simulation found them
 
 
@@ -306,6 +311,24 @@ def _only_what_runs(_right: Any) -> Any:
     return cancel
 
 
+def _until_it_suspends(right: Any) -> Any:
+    def can_wait(turn: Any, rest: Any) -> bool:
+        waits = turn._buffers and not (turn._unsure or turn._warnings or rest.transactional or turn._took_losses)
+        if waits and not rest.follows.acts:
+            turn._keep(rest)
+            return True
+        return bool(right(turn, rest))
+
+    return can_wait
+
+
+def _without_the_last_result(_right: Any) -> Any:
+    def keep(turn: Any, commit: Commit, buffered: Any) -> None:
+        turn._keep_late([fact for kept in buffered for fact in kept.rest.observed.facts], commit.observed.logs)
+
+    return keep
+
+
 def _by_mail(right: Any) -> Any:
     def ask(tx: Any, run: Any, letter: Any, deadline_ms: int | None, touched: Any) -> None:
         right(tx, replace(run, kind="workflow"), letter, deadline_ms, touched)
@@ -362,6 +385,9 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "idempotency_key_of_an_attempt": [_Patch(step_info, "idempotency_key", _key_of_the_attempt)],
     "progress_lost_with_a_failure": [_Patch(Running, "_keep_heartbeat", _nothing)],
     "progress_lost_with_retry_step": [_Patch(attempts, "FailedAnswer", lambda _right: ())],
+    "buffer_lost_at_a_rest": [_Patch(turn, "_merged", lambda _right: lambda _buffer, last: last)],
+    "late_results_not_offered": [_Patch(Turn, "_keep_late", _nothing)],
+    "late_results_for_any_run": [_Patch(late, "_SQL", _any_run)],
     "retry_before_its_failure": [_Patch(Turn, "_can_wait", _when_it_is_due)],
     "cut_off_with_the_others": [_Patch(Turn, "_write_transaction", _with_the_others)],
     "acts_unheard_of": [_Patch(Turn, "_has_kept_acts", lambda _right: False)],
@@ -377,6 +403,8 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "cancelled_before_it_is_written": [_Patch(Turn, "_start_calls", _before_it_is_written)],
     "called_after_it_was_cancelled": [_Patch(Turn, "_cancel", _only_what_runs)],
     "outcome_lost_by_a_pause": [_Patch(Turn, "_in_flight", lambda _right: property(lambda turn: len(turn._running)))],
+    "acts_kept_for_ever": [_Patch(Turn, "_can_wait", _until_it_suspends)],
+    "last_result_not_offered": [_Patch(Turn, "_keep_refused", _without_the_last_result)],
     "reads_behind_a_transaction": [_Patch(Database, "look", _behind_the_guest)],
 }
 

@@ -26,6 +26,7 @@ nothing of the engine.
     ["saga", key, n, fails]            n steps that are undone if one more fails
     ["graph", key, n, fails]           runs a graph as a child
     ["version", key, value]            does what its version of the code does; not within another part
+    ["stamp", key, ms]                 a step that takes so long, and whose result is the number of its calls so far
     ["seq" | "par" | "race", programs]
 """
 
@@ -53,6 +54,7 @@ MISFITS: list[Any] = [None, 7, {"number": 1}, {"number": "1", "label": "one"}, {
 _DEEPEST = 3
 _WITH_GRAPHS = 0.12
 _WITH_PARCELS = 0.15
+_BUFFERED = 0.2
 
 
 class Writer:
@@ -181,6 +183,25 @@ def with_parcels(rounds: list[Program], draw: Random) -> list[Program]:
     return [*rounds[:place], added, *rounds[place + 1 :]]
 
 
+def is_buffered(draw: Random) -> bool:
+    """The programs of an instance run with ``persist="task"``."""
+    return draw.random() < _BUFFERED
+
+
+def with_stamps(rounds: list[Program], draw: Random) -> list[Program]:
+    """Add steps to the beginning of each round whose results a worker buffers while a longer step runs.
+
+    Beside them, a step with an open transaction may be committed together with the buffer.
+    """
+    return [["seq", [_stamps(n, draw), *program[1]]] for n, program in enumerate(rounds)]
+
+
+def _stamps(n: int, draw: Random) -> Program:
+    burst: Program = ["seq", [["stamp", f"u{n}.{i}", ms] for i, ms in enumerate([0, 0, draw.choice([100, 400])], 1)]]
+    live = ["live", f"u{n}.4", draw.randrange(100), draw.choice([20, 80])]
+    return draw.choice([burst, burst, ["par", [burst, live]]])
+
+
 def parcel(number: int) -> dict[str, Any]:
     """A payload that fits the declaration."""
     return {"number": number, "label": f"parcel {number}"}
@@ -222,6 +243,8 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:  # noqa: 
             return result in (FAILED, LATE, 0)  # its clock may have jumped
         case ["gives_up", _]:
             return result in (FAILED, LATE)
+        case ["stamp", _, _]:
+            return isinstance(result, int) and result > 0
         case ["sleep" | "abandon", *_]:
             return result is None
         case ["tell", *_]:

@@ -51,13 +51,20 @@ def progress(info: StepInfo) -> list[Any]:
 
 
 def step_info_failures(
-    told: Sequence[Told], database: SimulatedDatabase, undone: Collection[str], *, progress_kept: bool
+    told: Sequence[Told],
+    database: SimulatedDatabase,
+    undone: Collection[str],
+    *,
+    progress_kept: bool,
+    uncounted: Collection[str] = (),
 ) -> Iterator[str]:
     """``undone``: keys of steps whose attempts are undone with their transaction if that is cut off.
 
+    ``uncounted``: workflows whose attempts are lost without being counted if their worker dies.
     ``progress_kept``: no call that stores heartbeats failed, so every attempt that raised has left its progress.
     """
     yield from _idempotency_keys(told)
+    told = [one for one in told if one.step.workflow not in uncounted]
     yield from _numbers([one for one in told if one.step.key not in undone])
     yield from _recorded_numbers(told, database)
     yield from _own_progress(told)

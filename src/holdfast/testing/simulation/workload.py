@@ -6,12 +6,22 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from holdfast.testing.simulation.code import GRAPH, WORKFLOW
+from holdfast.testing.simulation.code import BUFFERED, GRAPH, PROGRAMS, WORKFLOW
 from holdfast.testing.simulation.families import FAMILY, family_params, family_program
 from holdfast.testing.simulation.faults import OF_A_RUN, Faults, Kind
 from holdfast.testing.simulation.leased import LEASED, leased_params
 from holdfast.testing.simulation.models import CHAIN, chain_params, graph_params
-from holdfast.testing.simulation.programs import MISFITS, PARCEL, Program, Writer, parcel, with_graphs, with_parcels
+from holdfast.testing.simulation.programs import (
+    MISFITS,
+    PARCEL,
+    Program,
+    Writer,
+    is_buffered,
+    parcel,
+    with_graphs,
+    with_parcels,
+    with_stamps,
+)
 from holdfast.testing.simulation.sieve import SIEVE, sieve_params
 from holdfast.testing.simulation.streams import stream
 
@@ -73,7 +83,7 @@ class Instance:
     @property
     def programs(self) -> list[Program]:
         """Those that it, or a child of its graph, runs."""
-        if self.workflow == WORKFLOW:
+        if self.workflow in PROGRAMS:
             return list(self.params)
         return [family_program(self.params)] if self.workflow == FAMILY else []
 
@@ -92,7 +102,7 @@ def workload(seed: int, nodes: list[str], span: float, faults: Faults, without: 
         name = f"i{n}"
         if name not in without:
             planner = _Planner(made, name, stream(seed, f"instance.{n}"), nodes, span)
-            planner.plan(faults, stream(seed, f"graphs.{n}"))
+            planner.plan(faults, stream(seed, f"graphs.{n}"), stream(seed, f"buffered.{n}"))
     for instance in made.instances:
         _move_senders(made, instance, stream(seed, f"senders.{instance}"))
     return made
@@ -109,12 +119,17 @@ class _Planner:
         self._span = span
         self._begin = draw.uniform(0, span / 3)
 
-    def plan(self, faults: Faults, others: Random) -> None:
-        """``others``: draws for the kinds that were added later, so that other instances stay what they were."""
+    def plan(self, faults: Faults, others: Random, buffered: Random) -> None:
+        """``others``: draws for the kinds that were added later, so that other instances stay what they were.
+
+        ``buffered``: the same for ``persist="task"``.
+        """
         draw = self._draw
         workflow = draw.choices([WORKFLOW, CHAIN, GRAPH], [70, 15, 15])[0]
         if workflow == WORKFLOW:
             rounds = with_parcels(with_graphs(Writer(draw).rounds(), others), others)
+            if is_buffered(buffered):
+                workflow, rounds = BUFFERED, with_stamps(rounds, buffered)
             self._add(workflow, rounds, _waits(rounds))
             if any(part[0] == "messages" for program in rounds for part in program[1]):
                 self._send_messages()

@@ -42,7 +42,7 @@ class World:
     ) -> None:
         draw = stream(seed, "world")
         self.database = SimulatedDatabase(loop, trace)
-        self.outside = Outside(self._befall)
+        self.outside = Outside(self._befall, self._saw)
         shared = Shared(seed, loop, self.database, faults, self.outside)
         workers = [Node(f"w{n}", shared, self._died, works=True) for n in range(1, draw.randint(2, 4))]
         clients = [Node(f"c{n}", shared, self._died, works=False) for n in range(1, 3)]
@@ -65,8 +65,21 @@ class World:
     @property
     def progress_kept(self) -> bool:
         """No call that stores heartbeats failed."""
-        failed = any(operation == "record_heartbeats" for _, operation in self._faults.counts)
-        return not failed and not any(kind is Kind.PARTITION for kind, _ in self._faults.counts)
+        return self._never_failed("record_heartbeats")
+
+    @property
+    def late_results_kept(self) -> bool:
+        """No call that adds late results failed."""
+        return self._never_failed("add_late")
+
+    @property
+    def living(self) -> frozenset[str]:
+        """The ids of the workers that are alive."""
+        opened = [node.opened for node in self.nodes.values() if node.alive and node.opened is not None]
+        return frozenset(one.worker.id for one in opened if one.worker is not None)
+
+    def _never_failed(self, operation: str) -> bool:
+        return not any(met == operation for _, met in self._faults.counts)
 
     # --- the story
 
@@ -238,6 +251,13 @@ class World:
         if kind != "plain" and self._faults.at([Kind.SLOW_STEP], "step", f"slow.{place}"):
             return 0.3
         return 0.0
+
+    def _saw(self, effect: Effect, stamp: int) -> None:
+        """The code of a run on the running node has this result."""
+        instance, number, key = effect
+        for task in (node.task_of(instance, number) for node in self._running_nodes()):
+            if task is not None:
+                self.database.results.saw(task, key, stamp)
 
     def _watch_lease(self, effect: Effect) -> None:
         """The running node calls a chain step that may have its own lease."""
