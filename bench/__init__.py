@@ -1,1 +1,1 @@
-"""Benchmarks of Holdfast on SQLite, beside DBOS and beside the limit of the disk. Run `python -m bench`."""
+"""Benchmarks of Holdfast on SQLite and PostgreSQL, beside DBOS and the limit of the disk. Run `python -m bench`."""

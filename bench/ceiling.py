@@ -1,8 +1,8 @@
-"""The ceiling: what the disk and plain Python allow when every step waits for its own durable row.
+"""The ceiling: the speed of the disk and of plain Python when every step waits for its own durable row.
 
-Coroutines insert one row per step into one table (apsw, WAL, synchronous=FULL) and go on when the row is
-committed. All rows that are asked for in one turn of the loop share a commit, on the loop's own thread, which
-is the fastest arrangement we found. There is no engine here: no run, lease, replay, history or start row.
+Coroutines insert one row per step into one table (apsw, WAL, synchronous=FULL) and continue when the row is
+committed. All rows inserted in one iteration of the loop share a commit, on the loop's own thread, which is the
+fastest arrangement we found. There is no engine: no run, lease, replay, history or start row.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ import apsw
 from bench.contract import STEPS_PER_RUN, Contender, Job, Measurement, Pending
 
 WARM_UP_COMMITS = 600
-AT_A_TIME = 1000
-BATCH = 1000  # commits that grow without bound get slower
+CONCURRENT_RUNS = 1000
+BATCH = 1000  # larger commits are slower
 PAYLOAD = b'{"value":1}'
 
 
 class GroupCommit:
-    """Gives every row a future that is done when the row is on the disk."""
+    """Inserts rows in shared commits. Each insert waits until its row is on the disk."""
 
     def __init__(self, path: str) -> None:
         self._loop = asyncio.get_running_loop()
@@ -48,7 +48,7 @@ class GroupCommit:
         self._connection.close()
 
     def _warm_up(self) -> None:
-        """Let the WAL grow to its usual size once: overwriting it is cheaper than making it longer."""
+        """Let the WAL grow to its usual size once: overwriting it is cheaper than extending it."""
         for _ in range(WARM_UP_COMMITS):
             self._connection.execute("insert into row (value) values (zeroblob(4096))")
         self._connection.pragma("wal_checkpoint(restart)")
@@ -115,23 +115,23 @@ class Ceiling:
 
 
 async def raw_steps(rows: GroupCommit, runs: int) -> float:
-    """Seconds for `runs` runs of five steps, `AT_A_TIME` in flight, with nothing around the steps at all."""
+    """Seconds for `runs` runs of five steps, `CONCURRENT_RUNS` in flight, with nothing but the steps."""
 
     async def lane(first: int) -> None:
-        for run in range(first, runs, AT_A_TIME):
+        for run in range(first, runs, CONCURRENT_RUNS):
             for step in range(STEPS_PER_RUN):
                 await rows.insert(run, step)
 
-    began = time.perf_counter()
-    await asyncio.gather(*(lane(first) for first in range(AT_A_TIME)))
-    return time.perf_counter() - began
+    started = time.perf_counter()
+    await asyncio.gather(*(lane(first) for first in range(CONCURRENT_RUNS)))
+    return time.perf_counter() - started
 
 
 async def many_runs(contender: Contender, job: Job) -> Measurement:
     """The ceiling of W1, measured without the start calls that the contenders make."""
     assert isinstance(contender, Ceiling)
     runs = job.count("runs")
-    await raw_steps(contender.rows, AT_A_TIME)
+    await raw_steps(contender.rows, CONCURRENT_RUNS)
     seconds = await raw_steps(contender.rows, runs)
     return {"value": runs * STEPS_PER_RUN / seconds, "seconds": seconds}
 

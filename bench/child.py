@@ -36,10 +36,10 @@ CONTENDERS = {
 
 
 def opener(contender: str) -> Opener:
-    """Imported late, so that no contender's import is paid for, or missing, in another's process."""
+    """The function that opens a contender. Its module is imported only here: others may be missing."""
     module = importlib.import_module(CONTENDERS[contender])
-    found: Opener = module.opened
-    return found
+    open_contender: Opener = module.opened
+    return open_contender
 
 
 async def run(job: Job) -> Measurement:
@@ -55,7 +55,7 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING)
     measured = asyncio.run(run(Job.from_json(sys.argv[1])))
     print(json.dumps(measured), flush=True)
-    os._exit(0)  # a contender's background threads must not decide when the measurement ends
+    os._exit(0)  # a contender's background threads must not delay the end of the process
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""What a contender offers and what a child process is told: the only things the two sides of the bench share.
+"""The interface of a contender and the job of a child process, which parent and child processes share.
 
-Every workload is written once against `Contender`, so that the same code stands around all contenders' runs.
+Every workload is written once against `Contender`, so that the same code measures all contenders.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Measurement = dict[str, float]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One measurement, made in a process of its own."""
+    """One measurement, made in its own process."""
 
     contender: str
     measure: str
@@ -62,7 +62,7 @@ class Contender(Protocol):
         """Start a run of `count` trivial async steps, one after the other."""
 
     async def parent(self, children: int) -> Pending:
-        """Start a run that starts so many children of one step each and awaits them all."""
+        """Start a run that starts `children` children of one step each and awaits them all."""
 
     async def waiter(self) -> Pending:
         """Start a run that waits for one event and returns its payload."""
@@ -79,9 +79,9 @@ class Opener(Protocol):
 
 
 class NapLog:
-    """The side file that says which steps were begun and ended, whatever the database says.
+    """A log file of the steps that began and ended, independent of the database.
 
-    Each line is one appending write, so that lines of a killed process are whole.
+    Each line is one appending write, so that a killed process leaves only whole lines.
     """
 
     def __init__(self, path: str) -> None:

@@ -1,9 +1,9 @@
 """DBOS on SQLite, through its public API, in two configurations; on PostgreSQL only as in its quick start.
 
-`dbos_default` is what its quick start gives. `dbos` is tuned, by settings that DBOS documents or that SQLite
-keeps in the file, without giving up durability: a WAL journal (synchronous stays FULL, SQLite's default), one
-executor thread in place of an unbounded number (SQLite has one writer), and in W4, where it matters, a poll
-for notifications every millisecond in place of every second.
+`dbos_default` is the configuration of its quick start. `dbos` is tuned by settings that DBOS documents or that SQLite
+stores in the file, without loss of durability: a WAL journal (synchronous stays FULL, SQLite's default), one
+executor thread instead of an unbounded number (SQLite has one writer), and in W4, where it matters, a poll
+for notifications every millisecond instead of every second.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ EXECUTOR_THREADS = 1
 NOTIFICATION_POLL_SECONDS = 0.001
 COMPLETION_POLL_SECONDS = 0.1
 
-_nap_log: NapLog | None = None  # DBOS registers functions globally, so what they need is global too
+_nap_log: NapLog | None = None  # DBOS registers functions globally, so their log is global too
 
 
 @DBOS.step()
@@ -98,7 +98,7 @@ class DbosContender:
             return _Run(await DBOS.start_workflow_async(naps, index))
 
     async def all_naps_done(self, runs: int) -> None:
-        """Counts rows in the file: handles of recovered runs poll, and thousands would slow DBOS down."""
+        """Poll the number of completed rows: handles of recovered runs poll too, and thousands would slow DBOS down."""
         query = "select count(*) from workflow_status where status = 'SUCCESS'"
         with closing(sqlite3.connect(self._db, timeout=30)) as connection:
             while connection.execute(query).fetchone()[0] < runs:

@@ -1,10 +1,10 @@
-"""How fast the HTTP API is: ``python -m bench.http_speed [creates] [reads] [pages]``.
+"""Speed of the HTTP API: ``python -m bench.http_speed [creates] [reads] [pages]``.
 
-A server process (one uvicorn as ``holdfast serve`` has it, its worker, a SQLite file on disk) and, in this process,
-clients on raw keep-alive connections: an HTTP library would measure itself.
+A server process runs uvicorn as ``holdfast serve`` does, a worker, and a SQLite file on disk. This process has the
+clients, on raw keep-alive connections: the cost of an HTTP library would be measured too.
 
-creates   POST of new instances of a one-step workflow, which the server's worker also runs meanwhile
-reads     GET of one instance, one at a time, while the server is kept busy with runs of five steps
+creates   POST of new instances of a one-step workflow, which the server's worker runs at the same time
+reads     GET of one instance, one at a time, while the server is busy with runs of five steps
 pages     page 1 and page 1,000 of a list of 200,000 instances
 """
 
@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 
 from bench.machine import scratch_parent
 from holdfast import Context, Holdfast, Start
-from holdfast.cli import memory
+from holdfast.cli import garbage_collection
 from holdfast.cli.server import http_protocol, new_loop
 
 BASE = "/api/workflows"
@@ -66,7 +66,7 @@ async def serve(url: str, load: int, with_worker: bool) -> None:
     import uvicorn
 
     app = build(url)
-    memory.settle()  # as `holdfast serve` does
+    garbage_collection.configure()  # as `holdfast serve` does
     options: dict[str, Any] = {"http": http_protocol(), "log_level": "warning", "access_log": False}
     config = uvicorn.Config(app.asgi(), host="127.0.0.1", port=0, **options)
     server = uvicorn.Server(config)
@@ -84,20 +84,20 @@ async def serve(url: str, load: int, with_worker: bool) -> None:
 
 
 async def keep_busy(app: Holdfast, load: int) -> None:
-    """Runs of five steps, all the time: ``load`` of them in flight, or with a minus so many started each second."""
+    """Keep runs of five steps going: ``load`` of them in flight, or, if negative, ``-load`` started per second."""
 
-    async def again() -> None:
+    async def run_repeatedly() -> None:
         while True:
             run = await app.start("five_steps", 0)
             await run.result()
 
     if load > 0:
-        await asyncio.gather(*(again() for _ in range(load)))
-    began, started = time.perf_counter(), 0
+        await asyncio.gather(*(run_repeatedly() for _ in range(load)))
+    begin, count = time.perf_counter(), 0
     while True:
-        while started < (time.perf_counter() - began) * -load:
+        while count < (time.perf_counter() - begin) * -load:
             await app.start("five_steps", 0)
-            started += 1
+            count += 1
         await asyncio.sleep(0.01)
 
 
@@ -136,10 +136,10 @@ class Connection:
         data = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {BASE}{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(data)}\r\n\r\n"
         self._writer.write(head.encode() + data)
-        answer = await self._reader.readuntil(b"\r\n\r\n")
-        length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
+        headers = await self._reader.readuntil(b"\r\n\r\n")
+        length = int(headers.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         content = await self._reader.readexactly(length)
-        assert answer.startswith(b"HTTP/1.1 200"), (answer, content)
+        assert headers.startswith(b"HTTP/1.1 200"), (headers, content)
         return json.loads(content)
 
 
@@ -153,34 +153,35 @@ async def connection(port: int) -> AsyncIterator[Connection]:
 
 
 async def creates(directory: Path) -> None:
-    with server(f"sqlite:///{directory}/creates.db") as one:
+    with server(f"sqlite:///{directory}/creates.db") as running:
 
-        async def some(count: int) -> None:
-            async with connection(one.port) as mine:
+        async def create(count: int) -> None:
+            async with connection(running.port) as client:
                 for _ in range(count):
-                    await mine.request("POST", "/one_step/instances", {"params": 1})
+                    await client.request("POST", "/one_step/instances", {"params": 1})
 
-        await some(100)
-        began, cpu = time.perf_counter(), one.cpu_seconds()
-        await asyncio.gather(*(some(CREATES // CONNECTIONS) for _ in range(CONNECTIONS)))
-        took, cpu, made = time.perf_counter() - began, one.cpu_seconds() - cpu, CREATES // CONNECTIONS * CONNECTIONS
-    print(f"creates: {made / took:,.0f}/s over {CONNECTIONS} connections, {cpu / made * 1000:.2f} ms of CPU each")
+        await create(100)
+        started, cpu = time.perf_counter(), running.cpu_seconds()
+        await asyncio.gather(*(create(CREATES // CONNECTIONS) for _ in range(CONNECTIONS)))
+        seconds, cpu = time.perf_counter() - started, running.cpu_seconds() - cpu
+    created = CREATES // CONNECTIONS * CONNECTIONS
+    print(f"creates: {created / seconds:,.0f}/s over {CONNECTIONS} connections, {cpu / created * 1000:.2f} ms CPU each")
 
 
 async def reads(directory: Path) -> None:
     for name, load in LOADS.items():
-        with server(f"sqlite:///{directory}/reads{load}.db", load) as one:
-            async with connection(one.port) as mine:
-                made = await mine.request("POST", "/five_steps/instances", {"params": 1})
+        with server(f"sqlite:///{directory}/reads{load}.db", load) as running:
+            async with connection(running.port) as client:
+                created = await client.request("POST", "/five_steps/instances", {"params": 1})
                 await asyncio.sleep(2)
-                took = []
+                samples = []
                 for _ in range(READS):
-                    began = time.perf_counter()
-                    await mine.request("GET", f"/five_steps/instances/{made['id']}")
-                    took.append((time.perf_counter() - began) * 1000)
+                    started = time.perf_counter()
+                    await client.request("GET", f"/five_steps/instances/{created['id']}")
+                    samples.append((time.perf_counter() - started) * 1000)
                     await asyncio.sleep(0.001)
-        cuts = statistics.quantiles(took, n=100)
-        print(f"reads, {name}: median {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, most {max(took):.2f} ms")
+        cuts = statistics.quantiles(samples, n=100)
+        print(f"reads, {name}: median {cuts[49]:.2f} ms, p99 {cuts[98]:.2f} ms, maximum {max(samples):.2f} ms")
 
 
 async def pages(directory: Path) -> None:
@@ -189,21 +190,21 @@ async def pages(directory: Path) -> None:
     async with app.connect():
         for first in range(0, INSTANCES, 1000):
             await app.start_many("one_step", [Start(f"i{n}", 1) for n in range(first, first + 1000)])
-    with server(url, with_worker=False) as one:
-        async with connection(one.port) as mine:
+    with server(url, with_worker=False) as running:
+        async with connection(running.port) as client:
             path, cursors = "/one_step/instances?pageSize=100", [""]
             for _ in range(PAGES - 1):
-                page = await mine.request("GET", path + cursors[-1])
+                page = await client.request("GET", path + cursors[-1])
                 cursors.append(f"&cursor={page['nextCursor']}")
             times = {}
             for name, cursor in (("1", cursors[0]), ("1,000", cursors[-1])):
-                took = []
+                samples = []
                 for _ in range(ROUNDS):
-                    began = time.perf_counter()
-                    page = await mine.request("GET", path + cursor)
-                    took.append((time.perf_counter() - began) * 1000)
+                    started = time.perf_counter()
+                    page = await client.request("GET", path + cursor)
+                    samples.append((time.perf_counter() - started) * 1000)
                     assert len(page["instances"]) == 100
-                times[name] = statistics.median(took)
+                times[name] = statistics.median(samples)
     print(f"pages of 100 in {INSTANCES:,}: " + ", ".join(f"page {name} {ms:.2f} ms" for name, ms in times.items()))
 
 

@@ -1,4 +1,4 @@
-"""W2a, W2b and W4: how long one thing takes when nothing else happens."""
+"""W2a, W2b and W4: the latency of single operations on an otherwise idle system."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ async def sequential_steps(contender: Contender, job: Job) -> Measurement:
     """W2a: milliseconds per step of one run, each step durable before the next."""
     steps = job.count("steps")
     await (await contender.steps(steps)).result()
-    began = time.perf_counter()
+    started = time.perf_counter()
     await (await contender.steps(steps)).result()
-    return {"value": (time.perf_counter() - began) * 1000 / steps}
+    return {"value": (time.perf_counter() - started) * 1000 / steps}
 
 
 async def start_to_result(contender: Contender, job: Job) -> Measurement:
@@ -27,28 +27,28 @@ async def start_to_result(contender: Contender, job: Job) -> Measurement:
     await _warm_up(contender)
     samples: list[float] = []
     for _ in range(job.count("samples")):
-        began = time.perf_counter()
+        started = time.perf_counter()
         await (await contender.steps(1)).result()
-        samples.append((time.perf_counter() - began) * 1000)
+        samples.append((time.perf_counter() - started) * 1000)
     return {"value": statistics.median(samples), "p99": quantile(samples, 0.99)}
 
 
 async def event_to_result(contender: Contender, job: Job) -> Measurement:
     """W4: milliseconds from the call that sends an event to the result of the run that waited for it."""
-    chance, spread = random.Random(4), job.args["spread"]
+    random_delay, spread = random.Random(4), job.args["spread"]
     await _event_sample(contender, 0.0)
-    samples = [await _event_sample(contender, chance.uniform(0, spread)) for _ in range(job.count("samples"))]
+    samples = [await _event_sample(contender, random_delay.uniform(0, spread)) for _ in range(job.count("samples"))]
     return {"value": statistics.median(samples), "p99": quantile(samples, 0.99)}
 
 
 async def _event_sample(contender: Contender, delay: float) -> float:
-    """The random delay keeps samples out of step with polling, which would flatter or hurt a contender."""
+    """One sample of W4. The random delay keeps samples from being in phase with a contender's polling."""
     run = await contender.waiter()
     await asyncio.sleep(SETTLE_SECONDS + delay)
-    began = time.perf_counter()
+    started = time.perf_counter()
     await run.send()
     await run.result()
-    return (time.perf_counter() - began) * 1000
+    return (time.perf_counter() - started) * 1000
 
 
 async def _warm_up(contender: Contender) -> None:

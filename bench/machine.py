@@ -1,4 +1,4 @@
-"""Facts about the machine, without which no number means anything; and a directory on a real disk."""
+"""Properties of the machine that the numbers depend on, and a temporary directory on a disk."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def fsync_ms(where: Path) -> float:
     samples: list[float] = []
     with (where / "fsync").open("wb", buffering=0) as file:
         for _ in range(FSYNC_SAMPLES):
-            began = time.perf_counter()
+            started = time.perf_counter()
             file.write(b"\0" * 4096)
             os.fsync(file.fileno())
-            samples.append((time.perf_counter() - began) * 1000)
+            samples.append((time.perf_counter() - started) * 1000)
     (where / "fsync").unlink()
     return statistics.median(samples)
 
@@ -34,7 +34,7 @@ def load() -> float:
 
 
 def load_note(before: float) -> str:
-    """Says when others kept the cores busy. The bench itself makes a load of one or two, hence only the one before."""
+    """The load before and after, with a warning if the cores were busy before. The bench itself loads one or two."""
     busy = before > (os.cpu_count() or 1) / 2
     warning = " The machine was busy before the bench began: do not quote these numbers." if busy else ""
     return f"Load {before:.1f} before, {load():.1f} after.{warning}"
@@ -57,7 +57,7 @@ def facts(where: Path) -> list[str]:
 
 
 def scratch_parent() -> str | None:
-    """The system's temporary directory, or this one where that is in memory."""
+    """The parent of the databases: the system's temporary directory, or this one if that is in memory."""
     return "." if _filesystem(Path(tempfile.gettempdir()).resolve()) in MEMORY_FILESYSTEMS else None
 
 
@@ -65,6 +65,6 @@ def _filesystem(path: Path) -> str:
     mounts = Path("/proc/mounts")
     if not mounts.exists():
         return ""
-    found = (line.split()[1:3] for line in mounts.read_text().splitlines())
-    covering = [(Path(point), kind) for point, kind in found if path.is_relative_to(point)]
+    entries = (line.split()[1:3] for line in mounts.read_text().splitlines())
+    covering = [(Path(point), kind) for point, kind in entries if path.is_relative_to(point)]
     return max(covering, key=lambda mount: len(mount[0].parts))[1] if covering else ""

@@ -1,6 +1,6 @@
-"""What messages and long histories cost: `python -m bench messages [--postgres]`. Holdfast alone, without contenders.
+"""Cost of messages and long histories: `python -m bench messages [--postgres]`. Holdfast alone, without contenders.
 
-A round trip is a message from one run to another and the answer back. The flood is many messages to one run that takes
+A round trip is a message from one run to another and the reply. The flood is many messages to one run, which receives
 them one by one. The long history is a run of many steps, woken from memory and replayed from the store.
 """
 
@@ -50,10 +50,10 @@ async def _round_trips(url: str, rounds: int) -> str:
     async def pinger(ctx: Context, pid: str) -> None:
         pongs = ctx.listen("pong")
         for n in range(rounds):
-            began = time.perf_counter()
+            started = time.perf_counter()
             await ctx.send(pid, "ping", n)
             await pongs.receive()
-            samples.append((time.perf_counter() - began) * 1000)
+            samples.append((time.perf_counter() - started) * 1000)
 
     async with app:
         other = await app.start(echo)
@@ -70,7 +70,7 @@ async def _flood(url: str, messages: int) -> str:
     async def sink(ctx: Context) -> int:
         count = 0
         async for message in ctx.inbox:
-            assert message.payload == count, f"{message.payload} came as number {count}"
+            assert message.payload == count, f"message {message.payload} was received as number {count}"
             count += 1
             if count == messages:
                 return count
@@ -78,19 +78,19 @@ async def _flood(url: str, messages: int) -> str:
 
     async with app.connect():
         run = await app.start(sink, id="sink")
-        began = time.perf_counter()
+        started = time.perf_counter()
         for first in range(0, messages, BATCH):
             await asyncio.gather(*(run.send_event("n", n) for n in range(first, first + BATCH)))
-        sent = time.perf_counter() - began
+        sent = time.perf_counter() - started
     async with app:
         run = await app.get(sink, "sink")
-        began = time.perf_counter()
+        started = time.perf_counter()
         assert await run.result() == messages
-        took = time.perf_counter() - began
+        seconds = time.perf_counter() - started
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return (
-        f"{messages:,} messages waiting for one run (sent in {sent:.1f} s): all consumed in order in {took:.1f} s, "
-        f"{messages / took:,.0f}/s; {peak:.0f} MB of memory at most"
+        f"{messages:,} messages waiting for one run (sent in {sent:.1f} s): all consumed in order in {seconds:.1f} s, "
+        f"{messages / seconds:,.0f}/s; {peak:.0f} MB of memory at most"
     )
 
 
@@ -98,7 +98,7 @@ async def _long_history(url: str, steps: int) -> str:
     limits = Limits(steps=steps + WAKES + 10)
 
     def build() -> tuple[Holdfast, dict[str, float]]:
-        app, seen = Holdfast(url, limits=limits, worker=WorkerConfig(lease=5)), dict[str, float]()
+        app, times = Holdfast(url, limits=limits, worker=WorkerConfig(lease=5)), dict[str, float]()
 
         @app.step
         async def add_one(value: int) -> int:
@@ -113,34 +113,34 @@ async def _long_history(url: str, steps: int) -> str:
                     await asyncio.sleep(0)
             go = ctx.listen("go")
             while await go.receive() != "stop":
-                seen["woken"] = time.perf_counter()
+                times["woken"] = time.perf_counter()
             return total
 
-        return app, seen
+        return app, times
 
-    app, seen = build()
+    app, times = build()
     async with app:
         run = await app.start("long", id="long")
         while (await run.describe()).why.startswith("running") or not (await run.describe()).why.startswith("waiting"):
             await asyncio.sleep(0.05)
-        samples = [await _wake(run, seen) for _ in range(WAKES)]
-    app, seen = build()
+        samples = [await _wake(run, times) for _ in range(WAKES)]
+    app, times = build()
     async with app:
         run = await app.get("long", "long")
-        cold = await _wake(run, seen)
+        replay_ms = await _wake(run, times)
         await run.send_event("go", "stop")
         await run.result()
     return (
         f"a run with {steps:,} facts: woken from memory p50 {statistics.median(samples):.2f} ms, "
-        f"replayed cold in {cold:.0f} ms"
+        f"replayed cold in {replay_ms:.0f} ms"
     )
 
 
-async def _wake(run: Handle[int], seen: dict[str, float]) -> float:
-    """Milliseconds from sending to the code having received it."""
-    seen.pop("woken", None)
-    began = time.perf_counter()
+async def _wake(run: Handle[int], times: dict[str, float]) -> float:
+    """Milliseconds from sending an event until the code has received it."""
+    times.pop("woken", None)
+    started = time.perf_counter()
     await run.send_event("go", "on")
-    while "woken" not in seen:
+    while "woken" not in times:
         await asyncio.sleep(0)
-    return (seen["woken"] - began) * 1000
+    return (times["woken"] - started) * 1000

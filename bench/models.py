@@ -1,6 +1,7 @@
 """Chains and graphs: `python -m bench models [--postgres]`. Holdfast alone, without contenders.
 
-Many short ones at once, and one long graph against a short one: what a node costs must not depend on their number.
+Many short chains and graphs at once, and one large graph against a small one: the cost per node must not depend on the
+number of nodes.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ SMALL, LARGE, ROUNDS = 100, 10_000, 5
 
 def run(where: Path, *, quick: bool, url: Callable[[str], str] | None = None) -> str:
     scale = 10 if quick else 1
-    place = url or (lambda name: f"sqlite:///{database(where, name)}")
+    database_url = url or (lambda name: f"sqlite:///{database(where, name)}")
     lines = [
-        asyncio.run(_chains(place("chains"), CHAINS // scale)),
-        asyncio.run(_graphs(place("graphs"), GRAPHS // scale)),
-        asyncio.run(_sizes(place("sizes"), SMALL, LARGE // scale)),
+        asyncio.run(_chains(database_url("chains"), CHAINS // scale)),
+        asyncio.run(_graphs(database_url("graphs"), GRAPHS // scale)),
+        asyncio.run(_sizes(database_url("sizes"), SMALL, LARGE // scale)),
     ]
     return "\n".join(["", *lines])
 
@@ -44,21 +45,21 @@ async def _chains(url: str, chains: int) -> str:
         async def step(task: ChainTask) -> int:
             return task.step_seq
 
-    took = [await _all_at_once(app, chain, chains) for _ in range(3)]
-    return f"{chains:,} chains of {STEPS} steps, all started together: {_rate(chains * STEPS, took)} steps/s"
+    durations = [await _start_all_and_wait(app, chain, chains) for _ in range(3)]
+    return f"{chains:,} chains of {STEPS} steps, all started together: {_rate(chains * STEPS, durations)} steps/s"
 
 
 async def _graphs(url: str, graphs: int) -> str:
     app = _app(url)
     graph = app.graph("graph")
     _layers(graph, LAYERS, WIDTH)
-    took = [await _all_at_once(app, graph, graphs) for _ in range(3)]
+    durations = [await _start_all_and_wait(app, graph, graphs) for _ in range(3)]
     nodes = LAYERS * WIDTH
-    return f"{graphs:,} graphs of {nodes} nodes, all started together: {_rate(graphs * nodes, took)} nodes/s"
+    return f"{graphs:,} graphs of {nodes} nodes, all started together: {_rate(graphs * nodes, durations)} nodes/s"
 
 
 async def _sizes(url: str, small: int, large: int) -> str:
-    """One at a time, of the same shape: a hundred nodes wide, or less."""
+    """Cost per node of a small and a large graph, run one at a time, both with layers of at most 50 nodes."""
     app = _app(url)
     graphs = {}
     for size in (small, large):
@@ -68,18 +69,18 @@ async def _sizes(url: str, small: int, large: int) -> str:
     async with app:
         for _ in range(ROUNDS):
             for size, graph in graphs.items():
-                began = time.perf_counter()
+                started = time.perf_counter()
                 await (await app.start(graph)).result()
-                per_node[size].append((time.perf_counter() - began) / size * 1_000_000)
-    of_small, of_large = (median(per_node[size]) for size in graphs)
+                per_node[size].append((time.perf_counter() - started) / size * 1_000_000)
+    small_us, large_us = (median(per_node[size]) for size in graphs)
     return (
-        f"one graph of {small:,} nodes: {of_small:.0f} us per node; of {large:,} nodes: {of_large:.0f} us per node "
-        f"({of_large / of_small:.2f} x)"
+        f"one graph of {small:,} nodes: {small_us:.0f} us per node; of {large:,} nodes: {large_us:.0f} us per node "
+        f"({large_us / small_us:.2f} x)"
     )
 
 
 def _layers(graph: Graph, layers: int, width: int) -> None:
-    """Each node comes after two of the layer before."""
+    """Add layers of nodes. Each node depends on two nodes of the layer before."""
     before: list[str] = []
     for layer in range(layers):
         names = [f"n{layer}_{n}" for n in range(width)]
@@ -93,15 +94,15 @@ async def _work() -> int:
     return 1
 
 
-async def _all_at_once(app: Holdfast, work: Any, runs: int) -> float:
+async def _start_all_and_wait(app: Holdfast, work: Any, runs: int) -> float:
     async with app:
-        began = time.perf_counter()
-        started = await asyncio.gather(*(app.start(work) for _ in range(runs)))
-        for run in started:
-            await run.result()
-        return time.perf_counter() - began
+        started = time.perf_counter()
+        handles = await asyncio.gather(*(app.start(work) for _ in range(runs)))
+        for handle in handles:
+            await handle.result()
+        return time.perf_counter() - started
 
 
-def _rate(units: int, took: list[float]) -> str:
-    rates = sorted(units / one for one in took)
+def _rate(units: int, durations: list[float]) -> str:
+    rates = sorted(units / seconds for seconds in durations)
     return f"{median(rates):,.0f} ({rates[0]:,.0f} to {rates[-1]:,.0f})"

@@ -1,7 +1,7 @@
-"""Which contender does how much of what, in which order.
+"""The plan of a comparison: the workloads, their sizes per contender, and the order of the measurements.
 
-Contenders alternate within every round and the order turns from round to round, so that a slow minute of the
-machine hits all of them. A contender that is slow by nature gets fewer runs of the same kind.
+Contenders alternate within every round, and the order rotates from round to round, so that a slow minute of the
+machine affects all of them. A slow contender gets fewer runs of the same kind.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Plan:
     quick: bool = False
     lease: float = 5.0
     server: Server | None = None
-    """On PostgreSQL; None: on SQLite files."""
+    """The PostgreSQL server; None for SQLite files."""
 
     def args(self, workload: str, contender: str) -> dict[str, float]:
         full: dict[str, dict[str, float]] = {
@@ -70,7 +70,7 @@ class Plan:
         return {name: value / 5 if self.quick else value for name, value in full[workload].items()}
 
     def _polls(self, contender: str) -> bool:
-        """DBOS as it comes looks for events once a second on SQLite; on PostgreSQL it is notified."""
+        """True for DBOS in its default configuration on SQLite, which polls for events once a second."""
         return contender == "dbos_default" and self.server is None
 
     def database(self, where: Path, name: str) -> str:
@@ -87,11 +87,11 @@ class Plan:
 def run(plan: Plan, where: Path) -> tuple[Results, list[str]]:
     results, failures = Results(), list[str]()
     for workload in plan.workloads:
-        for turn in range(plan.rounds_of(workload.key)):
-            for contender in _turned(plan, workload.key, turn):
-                _progress(f"{workload.key} round {turn + 1} {contender}")
+        for round_number in range(plan.rounds_of(workload.key)):
+            for contender in _rotated(plan, workload.key, round_number):
+                _progress(f"{workload.key} round {round_number + 1} {contender}")
                 try:
-                    results.add(workload.key, contender, _measure(plan, workload.key, contender, where, turn))
+                    results.add(workload.key, contender, _measure(plan, workload.key, contender, where, round_number))
                 except MeasurementError as error:
                     failures.append(f"FAILED {workload.key} {error}")
     _progress("")
@@ -101,17 +101,17 @@ def run(plan: Plan, where: Path) -> tuple[Results, list[str]]:
     return results, [*failures, *legend, *_recovery_notes(plan, results)]
 
 
-def _turned(plan: Plan, workload: str, turn: int) -> list[str]:
+def _rotated(plan: Plan, workload: str, round_number: int) -> list[str]:
     names = [name for name in plan.contenders if plan.takes_part(workload, name)]
-    by = turn % max(1, len(names))
+    by = round_number % max(1, len(names))
     return names[by:] + names[:by]
 
 
-def _measure(plan: Plan, workload: str, contender: str, where: Path, turn: int) -> Measurement:
+def _measure(plan: Plan, workload: str, contender: str, where: Path, round_number: int) -> Measurement:
     args = plan.args(workload, contender)
     if workload == "W6":
         return kill_and_recover(contender, where, int(args["runs"]), plan.lease)
-    db = plan.database(where, f"{workload}-{contender}-{turn}")
+    db = plan.database(where, f"{workload}-{contender}-{round_number}")
     name = "ceiling_throughput" if (workload, contender) == ("W1", "ceiling") else MEASURES[workload]
     return measure(Job(contender, name, db, args=args))
 
@@ -124,8 +124,8 @@ def _recovery_notes(plan: Plan, results: Results) -> list[str]:
             notes.append(
                 f"W6 {contender}{lease}: {measured['left']:,.0f} steps were left, the ideal is "
                 f"{measured['ideal']:.2f} s, this took {number(measured['value'])} s "
-                f"({measured['times_ideal']:.0f} times); {measured['again']:,.0f} steps ran twice, "
-                f"{measured['in_flight']:,.0f} of them were under way at the kill and had to."
+                f"({measured['times_ideal']:.0f} times); {measured['repeated']:,.0f} steps ran twice, "
+                f"{measured['in_flight']:,.0f} of them because they were running at the kill."
             )
     return notes
 

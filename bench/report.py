@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 
 from bench.contract import Measurement
 
-NOTHING = "-"
+NO_VALUE = "-"
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """How one number is called and read."""
+    """The name, unit and description of one measured number."""
 
     key: str
     title: str
@@ -37,26 +37,26 @@ class Results:
         return statistics.median(values) if values else None
 
     def cell(self, workload: str, contender: str) -> str:
-        """The median, and the lowest and highest round behind it."""
+        """The median, with the lowest and the highest round in brackets."""
         values = [measured["value"] for measured in self.rounds[workload, contender]]
         if not values:
-            return NOTHING
-        middle = number(statistics.median(values))
-        return middle if len(values) == 1 else f"{middle} ({number(min(values))} to {number(max(values))})"
+            return NO_VALUE
+        median_text = number(statistics.median(values))
+        return median_text if len(values) == 1 else f"{median_text} ({number(min(values))} to {number(max(values))})"
 
-    def times_better(self, workload: Workload, one: str, other: str) -> str:
-        """How many times better one median is than the other; below 1 it is worse."""
-        ours, theirs = self.median(workload.key, one), self.median(workload.key, other)
-        if not ours or not theirs:
-            return NOTHING
-        ratio = ours / theirs if workload.higher_is_better else theirs / ours
+    def times_better(self, workload: Workload, contender: str, other: str) -> str:
+        """The ratio of two medians: above 1 if `contender` is better than `other`."""
+        own, theirs = self.median(workload.key, contender), self.median(workload.key, other)
+        if not own or not theirs:
+            return NO_VALUE
+        ratio = own / theirs if workload.higher_is_better else theirs / own
         return f"{ratio:.2g} x" if ratio < 10 else f"{ratio:,.0f} x"
 
     def share_of_ceiling(self, workload: Workload, contender: str) -> str:
-        ours, limit = self.median(workload.key, contender), self.median(workload.key, "ceiling")
-        if not ours or not limit:
-            return NOTHING
-        share = ours / limit if workload.higher_is_better else limit / ours
+        own, limit = self.median(workload.key, contender), self.median(workload.key, "ceiling")
+        if not own or not limit:
+            return NO_VALUE
+        share = own / limit if workload.higher_is_better else limit / own
         return f"{share:.1%}"
 
 
@@ -96,7 +96,7 @@ def _row(results: Results, workload: Workload) -> list[str]:
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """A Markdown table whose columns line up in a terminal too."""
+    """A Markdown table with aligned columns, readable in a terminal too."""
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows

@@ -1,7 +1,7 @@
-"""S: what a full file costs. Holdfast only.
+"""S: the cost of a full file. Holdfast only.
 
-Two files, one new and one with many finished and many sleeping runs, made through the public API. Throughput,
-latency, idleness and memory are measured on both; timers on the full one.
+There are two files: a new one, and one with many finished and many sleeping runs, made through the public API.
+Throughput, latency, idle CPU and memory are measured on both; timers on the full one.
 """
 
 from __future__ import annotations

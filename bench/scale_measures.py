@@ -1,4 +1,4 @@
-"""The measurements of S, made in a child process with a Holdfast app of their own."""
+"""The measurements of S. Each is made in a child process with its own Holdfast app."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def populate(job: Job) -> Measurement:
     """Fill the file with finished and sleeping runs, a batch at a time."""
     app, workflows = build(job)
     sleeper = _sleeper(app)
-    began = time.perf_counter()
+    started = time.perf_counter()
     async with app:
         for batch in _batches("done", job.count("finished")):
             runs = await app.start_many(workflows.steps, [Start(name, 1) for name in batch])
@@ -33,11 +33,11 @@ async def populate(job: Job) -> Measurement:
         for batch in _batches("asleep", job.count("sleeping")):
             await app.start_many(sleeper, [Start(name, None) for name in batch])
         await _until_asleep(app, sleeper, job.count("sleeping"))
-    return {"seconds": time.perf_counter() - began, "megabytes": _megabytes(job.db)}
+    return {"seconds": time.perf_counter() - started, "megabytes": _megabytes(job.db)}
 
 
 async def busy(job: Job) -> Measurement:
-    """W1, in a file that may be full."""
+    """W1, in the job's file, new or full."""
     app, workflows = build(job)
     _sleeper(app)
     async with app:
@@ -45,7 +45,7 @@ async def busy(job: Job) -> Measurement:
 
 
 async def claims(job: Job) -> Measurement:
-    """From the call that starts a run to the first line of its step; the worker's own app, and a client."""
+    """Milliseconds from the start call to the first line of the step, by the worker's own app and by a client."""
     app, _ = build(job)
     _sleeper(app)
     reached: dict[int, float] = {}
@@ -63,19 +63,19 @@ async def claims(job: Job) -> Measurement:
 
 
 async def idle(job: Job) -> Measurement:
-    """What an open worker costs when nothing is due."""
+    """CPU time and memory of a worker while nothing is due."""
     app, _ = build(job)
     _sleeper(app)
     async with app:
         await asyncio.sleep(SETTLE_SECONDS)
-        began, used = time.perf_counter(), time.process_time()
+        started, used = time.perf_counter(), time.process_time()
         await asyncio.sleep(job.args["seconds"])
-        percent = (time.process_time() - used) / (time.perf_counter() - began) * 100
+        percent = (time.process_time() - used) / (time.perf_counter() - started) * 100
         return {"cpu_percent": percent, "rss_megabytes": _rss_megabytes()}
 
 
 async def timers(job: Job) -> Measurement:
-    """How late runs wake whose due times are spread evenly over a window."""
+    """Lateness of runs whose due times are spread evenly over a window."""
     app, _ = build(job)
     _sleeper(app)
     late: list[float] = []
@@ -87,7 +87,7 @@ async def timers(job: Job) -> Measurement:
             starts = [Start(f"timer-{first + n}", at) for n, at in enumerate(due[first : first + BATCH])]
             await app.start_many(timer, starts)
         ready = time.time() - base
-        while len(late) < count:  # not by awaiting results: ten thousand waiting tasks would be measured too
+        while len(late) < count:  # a poll: the cost of ten thousand tasks that await results would be measured too
             await asyncio.sleep(0.1)
     if ready > 0:
         raise MeasurementError(f"the starts took {ready:.1f} s longer than the lead, so all timers began late")
@@ -138,13 +138,13 @@ def _timer(app: Holdfast, late: list[float]) -> Workflow[None]:
 
 
 async def _claim(app: Holdfast, probe: Workflow[int], reached: dict[int, float], number: int) -> float:
-    began = time.perf_counter()
+    started = time.perf_counter()
     await (await app.start(probe, number)).result()
-    return (reached[number] - began) * 1000
+    return (reached[number] - started) * 1000
 
 
 async def _until_asleep(app: Holdfast, sleeper: Workflow[None], count: int) -> None:
-    """The last ones started are the last ones to reach their sleep."""
+    """Wait until the last batch of runs sleeps: the runs that were started last are the last to reach their sleep."""
     for number in range(max(0, count - BATCH), count):
         run = await app.get(sleeper, f"asleep-{number}")
         while (status := (await run.status()).status) != "waiting":
@@ -159,13 +159,13 @@ def _batches(prefix: str, count: int) -> list[list[str]]:
 
 
 def _megabytes(db: str) -> float:
-    """The file and its WAL."""
+    """Size of the database file with its WAL."""
     path = Path(db)
     return sum(file.stat().st_size for file in path.parent.glob(f"{path.name}*")) / 1e6
 
 
 def _rss_megabytes() -> float:
-    """The memory in use now, where the system tells; else the most there ever was."""
+    """Resident memory now; on systems without `/proc`, its maximum so far."""
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6

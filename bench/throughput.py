@@ -11,11 +11,11 @@ WARM_UP_RUNS = 20
 
 
 async def start_and_await(contender: Contender, runs: int, steps: int) -> float:
-    """Start all the runs together, await all the results; the seconds from first to last."""
-    began = time.perf_counter()
+    """Start all runs together and await all results. Returns the seconds from the first start to the last result."""
+    started = time.perf_counter()
     pending = await asyncio.gather(*(contender.steps(steps) for _ in range(runs)))
     await asyncio.gather(*(run.result() for run in pending))
-    return time.perf_counter() - began
+    return time.perf_counter() - started
 
 
 async def many_runs(contender: Contender, job: Job) -> Measurement:
@@ -35,6 +35,6 @@ async def fan_out(contender: Contender, job: Job) -> Measurement:
 async def children(contender: Contender, job: Job) -> Measurement:
     """W3c: seconds for one run to start one-step children and to await them all."""
     await (await contender.parent(WARM_UP_RUNS)).result()
-    began = time.perf_counter()
+    started = time.perf_counter()
     await (await contender.parent(job.count("runs"))).result()
-    return {"value": time.perf_counter() - began}
+    return {"value": time.perf_counter() - started}

@@ -1,7 +1,7 @@
 """PostgreSQL with more than one process: `python -m bench workers`.
 
-How much faster two worker processes get through a queue than one, what each process and the server use of the cores
-meanwhile, and how long a worker takes to begin a run that another process started: by notification and by poll alone.
+Throughput of one and of two worker processes on a full queue, the CPU time that the workers and the whole machine use
+for it, and the latency from a start in one process to the run in another: by notification and by polling alone.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NOTIFYING = "SELECT pg_get_functiondef(oid) FROM pg_proc WHERE prosrc LIKE '%pg
 
 
 async def serve(url: str) -> None:
-    """A worker process: works until it is killed, and says when it begins."""
+    """Run a worker until the process is killed. Prints a line when the worker is ready."""
     app, _ = build(Job("holdfast", "workers", url))
     async with app:
         print("ready", flush=True)
@@ -55,8 +55,8 @@ def workers(url: str, count: int) -> Iterator[list[subprocess.Popen[str]]]:
             process.wait()
 
 
-async def drained(server: Server, name: str, count: int) -> tuple[float, float, float]:
-    """Runs per second from the first end to the last, CPU of the workers and of everything, in cores."""
+async def measure_throughput(server: Server, name: str, count: int) -> tuple[float, float, float]:
+    """Runs per second after the first tenth of them, and the CPU cores used by the workers and in all."""
     url = server.database(name)
     app, flows = build(Job("holdfast", "workers", url))
     async with app.connect():
@@ -64,17 +64,17 @@ async def drained(server: Server, name: str, count: int) -> tuple[float, float, 
             await app.start_many(flows.steps, [Start(f"r-{n}", STEPS) for n in range(first, first + 1000)])
     connection = await asyncpg.connect(url)
     with workers(url, count) as processes:
-        began = await _ended(connection, RUNS // 10)
+        done_before = await _wait_until_ended(connection, RUNS // 10)
         used, all_used = sum(map(_cpu, processes)), _machine_cpu()
-        done_before, since = began, time.perf_counter()
-        await _ended(connection, RUNS)
-        seconds = time.perf_counter() - since
+        started = time.perf_counter()
+        await _wait_until_ended(connection, RUNS)
+        seconds = time.perf_counter() - started
         used, all_used = sum(map(_cpu, processes)) - used, _machine_cpu() - all_used
     await connection.close()
     return (RUNS - done_before) / seconds, used / seconds, all_used / seconds
 
 
-async def _ended(connection: asyncpg.Connection, at_least: int) -> int:
+async def _wait_until_ended(connection: asyncpg.Connection, at_least: int) -> int:
     while True:
         ended: int = await connection.fetchval("SELECT count(*) FROM holdfast.holdfast_run WHERE status = 'complete'")
         if ended >= at_least:
@@ -93,25 +93,25 @@ def _machine_cpu() -> float:
 
 
 async def wake_up(server: Server, name: str, *, notified: bool) -> list[float]:
-    """Milliseconds from the start of a run here to its result, the run being done in another process."""
+    """Milliseconds from the start of a run in this process to its first fact, recorded by another process."""
     url = server.database(name)
     app, flows = build(Job("holdfast", "workers", url))
-    found: list[float] = []
+    samples: list[float] = []
     async with app.connect():
         connection = await asyncpg.connect(url)
-        if not notified:  # as behind a pooler: nobody hears anything
+        if not notified:  # without notifications, as behind a connection pooler
             for row in await connection.fetch(_NOTIFYING):
                 await connection.execute(row[0].replace("PERFORM pg_notify(", "PERFORM concat("))
         with workers(url, 1):
             for n in range(STARTS if notified else 12):
                 await asyncio.sleep(0.05 + 0.007 * (n % 10))
-                began = time.perf_counter()
+                started = time.perf_counter()
                 await app.start(flows.steps, 1)
                 while await connection.fetchval("SELECT count(*) FROM holdfast.holdfast_fact") <= n:
                     await asyncio.sleep(0.001)
-                found.append((time.perf_counter() - began) * 1000)
+                samples.append((time.perf_counter() - started) * 1000)
         await connection.close()
-    return sorted(found)
+    return sorted(samples)
 
 
 def run(where: Path) -> str:
@@ -122,9 +122,9 @@ def run(where: Path) -> str:
 async def _measured(server: Server) -> str:
     lines = [["worker processes", "runs/s", "steps/s", "cores used by workers", "cores used in all"]]
     for count in (1, 2, 1, 2):
-        rate, used, all_used = await drained(server, f"drain{len(lines)}", count)
+        rate, used, all_used = await measure_throughput(server, f"drain{len(lines)}", count)
         lines.append([str(count), f"{rate:,.0f}", f"{rate * STEPS:,.0f}", f"{used:.2f}", f"{all_used:.2f}"])
-    told = await wake_up(server, "told", notified=True)
+    notified_ms = await wake_up(server, "notified", notified=True)
     polled = await wake_up(server, "polled", notified=False)
     return "\n".join(
         [
@@ -133,9 +133,10 @@ async def _measured(server: Server) -> str:
             table(lines),
             "",
             (
-                f"start here to step recorded there, by notification: p50 {statistics.median(told):.1f} ms,"
-                f" p99 {told[int(len(told) * 0.99)]:.1f} ms; by poll alone (every {POLL:g} s):"
-                f" p50 {statistics.median(polled):.0f} ms, at most {polled[-1]:.0f} ms."
+                "start in one process to step recorded by another, by notification:"
+                f" p50 {statistics.median(notified_ms):.1f} ms, p99 {notified_ms[int(len(notified_ms) * 0.99)]:.1f} ms;"
+                f" by polling alone (every {POLL:g} s): p50 {statistics.median(polled):.0f} ms,"
+                f" at most {polled[-1]:.0f} ms."
             ),
         ]
     )

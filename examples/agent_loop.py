@@ -1,7 +1,7 @@
-"""An agent: a loop of paid API calls that is stopped in the middle and goes on without paying again.
+"""An agent: a loop of paid API calls that is stopped in the middle and continues without repeating paid calls.
 
 Each call of the model and of a tool is a step, named by its turn. The program closes the app half-way (a deploy)
-and opens it again: recorded calls are replayed from the database and not made.
+and opens it again: the results of recorded calls come from the database.
 Run it: python examples/agent_loop.py
 """
 
@@ -20,7 +20,7 @@ third_turn = asyncio.Event()
 
 @dataclass
 class Reply:
-    """What the model wants: a tool with an argument, or (tool None) to be done."""
+    """The model's reply: a tool to call with an argument, or (tool None) the final answer."""
 
     tool: str | None
     argument: str
@@ -28,7 +28,7 @@ class Reply:
 
 @app.step(retry=Retry(limit=10, delay="1 second", max_delay="1 minute", jitter=0.2), timeout="2 minutes")
 async def ask_model(conversation: list[str]) -> Reply:
-    """Stands for a paid call that takes a while."""
+    """A stand-in for a slow, paid call."""
     calls.append("model")
     known = sum(line.startswith("tool") for line in conversation)
     if known == 2:
@@ -37,9 +37,9 @@ async def ask_model(conversation: list[str]) -> Reply:
     return Reply("look up", f"fact {known + 1}") if known < 4 else Reply(None, f"answer from {known} facts")
 
 
-def look_up(what: str) -> str:
+def look_up(subject: str) -> str:
     calls.append("tool")
-    return f"{what} is known"
+    return f"{subject} is known"
 
 
 TOOLS = {"look up": look_up}
@@ -62,10 +62,10 @@ async def main() -> None:
     async with app:
         await app.start(agent, "what holds fast?", id="question-1")
         await third_turn.wait()
-    # Leaving the block lets the step in flight end, records it, and gives the run back.
+    # Leaving the block waits for the running step, records its result, and releases the run.
     print(f"stopped after {calls.count('model')} model calls")
 
-    async with app:  # another process, or another day: it goes on from what is recorded
+    async with app:  # in another process, or on another day: the run continues from its recorded results
         run = await app.get(agent, "question-1")
         print(await run.result())
         print(f"model calls in all: {calls.count('model')}, tool calls: {calls.count('tool')}")

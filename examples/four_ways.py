@@ -1,9 +1,9 @@
-"""Every way to write work in one app: a chain whose step starts a graph, one node of which is a workflow with steps.
+"""All authoring models in one app: a chain whose step starts a graph, one node of which is a workflow with steps.
 
     python examples/four_ways.py
 
-The chain is what the business speaks of, the graph is what can be done in parallel, the workflow is the part that needs
-code with a wait in the middle. One store, one worker, one CLI for all of them.
+The chain has the stages of the business process, the graph has the work that can be done in parallel, and the workflow
+is the part that needs code with a wait in the middle. All of them share one store, one worker and one CLI.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ press.node(run=summarize, after=[fetch], input=lambda fetch: " ".join(fetch).str
 async def filed(params: dict[str, Any], count_words: list[int], summarize: str) -> None:
     chain = await app.get(release, params["chain"])
     text = f"{sum(count_words)} words; {summarize}"
-    await chain.send_event("assembled", text, id="assembled")  # twice is once
+    await chain.send_event("assembled", text, id="assembled")  # the id makes a repeated send harmless
 
 
 # --- a chain, one step of which waits for that graph

@@ -1,7 +1,7 @@
 """Retries, and why steps must be safe to repeat: a payment with an idempotency key.
 
-A step runs at least once. If the answer of the bank is lost, the step runs again; the key tells the bank that it is the
-same payment. Run it: python examples/idempotent_payments.py
+A step runs at least once. If the bank's response is lost, the step runs again; by the key the bank recognises the same
+payment. Run it: python examples/idempotent_payments.py
 """
 
 import asyncio
@@ -12,11 +12,11 @@ app = Holdfast("sqlite://")  # in memory, for the example
 
 
 class CardDeclinedError(NonRetryableError):
-    """Trying again would not help."""
+    """A declined card; a retry would not help."""
 
 
 class Bank:
-    """Stands for a service elsewhere, which loses its first two answers."""
+    """A stand-in for a remote service whose first two responses are lost."""
 
     def __init__(self) -> None:
         self.payments: dict[str, int] = {}
@@ -35,8 +35,8 @@ class Bank:
 bank = Bank()
 
 
-# Attempts: 1 + limit. The waits are 50, 100, 200, 400 ms; they are stored, not slept through in memory.
-# `raises`: the workflow sees CardDeclinedError as itself and not as a StepError.
+# Attempts: 1 + limit. The delays are 50, 100, 200, 400 ms; they are stored, so they survive a restart.
+# `raises`: the workflow receives CardDeclinedError itself, not a StepError.
 @app.step(retry=Retry(limit=4, delay="50 ms", backoff="exponential"), raises=(CardDeclinedError,))
 async def charge(key: str, amount: int) -> str:
     return await bank.pay(key, amount)
@@ -54,7 +54,7 @@ async def pay(ctx: Context, amount: int) -> str:
 
 @app.workflow
 async def careless(_ctx: Context, amount: int) -> str:
-    return await charge("careless", amount)  # nobody catches its error: the run fails with it
+    return await charge("careless", amount)  # its error is not caught: the run fails
 
 
 async def main() -> None:

@@ -27,8 +27,8 @@ class Approval:
     ok: bool
 
 
-# Everything that touches the world is a step. Its result is recorded; a failed attempt is tried again, and the wait
-# before that survives a restart of the program.
+# Every side effect is a step. Its result is recorded; a failed attempt is retried, and the delay before the retry
+# survives a restart of the program.
 @app.step(retry=Retry(limit=3, delay="200 ms"), timeout="10 seconds")
 async def charge(order: Order) -> str:
     return f"payment-{order.id}"
@@ -44,7 +44,7 @@ async def refund(payment: str) -> str:
     return f"{payment} refunded"
 
 
-# The workflow is ordinary code. It may be interrupted anywhere, for a second or for a month.
+# The workflow is ordinary code. It may be interrupted at any point, for a second or for a month.
 @app.workflow
 async def fulfil(ctx: Context, order: Order) -> str:
     payment = await charge(order)
@@ -65,7 +65,7 @@ async def main() -> None:
         await approved.send_event("approval", Approval("ann", ok=True))  # kept until the workflow asks for it
         print("order-a:", await approved.result())
 
-        # The same id again is the same order: nothing is charged twice.
+        # A start with the same id returns the same run: nothing is charged twice.
         again = await app.start(fulfil, Order("a", 125), id="order-a")
         print("order-a again:", await again.result())
 

@@ -16,7 +16,7 @@ fetched: list[str] = []
 
 @app.step(retry=Retry(limit=3, delay="20 ms"))
 async def fetch(page: str) -> int:
-    """Stands for an HTTP request. The first request for page-3 fails."""
+    """A stand-in for an HTTP request. The first request for page-3 fails."""
     fetched.append(page)
     await asyncio.sleep(PAGES[page] / 1000)
     if page == "page-3" and fetched.count(page) == 1:
@@ -26,19 +26,19 @@ async def fetch(page: str) -> int:
 
 @app.workflow
 async def crawl(ctx: Context, pages: list[str]) -> int:
-    room = asyncio.Semaphore(3)  # at most three at a time: ordinary asyncio, durable here
+    slots = asyncio.Semaphore(3)  # at most three at a time: ordinary asyncio, durable in a workflow
 
-    async def one(page: str) -> int:
-        async with room:
-            # One name per item: the name is what the result is recorded under.
+    async def fetch_page(page: str) -> int:
+        async with slots:
+            # One name per item: the result is recorded under the name.
             return await ctx.do(f"fetch {page}", fetch, page)
 
-    return sum(await asyncio.gather(*(one(page) for page in pages)))
+    return sum(await asyncio.gather(*(fetch_page(page) for page in pages)))
 
 
 @app.workflow
 async def fastest(ctx: Context) -> str:
-    """Ask two mirrors, take the first answer, give up the other. Every replay takes the same one."""
+    """Request a page from two mirrors, return the first response, cancel the other. Every replay returns the same."""
 
     async def ask(mirror: str, page: str) -> str:
         await ctx.do(mirror, fetch, page)

@@ -1,7 +1,8 @@
-"""A mistake that no ordinary test shows, found by simulation, and repaired.
+"""A bug that ordinary tests do not show, found by simulation, and fixed.
 
-The first workflow works, and its tests pass. But a worker may die after the bank was paid and before that is recorded;
-then the step runs again, and the customer pays twice. `simulate` runs the workflow under such faults, here by 50 seeds.
+The first workflow works, and its tests pass. But a worker may crash after the payment and before its result is
+recorded; then the step runs again, and the customer pays twice. `simulate` runs the workflow under such faults, here
+with 50 seeds.
 Run it: python examples/simulate_a_charge.py
 """
 
@@ -10,18 +11,18 @@ import asyncio
 from holdfast import Context, Holdfast
 from holdfast.testing import SimulationFailed, simulate
 
-app = Holdfast("sqlite:///shop.db")  # simulations bring databases of their own, in memory
+app = Holdfast("sqlite:///shop.db")  # simulations use their own databases, in memory
 
 
 class Bank:
-    """A fake of the bank's service: it does what the real one does when it is asked twice."""
+    """A fake of the bank's service that treats repeated requests as the real one does."""
 
     def __init__(self) -> None:
         self.payments: list[int] = []
         self._keys: set[str] = set()
 
     async def pay(self, amount: int, key: str | None = None) -> str:
-        await asyncio.sleep(0.2)  # takes no time: in a simulation it is virtual
+        await asyncio.sleep(0.2)  # takes no real time: a simulation has virtual time
         if key is None or key not in self._keys:
             self.payments.append(amount)
         if key is not None:
@@ -33,7 +34,7 @@ bank = Bank()
 
 
 def fresh_bank() -> Bank:
-    """Called before each run: what a run leaves behind must not be there in the next."""
+    """A new bank for each simulated run, so that runs do not affect each other."""
     global bank  # noqa: PLW0603  (steps use it by this name)
     bank = Bank()
     return bank
@@ -56,12 +57,12 @@ async def charge_once(key: str, amount: int) -> str:
 
 @app.workflow
 async def repaired_order(ctx: Context, amount: int) -> str:
-    # The same on every replay and every attempt, another one for every run.
+    # The same on every replay and every attempt, different for every run.
     return await charge_once(str(ctx.uuid4()), amount)
 
 
 def payments(bank: Bank) -> list[int]:
-    """What has to be as it is without faults."""
+    """The state that must be the same with faults as without."""
     return bank.payments
 
 

@@ -1,7 +1,7 @@
 """Step transactions: your own rows and the step's result in one commit, exactly once.
 
 A first parameter annotated `StepTx` is the step's transaction. Its statements are executed after the function has
-returned, in the transaction that records the result: both are there, or neither.
+returned, in the transaction that records the result: both are committed, or neither.
 Run it: python examples/step_transaction.py
 """
 
@@ -36,7 +36,7 @@ async def booking(_ctx: Context, guest: str) -> str:
     for seat in (1, 2):
         try:
             return await book(seat, guest)  # keys: book, book#2
-        except UniqueConstraintError:  # somebody has it: not retried, and no row was left behind
+        except UniqueConstraintError:  # the seat is taken: not retried, and no row was written
             continue
     return f"no seat for {guest}"
 

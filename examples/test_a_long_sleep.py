@@ -9,7 +9,7 @@ import asyncio
 from holdfast import Context, Holdfast, WaitForEventTimeoutError
 from holdfast.testing import Harness
 
-app = Holdfast("sqlite:///subscriptions.db")  # the harness puts a database in memory in its place
+app = Holdfast("sqlite:///subscriptions.db")  # the harness uses a database in memory instead
 mails: list[str] = []
 
 
@@ -41,15 +41,15 @@ async def test_a_customer_who_does_not_renew_is_reminded_once() -> None:
         await h.advance("335 days")
         assert mails[-1] == "ann: year 1 ends in 30 days"
 
-        await h.restart()  # forget everything in memory: what follows is replayed from the database
+        await h.restart()  # drop everything in memory: the run is replayed from the database
         await h.advance("30 days")
         assert (await run.status()).output == "ended after year 1"
-        assert len(mails) == 2  # the replay sent nothing again
+        assert len(mails) == 2  # the replay sent no mail again
 
 
 async def test_losing_the_worker_anywhere_changes_nothing() -> None:
     async with Harness(app) as h:
-        # Runs the workflow once for each of its commits and loses the worker right after that one.
+        # Runs the workflow once for each of its commits, and loses the worker right after that commit.
         assert await h.crash_everywhere(subscription, "bob") == "ended after year 1"
 
 

@@ -1,4 +1,4 @@
-"""Options of the whole suite."""
+"""Options and fixtures of the whole test suite."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import postgres_connections
 import postgres_server
+import promises
 from hostile import plugin as hostile
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--long", action="store_true", help="visit every kill point, and try more generated input (takes a while)"
+        "--long", action="store_true", help="test every crash point and more generated input (takes a while)"
     )
     hostile.add_options(parser)
 
@@ -33,15 +34,19 @@ def pytest_configure(config: pytest.Config) -> None:
     httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    promises.check_names(items)
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Ten thousand tests are many objects: without this, each ``gc.collect()`` of a test looks at all of them."""
+    """Freeze the objects of ten thousand collected tests, which each ``gc.collect()`` in a test would traverse."""
     gc.collect()
     gc.freeze()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", autouse=True)
-async def connections_that_are_used_again() -> AsyncIterator[None]:
+async def close_shared_connections() -> AsyncIterator[None]:
     yield
     await postgres_connections.close_kept()
-    postgres_server.close_helper()
+    postgres_server.close_loop_thread()

@@ -1,8 +1,8 @@
-"""Connections to the test server that one test leaves behind and a later one takes over.
+"""Connections to the test server that later tests reuse.
 
-A connection to PostgreSQL is a process that has to compile the engine's functions before it can call them. That takes
-longer than most tests. So ``asyncpg.connect`` is replaced for the databases named to ``share``: ``close`` resets the
-connection and keeps it, and the next ``connect`` with the same arguments on the same event loop takes it.
+Each connection has a server process that compiles the engine's functions before their first call, which takes longer
+than most tests. ``asyncpg.connect`` is therefore replaced for the databases passed to ``share``: ``close`` resets and
+keeps the connection, and the next ``connect`` with the same arguments on the same event loop returns it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import asyncpg
 _connect = asyncpg.connect
 _shared: set[tuple[str, str]] = set()
 _kept: dict[tuple[object, ...], list[SharedConnection]] = defaultdict(list)
-_MOST_KEPT = 16
+_MAX_KEPT = 16
 
 
 def share(url: str) -> None:
@@ -26,12 +26,12 @@ def share(url: str) -> None:
 
 
 def unshare(url: str) -> None:
-    """The database is to be dropped, or is not in the state that the engine expects."""
+    """Stop keeping connections: the database will be dropped, or its schema was changed."""
     _shared.discard(_database(url))
 
 
 def _database(url: str) -> tuple[str, str]:
-    """The socket's folder, or the host, and the name: a connection through a test's proxy is another one."""
+    """The socket's folder or the host, and the database name; a test's proxy has another folder."""
     parts = urlsplit(url)
     return dict(parse_qsl(parts.query)).get("host", parts.netloc), parts.path
 
@@ -40,20 +40,20 @@ class SharedConnection(asyncpg.Connection):  # type: ignore[misc]
     arguments: tuple[object, ...]
     kept = False
     clean = False
-    """It was reset when it was kept."""
+    """True if the connection was reset before it was kept."""
 
     def is_closed(self) -> bool:
         return self.kept or super().is_closed()
 
     async def close(self, *, timeout: float | None = None) -> None:
-        if self._can_be_kept() and await self._is_reset():  # now: it may hold locks
+        if self._can_be_kept() and await self._is_reset():  # reset now, because it may hold locks
             self._keep()
             self.clean = True
         elif not self.kept:
             await super().close(timeout=timeout)
 
     def terminate(self) -> None:
-        if self._listeners and self._can_be_kept():  # one that only listens: nothing is under way
+        if self._listeners and self._can_be_kept():  # a listening connection has no statement in progress
             self._keep()
         elif not self.kept:
             super().terminate()
@@ -63,7 +63,7 @@ class SharedConnection(asyncpg.Connection):  # type: ignore[misc]
             not self.is_closed()
             and not self.is_in_transaction()
             and _database(str(self.arguments[1])) in _shared
-            and len(_kept[self.arguments]) < _MOST_KEPT
+            and len(_kept[self.arguments]) < _MAX_KEPT
         )
 
     def _keep(self) -> None:
@@ -72,8 +72,8 @@ class SharedConnection(asyncpg.Connection):  # type: ignore[misc]
         self._termination_listeners.clear()
         _kept[self.arguments].append(self)
 
-    async def taken(self) -> bool:
-        """Whether it can be used again."""
+    async def take(self) -> bool:
+        """Take the connection into use; False if it is closed or cannot be reset."""
         self.kept = False
         clean, self.clean = self.clean, False
         return not self.is_closed() and (clean or await self._is_reset())
@@ -88,7 +88,7 @@ class SharedConnection(asyncpg.Connection):  # type: ignore[misc]
             return False
         return True
 
-    async def close_for_good(self) -> None:
+    async def close_kept_connection(self) -> None:
         self.kept = False
         await super().close(timeout=5)
 
@@ -99,7 +99,7 @@ async def connect(dsn: str | None = None, **options: Any) -> asyncpg.Connection:
     arguments = (asyncio.get_running_loop(), dsn, repr(sorted(options.items())))
     while _kept[arguments]:
         connection = _kept[arguments].pop()
-        if await connection.taken():
+        if await connection.take():
             return connection
     connection = await _connect(dsn, connection_class=SharedConnection, **options)
     connection.arguments = arguments
@@ -107,16 +107,18 @@ async def connect(dsn: str | None = None, **options: Any) -> asyncpg.Connection:
 
 
 def kept_processes() -> list[int]:
-    """The server processes of connections that wait for their next use."""
-    return [connection.get_server_pid() for some in _kept.values() for connection in some if connection.kept]
+    """The server processes of kept connections."""
+    return [
+        connection.get_server_pid() for connections in _kept.values() for connection in connections if connection.kept
+    ]
 
 
 async def close_kept() -> None:
-    """Close those of the running event loop."""
+    """Close the kept connections of the running event loop."""
     loop = asyncio.get_running_loop()
     for arguments in [arguments for arguments in _kept if arguments[0] is loop]:
         for connection in _kept.pop(arguments):
-            await connection.close_for_good()
+            await connection.close_kept_connection()
 
 
 def install() -> None:

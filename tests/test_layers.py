@@ -1,4 +1,4 @@
-"""The layers are what the architecture says: import-linter finds no import against the grain."""
+"""The imports between packages follow the layers of the architecture; import-linter checks them."""
 
 from __future__ import annotations
 

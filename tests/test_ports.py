@@ -1,7 +1,7 @@
-"""The engine reaches time, chance and threads only through its ports.
+"""The engine reaches time, randomness and threads only through its ports, so that it can run in virtual time.
 
-That is what lets it run in virtual time. The check reads the source: every name that stands for a module
-or function below is followed through its imports, so an alias does not hide it.
+The check reads the source code. It follows every name of a forbidden module or function through the imports, so an
+alias does not hide it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "src" / "holdfast"
 
-# what is forbidden -> what to use instead
+# forbidden name -> what to use instead
 FORBIDDEN = {
     "time": "Clock.now() or Clock.monotonic()",
     "datetime.datetime.now": "Clock.now()",
@@ -37,19 +37,19 @@ FORBIDDEN = {
     "asyncio.to_thread": "Spawn.function()",
 }
 
-# where a forbidden name is allowed after all: the ports themselves, and the command line above the engine
+# where forbidden names are allowed: in the ports themselves, and in the command line, which is not part of the engine
 EXEMPT = {"ports.py", "cli"}
 ALLOWED = {
-    # a seeded generator is no source of chance; a step called outside any run has no engine around it
+    # a seeded generator is deterministic; a step called outside a run has no engine whose ports it could use
     "workflow": {"random.Random", "asyncio.to_thread"},
     "chain": {"random.Random"},
     "graph": {"random.Random"},
-    # many seeds, each a world of its own
+    # the simulation runs many seeds in several processes
     "testing": {"random.Random", "concurrent.futures.ProcessPoolExecutor", "multiprocessing.get_context"},
 }
 
 
-def test_the_engine_reaches_the_world_only_through_its_ports() -> None:
+def test_the_engine_uses_time_randomness_and_threads_only_through_its_ports() -> None:
     offences = [
         f"{path.relative_to(PACKAGE.parent)}:{line}: {name} is for holdfast/ports.py only; use {instead}"
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -81,7 +81,7 @@ def test_the_engine_reaches_the_world_only_through_its_ports() -> None:
         "import asyncio\nasync def f():\n    await asyncio.to_thread(print)",
     ],
 )
-def test_every_way_around_the_ports_is_noticed(source: str) -> None:
+def test_every_bypass_of_the_ports_is_detected(source: str) -> None:
     assert list(_offences(source, "kernel"))
 
 
@@ -97,7 +97,7 @@ def test_every_way_around_the_ports_is_noticed(source: str) -> None:
         "def delay(random): return random * 2",
     ],
 )
-def test_what_only_looks_alike_is_allowed(source: str) -> None:
+def test_similar_names_that_are_harmless_are_allowed(source: str) -> None:
     assert not list(_offences(source, "kernel"))
 
 
@@ -108,35 +108,35 @@ def test_a_seeded_generator_is_allowed_where_replays_and_tests_need_one(source: 
 
 
 def _offences(source: str, part: str) -> Iterator[tuple[int, str, str]]:
-    """Line, name and remedy of each forbidden thing that ``source`` imports or uses."""
+    """Line, name and replacement of each forbidden name that ``source`` imports or uses."""
     tree = ast.parse(source)
     names = _imported_names(tree)
     for node in ast.walk(tree):
-        for name in _mentions(node, names):
-            instead = _remedy(name)
+        for name in _used_names(node, names):
+            instead = _replacement(name)
             if instead is not None and name not in ALLOWED.get(part, set()):
                 yield getattr(node, "lineno", 0), name, instead
 
 
 def _imported_names(tree: ast.AST) -> dict[str, str]:
-    """What each name bound by an import stands for."""
+    """The full name behind each name that an import binds."""
     names: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            for one in node.names:
-                top = one.name.partition(".")[0]
-                names[one.asname or top] = one.name if one.asname else top
+            for alias in node.names:
+                top = alias.name.partition(".")[0]
+                names[alias.asname or top] = alias.name if alias.asname else top
         elif isinstance(node, ast.ImportFrom) and not node.level:
-            names.update((one.asname or one.name, f"{node.module}.{one.name}") for one in node.names)
+            names.update((alias.asname or alias.name, f"{node.module}.{alias.name}") for alias in node.names)
     return names
 
 
-def _mentions(node: ast.AST, names: dict[str, str]) -> Iterator[str]:
-    """The things a node imports by name, or reaches as an attribute. ``import time`` alone does no harm."""
+def _used_names(node: ast.AST, names: dict[str, str]) -> Iterator[str]:
+    """The full names that a node imports or uses as an attribute. ``import time`` alone is not a use."""
     if isinstance(node, ast.ImportFrom) and not node.level:
-        yield from (f"{node.module}.{one.name}" for one in node.names)
+        yield from (f"{node.module}.{alias.name}" for alias in node.names)
     elif isinstance(node, ast.Import):
-        yield from (one.name for one in node.names if one.name == "secrets")
+        yield from (alias.name for alias in node.names if alias.name == "secrets")
     elif isinstance(node, ast.Attribute):
         parts = [node.attr]
         inner: ast.expr = node.value
@@ -147,8 +147,8 @@ def _mentions(node: ast.AST, names: dict[str, str]) -> Iterator[str]:
             yield ".".join([names[inner.id], *reversed(parts)])
 
 
-def _remedy(name: str) -> str | None:
-    """What to use instead of ``name``, itself forbidden or part of a forbidden module."""
+def _replacement(name: str) -> str | None:
+    """The replacement of ``name``, which is forbidden or part of a forbidden module; None: it is allowed."""
     parts = name.split(".")
     return next(
         (FORBIDDEN[".".join(parts[:n])] for n in range(len(parts), 0, -1) if ".".join(parts[:n]) in FORBIDDEN),

@@ -1,4 +1,4 @@
-"""Request and reply: ``ask`` sends a message and waits for the answer, with a timeout. From outside and between runs.
+"""Request and reply: ``ask`` sends a message and waits for the reply, with a timeout, from outside and between runs.
 
 Run it: python examples/processes/ask_status.py
 """
@@ -13,16 +13,16 @@ app = Holdfast("sqlite://")
 
 @app.workflow
 async def importing(ctx: Context) -> str:
-    async def answer() -> None:
+    async def reply_to_asks() -> None:
         async for question in ctx.listen("get_status", messages=True):
             if question.payload == "secret":
                 await question.reject("not for you")
             else:
                 await question.reply({"status": "processing", "progress": 75})
 
-    answering = asyncio.create_task(answer())
+    replying = asyncio.create_task(reply_to_asks())
     await ctx.wait_for_event("stop", type="stop")
-    answering.cancel()
+    replying.cancel()
     return "stopped"
 
 
@@ -51,8 +51,8 @@ async def main() -> None:
             await quiet.ask("get_status", timeout="100 ms")
         except TimeoutError:
             print("no answer in time")
-        for one in (run, quiet):
-            await one.send_event("stop")
+        for waiting in (run, quiet):
+            await waiting.send_event("stop")
         print(await run.result())
 
 

@@ -1,4 +1,4 @@
-"""What a run says of itself: indexed attributes to find it by, and a memo that is only shown.
+"""Attributes of a run: indexed search attributes to find it by, and a memo that is only shown.
 
 Run it: python examples/processes/attributes.py
 """

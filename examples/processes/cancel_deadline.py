@@ -1,4 +1,4 @@
-"""Cancelling: the code gets ``CancelledError`` and may clean up by steps; at the deadline it is terminated.
+"""Cancelling: the code gets ``CancelledError`` and may clean up by steps; at the deadline the run is terminated.
 
 Run it: python examples/processes/cancel_deadline.py
 """
@@ -21,8 +21,8 @@ async def tidy(ctx: Context) -> str:
     try:
         await ctx.sleep("work", "1 day")
     except asyncio.CancelledError:
-        await release("tidy")  # a step like any other: durable, retried
-        raise  # the run ends cancelled; to return instead would complete it
+        await release("tidy")  # an ordinary step: durable, retried
+        raise  # the run ends as cancelled; a return would complete it
     return "worked"
 
 
@@ -36,7 +36,7 @@ async def stubborn(ctx: Context) -> None:
 
 @app.workflow(cancel="event")
 async def polite(ctx: Context) -> str:
-    """Is only told; nothing is raised."""
+    """Receives the request as an event; nothing is raised."""
     event = await ctx.events.receive()
     assert isinstance(event, Cancel)
     return f"stopped by myself: {event.reason}"

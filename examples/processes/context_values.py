@@ -1,4 +1,4 @@
-"""Values that go along: from the start to the workflow, to its steps (threads too) and to its children.
+"""Context values: passed from the start to the workflow, to its steps (also in threads) and to its children.
 
 Run it: python examples/processes/context_values.py
 """
@@ -17,7 +17,7 @@ async def charge() -> str:
 
 
 @app.step
-def write_audit() -> str:  # a plain function: it runs in a thread, and has them too
+def write_audit() -> str:  # a plain function runs in a thread, and gets the values too
     return f"audited {context_values()['request_id']}"
 
 
@@ -31,7 +31,7 @@ async def order(ctx: Context) -> dict[str, Any]:
     return {
         "user": ctx.values["user_id"],
         "steps": [await charge(), await write_audit()],
-        "child": await ctx.run(child, context={"user_id": "robot"}),  # merged over its parent's
+        "child": await ctx.run(child, context={"user_id": "robot"}),  # merged over the parent's values
     }
 
 

@@ -1,6 +1,6 @@
-"""A counter that handles several topics at once and answers whoever sent: ack, then ok; or nak.
+"""A counter that handles several topics at once and replies to each sender: ack, then ok; or nak.
 
-The customer is a run as well: what it is sent lands in its inbox. Run it: python examples/processes/counter.py
+The customer is a run too, and receives the replies in its inbox. Run it: python examples/processes/counter.py
 """
 
 import asyncio
@@ -18,7 +18,7 @@ async def counter(ctx: Context, initial: int) -> int:
         nonlocal value
         async for message in ctx.listen(topic, messages=True):
             sender = message.sender
-            assert sender is not None  # from outside it would be None, and there would be nobody to answer
+            assert sender is not None  # a message from outside has no sender, so it cannot be replied to by ctx.send
             match message.payload:
                 case {"amount": int(amount)} if value + sign * amount >= 0:
                     await ctx.send(sender, "ack")
@@ -40,15 +40,15 @@ async def counter(ctx: Context, initial: int) -> int:
 
 @app.workflow
 async def customer(ctx: Context, pid: str) -> list[str]:
-    heard: list[str] = []
-    wishes = [("increment", {"amount": 5}), ("decrement", {"amount": 9}), ("increment", "lots"), ("finish", None)]
-    for topic, payload in wishes:
+    replies: list[str] = []
+    requests = [("increment", {"amount": 5}), ("decrement", {"amount": 9}), ("increment", "lots"), ("finish", None)]
+    for topic, payload in requests:
         await ctx.send(pid, topic, payload)
         async for message in ctx.inbox:
-            heard.append(f"{topic}: {message.topic} {message.payload or ''}".strip())
+            replies.append(f"{topic}: {message.topic} {message.payload or ''}".strip())
             if message.topic != "ack":
                 break
-    return heard
+    return replies
 
 
 async def main() -> None:

@@ -1,4 +1,4 @@
-"""A schedule: each tick is a new run of the same id. Tested in virtual time.
+"""A schedule: each tick starts a new run of the same id. Tested in virtual time.
 
 Run it: python examples/processes/cron.py
 """
@@ -27,8 +27,8 @@ async def main() -> None:
         run = await h.start(report, id="report", cron="0 */6 * * *")
         print((await run.describe()).why)
         await h.advance("12 hours")
-        await h.advance("3 days", run=False)  # everything is down: many ticks are missed
-        await h.run_until_idle()  # and caught up by one run
+        await h.advance("3 days", run=False)  # no worker runs: many ticks are missed
+        await h.run_until_idle()  # one run makes up for all of them
         await h.advance("6 hours")
         print(*reports, sep="\n")
 

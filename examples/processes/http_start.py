@@ -1,4 +1,4 @@
-"""Starting runs from your own web application: an id that is taken is answered with 409.
+"""Starting runs from your own web application: a request with an id that is taken gets status 409.
 
 Run it: python examples/processes/http_start.py
 """
@@ -39,7 +39,7 @@ async def create(body: dict[str, Any], x_request_id: Annotated[str, Header()]) -
 
 
 async def main() -> None:
-    """Stands for a server and its client: `uvicorn http_start:web` serves the same."""
+    """Server and client in one process; `uvicorn http_start:web` serves the same application."""
     transport = httpx.ASGITransport(app=web)
     async with app.lifespan(), httpx.AsyncClient(transport=transport, base_url="http://shop") as http:
         for request in ("req-1", "req-2"):

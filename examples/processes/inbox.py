@@ -1,4 +1,4 @@
-"""All messages in one place: ``ctx.inbox`` gives out every message whose topic nobody listens to.
+"""All messages in one channel: ``ctx.inbox`` returns every message whose topic has no ``listen`` channel.
 
 Run it: python examples/processes/inbox.py
 """
@@ -20,7 +20,7 @@ async def order(ctx: Context, name: str) -> dict[str, str]:
                 return {"order": name, "status": "cancelled", "reason": message.payload["reason"]}
             case other:
                 ctx.log.warning(f"no use for {other}")
-    raise AssertionError("an inbox does not end by itself")
+    raise AssertionError("an inbox is never closed by the engine")
 
 
 async def main() -> None:

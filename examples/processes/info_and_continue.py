@@ -1,4 +1,4 @@
-"""A run that never ends keeps its history short: ``continue_as_new`` begins it again, with what it still has to do.
+"""An endless run keeps its history short: ``continue_as_new`` starts a successor with the state and open messages.
 
 Run it: python examples/processes/info_and_continue.py
 """
@@ -27,7 +27,7 @@ async def account(ctx: Context, state: Account) -> Account:
             break
         state.balance += amount
         if ctx.info.history_length >= FEW:
-            raise ctx.continue_as_new(state)  # messages that were not received go along
+            raise ctx.continue_as_new(state)  # the successor gets the messages that were not received
     return state
 
 

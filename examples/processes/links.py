@@ -1,4 +1,4 @@
-"""Watching runs: ``monitor`` tells of any end; ``link`` of a bad one, which takes the other down unless it traps links.
+"""Watching runs: ``monitor`` reports any end; a ``link`` makes a run fail with the other, unless it traps links.
 
 Run it: python examples/processes/links.py
 """
@@ -19,7 +19,7 @@ async def long_work(ctx: Context, iterations: int) -> str:
 
 @app.workflow
 async def monitors(ctx: Context, pid: str) -> str:
-    await ctx.monitor(pid)  # of a run that somebody else started
+    await ctx.monitor(pid)  # also for a run that another program started
     event = await ctx.events.receive()
     assert isinstance(event, Exit)
     return f"{event.pid} ended: {event.result}"

@@ -1,4 +1,4 @@
-"""An order: pay, sleep, ship, and pay back if it cannot be shipped.
+"""An order: charge, sleep, ship, and refund if it cannot be shipped.
 
 Run it: python examples/processes/order.py
 """

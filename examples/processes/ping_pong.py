@@ -1,4 +1,4 @@
-"""Two runs that send messages to each other by pid. A run that does not exist is an error that says so.
+"""Two runs that send messages to each other by pid. A send to a run that does not exist raises an error.
 
 Run it: python examples/processes/ping_pong.py
 """
@@ -27,7 +27,7 @@ async def ping(ctx: Context, target: str) -> dict[str, Any]:
     received = []
     try:
         for number in range(3):
-            await ctx.send(target, "ping", number)  # on disk, with this run's own progress, when it returns
+            await ctx.send(target, "ping", number)  # committed with this run's progress when it returns
             received.append(await pongs.receive())
     except InstanceNotFoundError as error:
         return {"ok": False, "error": str(error)}

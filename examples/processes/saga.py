@@ -1,4 +1,4 @@
-"""A saga: what was done is undone, the last first, when the rest fails or is cancelled.
+"""A saga: if a later step fails or is cancelled, undo steps run for the completed ones, the last first.
 
 Run it: python examples/processes/saga.py
 """

@@ -1,4 +1,4 @@
-"""Children: wait for one (``ctx.run``), or start it, go on, and hear of its end on ``ctx.events``.
+"""Children: wait for a child (``ctx.run``), or start it, continue, and receive its end from ``ctx.events``.
 
 Run it: python examples/processes/spawn_monitored.py
 """
@@ -24,7 +24,7 @@ async def one_after_the_other(ctx: Context) -> str:
 @app.workflow
 async def at_once(ctx: Context, names: list[str]) -> list[str]:
     for name in names:
-        await ctx.spawn(greet, name, id=f"greet-{name}")  # the child is on disk when this returns
+        await ctx.spawn(greet, name, id=f"greet-{name}")  # the child is stored when this returns
     ended: list[str] = []
     while len(ended) < len(names):
         event = await ctx.events.receive()

@@ -1,4 +1,4 @@
-"""Ids make starts idempotent. What happens when the id is taken is said by ``on_conflict`` and ``on_reuse``.
+"""Ids make starts idempotent. ``on_conflict`` and ``on_reuse`` decide what a start with a taken id does.
 
 Run it: python examples/processes/spawn_named.py
 """
@@ -41,7 +41,9 @@ async def main() -> None:
         await new.send_event("ship")
         print(await new.result())
 
-        again = await app.start(order, "cake", id="order-2")  # it has ended: "use_existing" gives its result
+        again = await app.start(
+            order, "cake", id="order-2"
+        )  # the run has ended: "use_existing" returns it, with its result
         print(await again.result())
         third = await app.start(order, "cake", id="order-2", on_reuse="allow")
         await third.send_event("ship")

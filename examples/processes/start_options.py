@@ -1,4 +1,4 @@
-"""A start with most of its options. Tested in virtual time; what each means is in docs/processes.md.
+"""A start with most of its options, in virtual time. docs/processes.md explains each option.
 
 Run it: python examples/processes/start_options.py
 """

@@ -1,4 +1,4 @@
-"""Messages with the start: delivered with it or not at all, before any other; to a run that is there already, too.
+"""Messages of a start: stored with the run or not at all, before any other; an existing run gets them too.
 
 Run it: python examples/processes/startup_messages.py
 """

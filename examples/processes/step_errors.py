@@ -1,4 +1,4 @@
-"""The error of a step has a kind, says whether to try again, and has details; retries are set for a step or a call.
+"""The error of a step has a kind, a retryable flag and details; retries are set for a step or for a call.
 
 Run it: python examples/processes/step_errors.py
 """

@@ -22,7 +22,7 @@ async def sleeps(ctx: Context) -> float:
 
 @app.workflow
 async def watchdog(ctx: Context) -> list[str]:
-    """Bites unless it is patted in time."""
+    """Ends when no ``pat`` message comes within a minute."""
     pats, timer, seen = ctx.listen("pat"), ctx.timer("1 minute"), []
     while (chosen := await select(pats, timer)).channel is pats:
         seen.append(f"{ctx.now():%H:%M:%S} {chosen.value}")
@@ -41,7 +41,7 @@ async def three_ticks(ctx: Context) -> list[str]:
 
 
 async def main() -> None:
-    async with Harness(app) as h:  # no real sleeping: two days pass in milliseconds
+    async with Harness(app) as h:  # virtual time: two days pass in milliseconds
         runs = [await h.start(workflow) for workflow in (sleeps, watchdog, three_ticks)]
         await h.advance("50 seconds")
         await runs[1].send_event("pat", "good dog")

@@ -1,4 +1,4 @@
-"""Messages by topic: two channels and ``select``. A message that comes before its listener waits for it.
+"""Messages by topic: two channels and ``select``. A message sent before ``listen`` is kept for the channel.
 
 Run it: python examples/processes/topics.py
 """
@@ -20,7 +20,7 @@ async def echo(job: dict[str, Any]) -> str:
 async def jobs(ctx: Context) -> dict[str, Any]:
     add_job, leave = ctx.listen("add_job"), ctx.listen("exit")
     results: list[dict[str, Any]] = []
-    while (chosen := await select(add_job, leave)).channel is not leave:  # of two that are ready the first listed wins
+    while (chosen := await select(add_job, leave)).channel is not leave:  # if both are ready, the first is chosen
         job = chosen.value
         results.append({"job": job["id"], "result": await echo(job)})
     return {"total": len(results), "results": results}
@@ -34,8 +34,8 @@ async def main() -> None:
         await run.send_event("exit")
         result = await run.result()
         print(result["total"], "jobs")
-        for one in result["results"]:
-            print(one)
+        for job_result in result["results"]:
+            print(job_result)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Changing code under open runs: ``ctx.version`` tells a run that began before the change from a new one.
+"""Changing code while runs are open: ``ctx.version`` returns 1 for a run from before the change, 2 for a new one.
 
 Run it: python examples/processes/versioning.py
 """
@@ -11,7 +11,7 @@ from holdfast import Context, Holdfast
 
 folder = tempfile.TemporaryDirectory()
 url = f"sqlite:///{Path(folder.name) / 'shop.db'}"
-before, after = Holdfast(url), Holdfast(url)  # the program of yesterday and that of today
+before, after = Holdfast(url), Holdfast(url)  # the releases before and after the change
 
 
 async def check(order: str) -> str:

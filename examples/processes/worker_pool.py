@@ -1,4 +1,4 @@
-"""Parallel work inside one run: tasks that share a channel of jobs. All of it is safe to replay.
+"""Parallel work inside one run: tasks that share a channel of jobs, in the same order on every replay.
 
 Run it: python examples/processes/worker_pool.py
 """
@@ -46,7 +46,7 @@ async def pool(ctx: Context, size: Pool) -> list[Done]:
 async def main() -> None:
     async with app:
         done = await (await app.start(pool, Pool())).result()
-        print("total:", sum(one.result for one in done))
+        print("total:", sum(item.result for item in done))
         print("by worker:", {worker: [d.job for d in done if d.worker == worker] for worker in (1, 2, 3)})
 
 

@@ -1,5 +1,6 @@
 """Durable workflows for Python: ordinary async code that survives crashes, deploys and months of waiting."""
 
+from holdfast._version import __version__ as __version__
 from holdfast.app import Holdfast
 from holdfast.chain.chain import Chain
 from holdfast.chain.values import (
@@ -99,11 +100,12 @@ from holdfast.ports import Clock, Randomness, Runtime
 from holdfast.runner.config import WorkerConfig
 from holdfast.webhook import Webhook, verify_webhook
 from holdfast.workflow.channels import Channel, Selected, select
-from holdfast.workflow.context import Context, RunInfo, Workflow
-from holdfast.workflow.processes import Cancel, Child, Exit, LinkDown, Message
+from holdfast.workflow.children import Child
+from holdfast.workflow.context import Context, Workflow
+from holdfast.workflow.messages import Message
+from holdfast.workflow.run_events import Cancel, Exit, LinkDown
+from holdfast.workflow.run_info import RunInfo
 from holdfast.workflow.steps import Step
-
-__version__ = "0.1.0"
 
 __all__ = [
     "AppClosedError",

@@ -3,10 +3,10 @@
 ::
 
     HoldfastError
-    ├── DefinitionError                     the program is written wrong
+    ├── DefinitionError                     a definition of the program is invalid
     │   ├── WorkflowAlreadyRegisteredError  WORKFLOW_ALREADY_REGISTERED
     │   └── InvalidNameError                INVALID_NAME
-    ├── InputError                          a call was given something it cannot take; nothing changed
+    ├── InputError                          an argument of a call is invalid; nothing was changed
     │   ├── InvalidInstanceIdError          INVALID_INSTANCE_ID
     │   ├── InvalidEventTypeError           INVALID_EVENT_TYPE
     │   ├── InvalidDurationError            INVALID_DURATION
@@ -20,20 +20,21 @@
     │   ├── PayloadTooLargeError            PAYLOAD_TOO_LARGE
     │   ├── ParamsInvalidError              WORKFLOW_PARAMS_INVALID
     │   └── EventInvalidError               EVENT_INVALID
-    ├── StateError                          the run exists, or not, in a state that forbids the call
+    ├── StateError                          the state of the run or the app does not allow the call
     │   ├── WorkflowNotFoundError           WORKFLOW_NOT_FOUND
     │   ├── InstanceNotFoundError           INSTANCE_NOT_FOUND
     │   ├── InstanceExistsError             INSTANCE_ID_ALREADY_EXISTS
     │   ├── InstanceTerminalError           INSTANCE_TERMINAL
     │   ├── AppClosedError                  APP_CLOSED
     │   └── LeaseLostError                  LEASE_LOST
-    ├── RunError                            what ``Handle.result()`` raises
+    ├── RunError                            raised by ``Handle.result()``
     │   ├── RunFailedError                  RUN_FAILED
     │   ├── RunTerminatedError              RUN_TERMINATED
     │   └── RunCancelledError               RUN_CANCELLED
-    ├── Rejected                            REJECTED: what was asked of a run was refused by its code
-    ├── DeliveryError                       DELIVERY_FAILED: an outbound event did not arrive
-    ├── WorkflowCodeError                   raised inside workflow code; the context used inside a step
+    ├── MissingExtraError                   MISSING_EXTRA: an optional dependency is not installed
+    ├── Rejected                            REJECTED: the code of a run rejected an ask
+    ├── DeliveryError                       DELIVERY_FAILED: an outbound event was not delivered
+    ├── WorkflowCodeError                   raised inside workflow code, or if a step uses the context
     │   ├── IOInWorkflowError               IO_IN_WORKFLOW
     │   ├── DuplicateStepError              DUPLICATE_STEP_KEY
     │   ├── StepTypeMismatchError           STEP_TYPE_MISMATCH
@@ -46,14 +47,14 @@
     │   ├── LinkDownError                   LINK_DOWN
     │   ├── RunTimeoutError                 RUN_TIMEOUT
     │   └── WaitForEventTimeoutError        WAIT_FOR_EVENT_TIMEOUT
-    ├── WorkflowError                       base of users' own structured errors
+    ├── WorkflowError                       base class of users' own structured errors
     │   ├── NonRetryableError               NON_RETRYABLE
     │   └── StepError                       STEP_FAILED
     │       ├── StepTimeoutError            STEP_TIMEOUT
     │       ├── StepMaxAttemptsExceeded     STEP_MAX_ATTEMPTS_EXCEEDED
     │       ├── UniqueConstraintError       STEP_UNIQUE_CONSTRAINT_VIOLATION
     │       └── ChildError                  CHILD_FAILED
-    └── StoreError                          the database
+    └── StoreError                          the database failed or refused
         ├── StoreBusyError                  STORE_BUSY
         ├── StoreUnavailableError           STORE_UNAVAILABLE
         ├── StoreReadOnlyError              STORE_READ_ONLY
@@ -62,8 +63,8 @@
         ├── NotADatabaseError               NOT_A_DATABASE
         └── SchemaVersionError              SCHEMA_VERSION
 
-Control flow of the engine (a run that is dropped, a worker that stops) is not here: it derives from
-``BaseException`` and never reaches user code's ``except Exception``.
+Control flow of the engine (a machine that is closed, a turn that ends) is not in this tree: it derives from
+``BaseException``, so that ``except Exception`` in user code does not catch it.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ from typing import Any, ClassVar
 
 
 class HoldfastError(Exception):
-    """Base of every error of this library; ``code`` is stable and safe to switch on."""
+    """Base class of every error of this library. ``code`` is stable, so programs may test it."""
 
     code: ClassVar[str] = "HOLDFAST_ERROR"
 
@@ -126,14 +127,20 @@ class InvalidUrlError(InputError):
     code = "INVALID_URL"
 
 
+class MissingExtraError(HoldfastError, ImportError):
+    """An optional dependency is not installed; the message has the command that installs it."""
+
+    code = "MISSING_EXTRA"
+
+
 class SignatureError(InputError):
-    """A webhook was not signed with the secret, or too long ago."""
+    """A webhook was not signed with the secret, or was signed too long ago."""
 
     code = "INVALID_SIGNATURE"
 
 
 class NotSerializableError(InputError, TypeError):
-    """A value cannot be stored as JSON. Never retried: the same code would return the same value."""
+    """A value cannot be stored as JSON. Never retried, because the same code would return the same value."""
 
     code = "NOT_SERIALIZABLE"
 
@@ -141,7 +148,7 @@ class NotSerializableError(InputError, TypeError):
 class ResultInvalidError(NotSerializableError):
     """The result of a workflow, a step or a node does not fit the return annotation of its function.
 
-    Never retried: a run that ended with it, or a step, has failed.
+    Never retried: the run or the step fails.
     """
 
     code = "RESULT_INVALID"
@@ -164,14 +171,14 @@ class ParamsInvalidError(InputError):
 class EventInvalidError(InputError):
     """The payload of an event does not fit its type.
 
-    Raised where the event is sent, if the workflow declares the type with ``events=``; otherwise by the wait that
-    receives the event. ``event`` is the event type, ``issues`` has one entry per field.
+    Raised by the call that sends the event if the workflow declares the type with ``events=``, otherwise by the wait
+    that receives the event. ``event`` is the event type, ``issues`` has one entry per field.
     """
 
     code = "EVENT_INVALID"
 
     def __init__(self, message: str, event: str = "", issues: list[dict[str, Any]] | None = None) -> None:
-        super().__init__(message, event, issues or [])  # the arguments rebuild the error after a replay
+        super().__init__(message, event, issues or [])  # a replay rebuilds the error from these arguments
         self.event = event
         self.issues = issues or []
 
@@ -211,21 +218,21 @@ class LeaseLostError(StateError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """A stored error: the name of its class, its message, its traceback and the errors behind it.
+    """A stored error: the name of its class, its message, its traceback and its causes.
 
-    Two of them are equal if name and message are.
+    Two objects are equal if their names and messages are.
     """
 
     name: str
     message: str
     traceback: str | None = field(default=None, compare=False, repr=False)
-    """The trimmed traceback with its chain, at most 16 KB; None if there is none."""
+    """The trimmed traceback, with those of chained exceptions, at most 16 KB; None if there is none."""
     causes: list[ErrorInfo] = field(default_factory=list, compare=False)
     """The exceptions of an exception group, and the ``__cause__``; each with its own causes."""
 
 
 class RunError(HoldfastError):
-    """A run ended without a result. ``error`` says why, where there is a reason."""
+    """A run ended without a result. ``error`` describes the cause."""
 
     code = "RUN_ERROR"
 
@@ -246,8 +253,8 @@ class RunCancelledError(RunError):
     code = "RUN_CANCELLED"
 
 
-class Rejected(HoldfastError):  # noqa: N818  (reads like what happened)
-    """The run that was asked answered with ``msg.reject(reason)``; ``reason`` is what it gave."""
+class Rejected(HoldfastError):  # noqa: N818  (the public name)
+    """The run replied to an ask with ``msg.reject(reason)``; ``reason`` is that argument."""
 
     code = "REJECTED"
 
@@ -257,7 +264,7 @@ class Rejected(HoldfastError):  # noqa: N818  (reads like what happened)
 
 
 class DeliveryError(HoldfastError):
-    """An outbound event did not arrive; ``status`` is what was answered, if anything was."""
+    """An outbound event was not delivered. ``status``: the HTTP status of the response; None: there was no response."""
 
     code = "DELIVERY_FAILED"
 
@@ -287,41 +294,41 @@ class MaxStepsExceededError(WorkflowCodeError):
 
 
 class NonDeterministicError(WorkflowCodeError):
-    """The recorded history and the code do not fit; the run pauses until they do."""
+    """The recorded history and the code do not match; the run is parked."""
 
     code = "NON_DETERMINISTIC"
 
 
 class WorkflowStuckError(WorkflowCodeError):
-    """Workflow code span without ever waiting for anything outside itself."""
+    """Workflow code looped without waiting for a step, a timer or an event."""
 
     code = "WORKFLOW_STUCK"
 
 
 class VersionUnsupportedError(WorkflowCodeError):
-    """The run goes by a version of the code that this code does not support any more, or not yet."""
+    """The run follows a version of the code that this code no longer supports, or does not support yet."""
 
     code = "VERSION_UNSUPPORTED"
 
 
-class ChannelClosed(WorkflowCodeError):  # noqa: N818  (reads like what happened)
+class ChannelClosed(WorkflowCodeError):  # noqa: N818  (the public name)
     code = "CHANNEL_CLOSED"
 
 
 class NotAskedError(WorkflowCodeError):
-    """A message was answered whose sender does not wait for an answer, or has got one."""
+    """The code replied to a message whose sender does not wait for a reply, or already has one."""
 
     code = "NOT_ASKED"
 
 
 class LinkDownError(WorkflowCodeError):
-    """A run that this one is linked to did not end well."""
+    """A linked run failed, was cancelled or was terminated."""
 
     code = "LINK_DOWN"
 
 
 class RunTimeoutError(WorkflowCodeError, TimeoutError):
-    """The run, or its instance as a whole, took longer than it was allowed to."""
+    """The timeout of the run, or of its instance as a whole, has expired."""
 
     code = "RUN_TIMEOUT"
 
@@ -331,7 +338,7 @@ class WaitForEventTimeoutError(WorkflowCodeError, TimeoutError):
 
 
 class WorkflowError(HoldfastError):
-    """Base for users' own structured errors: ``kind``, ``retryable`` and ``details`` survive the store."""
+    """Base class of users' own structured errors; ``kind``, ``retryable`` and ``details`` are stored with the error."""
 
     code = "WORKFLOW_ERROR"
 
@@ -367,7 +374,7 @@ class NonRetryableError(WorkflowError):
 
 
 class StepError(WorkflowError):
-    """A step failed for good. The same content live and on every replay.
+    """A step failed and is not retried. Its content is the same when it is first raised and on every replay.
 
     ``traceback`` is the stored text of the last attempt's traceback.
     """
@@ -406,7 +413,7 @@ class UniqueConstraintError(StepError):
 
 
 class ChildError(StepError):
-    """A child did not end well. ``pid`` says which, ``status`` how; its causes are on ``__cause__``."""
+    """A child failed, was cancelled or was terminated. ``pid`` and ``status`` are the child's; see ``__cause__``."""
 
     code = "CHILD_FAILED"
 
@@ -417,7 +424,7 @@ class ChildError(StepError):
 
 
 class StoreError(HoldfastError):
-    """The database refused or failed. What was acknowledged before is still there."""
+    """The database failed or refused a request. Writes that were acknowledged before are durable."""
 
     code = "STORE_ERROR"
 

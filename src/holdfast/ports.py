@@ -1,8 +1,8 @@
-"""The world as the engine sees it: time, randomness, timers, and how user functions are run.
+"""Ports of the engine to the operating system: time, randomness, timers, and the execution of user functions.
 
-Nothing else in the package asks the operating system for the time or for chance, or starts a thread; a test keeps
-it so. Replace these objects and the whole engine runs in virtual time, which is what the test harness does. The
-other two ports are the store (``holdfast.store.protocol``) and notifications (``holdfast.kernel.notify``).
+No other module of the package reads the clock or a source of randomness, or starts a thread; a test enforces this. With
+other objects in their place the whole engine runs in virtual time, as in the test harness. The other two ports are the
+store (``holdfast.store.protocol``) and notifications (``holdfast.kernel.notify``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _system = SystemRandom()
 
 
 class Clock(Protocol):
-    """Wall time for what is stored and shown, monotonic time for waiting."""
+    """Wall-clock time for stored and displayed times, monotonic time for waiting."""
 
     def now(self) -> datetime: ...
 
@@ -56,16 +56,16 @@ class SystemClock:
 
 
 def milliseconds(clock: Clock) -> Callable[[], int]:
-    """The clock's wall time in milliseconds since 1970, by its own shortcut where it has one."""
+    """A function that returns the clock's time in milliseconds since 1970; the clock's own ``now_ms`` if it has one."""
     shortcut: Callable[[], int] | None = getattr(clock, "now_ms", None)
     return shortcut or (lambda: to_ms(clock.now()))
 
 
 class SystemRandomness:
-    """The operating system's entropy.
+    """Randomness from the operating system.
 
-    Never the process-global generator of `random`, which users seed: equal seeds would give equal ids. Nor a private
-    generator: a forked process would repeat the numbers of its parent.
+    Not from the global generator of ``random``, which users may seed: equal seeds would give equal ids. Not from a
+    private generator either: a forked process would repeat the numbers of its parent.
     """
 
     def random(self) -> float:
@@ -87,63 +87,63 @@ class Runtime:
 
 
 class Alarm(Protocol):
-    """A call that was put off and can be called off."""
+    """A scheduled call that can be cancelled."""
 
     def cancel(self) -> None: ...
 
 
 class Timers(Protocol):
-    """Calls back at a moment of the clock's wall time, in milliseconds since 1970."""
+    """Schedules calls by the clock's wall time, in milliseconds since 1970."""
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Alarm: ...
 
 
 class LoopTimers:
-    """Timers of the running event loop.
+    """Timers on the running event loop.
 
-    Nearly all of them are called off: the time limits of steps that end well before. So a distant one only goes into
-    the bucket of its second, and becomes a timer of the loop when that second is near. Buckets are also
-    looked at again and again, because a clock may be set and a machine may sleep.
+    Nearly all timers are cancelled, because steps end well before their timeouts. A distant timer is therefore only
+    added to the bucket of its second, and becomes a timer of the loop when that second is near. The buckets are scanned
+    periodically, because the clock may be set and the machine may sleep.
     """
 
     _NEAR_MS = 2_000
 
     def __init__(self, clock: Clock) -> None:
         self._now_ms = milliseconds(clock)
-        self._buckets: dict[int, dict[_Distant, None]] = {}
-        self._looking: asyncio.TimerHandle | None = None
+        self._buckets: dict[int, dict[_DistantAlarm, None]] = {}
+        self._scan_timer: asyncio.TimerHandle | None = None
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Alarm:
         delay_ms = when_ms - self._now_ms()
         if delay_ms <= self._NEAR_MS:
             return asyncio.get_running_loop().call_later(max(delay_ms, 0) / 1000, callback)
         bucket = self._buckets.setdefault(when_ms // 1000, {})
-        alarm = _Distant(when_ms, callback, bucket)
+        alarm = _DistantAlarm(when_ms, callback, bucket)
         bucket[alarm] = None
-        if self._looking is None:
-            self._look_later()
+        if self._scan_timer is None:
+            self._schedule_scan()
         return alarm
 
-    def _look_later(self) -> None:
-        self._looking = asyncio.get_running_loop().call_later(self._NEAR_MS / 4000, self._look)
+    def _schedule_scan(self) -> None:
+        self._scan_timer = asyncio.get_running_loop().call_later(self._NEAR_MS / 4000, self._scan)
 
-    def _look(self) -> None:
-        """Make timers of what is near, forget empty buckets."""
+    def _scan(self) -> None:
+        """Turn near alarms into timers of the loop, and delete empty buckets."""
         near = (self._now_ms() + self._NEAR_MS) // 1000
         for second in [s for s, bucket in self._buckets.items() if s <= near or not bucket]:
             for alarm in self._buckets.pop(second):
                 alarm.near = self.call_at(min(alarm.when_ms, near * 1000), alarm.callback)
-        self._looking = None
+        self._scan_timer = None
         if self._buckets:
-            self._look_later()
+            self._schedule_scan()
 
 
-class _Distant:
-    """A call that is still far away."""
+class _DistantAlarm:
+    """An alarm that is in a bucket until its time is near."""
 
     __slots__ = ("_bucket", "callback", "near", "when_ms")
 
-    def __init__(self, when_ms: int, callback: Callable[[], None], bucket: dict[_Distant, None]) -> None:
+    def __init__(self, when_ms: int, callback: Callable[[], None], bucket: dict[_DistantAlarm, None]) -> None:
         self.when_ms = when_ms
         self.callback = callback
         self.near: Alarm | None = None
@@ -156,25 +156,25 @@ class _Distant:
 
 
 class Spawn(Protocol):
-    """How user functions run: coroutines on the worker's loop, plain functions in threads."""
+    """Execution of user functions: coroutines on the worker's event loop, plain functions in threads."""
 
     def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any]: ...
 
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]: ...
 
-    def watch(self, look: Look, seconds: float) -> Callable[[], None] | None:
-        """Call ``look`` every so many seconds beside the event loop; the answer ends that. None: it is not called."""
+    def watch(self, check: WatchCallback, seconds: float) -> Callable[[], None] | None:
+        """Call ``check`` every ``seconds`` in a thread; returns a function that ends it. None: it is not called."""
         ...
 
     def close(self) -> None: ...
 
 
-Look = Callable[[float, float], None]
-"""Takes the seconds since the last look, and the CPU time that the process has used meanwhile."""
+WatchCallback = Callable[[float, float], None]
+"""Receives the seconds since its last call, and the CPU time that the process has used in between."""
 
 
 class LocalSpawn:
-    """This process: tasks of the running loop, and threads."""
+    """Execution in this process: tasks of the running event loop, and threads."""
 
     def __init__(self, threads: int = 128) -> None:
         self._threads = Threads(threads)
@@ -185,31 +185,31 @@ class LocalSpawn:
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]:
         return self._threads.submit(lambda: context.run(call))
 
-    def watch(self, look: Look, seconds: float) -> Callable[[], None] | None:
-        over = threading.Event()
-        start_thread(lambda: _look_on(look, seconds, over), "holdfast-watch")
-        return over.set
+    def watch(self, check: WatchCallback, seconds: float) -> Callable[[], None] | None:
+        stopped = threading.Event()
+        start_thread(lambda: _watch_loop(check, seconds, stopped), "holdfast-watch")
+        return stopped.set
 
     def close(self) -> None:
         self._threads.close()
 
 
-def _look_on(look: Look, seconds: float, over: threading.Event) -> None:
-    before, worked = _time.monotonic(), _time.process_time()
-    while not over.wait(seconds):
-        now, work = _time.monotonic(), _time.process_time()
-        look(now - before, work - worked)
-        before, worked = now, work
+def _watch_loop(check: WatchCallback, seconds: float, stopped: threading.Event) -> None:
+    last_time, last_cpu = _time.monotonic(), _time.process_time()
+    while not stopped.wait(seconds):
+        now, cpu = _time.monotonic(), _time.process_time()
+        check(now - last_time, cpu - last_cpu)
+        last_time, last_cpu = now, cpu
 
 
 class Threads:
-    """A pool of daemon threads: a step that never returns does not keep a finished program alive.
+    """A pool of daemon threads: a step that never returns does not prevent the program from exiting.
 
-    The standard library's pool waits for its threads when the interpreter exits, whatever they do.
+    The standard library's pool waits for its threads when the interpreter exits.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_threads: int) -> None:
+        self._max_threads = max_threads
         self._count = 0
         self._idle = 0
         self._lock = threading.Lock()
@@ -221,13 +221,13 @@ class Threads:
         with self._lock:
             if self._idle:
                 self._idle -= 1
-            elif self._count < self._most:
+            elif self._count < self._max_threads:
                 self._count += 1
                 start_thread(self._serve, f"holdfast-step-{self._count}")
         return future
 
     def close(self) -> None:
-        """Let the threads end once they have nothing to do. Nobody waits for one that is still busy."""
+        """End the threads once they are idle, without waiting for them."""
         with self._lock:
             for _ in range(self._count):
                 self._calls.put(None)
@@ -242,7 +242,7 @@ class Threads:
                 result, error = None, raised
             with self._lock:
                 self._idle += 1
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the event loop is closed, so no caller waits
                 future.get_loop().call_soon_threadsafe(_settle, future, result, error)
             del item, future, call, result, error
 
@@ -259,7 +259,7 @@ def _settle(future: asyncio.Future[Any], result: Any, error: BaseException | Non
 
 
 def start_thread(target: Callable[[], None], name: str) -> threading.Thread:
-    """Start a daemon thread: one that never keeps a finished program alive."""
+    """Start a daemon thread, which does not prevent the program from exiting."""
     thread = threading.Thread(target=target, name=name, daemon=True)
     thread.start()
     return thread

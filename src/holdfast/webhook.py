@@ -1,7 +1,8 @@
-"""Outbound events as signed HTTP requests, and the check for those who receive them.
+"""Webhooks: delivery of outbound events as signed HTTP requests, and verification for the receiver.
 
-Signed as the Standard Webhooks convention says (https://www.standardwebhooks.com): the header ``webhook-signature`` is
-``v1,`` and the base64 of the HMAC-SHA256 of ``id.timestamp.body``, with ``webhook-id`` and ``webhook-timestamp``.
+Requests are signed by the Standard Webhooks convention (https://www.standardwebhooks.com): the header
+``webhook-signature`` is ``v1,`` and the base64 of the HMAC-SHA256 of ``id.timestamp.body``, where id and timestamp are
+the headers ``webhook-id`` and ``webhook-timestamp``.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ _SYSTEM_CLOCK = SystemClock()
 class Webhook:
     """A handler for ``app.outbox`` that posts events to a URL.
 
-    Only ``https``, or ``http`` to this machine itself. ``secret``: text, or ``whsec_`` and base64. An answer with a
-    status of 200 to 299 means that the event was delivered; redirects are not followed.
+    The URL must be ``https``, or ``http`` with a loopback address. ``secret``: text, or ``whsec_`` and base64. A
+    response with a status of 200 to 299 means that the event was delivered; redirects are not followed.
 
     Example::
 
@@ -65,13 +66,13 @@ class Webhook:
 
     @property
     def _target(self) -> str:
-        """The URL as far as it can be shown: what else is in it may be a secret."""
+        """The URL for messages, without user, password and query, which may contain secrets."""
         parts = self._parts
         port = "" if parts.port is None else f":{parts.port}"
         return f"{parts.scheme}://{parts.hostname}{port}{parts.path}"
 
     async def __call__(self, event: OutboundEvent) -> None:
-        import httpx  # noqa: PLC0415  (for those who use it)
+        import httpx  # noqa: PLC0415  (imported only when used)
 
         body = _body(event)
         headers = {**self._headers, **self._signed(event.id, body), "content-type": "application/json"}
@@ -86,11 +87,11 @@ class Webhook:
             raise DeliveryError(f"{self._target} answered {status}", status)
 
     async def _post(self, body: bytes, headers: Mapping[str, str]) -> int:
-        """The status of the answer, of which nothing else is read."""
-        import httpx  # noqa: PLC0415  (for those who use it)
+        """Send the request; returns the status of the response, whose body is not read."""
+        import httpx  # noqa: PLC0415  (imported only when used)
 
         async with (
-            httpx.AsyncClient(verify=self._context(), timeout=None) as client,  # noqa: S113  (there is one around it)
+            httpx.AsyncClient(verify=self._context(), timeout=None) as client,  # noqa: S113  (the caller sets one)
             client.stream("POST", self._url, content=body, headers=dict(headers)) as response,
         ):
             return int(response.status_code)
@@ -100,11 +101,11 @@ class Webhook:
         return {_ID: id, _TIMESTAMP: timestamp, _SIGNATURE: f"v1,{_signature(self._key, id, timestamp, body)}"}
 
     def _context(self) -> ssl.SSLContext | bool:
-        """Made once: it reads all the certificates there are."""
+        """The TLS context. Created once, because it reads all certificates of the system."""
         if self._parts.scheme == "http":
             return False
         if self._tls is None:
-            import ssl  # noqa: PLC0415  (for those who use it)
+            import ssl  # noqa: PLC0415  (imported only when used)
 
             self._tls = ssl.create_default_context()
         return self._tls
@@ -118,19 +119,20 @@ def verify_webhook(
     *,
     clock: Clock = _SYSTEM_CLOCK,
 ) -> Any:
-    """The content of a webhook that was signed with this secret, not longer ago than ``tolerance``.
+    """Verify a received webhook and return its decoded content.
 
-    Raises ``SignatureError`` for any other. ``body``: exactly as it was received.
+    Raises ``SignatureError`` unless the webhook was signed with this secret, within the last ``tolerance``. ``body``:
+    exactly as it was received.
     """
-    found = {name.lower(): value for name, value in headers.items()}
+    lower = {name.lower(): value for name, value in headers.items()}
     try:
-        event_id, timestamp, signatures = found[_ID], found[_TIMESTAMP], found[_SIGNATURE]
+        event_id, timestamp, signatures = lower[_ID], lower[_TIMESTAMP], lower[_SIGNATURE]
     except KeyError as missing:
         raise SignatureError(f"there is no header {missing.args[0]}") from None
     raw = body.encode() if isinstance(body, str) else body
     expected = _signature(_key(secret), event_id, timestamp, raw).encode()
-    given = [one.partition(",") for one in signatures.split()]
-    if not any(version == "v1" and hmac.compare_digest(value.encode(), expected) for version, _, value in given):
+    received = [signature.partition(",") for signature in signatures.split()]
+    if not any(version == "v1" and hmac.compare_digest(value.encode(), expected) for version, _, value in received):
         raise SignatureError("the signature does not fit")
     if not (timestamp.isascii() and timestamp.isdigit()):
         raise SignatureError("the timestamp is no number")
@@ -158,7 +160,7 @@ def _signature(key: bytes, id: str, timestamp: str, body: bytes) -> str:
 
 
 def _key(secret: object) -> bytes:
-    """Errors do not show it."""
+    """The key of a secret. Error messages do not show the secret."""
     if isinstance(secret, str) and secret.startswith(_PREFIX):
         try:
             secret = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)

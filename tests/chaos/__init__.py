@@ -1,8 +1,8 @@
-"""Real worker processes, a real PostgreSQL, and everything between them that can break.
+"""Real worker processes and a real PostgreSQL, with injected faults.
 
-``server`` is a PostgreSQL that may be stopped in every way, ``wire`` and ``proxy`` stand between it and its clients and
-cut, delay or swallow what they say, ``processes`` are the workers, ``workload`` is what they run, ``checker`` what must
-be true meanwhile and afterwards, asked by way of ``witness``. ``faults`` makes a plan from a seed, ``injection``
-carries it out, and ``storm`` is the whole (``python -m tests.chaos``). ``scene`` is the small stage of the tests that
-provoke one fault each.
+``server`` is a PostgreSQL that can be stopped in every way. ``proxy`` stands between the server and its clients, and
+cuts, delays or drops their messages, which ``wire_protocol`` parses. ``processes`` are the workers, ``workload`` is
+what they run, and ``checker`` is what must hold meanwhile and afterwards, queried through ``database_probe``.
+``faults`` makes a plan from a seed, ``injection`` carries it out, and ``storm`` runs all of it (``python -m
+tests.chaos``). ``environment`` is the set-up of the tests that provoke one fault each.
 """

@@ -11,7 +11,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-# The tests' packages are top-level ones, as pytest has them.
+# The tests' packages are top-level packages, as under pytest.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from chaos.server import Server
@@ -21,7 +21,7 @@ from chaos.storm import LONG, SHORT, Size, storm
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__)
     parser.add_argument("--seed", type=int, default=None, help="of the plan of faults (default: a new one)")
-    parser.add_argument("--short", action="store_true", help="what the test suite runs, under a minute")
+    parser.add_argument("--short", action="store_true", help="the size that the test suite runs, under a minute")
     parser.add_argument("--runs", type=int, default=None, help="how many, in tens")
     parser.add_argument("--faults", type=int, default=None)
     parser.add_argument("--seconds", type=float, default=None, help="how long faults are injected")
@@ -29,29 +29,29 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def size_of(given: argparse.Namespace) -> Size:
-    asked = {
-        "copies": given.runs and max(1, given.runs // 10),
-        "faults": given.faults,
-        "seconds": given.seconds,
-        "workers": given.workers,
+def size_of(options: argparse.Namespace) -> Size:
+    overrides = {
+        "copies": options.runs and max(1, options.runs // 10),
+        "faults": options.faults,
+        "seconds": options.seconds,
+        "workers": options.workers,
     }
     return replace(
-        SHORT if given.short else LONG, **{name: value for name, value in asked.items() if value is not None}
+        SHORT if options.short else LONG, **{name: value for name, value in overrides.items() if value is not None}
     )
 
 
 async def main() -> None:
-    given = arguments()
-    seed = random.SystemRandom().randrange(2**32) if given.seed is None else given.seed
+    options = arguments()
+    seed = random.SystemRandom().randrange(2**32) if options.seed is None else options.seed
     folder = Path(tempfile.mkdtemp(prefix="holdfast-storm-"))
     server = Server()
     try:
         await server.start()
-        await storm(server, folder, size_of(given), seed, _say).run()
+        await storm(server, folder, size_of(options), seed, _report).run()
     except BaseException:
-        _say(f"seed {seed}; what the workers said is in {folder}")
-        _say(f"the server's last words:\n{server.said()[-3000:]}")
+        _report(f"seed {seed}; the logs of the workers are in {folder}")
+        _report(f"the end of the server's log:\n{server.log_text()[-3000:]}")
         raise
     else:
         shutil.rmtree(folder)
@@ -59,7 +59,7 @@ async def main() -> None:
         server.destroy()
 
 
-def _say(line: str) -> None:
+def _report(line: str) -> None:
     print(line, flush=True)
 
 

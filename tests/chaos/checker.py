@@ -1,6 +1,6 @@
-"""What must be true of the database while everything breaks, and once everything is done.
+"""Conditions that hold while faults are injected, and conditions on the final state.
 
-Nothing here goes through the engine.
+All queries bypass the engine.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import Any
 
 from crash.workload import Planned
 
+from .database_probe import GUARDS, DatabaseProbe
 from .server import Server
-from .witness import GUARDS, Witness
 from .workload import ACCOUNTS, account_of
 
 _RESULTS = """
@@ -40,7 +40,7 @@ _LINES = """
 SELECT r.instance_id FROM holdfast.holdfast_log AS l JOIN holdfast.holdfast_run AS r ON r.id = l.run
  WHERE convert_from(l.message, 'UTF8') = 'between a and b' AND NOT l.is_replay
 """
-# A wait's beginning says when it is due; its result must not come before, nor long after the end of all.
+# Waits that ended before the time at which they were due.
 _EARLY = """
 SELECT count(*) FROM holdfast.holdfast_fact AS started JOIN holdfast.holdfast_fact AS ended USING (run, key)
  WHERE started.state = 1 AND started.wake_at IS NOT NULL AND ended.state = 0 AND ended.event IS NULL
@@ -57,8 +57,8 @@ SELECT pid, usename, state, wait_event, pg_blocking_pids(pid) AS blocked_by, lef
 _NOW = "SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint"
 
 
-class Checker(Witness):
-    """The facts about one database, and about the side file beside it."""
+class Checker(DatabaseProbe):
+    """Checks a database and the side file in which steps record their executions."""
 
     def __init__(self, server: Server, database: str, side: Path, plan: Iterable[Planned]) -> None:
         super().__init__(server, database)
@@ -69,10 +69,10 @@ class Checker(Witness):
         self._began = 0
         self.snapshots = 0
         self.losses = 0
-        """How often a worker died or was stopped."""
+        """Number of times that a worker died or was stopped."""
 
     def expect(self, plan: Iterable[Planned]) -> None:
-        """These are the runs that there will be."""
+        """Add expected runs."""
         self._plan |= {planned.id: planned for planned in plan}
 
     async def prepare(self, tables: str) -> None:
@@ -95,8 +95,8 @@ class Checker(Witness):
     async def complete(self) -> bool:
         return await self.open_runs() <= 0
 
-    async def story(self) -> str:
-        """What is known when something went wrong."""
+    async def describe(self) -> str:
+        """The state for the report of a failure."""
         open_runs = [dict(row) for row in await self.rows(_OPEN)]
         busy = [dict(row) for row in await self.rows(_SESSIONS)]
         return (
@@ -104,11 +104,11 @@ class Checker(Witness):
             f"the server is busy with {busy}\nforbidden: {self.forbidden()}"
         )
 
-    # --- meanwhile
+    # --- checks at any moment
 
     async def snapshot(self) -> None:
-        """What holds at any moment: nothing acknowledged is missing, no result changed, no step began too early."""
-        side = self.side()  # first: what it says must be in the database by now
+        """Check what holds at any moment: acknowledged writes exist, no result changed, no step began too early."""
+        side = self.side()  # read first: its entries must be in the database by now
         before, rows = self._results, await self.rows(_RESULTS)
         self._results = {(row[0], row[1]): tuple(row)[2:] for row in rows}
         for key, result in before.items():
@@ -130,10 +130,10 @@ class Checker(Witness):
                 times = events[line["id"], line["event"]]
                 assert times == 1, f"{line} is there {times} times"
 
-    # --- at the end
+    # --- checks at the end
 
-    async def at_the_end(self) -> None:
-        """Everything came out as planned."""
+    async def check_at_end(self) -> None:
+        """Check that the final state is the planned one."""
         await self.snapshot()
         await self._check_outcomes()
         await self._check_events()
@@ -152,7 +152,7 @@ class Checker(Witness):
         expected = {p.id: ("complete", p.expected, None) for p in self._plan.values()}
         wrong = {run: found.get(run) for run, outcome in expected.items() if found.get(run) != outcome}
         assert not wrong, f"{len(wrong)} came out wrong, such as {dict(list(wrong.items())[:5])}"
-        assert len(found) == len(expected), f"runs nobody asked for: {set(found) - set(expected)}"
+        assert len(found) == len(expected), f"unexpected runs: {set(found) - set(expected)}"
 
     async def _check_events(self) -> None:
         rows = await self.rows(_EVENTS)
@@ -171,16 +171,16 @@ class Checker(Witness):
         assert {row[0]: row[1] for row in await self.rows("SELECT id, balance FROM account")} == balances
 
     async def _check_times(self) -> None:
-        """The database's clock decided: nothing was early, and no time is of a clock that is wrong."""
+        """Check that no wait ended early and that no stored time is from a wrong clock."""
         assert await self.one(_EARLY) == 0
         [times] = await self.rows(_TIMES)
         if times["first"] is not None:
-            slack = 2_000  # a worker asks for the database's time now and then, not always
+            slack = 2_000  # a worker reads the database's time only at intervals
             assert self._began - slack <= times["first"]
             assert times["last"] <= await self.one(_NOW) + slack
 
     async def _check_executions(self) -> None:
-        """No more attempts than were written down, but for those that died with their worker or their connection."""
+        """Check that steps ran as often as recorded, except for attempts lost with a worker or a connection."""
         recorded = {(row[0], row[1]): row[2] for row in await self.rows(_ATTEMPTS)}
         for (run, key), times in Counter((run, key) for run, key, _ in self.ran()).items():
             assert times <= recorded[run, key] + self.losses, f"{run} {key} ran {times} times"

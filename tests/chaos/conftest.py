@@ -1,4 +1,4 @@
-"""One server for the tests of one process; a database, and proxies before it, for each test."""
+"""Fixtures: one server for the tests of a process; a database, and proxies before it, for each test."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 import pytest
 
+from .environment import Environment
 from .proxy import Proxy
-from .scene import Scene
 from .server import Server
 
 MakeProxy = Callable[[], Awaitable[Proxy]]
 
 
 @pytest.fixture(scope="session")
-def one_server() -> Iterator[Server]:
+def session_server() -> Iterator[Server]:
     server = Server()
     try:
         yield server
@@ -25,11 +25,11 @@ def one_server() -> Iterator[Server]:
 
 
 @pytest.fixture
-async def server(one_server: Server) -> Server:
-    """The server, running, whatever the test before has done to it."""
-    if not one_server.running:
-        await one_server.start()
-    return one_server
+async def server(session_server: Server) -> Server:
+    """The running server; started again if an earlier test stopped it."""
+    if not session_server.running:
+        await session_server.start()
+    return session_server
 
 
 @pytest.fixture
@@ -60,10 +60,10 @@ async def proxy(make_proxy: MakeProxy) -> Proxy:
 
 
 @pytest.fixture
-async def scene(server: Server, database: str, proxy: Proxy, tmp_path: Path) -> AsyncIterator[Scene]:
-    scene = Scene(server, database, proxy, tmp_path)
+async def env(server: Server, database: str, proxy: Proxy, tmp_path: Path) -> AsyncIterator[Environment]:
+    env = Environment(server, database, proxy, tmp_path)
     try:
-        await scene.prepare()
-        yield scene
+        await env.prepare()
+        yield env
     finally:
-        await scene.close()
+        await env.close()

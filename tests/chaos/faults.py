@@ -1,4 +1,4 @@
-"""The plan of a storm: which fault, when, to whom. A seed and the size make the plan, nothing else does."""
+"""The plan of a storm: which fault, when, on which worker. It depends only on the seed and the size."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Kind(StrEnum):
     CUT_BEFORE = "connection cut before a commit"
     CUT_AFTER = "connection cut after a commit"
     CUT_ALL = "all connections of a worker cut"
-    BLACK_HOLE = "nothing gets through to a worker"
+    BLACK_HOLE = "no messages forwarded to a worker"
     SLOW = "slow connections"
     FAST = "server restarted, fast"
     IMMEDIATE = "server restarted, immediate"
     CRASH = "postmaster killed"
 
 
-# How often each is drawn. A server that restarts hits everybody, so it does so less often.
+# Weights of the draw. A restart of the server affects all workers, so it is rarer.
 _WEIGHTS = {
     Kind.CUT_BEFORE: 22,
     Kind.CUT_AFTER: 30,
@@ -35,9 +35,9 @@ _WEIGHTS = {
     Kind.IMMEDIATE: 5,
     Kind.CRASH: 2,
 }
-# What every storm has, however short.
-_ALWAYS = (Kind.CUT_BEFORE, Kind.CUT_AFTER, Kind.KILL, Kind.STALL, Kind.FAST, Kind.IMMEDIATE)
-# What is cut. Most of all that goes over the wire are heartbeats and looks for work; these are the commits that matter.
+# The kinds that every plan has, however short.
+_IN_EVERY_PLAN = (Kind.CUT_BEFORE, Kind.CUT_AFTER, Kind.KILL, Kind.STALL, Kind.FAST, Kind.IMMEDIATE)
+# Patterns of the commits to cut. Most statements are heartbeats and claims; these are the commits that matter.
 STATEMENTS = "INSERT INTO ledger.*COMMIT"
 _WORKERS_COMMITS = ("holdfast_commit", STATEMENTS, STATEMENTS, "holdfast_claim", "")
 _CLIENTS_COMMITS = ("holdfast_create", "holdfast_send")
@@ -47,23 +47,23 @@ SERVER = frozenset({Kind.FAST, Kind.IMMEDIATE, Kind.CRASH})
 @dataclass(frozen=True, slots=True)
 class Fault:
     at: float
-    """Seconds after the beginning."""
+    """Seconds after the start."""
     kind: Kind
     victim: int
-    """The worker, or (the number after the last of them) the client; nobody in particular for the server."""
+    """The index of the worker; the number of workers means the client. Unused for faults of the server."""
     nth: int = 1
-    """For a cut: the how many-th commit from then."""
+    """For a cut: which matching commit after ``at`` is cut, from 1."""
     matching: str = ""
-    """For a cut: among those whose SQL is like this."""
+    """For a cut: the pattern that the SQL of the commit must match."""
     seconds: float = 0
-    """For what takes time: how long."""
+    """Duration of a fault that lasts."""
 
 
 def make_plan(seed: int, *, count: int, seconds: float, workers: int, lease: float, spared: int = 0) -> list[Fault]:
-    """``count`` faults, spread over so many seconds. The first ``spared`` workers are not killed."""
+    """``count`` faults, spread over ``seconds``. The first ``spared`` workers are not killed."""
     rng = random.Random(seed)
-    drawn = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=max(0, count - len(_ALWAYS)))
-    kinds = [*_ALWAYS[:count], *drawn]
+    drawn = rng.choices(list(_WEIGHTS), list(_WEIGHTS.values()), k=max(0, count - len(_IN_EVERY_PLAN)))
+    kinds = [*_IN_EVERY_PLAN[:count], *drawn]
     rng.shuffle(kinds)
     times = sorted(rng.uniform(0, seconds) for _ in kinds)
     return [_fault(rng, at, kind, workers, lease, spared) for at, kind in zip(times, kinds, strict=True)]

@@ -1,4 +1,4 @@
-"""Carries out a plan of faults: on worker processes, on the connections of workers and client, on the server."""
+"""Carries out a plan of faults on worker processes, on connections of workers and client, and on the server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _STOPS = {Kind.FAST: Stop.FAST, Kind.IMMEDIATE: Stop.IMMEDIATE, Kind.CRASH: Stop
 
 
 class Slot:
-    """A place for a worker: its proxy, and the process that is there now."""
+    """A worker's position: its proxy, and its processes, of which the last one may be running."""
 
     def __init__(self, number: int, proxy: Proxy, make: Callable[[Slot], Child]) -> None:
         self.number = number
@@ -30,12 +30,12 @@ class Slot:
 
     @property
     def next_name(self) -> str:
-        """Of the process that is started next."""
+        """The name of the process that is started next."""
         return f"worker-{self.number}-{len(self.children)}"
 
     @property
     def name(self) -> str:
-        """Of the process that is there."""
+        """The name of the last started process."""
         return f"worker-{self.number}-{len(self.children) - 1}"
 
     @property
@@ -47,15 +47,15 @@ class Slot:
 
 
 class Injector:
-    def __init__(self, server: Server, slots: Sequence[Slot], client: Proxy, lost: Callable[[], None]) -> None:
-        """``lost`` is called before each fault: any may cost a run its worker, or let a lease run out."""
+    def __init__(self, server: Server, slots: Sequence[Slot], client: Proxy, on_fault: Callable[[], None]) -> None:
+        """``on_fault`` is called before each fault: any fault may cost a run its worker, or let a lease expire."""
         self.injected: Counter[str] = Counter()
-        self.calm = 0.0
-        """When the last fault was over."""
+        self.last_fault_at = 0.0
+        """When the last fault ended."""
         self._server = server
         self._slots = slots
         self._client = client
-        self._lost = lost
+        self._on_fault = on_fault
         self._cuts: list[tuple[Kind, Cut]] = []
         self._server_lock = asyncio.Lock()
 
@@ -65,12 +65,12 @@ class Injector:
             for fault in faults:
                 await asyncio.sleep(max(0, began + fault.at - time.monotonic()))
                 group.create_task(self._inject(fault))
-        self.calm = time.monotonic()
+        self.last_fault_at = time.monotonic()
         for kind, cut in self._cuts:
             self.injected[kind.value] += cut.fired is not None
 
     async def _inject(self, fault: Fault) -> None:
-        self._lost()
+        self._on_fault()
         if fault.kind in SERVER:
             async with self._server_lock:
                 await self._server.restart(_STOPS[fault.kind], fault.seconds)
@@ -83,14 +83,14 @@ class Injector:
             self._proxy_of(fault).cut_all()
             self.injected[fault.kind.value] += 1
         else:
-            await self._hurt(self._slots[fault.victim], fault)
+            await self._inject_into_worker(self._slots[fault.victim], fault)
             self.injected[fault.kind.value] += 1
 
     def _proxy_of(self, fault: Fault) -> Proxy:
         return self._slots[fault.victim].proxy if fault.victim < len(self._slots) else self._client
 
-    async def _hurt(self, slot: Slot, fault: Fault) -> None:
-        """What takes its time happens to one worker after the other, and to each one thing at a time."""
+    async def _inject_into_worker(self, slot: Slot, fault: Fault) -> None:
+        """Inject a fault that lasts; a worker has at most one such fault at a time."""
         async with slot.lock:
             if fault.kind is Kind.KILL:
                 await slot.worker.end(signal.SIGKILL)
@@ -105,14 +105,14 @@ class Injector:
                     await asyncio.sleep(fault.seconds)
 
     async def _stall(self, slot: Slot, seconds: float) -> None:
-        """With a commit on the wire, if there is one soon: the most that a stopped worker can have in its hands."""
+        """Stop a worker, if possible while a commit is on the wire: the worst moment to be stopped."""
         hold = slot.proxy.hold("holdfast_commit")
         with suppress(TimeoutError):
             await asyncio.wait_for(hold.reached.wait(), 1)
         slot.worker.send(signal.SIGSTOP)
         await asyncio.sleep(seconds)
         slot.worker.send(signal.SIGCONT)
-        hold.let_go.set()
+        hold.release.set()
 
 
 def kill_all(slots: Sequence[Slot]) -> None:
@@ -122,7 +122,7 @@ def kill_all(slots: Sequence[Slot]) -> None:
 
 
 async def open_proxy(folder: Path, server: Server, stack: AsyncExitStack) -> Proxy:
-    """One that is closed with the stack."""
+    """Open a proxy that is closed with the stack."""
     proxy = Proxy(folder, server.sockets)
     await proxy.open()
     stack.push_async_callback(proxy.close)

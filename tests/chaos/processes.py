@@ -1,6 +1,6 @@
-"""Worker processes: forked from a server that has everything imported, so that one is there in milliseconds.
+"""Worker processes, forked from a process that has everything imported, so that one starts in milliseconds.
 
-They die with the process that asked for them, also when that is killed.
+They die with the process that started them, also when that is killed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _context.set_forkserver_preload(_PRELOADED)
 
 
 class Child:
-    """One process, and what it said."""
+    """A process and its log."""
 
     def __init__(self, log: Path, target: Callable[..., None], **spec: Any) -> None:
         self.log = log
@@ -40,7 +40,7 @@ class Child:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, negative for a signal; None while it lives."""
+        """The exit code, negative for a signal; None while the process runs."""
         return self._process.exitcode
 
     @property
@@ -49,7 +49,7 @@ class Child:
 
     @property
     def stopped(self) -> bool:
-        """It got SIGSTOP and stands still."""
+        """True if the process is stopped by SIGSTOP."""
         try:
             return Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
         except FileNotFoundError:
@@ -60,13 +60,13 @@ class Child:
             os.kill(self.pid, number)
 
     async def end(self, number: int = signal.SIGTERM, seconds: float = 20) -> int:
-        """Send it a signal it must die of; its exit code."""
+        """Send a signal that ends the process; returns the exit code."""
         self.send(number)
-        await until(lambda: not self.alive, lambda: f"it does not stop: {self.said()[-3000:]}", seconds)
+        await until(lambda: not self.alive, lambda: f"it does not stop: {self.log_text()[-3000:]}", seconds)
         assert self.code is not None
         return self.code
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text(errors="replace") if self.log.exists() else ""
 
 

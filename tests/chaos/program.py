@@ -1,4 +1,4 @@
-"""What a process of these tests does: work until SIGTERM."""
+"""The program of a worker process: it works until SIGTERM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .workload import make_app
 
 
 def work(*, url: str, side: str, clock_off: float = 0, **worker: Any) -> None:
-    """A worker. ``clock_off``: by how many seconds the clock of its machine is wrong."""
+    """Run a worker. ``clock_off``: seconds by which the clock of its machine is wrong."""
     if clock_off:
         set_clock(clock_off)
     asyncio.run(_work(url, Path(side), worker))
@@ -30,7 +30,7 @@ async def _work(url: str, side: Path, worker: dict[str, Any]) -> None:
 
 
 def set_clock(seconds: float) -> None:
-    """The engine asks the system for the time in one place only (a test keeps it so); here it is told another one."""
+    """Set the clock wrong. The engine reads the system time in one place only, which another test checks."""
     off = timedelta(seconds=seconds)
     system_ms = SystemClock.now_ms
     SystemClock.now = lambda _self: datetime.now(UTC) + off  # type: ignore[method-assign]

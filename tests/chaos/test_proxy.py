@@ -1,4 +1,4 @@
-"""The instrument itself: what a cut does to a client and to the database, seen with the plain driver."""
+"""Tests of the proxy itself: the effect of a cut on a client and on the database, with the plain driver."""
 
 from __future__ import annotations
 
@@ -35,35 +35,35 @@ async def client(server: Server, database: str, proxy: Proxy) -> AsyncIterator[C
     await direct.close()
 
 
-async def insert(connection: asyncpg.Connection[Any], n: int, how: str) -> None:
-    if how == "alone":
+async def insert(connection: asyncpg.Connection[Any], n: int, mode: str) -> None:
+    if mode == "alone":
         await connection.execute("INSERT INTO t VALUES ($1)", n)
-    elif how == "plain text":
+    elif mode == "plain text":
         await connection.execute(f"INSERT INTO t VALUES ({n})")
     else:
         async with connection.transaction():
             await connection.execute("INSERT INTO t VALUES ($1)", n)
 
 
-@pytest.mark.parametrize("how", ["alone", "plain text", "in a transaction"])
+@pytest.mark.parametrize("mode", ["alone", "plain text", "in a transaction"])
 @pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_commit_is_cut_before_or_after(client: Client, proxy: Proxy, when: When, how: str) -> None:
+async def test_a_commit_is_cut_before_or_after(client: Client, proxy: Proxy, when: When, mode: str) -> None:
     connection = await client.connect()
-    await insert(connection, 1, how)
+    await insert(connection, 1, mode)
     cut = proxy.cut(when, nth=2)
 
-    await insert(connection, 2, how)
+    await insert(connection, 2, mode)
     with pytest.raises(BROKEN):
-        await insert(connection, 3, how)
+        await insert(connection, 3, mode)
 
     assert cut.fired is not None
     assert "INSERT INTO t" in cut.fired
     assert await client.rows() == ([1, 2] if when == "before" else [1, 2, 3])
 
 
-async def test_only_what_matches_is_cut(client: Client, proxy: Proxy) -> None:
+async def test_only_a_matching_commit_is_cut(client: Client, proxy: Proxy) -> None:
     connection = await client.connect()
-    cut = proxy.cut("after", matching="delete", answering=b"DELETE 1")
+    cut = proxy.cut("after", matching="delete", reply_contains=b"DELETE 1")
 
     await insert(connection, 1, "alone")
     await connection.execute("DELETE FROM t WHERE n = 7")
@@ -75,23 +75,23 @@ async def test_only_what_matches_is_cut(client: Client, proxy: Proxy) -> None:
     assert await client.rows() == []
 
 
-async def test_a_share_of_commits_is_cut_by_chance(client: Client, proxy: Proxy) -> None:
-    known = 0
-    with proxy.chance(seed=1, share=0.3) as cuts:
+async def test_a_random_share_of_commits_is_cut(client: Client, proxy: Proxy) -> None:
+    acknowledged = 0
+    with proxy.cut_randomly(seed=1, share=0.3) as cuts:
         for n in range(40):
             try:
                 connection = await client.connect()
                 await insert(connection, n, "alone")
                 await connection.close()
-                known += 1
+                acknowledged += 1
             except BROKEN:
                 pass
 
-    assert known == 40 - len(cuts)
-    assert known < len(await client.rows()) < 40
+    assert acknowledged == 40 - len(cuts)
+    assert acknowledged < len(await client.rows()) < 40
 
 
-async def test_a_black_hole_keeps_everything_and_gives_it_back_late(client: Client, proxy: Proxy) -> None:
+async def test_a_black_hole_delays_all_messages(client: Client, proxy: Proxy) -> None:
     connection = await client.connect()
     async with proxy.black_hole():
         writing = asyncio.create_task(insert(connection, 1, "alone"))
@@ -104,9 +104,9 @@ async def test_a_black_hole_keeps_everything_and_gives_it_back_late(client: Clie
     await connection.close()
 
 
-async def test_nobody_gets_in_while_it_is_away(client: Client, proxy: Proxy) -> None:
+async def test_connections_are_refused_while_the_proxy_is_unavailable(client: Client, proxy: Proxy) -> None:
     connection = await client.connect()
-    with proxy.away():
+    with proxy.unavailable():
         with pytest.raises(BROKEN):
             await insert(connection, 1, "alone")
         with pytest.raises(BROKEN):

@@ -1,4 +1,4 @@
-"""The storm, short: ``python -m tests.chaos`` has the long one."""
+"""The short storm; ``python -m tests.chaos`` runs the long one."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from .storm import LEASE, LONG, SHORT, storm
 
 
 def test_the_same_seed_makes_the_same_plan() -> None:
-    def made(seed: int) -> object:
+    def plan_of(seed: int) -> object:
         return make_plan(seed, count=LONG.faults, seconds=LONG.seconds, workers=LONG.workers, lease=LEASE)
 
-    assert made(7) == made(7)
-    assert made(7) != made(8)
+    assert plan_of(7) == plan_of(7)
+    assert plan_of(7) != plan_of(8)
 
 
+@pytest.mark.promise("liveness")
 @pytest.mark.slow
-async def test_everything_comes_out_right_whatever_breaks(server: Server, tmp_path: Path) -> None:
+async def test_all_runs_complete_correctly_under_random_faults(server: Server, tmp_path: Path) -> None:
     short = storm(server, tmp_path, SHORT, seed=20_260_715)
     await short.run()
     assert short.injected.total() >= SHORT.faults * 0.8

@@ -1,4 +1,4 @@
-"""Wait for facts, and for a server that is away, with a bound."""
+"""Wait for a condition, or for a server that is unavailable, with a time limit."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from holdfast import Holdfast, StoreError
 R = TypeVar("R")
 
 
-async def until(fact: Callable[[], Any], what: Callable[[], str] | str, seconds: float = 20) -> Any:
-    """Wait until a fact holds, plain or awaited; what it was."""
+async def until(condition: Callable[[], Any], message: Callable[[], str] | str, seconds: float = 20) -> Any:
+    """Wait until ``condition`` returns a true value, plain or awaitable; returns the value."""
     end = time.monotonic() + seconds
     while True:
-        found = fact()
-        if inspect.isawaitable(found):
-            found = await found
-        if found:
-            return found
-        assert time.monotonic() < end, f"after {seconds} s: {what if isinstance(what, str) else what()}"
+        value = condition()
+        if inspect.isawaitable(value):
+            value = await value
+        if value:
+            return value
+        assert time.monotonic() < end, f"after {seconds} s: {message if isinstance(message, str) else message()}"
         await asyncio.sleep(0.02)
 
 
-async def insist(call: Callable[[], Awaitable[R]], seconds: float = 120) -> R:
-    """What a client does whose call failed: the same again, with the same ids."""
+async def retry_until_available(call: Callable[[], Awaitable[R]], seconds: float = 120) -> R:
+    """Repeat a call while it fails with a StoreError, as a client does: with the same ids."""
     async with asyncio.timeout(seconds):
         while True:
             try:
@@ -39,7 +39,7 @@ async def insist(call: Callable[[], Awaitable[R]], seconds: float = 120) -> R:
 
 @asynccontextmanager
 async def connected(app: Holdfast) -> AsyncIterator[None]:
-    """``app.connect()``, tried again while the server is away."""
+    """``app.connect()``, repeated while the server is unavailable."""
     async with AsyncExitStack() as stack:
-        await insist(lambda: stack.enter_async_context(app.connect()))
+        await retry_until_available(lambda: stack.enter_async_context(app.connect()))
         yield

@@ -1,7 +1,7 @@
-"""What is run while everything breaks: every feature, each run with a result that is known beforehand.
+"""The workload of the storm: every feature, each run with a result that is known beforehand.
 
-The tables ``ledger`` and ``account`` are the user's: what a step's transaction writes there must be there once, with
-the step's result. Each execution of a step is noted in a side file first, as in ``tests/crash``.
+The tables ``ledger`` and ``account`` belong to the user: rows that a step's transaction writes there must exist once,
+together with the step's result. Each execution of a step is first recorded in a side file, as in ``tests/crash``.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def make_app(url: str, side: Path, **worker: Any) -> Holdfast:
 
 
 def plan(copies: int) -> list[Planned]:
-    """``copies`` of every kind: 10 runs each."""
+    """``copies`` copies of the workload, 10 runs each."""
     return [planned for n in range(copies) for planned in copy_of(n)]
 
 
@@ -69,7 +69,7 @@ def account_of(run: str) -> int:
 
 def _register_plain(app: Holdfast, work: Work) -> None:
     async def take_time(value: int, *needs: str) -> int:
-        """So that there is something in flight whenever a worker dies."""
+        """Take long enough that a step is in flight whenever a worker dies."""
         work.side.ran(needs)
         await asyncio.sleep(0.3)
         return value
@@ -97,7 +97,7 @@ def _register_plain(app: Holdfast, work: Work) -> None:
     async def buffered(ctx: Context, n: int) -> list[int]:
         one = await ctx.do("one", work.value, n, retry=PATIENT)
         two = await ctx.do("two", work.in_thread, n + 1, retry=PATIENT)
-        await ctx.sleep("rest", 0.03)
+        await ctx.sleep("pause", 0.03)
         return [one, two, await ctx.do("three", work.flaky, n + 2, 1, retry=PATIENT)]
 
 
@@ -107,7 +107,7 @@ def _register_waits(app: Holdfast, work: Work) -> None:
         await ctx.sleep("nap", 0.2)
         await asyncio.sleep(0.05)
         a, _ = await asyncio.gather(ctx.do("a", work.value, n, "nap", retry=PATIENT), asyncio.sleep(0.02))
-        await ctx.sleep("long", 3)  # a worker that was stopped comes back before it is over
+        await ctx.sleep("long", 3)  # longer than a worker is stopped
         return [a, await ctx.do("b", work.value, "slept", "long", retry=PATIENT)]
 
     @app.workflow
@@ -145,7 +145,7 @@ def _register_transactions(app: Holdfast, work: Work) -> None:
         tx.execute("INSERT INTO ledger VALUES ($1, 'child', $2)", run, n)
 
     async def move(n: int, run: str, tx: Transaction) -> int:
-        """Reads before it writes: how often it happened before, which must be never."""
+        """Move money; returns the number of earlier executions that were committed, which must be 0."""
         work.side.ran(())
         [account] = await tx.fetch("SELECT balance FROM account WHERE id = $1 FOR UPDATE", account_of(run))
         [before] = await tx.fetch("SELECT count(*) AS times FROM ledger WHERE run = $1", run)

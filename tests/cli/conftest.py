@@ -1,4 +1,4 @@
-"""A place for each test."""
+"""Fixtures of the tests of commands."""
 
 from __future__ import annotations
 

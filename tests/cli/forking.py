@@ -1,8 +1,9 @@
-"""``holdfast`` commands in processes that are forked from one which has everything imported.
+"""``holdfast`` commands in processes that are forked from a process that has imported everything.
 
-Half a second of a command is spent on imports, and there are hundreds of commands. This file, run as a program, imports
-them once and forks for each request; the child becomes the command: its arguments, directory, environment, output. It
-has no threads and opens nothing, so that forking it is safe. It goes when its input ends.
+A command spends half a second on imports, and the tests run hundreds of commands. This file, run as a program (the
+fork server), imports the modules once and forks for each request; the child takes the arguments, directory, environment
+and output files of the command. The fork server has no threads and opens no files, so that forking is safe. It exits
+when its input is closed.
 """
 
 from __future__ import annotations
@@ -40,22 +41,22 @@ _MODULES = (
     "uvicorn.protocols.http.httptools_impl",
     "uvloop",
 )
-_FIRST = ("instances", "list", "-w", "none", "-b", "http://127.0.0.1:1", "--retries", "0")
-"""A command that fails, and imports on its way what the others need."""
-_LONGEST_S = 60
+_WARM_UP = ("instances", "list", "-w", "none", "-b", "http://127.0.0.1:1", "--retries", "0")
+"""A command that fails, after it has imported modules that other commands need."""
+_TIMEOUT_S = 60
 
 
 def run(arguments: tuple[str, ...], cwd: Path | None, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    """The command, run to its end, as ``subprocess.run`` would with its output captured."""
+    """Run a command to its end and capture its output, as ``subprocess.run`` does."""
     with tempfile.NamedTemporaryFile() as stdout, tempfile.NamedTemporaryFile() as stderr:
-        with Forked(arguments, cwd or Path.cwd(), env, Path(stdout.name), Path(stderr.name)) as command:
-            code = command.wait(_LONGEST_S)
-        said = stdout.read().decode(), stderr.read().decode()
-    return subprocess.CompletedProcess([str(HOLDFAST), *arguments], code, *said)
+        with ForkedCommand(arguments, cwd or Path.cwd(), env, Path(stdout.name), Path(stderr.name)) as command:
+            code = command.wait(_TIMEOUT_S)
+        output = stdout.read().decode(), stderr.read().decode()
+    return subprocess.CompletedProcess([str(HOLDFAST), *arguments], code, *output)
 
 
-class Forked:
-    """The command in a process of its own, with the methods of ``subprocess.Popen`` that tests use."""
+class ForkedCommand:
+    """A command in a forked process, with the methods of ``subprocess.Popen`` that tests use."""
 
     returncode: int | None = None
 
@@ -69,37 +70,37 @@ class Forked:
         *,
         session: bool = False,
     ) -> None:
-        """``session``: it leads a session of its own."""
-        self._line = socket.socket(socket.AF_UNIX)
-        self._line.settimeout(_LONGEST_S)
-        self._line.connect(_parent())
+        """``session``: start the command in a new session."""
+        self._connection = socket.socket(socket.AF_UNIX)
+        self._connection.settimeout(_TIMEOUT_S)
+        self._connection.connect(_fork_server())
         request = {"arguments": arguments, "cwd": str(cwd), "env": dict(env), "session": session}
         files = {"stdout": str(stdout), "stderr": str(stderr)}
-        self._line.sendall(json.dumps(request | files).encode() + b"\n")
-        self._said = self._line.makefile()
-        self.pid = int(self._said.readline())
+        self._connection.sendall(json.dumps(request | files).encode() + b"\n")
+        self._replies = self._connection.makefile()
+        self.pid = int(self._replies.readline())
 
-    def __enter__(self) -> Forked:
+    def __enter__(self) -> ForkedCommand:
         return self
 
     def __exit__(self, *_error: object) -> None:
         self.close()
 
     def poll(self) -> int | None:
-        if self.returncode is None and select.select([self._line], [], [], 0)[0]:
+        if self.returncode is None and select.select([self._connection], [], [], 0)[0]:
             self._end()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
         if self.returncode is None:
-            if not select.select([self._line], [], [], timeout)[0]:
+            if not select.select([self._connection], [], [], timeout)[0]:
                 raise subprocess.TimeoutExpired(str(HOLDFAST), timeout or 0)
             self._end()
         assert self.returncode is not None
         return self.returncode
 
     def _end(self) -> None:
-        self.returncode = int(self._said.readline())
+        self.returncode = int(self._replies.readline())
         self.close()
 
     def send_signal(self, number: int) -> None:
@@ -110,13 +111,13 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
     def close(self) -> None:
-        self._said.close()
-        self._line.close()
+        self._replies.close()
+        self._connection.close()
 
 
 @cache
-def _parent() -> str:
-    """Where it listens; started when it is needed, one for each test process."""
+def _fork_server() -> str:
+    """Start the fork server of this test process and return the path of its socket."""
     folder = tempfile.mkdtemp(prefix="holdfast-cli-")
     path = str(Path(folder) / "socket")
     process = subprocess.Popen(
@@ -134,11 +135,11 @@ def _parent() -> str:
     return path
 
 
-# --------------------------------------------------------------------------------------------------------- the process
+# --- the fork server
 
 
-def _command(path: str) -> None:
-    """Returns in a child that is to be the command, or when there is nothing more to do: then it exits."""
+def _serve_forks(path: str) -> None:
+    """Fork for each request. Returns only in a child that runs a command; the server exits when its input is closed."""
     _warm_up()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX) as listening:
@@ -149,18 +150,18 @@ def _command(path: str) -> None:
             ready, _, _ = select.select([0, listening], [], [])
             if 0 in ready:
                 os._exit(0)
-            line, _ = listening.accept()
-            with line:
+            connection, _ = listening.accept()
+            with connection:
                 if os.fork() == 0:
                     listening.close()
-                    _wait_for_one(line)
+                    _fork_command(connection)
                     return
 
 
 def _warm_up() -> None:
     for name in _MODULES:
         importlib.import_module(name)
-    sys.argv = [str(HOLDFAST), *_FIRST]
+    sys.argv = [str(HOLDFAST), *_WARM_UP]
     with (
         Path(os.devnull).open("w") as nothing,
         redirect_stderr(nothing),
@@ -173,21 +174,21 @@ def _warm_up() -> None:
     gc.freeze()
 
 
-def _wait_for_one(line: socket.socket) -> None:
-    """Returns in the child; the one between waits for it and tells its code."""
+def _fork_command(connection: socket.socket) -> None:
+    """Fork the command and return in it. The intermediate process waits for it and sends its pid and exit code."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    request = json.loads(line.makefile().readline())
+    request = json.loads(connection.makefile().readline())
     pid = os.fork()
     if pid:
-        line.sendall(f"{pid}\n".encode())
+        connection.sendall(f"{pid}\n".encode())
         _, status = os.waitpid(pid, 0)
-        line.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        connection.sendall(f"{os.waitstatus_to_exitcode(status)}\n".encode())
         os._exit(0)
-    line.close()
-    _become(request)
+    connection.close()
+    _apply(request)
 
 
-def _become(request: dict[str, Any]) -> None:
+def _apply(request: dict[str, Any]) -> None:
     for fd, name, flags in (
         (0, os.devnull, os.O_RDONLY),
         (1, request["stdout"], os.O_WRONLY),
@@ -205,7 +206,7 @@ def _become(request: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _command(sys.argv[1])
+    _serve_forks(sys.argv[1])
     try:
         importlib.import_module("holdfast.cli.main").main()
         code = 0
@@ -217,4 +218,4 @@ if __name__ == "__main__":
         sys.exit(code)
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # without taking all those modules apart
+    os._exit(code)  # skips the slow teardown of all those modules

@@ -1,4 +1,4 @@
-"""A real server: ``holdfast serve --worker`` on an app in a directory, and the commands that speak to it."""
+"""A real server: ``holdfast serve --worker`` on an app in a directory, and commands that use it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 
-from .forking import Forked
+from .forking import ForkedCommand
 from .running import clean_environment, holdfast
 
 APP = '''
@@ -67,12 +67,12 @@ async def hopeless(ctx: Context) -> None:
 
 
 def dial() -> None:
-    raise ConnectionError("nobody is there")
+    raise ConnectionError("no route to host")
 
 
 @app.workflow
 async def talks(ctx: Context, lines: int) -> None:
-    """Says so many lines, one after each event."""
+    """Log this number of lines, one after each event."""
     for number in range(lines):
         ctx.log.info(f"line {number}")
         await ctx.wait_for_event(f"go {number}", type="go")
@@ -120,24 +120,24 @@ async def boss(ctx: Context) -> str:
 '''
 
 
-class Live:
-    """The directory and the server in it."""
+class LiveServer:
+    """A directory with an app, and the server that runs there."""
 
     def __init__(self, folder: Path, app: str = APP) -> None:
         self.folder = folder
         self.base = ""
         self._port = 0
-        self._server: Forked | None = None
+        self._server: ForkedCommand | None = None
         (folder / "shop.py").write_text(app)
 
     def start(self) -> None:
-        """On a port that stays the same when it is started again."""
+        """Start the server. A second start uses the same port."""
         out, log = self.folder / "serve.out", self.folder / "serve.log"
         out.write_text("")
         log.touch()
         arguments = ("serve", "shop:app", "--worker", "--port", str(self._port))
-        server = self._server = Forked(arguments, self.folder, clean_environment(), out, log)
-        first = wait_for(out.read_text, lambda said: "\n" in said or server.poll() is not None)
+        server = self._server = ForkedCommand(arguments, self.folder, clean_environment(), out, log)
+        first = wait_for(out.read_text, lambda text: "\n" in text or server.poll() is not None)
         assert first.startswith("API "), (first, log.read_text())
         self.base = first.split()[1]
         self._port = int(re.findall(r":(\d+)/", self.base)[0])
@@ -151,7 +151,7 @@ class Live:
         return holdfast(*arguments, HOLDFAST_BASE_URL=self.base, **env)
 
     def ok(self, *arguments: str) -> str:
-        """The output of a command about instances that has to work."""
+        """The output of a command of ``holdfast instances`` that must succeed."""
         done = self.run("instances", *arguments)
         assert (done.returncode, done.stderr) == (0, ""), done
         return done.stdout
@@ -168,20 +168,20 @@ class Live:
         return self.ok("get", "-w", workflow, "-i", id)
 
     def until(self, workflow: str, id: str, state: str) -> str:
-        """What ``get`` shows once the instance has this status, or is at this step."""
+        """The output of ``get`` once the instance has this status or this current step."""
         wait_for(lambda: " | ".join(self._states(workflow, id)), lambda states: state in states.split(" | "))
         return self.get(workflow, id)
 
     def _states(self, workflow: str, id: str) -> list[str]:
-        found = httpx.get(f"{self.base}/{workflow}/instances/{id}", timeout=30).raise_for_status().json()
-        step = found["meta"].get("currentStep", {})
-        at = [step["stepKey"]] if step.get("status") in ("pending", "waiting") else []
-        return [found["details"]["status"], *at]
+        instance = httpx.get(f"{self.base}/{workflow}/instances/{id}", timeout=30).raise_for_status().json()
+        step = instance["meta"].get("currentStep", {})
+        keys = [step["stepKey"]] if step.get("status") in ("pending", "waiting") else []
+        return [instance["details"]["status"], *keys]
 
 
-def wait_for(read: Callable[[], str], good: Callable[[str], bool], seconds: float = 30) -> str:
+def wait_for(read: Callable[[], str], accept: Callable[[str], bool], seconds: float = 30) -> str:
     end = time.monotonic() + seconds
-    while not good(seen := read()):
+    while not accept(seen := read()):
         assert time.monotonic() < end, seen
         time.sleep(0.02)
     return seen

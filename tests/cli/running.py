@@ -22,16 +22,16 @@ def clean_environment(**variables: str) -> dict[str, str]:
 
 
 def holdfast(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess.CompletedProcess[str]:
-    return run_to_its_end(arguments, cwd, clean_environment(**env), forked=_can_be_forked(arguments, env))
+    return run_command(arguments, cwd, clean_environment(**env), forked=_can_be_forked(arguments, env))
 
 
 def _can_be_forked(arguments: tuple[str, ...], env: dict[str, str]) -> bool:
-    """Not those that start workers or import a user's app, nor where a variable may concern Python itself."""
-    short = bool(arguments) and arguments[0] in ("instances", "workflows", "migrate")
-    return short and all(name.startswith("HOLDFAST_") for name in env)
+    """True unless the command starts workers or imports a user's app, or a variable may affect Python itself."""
+    imports_no_app = bool(arguments) and arguments[0] in ("instances", "workflows", "migrate")
+    return imports_no_app and all(name.startswith("HOLDFAST_") for name in env)
 
 
-def run_to_its_end(
+def run_command(
     arguments: tuple[str, ...], cwd: Path | None, env: dict[str, str], *, forked: bool
 ) -> subprocess.CompletedProcess[str]:
     if forked:
@@ -48,5 +48,5 @@ def run_to_its_end(
 
 
 def plain(text: str) -> str:
-    """Without colours."""
+    """The text without colours."""
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", text)

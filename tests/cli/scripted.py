@@ -1,4 +1,4 @@
-"""A server that answers what a test tells it to, one answer per request, and remembers what it was asked."""
+"""A server that sends the responses a test has prepared, one per request, and records the requests."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ WORKFLOWS = {"workflows": [{"name": "greet"}]}
 
 
 @dataclass(frozen=True)
-class Answer:
-    """``drop``: hang up instead of answering. ``drip``: the body slowly, a byte at a time."""
+class Response:
+    """A prepared response. ``drop``: close the connection instead. ``drip``: send the body slowly, byte by byte."""
 
     status: int = 200
     body: Any = None
@@ -32,7 +32,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     method: str
     path: str
     headers: Mapping[str, str]
@@ -40,16 +40,16 @@ class Asked:
     at: float
 
 
-class Scripted:
+class ScriptedServer:
     def __init__(self, port: int = 0) -> None:
-        self.answers: deque[Answer] = deque()
-        self.asked: list[Asked] = []
+        self.responses: deque[Response] = deque()
+        self.requests: list[ReceivedRequest] = []
         self.stopping = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", port), _handler(self))
         self.base = f"http://127.0.0.1:{self._server.server_port}/api/workflows"
 
     @contextmanager
-    def running(self) -> Iterator[Scripted]:
+    def running(self) -> Iterator[ScriptedServer]:
         thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
         thread.start()
         try:
@@ -60,39 +60,41 @@ class Scripted:
             thread.join()
             self._server.server_close()
 
-    def will_answer(self, *answers: Answer) -> None:
-        self.answers.extend(answers)
+    def will_respond(self, *responses: Response) -> None:
+        self.responses.extend(responses)
 
 
-def _handler(script: Scripted) -> type[BaseHTTPRequestHandler]:
+def _handler(script: ScriptedServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_GET(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {name.lower(): ", ".join(self.headers.get_all(name, [])) for name in self.headers}
-            script.asked.append(Asked(self.command, self.path, headers, body, time.monotonic()))
-            self._give(script.answers.popleft() if script.answers else Answer(418, {"message": "no answer left"}))
+            script.requests.append(ReceivedRequest(self.command, self.path, headers, body, time.monotonic()))
+            self._respond(
+                script.responses.popleft() if script.responses else Response(418, {"message": "no response left"})
+            )
 
         do_POST = do_GET
 
-        def _give(self, answer: Answer) -> None:
-            script.stopping.wait(answer.delay)
-            if answer.drop:
+        def _respond(self, response: Response) -> None:
+            script.stopping.wait(response.delay)
+            if response.drop:
                 self.close_connection = True
                 return
-            self.send_response(answer.status)
-            for name, value in {"content-length": str(len(answer.content)), **answer.headers}.items():
+            self.send_response(response.status)
+            for name, value in {"content-length": str(len(response.content)), **response.headers}.items():
                 self.send_header(name, value)
             self.end_headers()
-            for part in answer.content if answer.drip else [answer.content]:
-                if answer.drip:
+            for part in response.content if response.drip else [response.content]:
+                if response.drip:
                     script.stopping.wait(0.05)
                 self.wfile.write(bytes([part]) if isinstance(part, int) else part)
                 self.wfile.flush()
 
         def handle(self) -> None:
-            with suppress(OSError):  # the command has hung up
+            with suppress(OSError):  # the command has closed the connection
                 super().handle()
 
         def log_message(self, format: str, *args: object) -> None:

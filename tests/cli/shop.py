@@ -1,4 +1,4 @@
-"""A directory with a user's app in it, and ``holdfast`` commands run there as real processes."""
+"""A directory with a user's app, and ``holdfast`` commands that run there as real processes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import Any
 
 from holdfast import Holdfast
 
-from .forking import Forked
-from .running import HOLDFAST, run_to_its_end
+from .forking import ForkedCommand
+from .running import HOLDFAST, run_command
 
 APP = '''
-"""Steps leave a mark when they begin, and wait for the test's word."""
+"""Steps create a file when they begin, and wait until the test allows them to end."""
 
 import asyncio
 import os
@@ -100,33 +100,37 @@ async def blocks(ctx: Context, name: str) -> None:
 
 
 class Command:
-    """A ``holdfast`` process that goes on until it is told to stop."""
+    """A ``holdfast`` process that runs until a signal stops it."""
 
-    def __init__(self, process: subprocess.Popen[bytes] | Forked, log: Path) -> None:
+    def __init__(self, process: subprocess.Popen[bytes] | ForkedCommand, log: Path) -> None:
         self.process = process
         self._log = log
 
     @property
-    def said(self) -> str:
-        """What it, and the processes it started, wrote to standard error."""
+    def output(self) -> str:
+        """The standard error of the process and its children."""
         return self._log.read_text()
 
     def workers(self) -> list[int]:
         """Pids of the worker processes that have started, in that order."""
-        return [int(pid) for pid in re.findall(r"worker (\d+) started", self.said)]
+        return [int(pid) for pid in re.findall(r"worker (\d+) started", self.output)]
 
     def signal(self, number: int) -> None:
         self.process.send_signal(number)
 
-    async def says(self, text: str, times: int = 1) -> None:
-        await until(lambda: self.said.count(text) >= times, lambda: f"it never said {text!r}:\n{self.said}")
+    async def wait_for_output(self, text: str, times: int = 1) -> None:
+        await until(
+            lambda: self.output.count(text) >= times, lambda: f"{text!r} is missing in the output:\n{self.output}"
+        )
 
-    async def ends(self, seconds: float = 20) -> int:
-        await until(lambda: self.process.poll() is not None, lambda: f"it does not end:\n{self.said}", seconds)
+    async def wait_for_end(self, seconds: float = 20) -> int:
+        await until(
+            lambda: self.process.poll() is not None, lambda: f"the process does not end:\n{self.output}", seconds
+        )
         return self.process.wait()
 
     def close(self) -> None:
-        """Leave nothing behind, whatever the test did."""
+        """Kill the process and its workers if they still run."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait(20)
@@ -137,7 +141,7 @@ class Command:
 
 
 class Shop:
-    """The directory, and what can be known of it from outside."""
+    """The directory, the commands started in it, and checks of its files and its database."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -146,16 +150,16 @@ class Shop:
         (folder / "shop.py").write_text(APP)
 
     def worker(self, *arguments: str, target: str = "shop:app", cwd: Path | None = None) -> Command:
-        """In a session of its own, as in a terminal of its own: what is sent to all of it reaches no other process."""
+        """Start a worker in a new session, so that signals to its process group reach no other process."""
         log = self._log()
-        process = Forked(
+        process = ForkedCommand(
             ("worker", target, *arguments), cwd or self.folder, os.environ, Path(os.devnull), log, session=True
         )
         self.commands.append(Command(process, log))
         return self.commands[-1]
 
     def worker_from_the_path(self) -> Command:
-        """Not forked: the program that a user runs."""
+        """Start the installed program instead of a forked process."""
         log = self._log()
         with log.open("wb") as stderr:
             command = [str(HOLDFAST), "worker", "shop:app"]
@@ -169,9 +173,9 @@ class Shop:
         return log
 
     def holdfast(self, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """A command that ends by itself."""
+        """Run a command to its end."""
         clean = {name: value for name, value in os.environ.items() if name != "HOLDFAST_DATABASE_URL"}
-        return run_to_its_end(arguments, self.folder, clean | env, forked=arguments[0] in ("migrate", "worker"))
+        return run_command(arguments, self.folder, clean | env, forked=arguments[0] in ("migrate", "worker"))
 
     @asynccontextmanager
     async def client(self) -> AsyncIterator[Holdfast]:
@@ -181,18 +185,18 @@ class Shop:
         async with app.connect():
             yield app
 
-    def began(self, step: str, name: str = "*") -> list[int]:
-        """Pids of the processes in which a step began."""
+    def started_in(self, step: str, name: str = "*") -> list[int]:
+        """Pids of the processes in which a step has begun."""
         return [int(path.suffix[1:]) for path in self.folder.glob(f"{step}.{name}.*")]
 
-    async def until_begun(self, step: str, name: str = "*", times: int = 1) -> None:
-        await until(lambda: len(self.began(step, name)) >= times, lambda: self.commands[-1].said)
+    async def wait_until_started(self, step: str, name: str = "*", times: int = 1) -> None:
+        await until(lambda: len(self.started_in(step, name)) >= times, lambda: self.commands[-1].output)
 
     def allow(self, name: str) -> None:
         (self.folder / f"go.{name}").touch()
 
-    def held(self) -> int:
-        """Runs that a worker has not given back."""
+    def owned_tasks(self) -> int:
+        """Number of tasks that a worker owns."""
         return int(self.query("SELECT count(*) FROM holdfast_task WHERE owner IS NOT NULL"))
 
     def query(self, sql: str) -> Any:
@@ -200,16 +204,16 @@ class Shop:
             return connection.execute(sql).fetchone()[0]
 
 
-async def until(fact: Callable[[], Any], what: Callable[[], str] | str, seconds: float = 20) -> None:
-    """Wait for a fact, with a bound."""
+async def until(condition: Callable[[], Any], message: Callable[[], str] | str, seconds: float = 20) -> None:
+    """Wait for a condition, with a time limit."""
     end = time.monotonic() + seconds
-    while not fact():
-        assert time.monotonic() < end, what if isinstance(what, str) else what()
+    while not condition():
+        assert time.monotonic() < end, message if isinstance(message, str) else message()
         await asyncio.sleep(0.01)
 
 
 def gone(pid: int) -> bool:
-    """Whether a process that is not our child has ended; nobody may have asked for its exit code yet."""
+    """True if a process that is not a child of this one has ended; it may still be a zombie."""
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):

@@ -1,6 +1,6 @@
-"""``docs/debugging.md``: every command on it is run, in its order, against runs in the trouble it speaks of.
+"""``docs/debugging.md``: every command of the page is run, in order, against runs with the described problems.
 
-What the page shows must be what the commands print; times, durations and places in files may differ.
+The page must show what the commands print; times, durations and positions in files may differ.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from .live import Live
+from .live import LiveServer
 
 PAGE = Path(__file__).parents[2] / "docs" / "debugging.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -85,8 +85,8 @@ NEW_CODE = APP.replace('ctx.do("feed", charge, "prices")', 'ctx.wait_for_event("
 NEW_CODE += 'report = app.remote("report")'
 
 
-def set_scene(live: Live) -> None:
-    """Runs in all kinds of trouble, and a server to ask about them."""
+def create_problems(live: LiveServer) -> None:
+    """Create runs with all the described problems, and leave a server running."""
     (live.folder / "shop.py").write_text(APP)
     live.start()
     for workflow, instance, params in (
@@ -123,7 +123,7 @@ def set_scene(live: Live) -> None:
 
 
 def commands(text: str) -> list[tuple[str, str]]:
-    """Each command on the page, with what is shown below it."""
+    """Each command of the page, with the output shown below it."""
     parts = [part for block in BLOCK.findall(text) for part in re.split(r"^\$ ", block, flags=re.MULTILINE) if part]
     return [(command, shown.strip()) for command, _, shown in (part.partition("\n") for part in parts)]
 
@@ -138,9 +138,9 @@ def masked(text: str) -> str:
 
 @pytest.mark.timeout(240)
 def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
-    live = Live(tmp_path)
+    live = LiveServer(tmp_path)
     try:
-        set_scene(live)
+        create_problems(live)
         for command, shown in commands(PAGE.read_text()):
             words = shlex.split(command)
             assert words[0] == "holdfast"
@@ -151,7 +151,7 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
         live.stop()
 
 
-def test_the_page_speaks_of_every_common_failure() -> None:
+def test_the_page_covers_every_common_failure() -> None:
     text = PAGE.read_text()
 
     for word in (

@@ -1,4 +1,4 @@
-"""``holdfast demo`` as a user runs it: the story it tells is true, and it fails in one line."""
+"""``holdfast demo`` as a user runs it: its output is true, and an error is one line."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HOLDFAST = Path(sys.executable).parent / "holdfast"
 
 
 @dataclass(frozen=True)
-class Told:
+class FinishedDemo:
     done: subprocess.CompletedProcess[str]
     seconds: float
     file: Path
@@ -36,51 +36,51 @@ def holdfast(*arguments: str | Path, cwd: Path | None = None) -> subprocess.Comp
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory: pytest.TempPathFactory) -> Told:
-    """One whole demo, piped; the tests below look at it from different sides."""
+def demo(tmp_path_factory: pytest.TempPathFactory) -> FinishedDemo:
+    """One complete demo, piped; several tests check its output."""
     file = tmp_path_factory.mktemp("demo") / "demo.db"
     began = time.monotonic()
     done = holdfast("demo", "--file", file)
-    return Told(done, time.monotonic() - began, file)
+    return FinishedDemo(done, time.monotonic() - began, file)
 
 
-# --- the story
+# --- a complete demo
 
 
-def test_it_ends_well_and_soon(told: Told) -> None:
-    assert told.done.returncode == 0, told.done
-    assert told.done.stderr == ""
-    assert told.seconds < 30
+def test_the_demo_succeeds_within_30_seconds(demo: FinishedDemo) -> None:
+    assert demo.done.returncode == 0, demo.done
+    assert demo.done.stderr == ""
+    assert demo.seconds < 30
 
 
-def test_piped_it_is_plain_text(told: Told) -> None:
-    assert "\x1b" not in told.text
-    assert "\r" not in told.text
+def test_piped_output_is_plain_text(demo: FinishedDemo) -> None:
+    assert "\x1b" not in demo.text
+    assert "\r" not in demo.text
 
 
-def test_a_real_process_was_killed_and_another_took_over(told: Told) -> None:
-    first, second = re.findall(r"worker (\d)  ready: process (\d+)", told.text)
+def test_a_real_process_was_killed_and_another_took_over(demo: FinishedDemo) -> None:
+    first, second = re.findall(r"worker (\d)  ready: process (\d+)", demo.text)
 
-    assert f"kill -9 {first[1]}: worker 1 dies" in told.text
+    assert f"kill -9 {first[1]}: worker 1 dies" in demo.text
     assert (first[0], second[0]) == ("1", "2")
     for pid in (first[1], second[1]):
         with pytest.raises(ProcessLookupError):
             os.kill(int(pid), 0)
 
 
-def test_finished_steps_were_not_run_again(told: Told) -> None:
-    ran = dict(re.findall(r"^  ([a-z ]+?) +ran (\d)×", told.text, re.MULTILINE))  # noqa: RUF001
+def test_finished_steps_were_not_run_again(demo: FinishedDemo) -> None:
+    ran = dict(re.findall(r"^  ([a-z ]+?) +ran (\d)×", demo.text, re.MULTILINE))  # noqa: RUF001
 
     assert ran == {"reserve": "1", "charge": "2", "print label": "1", "pack": "2", "ship": "1"}
-    after = told.text.split("worker 2  ready")[1]
+    after = demo.text.split("worker 2  ready")[1]
     assert re.findall(r"worker 2  ([a-z ]+): running", after) == ["pack", "ship"]
-    assert told.text.count("  yes  ") == 4
-    assert "NO " not in told.text
+    assert demo.text.count("  yes  ") == 4
+    assert "NO " not in demo.text
 
 
-def test_the_order_is_complete_in_the_file_it_names(told: Told) -> None:
-    assert str(told.file) in told.text.splitlines()[-1]
-    with closing(sqlite3.connect(told.file)) as connection:
+def test_the_order_is_complete_in_the_named_file(demo: FinishedDemo) -> None:
+    assert str(demo.file) in demo.text.splitlines()[-1]
+    with closing(sqlite3.connect(demo.file)) as connection:
         runs = connection.execute("SELECT instance_id, status FROM holdfast_run").fetchall()
         attempts = dict(connection.execute("SELECT key, attempts FROM holdfast_fact WHERE state = 0 AND kind = 'do'"))
         left = connection.execute("SELECT count(*) FROM holdfast_task").fetchone()
@@ -90,17 +90,17 @@ def test_the_order_is_complete_in_the_file_it_names(told: Told) -> None:
     assert left == (0,)
 
 
-def test_interrupted_in_a_terminal_it_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_an_interrupted_demo_leaves_no_file_and_no_process(tmp_path: Path) -> None:
     """Ctrl-C, with the live table on."""
-    terminal, its_side = pty.openpty()
+    terminal, process_side = pty.openpty()
     file = tmp_path / "demo.db"
     process = subprocess.Popen(
         [str(HOLDFAST), "demo", "--file", str(file), "--no-keep"],
-        stdout=its_side,
-        stderr=its_side,
+        stdout=process_side,
+        stderr=process_side,
         env=os.environ | {"TERM": "xterm", "COLUMNS": "120"},
     )
-    os.close(its_side)
+    os.close(process_side)
 
     seen = read_until(terminal, "reserve: running")
     process.send_signal(signal.SIGINT)
@@ -116,7 +116,7 @@ def test_interrupted_in_a_terminal_it_leaves_nothing_behind(tmp_path: Path) -> N
         os.kill(int(pid), 0)
 
 
-def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
+def test_a_closed_pipe_ends_the_demo_without_an_error_message(tmp_path: Path) -> None:
     """As in ``holdfast demo | head -1``."""
     command = [str(HOLDFAST), "demo", "--file", str(tmp_path / "demo.db"), "--no-keep"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -132,7 +132,7 @@ def test_a_reader_that_goes_away_ends_it_quietly(tmp_path: Path) -> None:
 
 
 def read_until(terminal: int, text: str | None) -> str:
-    """What is written up to and including ``text`` (None: to the end), without colours."""
+    """The output up to and including ``text`` (None: to the end), without colours."""
     seen = ""
     while text is None or text not in seen:
         try:
@@ -148,15 +148,15 @@ def read_until(terminal: int, text: str | None) -> str:
 # --- errors
 
 
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path: Path) -> None:
-    file = tmp_path / "letter.txt"
+def test_a_file_that_is_not_a_database_is_refused_and_not_changed(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
     file.write_text("dear reader, this is not a database")
 
-    refused(holdfast("demo", "--file", file), "letter.txt is not a database")
+    refused(holdfast("demo", "--file", file), "notes.txt is not a database")
     assert file.read_text() == "dear reader, this is not a database"
 
 
-def test_a_database_that_exists_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_an_existing_database_is_refused_and_not_changed(tmp_path: Path) -> None:
     file = tmp_path / "mine.db"
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE mine (x)")
@@ -166,7 +166,7 @@ def test_a_database_that_exists_is_refused_and_left_alone(tmp_path: Path) -> Non
     assert file.read_bytes() == before
 
 
-def test_a_path_in_no_directory_is_refused(tmp_path: Path) -> None:
+def test_a_path_in_a_missing_directory_is_refused(tmp_path: Path) -> None:
     refused(holdfast("demo", "--file", tmp_path / "nowhere" / "demo.db"), "does not exist")
 
 
@@ -174,7 +174,7 @@ def test_a_directory_is_refused(tmp_path: Path) -> None:
     refused(holdfast("demo", "--file", tmp_path), "directory")
 
 
-def test_a_place_that_cannot_be_written_is_refused() -> None:
+def test_a_path_that_cannot_be_written_is_refused() -> None:
     refused(holdfast("demo", "--file", "/proc/demo.db"), "/proc/demo.db cannot be created")
 
 
@@ -185,7 +185,7 @@ def refused(done: subprocess.CompletedProcess[str], reason: str) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["demo", "--nope"], ["demo", "extra"], ["nope"], ["demo", "--file"]])
-def test_wrong_usage_ends_with_2(arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(arguments: list[str]) -> None:
     done = holdfast(*arguments)
 
     assert done.returncode == 2
@@ -205,7 +205,7 @@ def test_help_has_examples(arguments: list[str]) -> None:
     assert "holdfast demo --file" in done.stdout
 
 
-def test_version() -> None:
+def test_the_version_is_printed() -> None:
     done = holdfast("--version")
 
     assert (done.returncode, done.stdout) == (0, "holdfast 0.1.0\n")

@@ -1,4 +1,4 @@
-"""``instances logs --follow``: every line once, until the end of the run, whatever the server goes through."""
+"""``instances logs --follow``: every line once, until the end of the run, also when the server restarts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from pathlib import Path
 
 import pytest
 
-from .live import Live, wait_for
+from .live import LiveServer, wait_for
 from .running import HOLDFAST, clean_environment, plain
 
 
 @pytest.fixture
-def live(tmp_path: Path) -> Iterator[Live]:
-    live = Live(tmp_path)
+def live(tmp_path: Path) -> Iterator[LiveServer]:
+    live = LiveServer(tmp_path)
     live.start()
     yield live
     live.stop()
 
 
-class Following:
-    """The command, and what it has written so far."""
+class FollowProcess:
+    """The process of the command, and its output so far."""
 
     def __init__(
-        self, live: Live, id: str, *arguments: str, workflow: str = "talks", stderr: int | None = None
+        self, live: LiveServer, id: str, *arguments: str, workflow: str = "talks", stderr: int | None = None
     ) -> None:
         command = ["instances", "logs", "-w", workflow, "-i", id, "--follow", "--retry-delay", "0.1", *arguments]
         self.process = subprocess.Popen(
@@ -50,13 +50,13 @@ class Following:
 
     @property
     def lines(self) -> list[str]:
-        """What the workflow said, without times and replays."""
+        """The lines that the workflow has logged, without times and replayed lines."""
         return re.findall(r"workflow  (.*)$", "".join(self._parts), re.MULTILINE)
 
-    def shows(self, *lines: str) -> None:
+    def wait_for_lines(self, *lines: str) -> None:
         wait_for(lambda: "\n".join(self.lines), lambda seen: seen == "\n".join(lines))
 
-    def ends(self) -> int:
+    def wait_for_end(self) -> int:
         code = self.process.wait(30)
         self._reader.join(30)
         return code
@@ -64,119 +64,123 @@ class Following:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.ends()
+        self.wait_for_end()
 
 
 @pytest.fixture
-def closing() -> Iterator[list[Following]]:
-    followings: list[Following] = []
+def closing() -> Iterator[list[FollowProcess]]:
+    followings: list[FollowProcess] = []
     yield followings
     for following in followings:
         following.close()
 
 
-def go(live: Live, id: str) -> None:
+def go(live: LiveServer, id: str) -> None:
     live.send("talks", id, "go")
 
 
-def test_lines_are_shown_as_they_come_and_it_ends_with_the_run(live: Live, closing: list[Following]) -> None:
+def test_lines_are_shown_when_written_and_following_ends_with_the_run(
+    live: LiveServer, closing: list[FollowProcess]
+) -> None:
     live.create("talks", "t", "2")
-    closing.append(following := Following(live, "t"))
+    closing.append(following := FollowProcess(live, "t"))
 
-    following.shows("line 0")
+    following.wait_for_lines("line 0")
     go(live, "t")
-    following.shows("line 0", "line 1")
+    following.wait_for_lines("line 0", "line 1")
     assert following.process.poll() is None
     go(live, "t")
 
-    assert following.ends() == 0
+    assert following.wait_for_end() == 0
     assert following.lines == ["line 0", "line 1", "the last line"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_restart_of_the_server_loses_and_repeats_nothing(
-    live: Live, closing: list[Following], number: signal.Signals
+def test_a_restart_of_the_server_loses_and_repeats_no_line(
+    live: LiveServer, closing: list[FollowProcess], number: signal.Signals
 ) -> None:
     live.create("talks", "t", "4")
-    closing.append(following := Following(live, "t", "--retries", "0"))
+    closing.append(following := FollowProcess(live, "t", "--retries", "0"))
     go(live, "t")
-    following.shows("line 0", "line 1")
+    following.wait_for_lines("line 0", "line 1")
 
     live.stop(number)
     live.start()
     go(live, "t")
     go(live, "t")
-    following.shows(*(f"line {n}" for n in range(4)))
+    following.wait_for_lines(*(f"line {n}" for n in range(4)))
     go(live, "t")
 
-    assert following.ends() == 0
+    assert following.wait_for_end() == 0
     assert following.lines == [*(f"line {n}" for n in range(4)), "the last line"]
 
 
-def test_someone_who_watches_is_told_that_the_server_is_away(live: Live, closing: list[Following]) -> None:
-    terminal, its_side = pty.openpty()
+def test_an_outage_of_the_server_is_reported_on_a_terminal(live: LiveServer, closing: list[FollowProcess]) -> None:
+    terminal, process_side = pty.openpty()
     live.create("talks", "t", "1")
-    closing.append(following := Following(live, "t", "--retries", "0", stderr=its_side))
-    os.close(its_side)
-    following.shows("line 0")
+    closing.append(following := FollowProcess(live, "t", "--retries", "0", stderr=process_side))
+    os.close(process_side)
+    following.wait_for_lines("line 0")
 
     live.stop()
-    told = plain(os.read(terminal, 1000).decode())
+    note = plain(os.read(terminal, 1000).decode())
     live.start()
     go(live, "t")
 
-    assert following.ends() == 0
-    assert "waiting for the server (Ctrl-C ends this)" in told
+    assert following.wait_for_end() == 0
+    assert "waiting for the server (Ctrl-C ends this)" in note
     os.close(terminal)
 
 
-def test_a_run_that_is_restarted_is_followed_into_the_next(live: Live, closing: list[Following]) -> None:
+def test_following_continues_with_the_successor_of_a_restarted_run(
+    live: LiveServer, closing: list[FollowProcess]
+) -> None:
     live.create("talks", "t", "1")
-    closing.append(following := Following(live, "t"))
-    closing.append(first_only := Following(live, "t", "--run", "0"))
-    following.shows("line 0")
-    first_only.shows("line 0")
+    closing.append(following := FollowProcess(live, "t"))
+    closing.append(first_only := FollowProcess(live, "t", "--run", "0"))
+    following.wait_for_lines("line 0")
+    first_only.wait_for_lines("line 0")
 
     live.ok("restart", "-w", "talks", "-i", "t")
-    following.shows("line 0", "line 0")
+    following.wait_for_lines("line 0", "line 0")
     go(live, "t")
 
-    assert following.ends() == 0
+    assert following.wait_for_end() == 0
     assert following.lines == ["line 0", "line 0", "the last line"]
-    assert first_only.ends() == 0
+    assert first_only.wait_for_end() == 0
     assert first_only.lines == ["line 0"]
 
 
-def test_it_begins_behind_a_cursor_and_keeps_its_filters(live: Live, closing: list[Following]) -> None:
+def test_following_starts_after_a_cursor_and_keeps_its_filters(live: LiveServer, closing: list[FollowProcess]) -> None:
     live.create("talks", "t", "1")
     go(live, "t")
     live.until("talks", "t", "complete")
     page = live.ok("logs", "-w", "talks", "-i", "t", "--page-size", "1")
     [cursor] = re.findall(r"--logs-cursor (\S+)", page)
 
-    closing.append(behind := Following(live, "t", "--logs-cursor", cursor))
-    closing.append(filtered := Following(live, "t", "--log-level", "warn"))
+    closing.append(after_cursor := FollowProcess(live, "t", "--logs-cursor", cursor))
+    closing.append(filtered := FollowProcess(live, "t", "--log-level", "warn"))
 
-    assert behind.ends() == 0
-    assert behind.lines == ["the last line"]
-    assert filtered.ends() == 0
+    assert after_cursor.wait_for_end() == 0
+    assert after_cursor.lines == ["the last line"]
+    assert filtered.wait_for_end() == 0
     assert filtered.lines == []
 
 
-def test_ctrl_c_ends_it(live: Live, closing: list[Following]) -> None:
+def test_ctrl_c_ends_following(live: LiveServer, closing: list[FollowProcess]) -> None:
     live.create("talks", "t", "1")
-    closing.append(following := Following(live, "t", stderr=subprocess.DEVNULL))
-    following.shows("line 0")
+    closing.append(following := FollowProcess(live, "t", stderr=subprocess.DEVNULL))
+    following.wait_for_lines("line 0")
 
     following.process.send_signal(signal.SIGINT)
 
-    assert following.ends() == 130
+    assert following.wait_for_end() == 130
 
 
-def test_a_server_that_was_never_there_is_not_waited_for(live: Live, closing: list[Following]) -> None:
+def test_a_server_that_is_down_at_the_start_is_an_error(live: LiveServer, closing: list[FollowProcess]) -> None:
     live.create("talks", "t", "1")
     live.stop()
-    closing.append(following := Following(live, "t", "--retries", "0", stderr=subprocess.DEVNULL))
+    closing.append(following := FollowProcess(live, "t", "--retries", "0", stderr=subprocess.DEVNULL))
 
-    assert following.ends() == 1
+    assert following.wait_for_end() == 1
     live.start()

@@ -10,8 +10,8 @@ from contextlib import closing
 
 import pytest
 
-from holdfast.app import migrate
-from holdfast.cli.secret import without_password
+from holdfast.cli.redaction import without_password
+from holdfast.store_url import migrate
 
 from .shop import Shop
 
@@ -22,12 +22,12 @@ async def latest() -> int:
     return (await migrate("sqlite://")).after
 
 
-async def test_a_new_file_is_made_and_brought_up_to_date(shop: Shop) -> None:
+async def test_a_new_file_is_created_and_migrated(shop: Shop) -> None:
     first = shop.holdfast("migrate", "sqlite:///new.db")
     second = shop.holdfast("migrate", "sqlite:///new.db")
 
     assert (first.returncode, first.stderr) == (0, "")
-    assert first.stdout == f"sqlite:///new.db: schema brought from version 0 to {await latest()}\n"
+    assert first.stdout == f"sqlite:///new.db: schema migrated from version 0 to {await latest()}\n"
     assert (second.returncode, second.stderr) == (0, "")
     assert second.stdout == f"sqlite:///new.db: schema version {await latest()}, nothing to do\n"
 
@@ -36,18 +36,18 @@ def test_the_url_may_come_from_the_environment(shop: Shop) -> None:
     done = shop.holdfast("migrate", HOLDFAST_DATABASE_URL="sqlite:///other.db")
 
     assert done.returncode == 0
-    assert done.stdout.startswith("sqlite:///other.db: schema brought")
+    assert done.stdout.startswith("sqlite:///other.db: schema migrated")
 
 
-def test_many_at_once_do_it_together(shop: Shop) -> None:
+def test_concurrent_migrations_all_succeed(shop: Shop) -> None:
     with ThreadPoolExecutor(4) as pool:
         done = list(pool.map(lambda _: shop.holdfast("migrate", "sqlite:///new.db"), range(4)))
 
-    assert [one.returncode for one in done] == [0] * 4, done
+    assert [process.returncode for process in done] == [0] * 4, done
     assert shop.holdfast("migrate", "--check", "sqlite:///new.db").returncode == 0
 
 
-def test_a_check_fails_if_there_is_something_to_do_and_changes_nothing(shop: Shop) -> None:
+def test_a_check_fails_if_a_migration_is_needed_and_changes_nothing(shop: Shop) -> None:
     file = shop.folder / "empty.db"
     with closing(sqlite3.connect(file)) as connection:
         connection.execute("CREATE TABLE mine (x)")
@@ -63,14 +63,14 @@ def test_a_check_fails_if_there_is_something_to_do_and_changes_nothing(shop: Sho
     assert done.stdout.endswith(", nothing to do\n")
 
 
-def test_a_check_makes_no_file(shop: Shop) -> None:
+def test_a_check_creates_no_file(shop: Shop) -> None:
     refused(shop.holdfast("migrate", "--check", "sqlite:///new.db"), "new.db does not exist")
 
     assert not (shop.folder / "new.db").exists()
 
 
 @pytest.mark.parametrize("check", [[], ["--check"]])
-def test_a_newer_database_is_left_alone(shop: Shop, check: list[str]) -> None:
+def test_a_newer_database_is_refused(shop: Shop, check: list[str]) -> None:
     assert shop.holdfast("migrate", "sqlite:///new.db").returncode == 0
     with closing(sqlite3.connect(shop.folder / "new.db")) as connection, connection:
         connection.execute("UPDATE holdfast_meta SET value = 999")
@@ -78,7 +78,7 @@ def test_a_newer_database_is_left_alone(shop: Shop, check: list[str]) -> None:
     refused(shop.holdfast("migrate", *check, "sqlite:///new.db"), "newer than this Holdfast knows")
 
 
-def test_what_is_no_database_is_refused_in_one_line(shop: Shop) -> None:
+def test_an_invalid_database_is_refused_in_one_line(shop: Shop) -> None:
     refused(shop.holdfast("migrate", "sqlite:///shop.py"), "shop.py is not a SQLite database")
     refused(shop.holdfast("migrate", "sqlite:///nowhere/new.db"), "does not exist")
     refused(shop.holdfast("migrate", f"sqlite:///{shop.folder}"), "directory")
@@ -86,6 +86,7 @@ def test_what_is_no_database_is_refused_in_one_line(shop: Shop) -> None:
     refused(shop.holdfast("migrate", "--schema", "x", "sqlite:///new.db"), "only PostgreSQL has schemas")
 
 
+@pytest.mark.promise("no-secrets", store=None)
 @pytest.mark.parametrize(
     "url",
     [
@@ -103,6 +104,7 @@ def test_no_password_is_shown(shop: Shop, url: str) -> None:
         assert "cr:e" not in done.stdout + done.stderr
 
 
+@pytest.mark.promise("no-secrets", store=None)
 @pytest.mark.parametrize(
     ("url", "text", "shown"),
     [
@@ -113,12 +115,12 @@ def test_no_password_is_shown(shop: Shop, url: str) -> None:
         ("sqlite:///shop.db", "sqlite:///shop.db", "sqlite:///shop.db"),
     ],
 )
-def test_a_password_is_taken_out_in_every_form(url: str, text: str, shown: str) -> None:
+def test_a_password_is_removed_in_every_form(url: str, text: str, shown: str) -> None:
     assert without_password(text, url) == shown
 
 
 @pytest.mark.parametrize("arguments", [[], ["sqlite://", "extra"], ["--nope", "sqlite://"]])
-def test_wrong_usage_ends_with_2(shop: Shop, arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(shop: Shop, arguments: list[str]) -> None:
     done = shop.holdfast("migrate", *arguments)
 
     assert done.returncode == 2

@@ -1,4 +1,4 @@
-"""The commands explain themselves, the page about them says the same, and those for management speak HTTP only."""
+"""The help of the commands, the page generated from it, and the imports of the management commands."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from holdfast.cli.main import cli
 from holdfast.cli.reference import reference
 
 from .running import holdfast
-from .scripted import Answer, Scripted
+from .scripted import Response, ScriptedServer
 
 ROOT = Path(__file__).parents[2]
 MANAGEMENT = (
     "instances",
-    "kinds",
+    "model_commands",
     "workflows",
     "options",
     "remote",
     "views",
-    "shown",
-    "story",
-    "past",
+    "output",
+    "timeline",
+    "history_pages",
     "follow",
-    "wire",
-    "safe",
+    "response_fields",
+    "terminal_text",
 )
 
 
@@ -73,7 +73,7 @@ def test_exit_codes_are_in_the_help() -> None:
     assert "Exit codes:" in holdfast("--help").stdout
 
 
-def test_completion_can_be_had() -> None:
+def test_the_shell_can_complete_commands() -> None:
     environment = {"_HOLDFAST_COMPLETE": "complete_bash", "COMP_WORDS": "holdfast instances re", "COMP_CWORD": "2"}
 
     done = holdfast("", **environment)
@@ -98,7 +98,7 @@ def test_the_script_prints_the_page() -> None:
 # --- HTTP only
 
 
-def test_management_imports_no_engine_no_store_and_no_loader() -> None:
+def test_management_commands_import_no_engine_no_store_and_no_loader() -> None:
     graph = grimp.build_graph("holdfast", cache_dir=None)
     allowed = {f"holdfast.cli.{name}" for name in MANAGEMENT} | {
         "holdfast.errors",
@@ -107,14 +107,14 @@ def test_management_imports_no_engine_no_store_and_no_loader() -> None:
     }
 
     for name in MANAGEMENT:
-        below = graph.find_upstream_modules(f"holdfast.cli.{name}")
-        assert below <= allowed, name
+        imported = graph.find_upstream_modules(f"holdfast.cli.{name}")
+        assert imported <= allowed, name
 
 
-def test_management_needs_neither_a_database_nor_an_app(tmp_path: Path) -> None:
+def test_management_commands_need_neither_a_database_nor_an_app(tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text("raise SystemExit('user code was run')")
-    with Scripted().running() as server:
-        server.will_answer(Answer(200, {"workflows": []}))
+    with ScriptedServer().running() as server:
+        server.will_respond(Response(200, {"workflows": []}))
         done = holdfast(
             "workflows", "list", "-b", server.base, cwd=tmp_path, HOLDFAST_DATABASE_URL="sqlite:////nowhere/at/all.db"
         )

@@ -1,4 +1,4 @@
-"""``holdfast simulate``, of a user's workflow and of the engine."""
+"""``holdfast simulate`` on a user's workflow and on the engine."""
 
 from __future__ import annotations
 
@@ -54,25 +54,25 @@ def fresh() -> list[str]:
 """
 
 
-class Done(NamedTuple):
+class Result(NamedTuple):
     code: object
     out: str
     err: str
 
 
 class Command:
-    """The command in this process: each of its own would import everything again."""
+    """The command, run in this process: a new process would import everything again."""
 
     def __init__(self, module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
         self.app = f"{module}:app"
         self._monkeypatch = monkeypatch
         self._capsys = capsys
 
-    def __call__(self, *arguments: str) -> Done:
+    def __call__(self, *arguments: str) -> Result:
         self._monkeypatch.setattr(sys, "argv", ["holdfast", "simulate", *arguments])
         with pytest.raises(SystemExit) as ended:
             main()
-        return Done(ended.value.code, *self._capsys.readouterr())
+        return Result(ended.value.code, *self._capsys.readouterr())
 
 
 @pytest.fixture
@@ -87,23 +87,23 @@ def simulate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 ORDER = ("--params", '{"id": "o-1"}', "--event", 'approval="ann"')
 
 
-def test_what_is_found_is_told_with_the_command_that_shows_it_again(simulate: Command) -> None:
+def test_a_finding_is_reported_with_the_command_that_reproduces_it(simulate: Command) -> None:
     world = simulate.app.replace(":app", ":fresh")
     done = simulate(simulate.app, "fulfil", *ORDER, "--seeds", "12", "--world", world)
 
     assert (done.code, done.err) == (1, "")
     assert "1. A step that is not safe to run twice: 'charge' (seed " in done.out
     seed = done.out.partition("(seed ")[2].partition(")")[0]
-    again = f"""Again: holdfast simulate {simulate.app} fulfil --params '{{"id": "o-1"}}' --event 'approval="ann"'"""
-    assert f"{again} --world {world} --seed {seed}" in done.out
+    rerun = f"""Again: holdfast simulate {simulate.app} fulfil --params '{{"id": "o-1"}}' --event 'approval="ann"'"""
+    assert f"{rerun} --world {world} --seed {seed}" in done.out
 
     repeated = simulate(simulate.app, "fulfil", *ORDER, "--seed", seed, "--world", world)
     assert repeated.code == 1
     assert "fulfil: 1 finding in 1 seed\n" in repeated.out
 
 
-def test_nothing_found(tmp_path: Path, simulate: Command) -> None:
-    """As a process, once."""
+def test_a_simulation_without_findings_exits_with_0(tmp_path: Path, simulate: Command) -> None:
+    """Runs as a process, unlike the other tests."""
     done = holdfast("simulate", simulate.app, "fulfil", *ORDER, "--seeds", "5", cwd=tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
@@ -111,19 +111,19 @@ def test_nothing_found(tmp_path: Path, simulate: Command) -> None:
     assert "5 returned 'payment o-1 approved by ann'" in done.stdout
 
 
-def test_a_wait_that_nothing_ends(simulate: Command) -> None:
+def test_a_wait_that_nothing_ends_is_reported(simulate: Command) -> None:
     assert "A wait that can never end (without any fault)" in simulate(simulate.app, "listener").out
     assert simulate(simulate.app, "listener", "--event", 'go="on"', "--seeds", "2").code == 0
 
 
-def test_what_cannot_be_simulated(simulate: Command) -> None:
+def test_a_step_that_does_io_is_refused(simulate: Command) -> None:
     done = simulate(simulate.app, "caller")
 
     assert (done.code, done.out) == (1, "")
     assert done.err.startswith("holdfast: Step 'call' of caller/simulated does I/O (create_connection)")
 
 
-def test_the_engine(simulate: Command) -> None:
+def test_the_engine_can_be_simulated_with_and_without_a_planted_bug(simulate: Command) -> None:
     assert "2 seeds, no promise broken" in simulate("--seeds", "2", "--first", "3").out
     done = simulate("--seeds", "5", "--bug", "losses_not_counted")
     assert done.code == 1
@@ -131,21 +131,21 @@ def test_the_engine(simulate: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (["shop:app"], "name a workflow of shop:app: holdfast simulate shop:app WORKFLOW"),
         (["shop:app", "fulfil", "--story"], "--story is for the engine's simulation"),
-        (["--event", "go"], "--event is for a workflow: name one, by MODULE:APP WORKFLOW"),
-        (["--bug", "none"], "--bug none: there is none of that name; there are "),
-        (["APP", "nothing"], "has no workflow 'nothing'; there are: caller, fulfil, listener"),
+        (["--event", "go"], "--event is for a workflow: give MODULE:APP WORKFLOW"),
+        (["--bug", "none"], "--bug none: there is no such bug; the bugs are "),
+        (["APP", "nothing"], "has no workflow 'nothing'; it has: caller, fulfil, listener"),
         (["nowhere:app", "fulfil"], "there is no module 'nowhere'"),
         (["APP", "fulfil", "--world", "nowhere:fresh"], "--world nowhere:fresh: there is no such function"),
         (["APP", "fulfil", "--event", "=1"], "an event has a type: TYPE or TYPE=JSON"),
         (["APP", "fulfil", "--event", "go={"], "not JSON: "),
     ],
 )
-def test_wrong_usage(simulate: Command, arguments: list[str], said: str) -> None:
+def test_wrong_usage_exits_with_2(simulate: Command, arguments: list[str], message: str) -> None:
     done = simulate(*(argument.replace("APP", simulate.app) for argument in arguments))
 
     assert (done.code, done.out) == (2, "")
-    assert said in done.err
+    assert message in done.err

@@ -1,4 +1,4 @@
-"""Whatever is stored comes back as it was; whatever would not is refused, with its place."""
+"""Encoding and decoding of plain values. Values that would not be read back unchanged are refused with their path."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from pydantic import BaseModel, Field, SecretStr, computed_field
 from holdfast.core.codec import decoder, encode, plain, roundtrip
 from holdfast.errors import NotSerializableError, PayloadTooLargeError
 
-lone = st.text(st.characters(), max_size=20).filter(lambda text: _is_storable(text))
-scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | lone
+storable_text = st.text(st.characters(), max_size=20).filter(lambda text: _is_storable(text))
+scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | storable_text
 json_values = st.recursive(
     scalars,
-    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(lone, inner, max_size=5),
+    lambda inner: st.lists(inner, max_size=5) | st.dictionaries(storable_text, inner, max_size=5),
     max_leaves=20,
 )
 
@@ -38,7 +38,7 @@ def _is_storable(text: str) -> bool:
     return not any("\ud800" <= a <= "\udbff" and "\udc00" <= b <= "\udfff" for a, b in pairs)
 
 
-def back(value: Any) -> Any:
+def roundtripped(value: Any) -> Any:
     return plain(encode(value, what="value"))
 
 
@@ -48,15 +48,15 @@ def back(value: Any) -> Any:
 @example("\udc00\ud800")
 @example({"\udfff": ["😀", "\ud83d"]})
 @example(-0.0)
-def test_plain_values_come_back_as_they_were(value: Any) -> None:
+def test_plain_values_are_read_back_unchanged(value: Any) -> None:
     data = encode(value, what="value")
     assert repr(plain(data)) == repr(value)
-    escaped = json.dumps(value).encode()  # as values were stored once
+    escaped = json.dumps(value).encode()  # the form in which older versions stored values
     assert escaped.isascii()
     assert repr(plain(escaped)) == repr(value)
 
 
-def test_bytes_are_readable_json_in_the_order_given() -> None:
+def test_encoding_keeps_the_order_of_keys_and_does_not_escape_text() -> None:
     assert encode({"b": 1, "a": [True, None, "ü"]}, what="value") == '{"b":1,"a":[true,null,"ü"]}'.encode()
     assert encode(None, what="value") == b"null"
     assert plain(None) is None
@@ -74,7 +74,7 @@ def test_bytes_are_readable_json_in_the_order_given() -> None:
         ("\ud83d\\ude00", r"\ud83d\\ude00"),
     ],
 )
-def test_only_what_utf8_cannot_hold_is_escaped(text: str, escaped: str) -> None:
+def test_only_control_characters_and_lone_surrogates_are_escaped(text: str, escaped: str) -> None:
     for value, expected in ((text, f'"{escaped}"'), ([text], f'["{escaped}"]'), ({text: 1}, f'{{"{escaped}":1}}')):
         data = encode(value, what="value")
         assert data == expected.encode()
@@ -87,9 +87,9 @@ def test_sizes_are_counted_in_bytes_of_utf8() -> None:
         encode("я" * 10, what="value", limit=21)
 
 
-def test_the_longest_int_comes_back() -> None:
+def test_the_longest_int_is_read_back_unchanged() -> None:
     value = 10**4300 - 1
-    assert back([value, -value]) == [value, -value]
+    assert roundtripped([value, -value]) == [value, -value]
 
 
 class Colour(Enum):
@@ -150,8 +150,8 @@ MOMENT = datetime(2024, 2, 29, 12, 30, 1, 5, tzinfo=UTC)
     ],
 )
 def test_known_types_have_a_json_form(value: Any, form: Any) -> None:
-    assert back(value) == form
-    assert back({"nested": [value]}) == {"nested": [form]}
+    assert roundtripped(value) == form
+    assert roundtripped({"nested": [value]}) == {"nested": [form]}
 
 
 @pytest.mark.parametrize(
@@ -168,21 +168,21 @@ def test_known_types_have_a_json_form(value: Any, form: Any) -> None:
         (MOMENT, MOMENT.isoformat()),
     ],
 )
-def test_keys_become_text(key: Any, text: str) -> None:
-    assert back([{key: 1, "other": 2}]) == [{text: 1, "other": 2}]
+def test_dict_keys_are_converted_to_text(key: Any, text: str) -> None:
+    assert roundtripped([{key: 1, "other": 2}]) == [{text: 1, "other": 2}]
 
 
 @dataclass
-class Holder:
+class Tagged:
     tags: Any
 
 
-class Guarded(BaseModel):
+class WithSecret(BaseModel):
     secret: SecretStr
     tags: set[int] = set()
 
 
-def circle() -> list[Any]:
+def self_containing_list() -> list[Any]:
     value: list[Any] = []
     value.append({"again": value})
     return value
@@ -198,15 +198,15 @@ def nested(levels: int) -> Any:
 REFUSED: list[Any] = [
     ({"items": [0, 1, 2, {"tags": {1}}]}, r"^params\.items\[3\]\.tags is of type set"),
     (frozenset(), "^params is of type frozenset"),
-    ((one for one in "ab"), "^params is of type generator"),
+    ((char for char in "ab"), "^params is of type generator"),
     ([object()], r"^params\[0\] is of type object"),
-    (Holder, "^params is of type type"),
+    (Tagged, "^params is of type type"),
     (1j, "^params is of type complex"),
     ({"a": math.nan}, r"^params\.a is nan.*float"),
     ([math.inf], r"^params\[0\] is inf"),
     (-math.inf, "^params is -inf"),
     (Decimal("NaN"), r"^params of type decimal\.Decimal.*finite"),
-    (circle(), r"^params\[0\]\.again contains itself"),
+    (self_containing_list(), r"^params\[0\]\.again contains itself"),
     (nested(201), "nested deeper than 200"),
     pytest.param(nested(100_000), "nested deeper than 200", id="very deep"),
     pytest.param(10**4300, "^params is an int of more than 4300 digits", id="long int"),
@@ -215,23 +215,23 @@ REFUSED: list[Any] = [
     ({math.nan: 1}, "has a key of type float"),
     ({1: "a", "1": "b"}, "two keys that both become '1'"),
     ([{"x": {None: 1, "null": 2}}], r"^params\[0\]\.x has two keys"),
-    (Holder({1: 1, "1": 2}), r"^params\.tags has two keys"),
-    (Holder([{1}]), r"^params\.tags\[0\] is of type set"),
-    (Guarded(secret=SecretStr("hush")), r"^params\.secret is of type pydantic\.types\.SecretStr"),
+    (Tagged({1: 1, "1": 2}), r"^params\.tags has two keys"),
+    (Tagged([{1}]), r"^params\.tags\[0\] is of type set"),
+    (WithSecret(secret=SecretStr("hush")), r"^params\.secret is of type pydantic\.types\.SecretStr"),
     ("\ud83d\ude00", "^params is text with two surrogates"),
     ({"\ud83d\ude00": 1}, "is text with two surrogates"),
-    ([Holder("\ud83d\ude00")], r"^params\[0\]\.tags is text with two surrogates"),
+    ([Tagged("\ud83d\ude00")], r"^params\[0\]\.tags is text with two surrogates"),
 ]
 
 
 @pytest.mark.parametrize(("value", "message"), REFUSED)
-def test_what_cannot_be_stored_is_named_with_its_place_and_type(value: Any, message: str) -> None:
+def test_the_error_for_an_unserializable_value_has_its_path_and_type(value: Any, message: str) -> None:
     with pytest.raises(NotSerializableError, match=message) as caught:
         encode(value, what="params")
     assert "hush" not in str(caught.value)
 
 
-def test_a_serializer_that_breaks_is_named() -> None:
+def test_the_error_of_a_raising_serializer_has_the_path_and_the_cause() -> None:
     class Bad(Enum):
         @property
         def value(self) -> Any:
@@ -243,30 +243,30 @@ def test_a_serializer_that_breaks_is_named() -> None:
         encode([Bad.A], what="result")
 
 
-def test_two_hundred_levels_are_fine_and_brackets_in_text_are_not_levels() -> None:
-    assert back(nested(200)) == nested(200)
-    assert back(["[{" * 500, '"[\\' * 500]) == ["[{" * 500, '"[\\' * 500]
-    assert back([[] for _ in range(500)]) == [[] for _ in range(500)]
+def test_two_hundred_levels_are_accepted_and_brackets_in_text_are_not_counted() -> None:
+    assert roundtripped(nested(200)) == nested(200)
+    assert roundtripped(["[{" * 500, '"[\\' * 500]) == ["[{" * 500, '"[\\' * 500]
+    assert roundtripped([[] for _ in range(500)]) == [[] for _ in range(500)]
 
 
-def test_sharing_is_not_a_circle() -> None:
+def test_a_shared_object_is_not_a_cycle() -> None:
     shared = {1: [1]}
-    assert back([shared, shared]) == [{"1": [1]}] * 2
+    assert roundtripped([shared, shared]) == [{"1": [1]}] * 2
 
 
-def test_too_large_says_both_sizes() -> None:
+def test_the_error_for_a_large_value_has_its_size_and_the_limit() -> None:
     assert encode("x" * 8, what="params", limit=10) == b'"xxxxxxxx"'
     with pytest.raises(PayloadTooLargeError, match=r"params takes 11 bytes.*at most 10"):
         encode("x" * 9, what="params", limit=10)
 
 
-def test_nan_is_never_read() -> None:
+def test_nan_in_stored_json_is_refused() -> None:
     with pytest.raises(NotSerializableError):
         plain(b"[NaN]")
 
 
 @given(json_values)
-def test_a_live_result_is_what_replay_gives(value: Any) -> None:
+def test_a_live_result_is_equal_to_the_replayed_one(value: Any) -> None:
     encoded = encode(value, what="result")
     live = roundtrip(value, encoded, decoder(Any))
     assert repr(live) == repr(plain(encoded))

@@ -1,4 +1,4 @@
-"""Durations are read as people write them, exactly, and refused with a sentence that helps."""
+"""Parsing and formatting of durations."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.durations import MAX_MS, describe, describe_roughly, to_ms
+from holdfast.core.durations import MAX_MS, describe, describe_rounded, to_ms
 from holdfast.errors import InvalidDurationError
 
 
@@ -34,7 +34,7 @@ from holdfast.errors import InvalidDurationError
         ("1.4 milliseconds", 1),
     ],
 )
-def test_text_is_read_with_its_units(text: str, ms: int) -> None:
+def test_text_is_parsed_with_its_units(text: str, ms: int) -> None:
     assert to_ms(text) == ms
 
 
@@ -52,7 +52,7 @@ def test_text_is_read_with_its_units(text: str, ms: int) -> None:
         (MAX_MS / 1000, MAX_MS),
     ],
 )
-def test_numbers_are_seconds_and_timedeltas_are_exact(value: Any, ms: int) -> None:
+def test_numbers_are_seconds_and_timedeltas_are_converted_exactly(value: Any, ms: int) -> None:
     assert to_ms(value) == ms
 
 
@@ -91,11 +91,11 @@ def test_numbers_are_seconds_and_timedeltas_are_exact(value: Any, ms: int) -> No
         1e300,
         timedelta.max,
         "9" * 99 + "w",
-        pytest.param("1" * 1_000_000, id="endless text"),
+        pytest.param("1" * 1_000_000, id="very long text"),
         "1s\0",
     ],
 )
-def test_anything_else_is_refused_with_the_name_of_the_option(value: Any) -> None:
+def test_an_invalid_duration_is_refused_with_the_name_of_the_option(value: Any) -> None:
     with pytest.raises(InvalidDurationError) as caught:
         to_ms(value, "timeout")
     message = str(caught.value)
@@ -105,17 +105,17 @@ def test_anything_else_is_refused_with_the_name_of_the_option(value: Any) -> Non
 
 
 @given(st.integers(0, MAX_MS))
-def test_a_description_reads_back_as_itself(ms: int) -> None:
+def test_a_description_parses_to_the_same_duration(ms: int) -> None:
     assert to_ms(describe(ms)) == ms
 
 
 @given(st.integers(0, MAX_MS))
-def test_every_way_to_write_a_duration_agrees(ms: int) -> None:
+def test_all_forms_of_a_duration_are_equal(ms: int) -> None:
     assert to_ms(f"{ms} ms") == to_ms(timedelta(milliseconds=ms)) == to_ms(ms / 1000) == ms
 
 
 @given(st.floats(min_value=0, max_value=1e9, exclude_min=True))
-def test_a_positive_duration_never_becomes_nothing(seconds: float) -> None:
+def test_a_positive_duration_is_never_rounded_to_zero(seconds: float) -> None:
     assert to_ms(seconds) >= 1
 
 
@@ -131,12 +131,12 @@ def test_a_positive_duration_never_becomes_nothing(seconds: float) -> None:
         (-1_000, "-1 s"),
     ],
 )
-def test_a_description_is_fit_for_a_sentence(ms: int, text: str) -> None:
+def test_a_description_names_each_unit(ms: int, text: str) -> None:
     assert describe(ms) == text
 
 
 @pytest.mark.parametrize(
     ("ms", "text"), [(59_999, "59 s 999 ms"), (60_000, "1 min"), (61_001, "1 min 1 s"), (86_400_500, "1 day")]
 )
-def test_a_rough_description_leaves_out_the_milliseconds_of_a_minute_or_more(ms: int, text: str) -> None:
-    assert describe_roughly(ms) == text
+def test_a_rounded_description_of_a_minute_or_more_has_no_milliseconds(ms: int, text: str) -> None:
+    assert describe_rounded(ms) == text

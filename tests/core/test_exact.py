@@ -1,4 +1,4 @@
-"""Inputs are taken in the JSON form of their type and in no other; what the codec writes is always in that form."""
+"""Exact decoding accepts only the JSON form of a type."""
 
 from __future__ import annotations
 
@@ -73,16 +73,18 @@ REFUSED: list[tuple[Any, list[Any]]] = [
 
 
 @pytest.mark.parametrize(("annotation", "values"), REFUSED, ids=lambda case: str(case)[:40])
-def test_another_json_type_is_refused_although_it_could_be_converted(annotation: Any, values: list[Any]) -> None:
+def test_a_value_of_another_json_type_is_refused_even_if_it_could_be_converted(
+    annotation: Any, values: list[Any]
+) -> None:
     for value in values:
         with pytest.raises(ParamsInvalidError):
             decoder(annotation, exact=True)(value)
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value", "read"),
+    ("annotation", "value", "expected"),
     [
-        (int, 5.0, 5),  # to JSON the same number
+        (int, 5.0, 5),  # the same number in JSON
         (float, 5, 5.0),
         (Decimal, 5, Decimal(5)),
         (Decimal, 1.5, Decimal("1.5")),
@@ -102,13 +104,13 @@ def test_another_json_type_is_refused_although_it_could_be_converted(annotation:
         (Order, {"total": 5.0, "at": None}, Order(5)),
     ],
 )
-def test_what_json_means_by_a_type_is_taken(annotation: Any, value: Any, read: Any) -> None:
-    found = decoder(annotation, exact=True)(value)
+def test_the_json_forms_of_a_type_are_accepted(annotation: Any, value: Any, expected: Any) -> None:
+    decoded = decoder(annotation, exact=True)(value)
 
-    assert (found, type(found)) == (read, type(read))
+    assert (decoded, type(decoded)) == (expected, type(expected))
 
 
-def test_a_misfit_is_told_in_the_words_of_its_type() -> None:
+def test_a_mismatch_has_the_message_of_its_type() -> None:
     with pytest.raises(ParamsInvalidError, match=r"total: Input should be a valid integer$") as caught:
         decoder(Order, exact=True)({"total": "12"})
 
@@ -126,41 +128,41 @@ def test_long_text_is_refused_quickly() -> None:
     assert time_.perf_counter() - began < 5
 
 
-# --- where the user has decided
+# --- validators and strictness set by the user
 
 
-def half(value: Any) -> Any:
+def without_percent_sign(value: Any) -> Any:
     return str(int(value.removesuffix("%"))) if isinstance(value, str) else value
 
 
 class Prepared(BaseModel):
-    share: Annotated[int, BeforeValidator(half)]
+    share: Annotated[int, BeforeValidator(without_percent_sign)]
     count: int
     many: int
 
     @field_validator("count", mode="before")
     @classmethod
-    def of_words(cls, value: Any) -> Any:
+    def from_word(cls, value: Any) -> Any:
         return {"one": "1"}.get(value, value)
 
     @model_validator(mode="before")
     @classmethod
-    def filled(cls, data: Any) -> Any:
+    def with_default(cls, data: Any) -> Any:
         return {"many": "100", **data}
 
 
-def test_what_a_validator_of_the_users_makes_is_converted_as_ever() -> None:
-    found = decoder(Prepared, exact=True)({"share": "50%", "count": "one"})
+def test_the_return_value_of_a_user_validator_is_converted_leniently() -> None:
+    decoded = decoder(Prepared, exact=True)({"share": "50%", "count": "one"})
 
-    assert (found.share, found.count, found.many) == (50, 1, 100)
+    assert (decoded.share, decoded.count, decoded.many) == (50, 1, 100)
 
 
-def test_a_field_may_be_lax_and_an_enum_may_know_more_names() -> None:
+def test_a_lax_field_and_an_enum_with_custom_lookup_accept_more_forms() -> None:
     assert decoder(Annotated[int, Field(strict=False)], exact=True)("12") == 12
     assert decoder(Colour, exact=True)("rot") is Colour.RED
 
 
-def test_a_strict_model_reads_dates_as_ever() -> None:
+def test_a_strict_model_accepts_dates_as_text() -> None:
     class Strict(BaseModel):
         model_config = ConfigDict(strict=True)
         at: datetime
@@ -171,5 +173,5 @@ def test_a_strict_model_reads_dates_as_ever() -> None:
         decoder(Strict, exact=True)({"at": "2024-01-02T03:04:05Z", "level": "1"})
 
 
-def test_recorded_values_are_read_generously() -> None:
+def test_recorded_values_are_decoded_leniently() -> None:
     assert decoder(Order)({"total": "12"}) == Order(12)

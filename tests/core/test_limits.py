@@ -1,4 +1,4 @@
-"""Limits have the documented defaults and refuse what is no limit."""
+"""Defaults and validation of limits."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ def test_the_defaults_are_the_documented_ones() -> None:
     assert limits.body > 3 * limits.params
 
 
-def test_durations_may_be_written_in_every_form() -> None:
+def test_a_duration_limit_accepts_every_form_of_a_duration() -> None:
     assert Limits(sleep=timedelta(days=2)).sleep_ms == Limits(sleep="48 hours").sleep_ms == 172_800_000
 
 
 @pytest.mark.parametrize("value", [0, -1, True, 1.5, "10", None])
 @pytest.mark.parametrize("name", ["steps", "params", "workflow_name", "body", "page_size"])
-def test_a_wrong_count_names_the_field(name: str, value: Any) -> None:
+def test_the_error_for_an_invalid_count_names_the_field(name: str, value: Any) -> None:
     with pytest.raises(InvalidOptionError, match=rf"Limits\.{name} "):
         Limits(**{name: value})
 
 
 @pytest.mark.parametrize("value", ["soon", -1, None, float("nan")])
 @pytest.mark.parametrize("name", ["sleep", "event_wait_min", "event_wait_max"])
-def test_a_wrong_duration_names_the_field(name: str, value: Any) -> None:
+def test_the_error_for_an_invalid_duration_names_the_field(name: str, value: Any) -> None:
     with pytest.raises(InvalidOptionError, match=rf"Limits\.{name}: "):
         Limits(**{name: value})
 
 
-def test_the_shortest_wait_is_not_above_the_longest() -> None:
+def test_the_minimum_wait_must_not_exceed_the_maximum() -> None:
     with pytest.raises(InvalidOptionError, match="event_wait_min"):
         Limits(event_wait_min="2 minutes", event_wait_max="1 minute")
 
@@ -55,4 +55,4 @@ def test_the_shortest_wait_is_not_above_the_longest() -> None:
 def test_every_limit_is_documented() -> None:
     page = (Path(__file__).parents[2] / "docs" / "concepts.md").read_text()
     section = page.partition("\n## Limits\n")[2].partition("\n## ")[0]
-    assert [one.name for one in fields(Limits) if one.init and f"`{one.name}`" not in section] == []
+    assert [limit.name for limit in fields(Limits) if limit.init and f"`{limit.name}`" not in section] == []

@@ -1,4 +1,4 @@
-"""Names are checked against one rule each, and the error says which."""
+"""Checks of names and ids."""
 
 from __future__ import annotations
 
@@ -34,44 +34,44 @@ FREE: list[tuple[Check, type[HoldfastError], int]] = [
 ]
 
 
-@pytest.mark.parametrize(("check", "error", "longest"), PATTERNED)
+@pytest.mark.parametrize(("check", "error", "max_length"), PATTERNED)
 @pytest.mark.parametrize("good", ["a", "_", "0", "order-o-1", "A_b-9", "_-"])
-def test_plain_names_pass(check: Check, error: type[HoldfastError], longest: int, good: str) -> None:
+def test_a_valid_name_is_accepted(check: Check, error: type[HoldfastError], max_length: int, good: str) -> None:
     assert check(good, LIMITS) == good
 
 
-@pytest.mark.parametrize(("check", "error", "longest"), PATTERNED)
+@pytest.mark.parametrize(("check", "error", "max_length"), PATTERNED)
 @pytest.mark.parametrize("bad", ["-a", ".a", "a b", "a\n", "\na", "a/b", "ä", "a\0", "\ud800", "a" * 101])
-def test_other_names_are_refused(check: Check, error: type[HoldfastError], longest: int, bad: str) -> None:
+def test_an_invalid_name_is_refused(check: Check, error: type[HoldfastError], max_length: int, bad: str) -> None:
     with pytest.raises(error) as caught:
         check(bad, LIMITS)
     assert "allowed" in str(caught.value)
 
 
-def test_dots_are_for_workflows_and_events_only() -> None:
+def test_only_workflow_names_and_event_types_may_contain_dots() -> None:
     assert names.check_workflow_name("order.process", LIMITS) == "order.process"
     assert names.check_event_type("payment.received", LIMITS) == "payment.received"
     with pytest.raises(InvalidInstanceIdError):
         names.check_instance_id("a.b", LIMITS)
 
 
-@pytest.mark.parametrize(("check", "error", "longest"), PATTERNED + FREE)
-def test_length_is_bounded_on_both_sides(check: Check, error: type[HoldfastError], longest: int) -> None:
-    assert check("x" * longest, LIMITS) == "x" * longest
-    for bad in ("", "x" * (longest + 1)):
-        with pytest.raises(error, match=rf"{len(bad)} characters; 1 to {longest} are allowed"):
+@pytest.mark.parametrize(("check", "error", "max_length"), PATTERNED + FREE)
+def test_a_name_has_a_minimum_and_a_maximum_length(check: Check, error: type[HoldfastError], max_length: int) -> None:
+    assert check("x" * max_length, LIMITS) == "x" * max_length
+    for bad in ("", "x" * (max_length + 1)):
+        with pytest.raises(error, match=rf"{len(bad)} characters; 1 to {max_length} are allowed"):
             check(bad, LIMITS)
 
 
-@pytest.mark.parametrize(("check", "error", "longest"), PATTERNED + FREE)
+@pytest.mark.parametrize(("check", "error", "max_length"), PATTERNED + FREE)
 @pytest.mark.parametrize("bad", [None, 1, b"a", ["a"]])
-def test_only_text_is_a_name(check: Check, error: type[HoldfastError], longest: int, bad: Any) -> None:
+def test_a_name_must_be_text(check: Check, error: type[HoldfastError], max_length: int, bad: Any) -> None:
     with pytest.raises(error, match="must be a str"):
         check(bad, LIMITS)
 
 
-def test_an_enum_member_is_its_text() -> None:
-    class Type(str, Enum):  # noqa: UP042  (its str() is not its text)
+def test_an_enum_member_is_checked_as_its_value() -> None:
+    class Type(str, Enum):  # noqa: UP042  (its str() is not its value)
         PAID = "paid"
 
     assert type(names.check_event_type(Type.PAID, LIMITS)) is str
@@ -79,7 +79,7 @@ def test_an_enum_member_is_its_text() -> None:
 
 
 @given(st.text(st.characters(), min_size=1, max_size=256))
-def test_a_step_may_have_any_name(name: str) -> None:
+def test_a_step_name_may_contain_any_character(name: str) -> None:
     assert names.check_step_name(name, LIMITS) == name
 
 
@@ -88,7 +88,7 @@ def test_the_system_category_is_reserved() -> None:
         names.check_log_category("system", LIMITS)
 
 
-def test_a_message_never_repeats_an_endless_name() -> None:
+def test_an_error_message_shortens_a_long_name() -> None:
     with pytest.raises(InvalidInstanceIdError) as caught:
         names.check_instance_id("x" * 1_000_000, LIMITS)
     assert len(str(caught.value)) < 300

@@ -1,4 +1,4 @@
-"""A retry policy is arithmetic: attempts, delays, and which errors are worth another try."""
+"""Retry policies: number of attempts, delays, and errors that are not retried."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.core.retry import LONGEST_DELAY_MS, Backoff, Retry
+from holdfast.core.retry import MAX_DELAY_MS, Backoff, Retry
 from holdfast.errors import InvalidOptionError
 
 backoffs = st.sampled_from(["constant", "linear", "exponential"])
 
 
-def test_the_default_is_five_retries_from_ten_seconds_doubling() -> None:
+def test_the_default_is_five_retries_with_delays_doubling_from_ten_seconds() -> None:
     retry = Retry()
     assert retry.max_attempts == 6
     assert [retry.delay_after(n) for n in (1, 2, 3, 4, 5)] == [10_000, 20_000, 40_000, 80_000, 160_000]
@@ -25,12 +25,12 @@ def test_the_default_is_five_retries_from_ten_seconds_doubling() -> None:
     ("backoff", "delays"),
     [("constant", [100, 100, 100]), ("linear", [100, 200, 300]), ("exponential", [100, 200, 400])],
 )
-def test_the_delay_grows_as_named(backoff: Backoff, delays: list[int]) -> None:
+def test_the_backoff_determines_the_growth_of_the_delay(backoff: Backoff, delays: list[int]) -> None:
     retry = Retry(3, "100 ms", backoff)
     assert [retry.delay_after(n) for n in (1, 2, 3)] == delays
 
 
-def test_a_policy_may_never_end() -> None:
+def test_a_policy_may_allow_unlimited_retries() -> None:
     retry = Retry(limit=math.inf)
     assert retry.max_attempts is None
     assert retry.allows(10**9)
@@ -38,7 +38,7 @@ def test_a_policy_may_never_end() -> None:
 
 def test_the_limit_counts_retries_not_attempts() -> None:
     retry = Retry(limit=2)
-    assert [retry.allows(made) for made in (1, 2, 3)] == [True, True, False]
+    assert [retry.allows(attempts) for attempts in (1, 2, 3)] == [True, True, False]
     assert Retry(limit=0).max_attempts == 1
 
 
@@ -53,31 +53,31 @@ def test_a_delay_is_bounded_and_never_shorter_than_without_jitter(
     backoff: Backoff, failures: int, seconds: int, jitter: float, random: float
 ) -> None:
     retry = Retry(math.inf, seconds, backoff, jitter=jitter)
-    calm = retry.delay_after(failures)
+    without_jitter = retry.delay_after(failures)
     delay = retry.delay_after(failures, random)
-    assert calm <= delay <= min(LONGEST_DELAY_MS, round(calm * (1 + jitter)) + 1)
+    assert without_jitter <= delay <= min(MAX_DELAY_MS, round(without_jitter * (1 + jitter)) + 1)
 
 
 @given(backoffs, st.integers(1, 500), st.integers(1, 10**6))
-def test_a_later_failure_never_waits_less(backoff: Backoff, failures: int, ms: int) -> None:
+def test_the_delay_never_decreases_with_the_number_of_failures(backoff: Backoff, failures: int, ms: int) -> None:
     retry = Retry(math.inf, ms / 1000, backoff)
     assert retry.delay_after(failures) <= retry.delay_after(failures + 1)
 
 
-def test_the_longest_delay_holds_with_jitter_too() -> None:
+def test_the_maximum_delay_applies_with_jitter() -> None:
     retry = Retry(delay="10s", max_delay="30s", jitter=1.0)
     assert retry.delay_after(1, 0.5) == 15_000
     assert retry.delay_after(10_000, 0.99) == 30_000
 
 
-def test_errors_that_are_not_worth_a_retry_are_known_by_class_or_name() -> None:
+def test_non_retryable_errors_match_by_class_or_name() -> None:
     retry = Retry(non_retryable=[ValueError, "CardDeclined"])
-    assert not retry.retries([one.__name__ for one in UnicodeDecodeError.__mro__])
+    assert not retry.retries([cls.__name__ for cls in UnicodeDecodeError.__mro__])
     assert not retry.retries(["CardDeclined", "Exception"])
     assert retry.retries(["OSError", "Exception", "BaseException", "object"])
 
 
-def test_policies_are_values() -> None:
+def test_equal_policies_are_equal_and_hash_equal() -> None:
     assert Retry(3, "1s") == Retry(3, "1s")
     assert hash(Retry(non_retryable=[ValueError])) == hash(Retry(non_retryable=(ValueError,)))
     assert repr(Retry(1)).startswith("Retry(limit=1, delay='10 seconds', backoff='exponential'")
@@ -111,6 +111,6 @@ def test_policies_are_values() -> None:
         ("non_retryable", 1),
     ],
 )
-def test_a_wrong_option_is_named(option: str, value: Any) -> None:
+def test_the_error_for_an_invalid_option_names_the_option(option: str, value: Any) -> None:
     with pytest.raises(InvalidOptionError, match=rf"Retry\.{option}\b"):
         Retry(**{option: value})

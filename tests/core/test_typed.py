@@ -1,4 +1,4 @@
-"""Annotated values come back as their types, and a misfit says which field and why."""
+"""Decoding by annotations: values are read back as their types, and errors name the field."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ LONE = "a\ud800\0b"
 T = TypeVar("T")
 
 
-def back(value: Any, annotation: Any) -> Any:
-    """What is read of what was written; an exact reader, which refuses more, reads the same."""
-    written = plain(encode(value, what="value"))
-    read, exact = decoder(annotation)(written), decoder(annotation, exact=True)(written)
-    assert (exact, type(exact)) == (read, type(read))
-    return read
+def roundtripped(value: Any, annotation: Any) -> Any:
+    """Encode a value and decode it by the annotation. The exact decoder must return the same value."""
+    encoded = plain(encode(value, what="value"))
+    decoded, exact = decoder(annotation)(encoded), decoder(annotation, exact=True)(encoded)
+    assert (exact, type(exact)) == (decoded, type(decoded))
+    return decoded
 
 
 class Colour(Enum):
@@ -197,22 +197,22 @@ TYPED: list[tuple[Any, Any]] = [
 
 
 @pytest.mark.parametrize(("value", "annotation"), TYPED)
-def test_a_typed_value_comes_back_as_its_type(value: Any, annotation: Any) -> None:
-    got = back(value, annotation)
-    assert got == value
-    assert type(got) is type(value)
+def test_a_typed_value_is_read_back_as_its_type(value: Any, annotation: Any) -> None:
+    decoded = roundtripped(value, annotation)
+    assert decoded == value
+    assert type(decoded) is type(value)
 
 
-def test_sets_are_made_of_lists() -> None:
+def test_a_set_is_decoded_from_a_list() -> None:
     assert decoder(set[int])([1, 2, 2]) == {1, 2}
     assert decoder(frozenset[str])(["a"]) == frozenset({"a"})
 
 
-def test_no_annotation_leaves_the_value_alone() -> None:
+def test_a_value_without_annotation_is_returned_unchanged() -> None:
     value = {"a": [1]}
     assert decoder(Parameter.empty)(value) is value
     assert decoder(Any)(value) is value
-    assert decoder(NoReturn)(None) is decoder(Never)(None) is None  # of steps that only raise
+    assert decoder(NoReturn)(None) is decoder(Never)(None) is None  # return types of steps that always raise
     assert decoder(dict)(value) is value
 
 
@@ -233,11 +233,11 @@ def test_no_annotation_leaves_the_value_alone() -> None:
         (LONE, Colour | str),
     ],
 )
-def test_lone_surrogates_pass_everywhere(value: Any, annotation: Any) -> None:
-    assert back(value, annotation) == value
+def test_text_with_lone_surrogates_is_read_back_unchanged(value: Any, annotation: Any) -> None:
+    assert roundtripped(value, annotation) == value
 
 
-def test_constraints_hold_for_lone_surrogates_too() -> None:
+def test_constraints_apply_to_text_with_lone_surrogates() -> None:
     assert decoder(Trimmed)({"text": f" {LONE} "}).text == LONE
     with pytest.raises(ParamsInvalidError) as caught:
         decoder(Annotated[str, Field(max_length=3)])(LONE)
@@ -266,7 +266,7 @@ def test_constraints_hold_for_lone_surrogates_too() -> None:
         ),
     ],
 )
-def test_a_misfit_names_the_field(value: Any, annotation: Any, path: list[Any], type: str) -> None:
+def test_the_error_for_a_mismatch_names_the_field(value: Any, annotation: Any, path: list[Any], type: str) -> None:
     with pytest.raises(ParamsInvalidError, match="does not fit") as caught:
         decoder(annotation)(value)
     issue = caught.value.issues[0]
@@ -274,7 +274,7 @@ def test_a_misfit_names_the_field(value: Any, annotation: Any, path: list[Any], 
     assert issue["type"] == type
 
 
-def test_a_class_that_json_cannot_hold_is_refused_when_it_is_declared() -> None:
+def test_an_annotation_that_cannot_be_decoded_is_refused_at_definition() -> None:
     class Socket:
         pass
 
@@ -290,12 +290,12 @@ def test_a_class_that_json_cannot_hold_is_refused_when_it_is_declared() -> None:
         decoder(list["Missing"])  # type: ignore[name-defined]  # noqa: F821
 
 
-def test_an_unhashable_annotation_works() -> None:
+def test_an_unhashable_annotation_is_accepted() -> None:
     assert decoder(Annotated[int, {"unit": "cents"}])(5) == 5
 
 
-def test_equal_unions_of_another_order_are_kept_apart() -> None:
-    # as typing sees them the two are equal, but the first that fits wins
+def test_unions_that_differ_in_order_have_different_decoders() -> None:
+    # The two annotations compare equal, but the first member that fits decides.
     first = decoder(Annotated[Union[float, int], Field(union_mode="left_to_right")])  # noqa: UP007
     second = decoder(Annotated[Union[int, float], Field(union_mode="left_to_right")])  # noqa: UP007
     assert type(first(1)) is float
@@ -306,7 +306,7 @@ def test_one_annotation_has_one_decoder() -> None:
     assert decoder(Order) is decoder(Order)
 
 
-def test_user_data_in_a_schema_is_not_taken_for_schema() -> None:
+def test_user_data_in_a_schema_is_not_adapted() -> None:
     class Tricky(BaseModel):
         data: dict[str, Any] = {"type": "bytes"}
         kind: Literal["bytes", "str"] = "bytes"
@@ -315,7 +315,7 @@ def test_user_data_in_a_schema_is_not_taken_for_schema() -> None:
     assert decoder(Tricky)({"kind": "str"}).kind == "str"
 
 
-def test_a_field_may_be_called_anything() -> None:
+def test_a_field_may_have_the_name_of_a_schema_key() -> None:
     class Named(BaseModel):
         metadata: bytes
         default: bytes
@@ -324,10 +324,10 @@ def test_a_field_may_be_called_anything() -> None:
 
     named = Named(metadata=b"\xff", default=b"\xfe", type=b"\xfd", members=[b"\xfc"])
 
-    assert back(named, Named) == named
+    assert roundtripped(named, Named) == named
 
 
-def test_pydantic_is_left_as_it_was_found() -> None:
+def test_decoding_restores_the_patched_pydantic_flag() -> None:
     from pydantic._internal import _generate_schema
 
     decoder(Address)
@@ -347,21 +347,21 @@ orders = st.builds(
 
 
 @given(orders)
-def test_any_order_comes_back(order: Order) -> None:
-    assert back(order, Order) == order
+def test_any_order_is_read_back_unchanged(order: Order) -> None:
+    assert roundtripped(order, Order) == order
 
 
 @given(st.timedeltas())
-def test_any_timedelta_comes_back(value: timedelta) -> None:
-    assert back(value, timedelta) == value
+def test_any_timedelta_is_read_back_unchanged(value: timedelta) -> None:
+    assert roundtripped(value, timedelta) == value
 
 
 @given(st.dates(), st.times(), moments, st.uuids())
-def test_any_moment_and_uuid_comes_back(day: date, clock: time, moment: datetime, id: UUID) -> None:
+def test_any_date_time_and_uuid_are_read_back_unchanged(day: date, clock: time, moment: datetime, id: UUID) -> None:
     value = (day, clock, moment, id)
-    assert back(value, tuple[date, time, datetime, UUID]) == value
+    assert roundtripped(value, tuple[date, time, datetime, UUID]) == value
 
 
 @given(st.binary() | st.lists(st.binary()))
-def test_any_bytes_come_back(value: Any) -> None:
-    assert back(value, bytes if isinstance(value, bytes) else list[bytes]) == value
+def test_any_bytes_are_read_back_unchanged(value: Any) -> None:
+    assert roundtripped(value, bytes if isinstance(value, bytes) else list[bytes]) == value

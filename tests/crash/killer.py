@@ -19,7 +19,7 @@ from .workload import Side
 
 # Everything that a run's fate can depend on. What only looks whether another process wrote is left out.
 CALLS = (
-    "create", "send", "claim", "commit", "heartbeat", "signals", "reap", "release", "load", "undelivered", "get",
+    "create", "send", "claim", "commit", "heartbeat", "fetch_signals", "reap", "release", "load", "undelivered", "get",
 )  # fmt: skip
 WHEN = ("before", "during", "after")
 

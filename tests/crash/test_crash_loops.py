@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from .conftest import MakeScene
 from .loops import make_loops_app
 from .scene import Scene, until
@@ -47,6 +49,7 @@ def attempts(scene: Scene, workflow: str) -> list[int]:
     return [one.attempt for one in scene.checker.ran() if one.run == workflow]
 
 
+@pytest.mark.promise("at-least-once-steps")
 async def test_an_attempt_that_took_its_process_along_is_counted_and_made_again(make_scene: MakeScene) -> None:
     scene = await make_scene()
     await start(scene, "dies_once")
@@ -57,6 +60,7 @@ async def test_an_attempt_that_took_its_process_along_is_counted_and_made_again(
     assert (deaths, attempts(scene, "dies_once")) == (1, [1, 2])
 
 
+@pytest.mark.promise("at-least-once-steps")
 async def test_a_step_that_always_kills_its_process_uses_up_its_attempts(make_scene: MakeScene) -> None:
     scene = await make_scene()
     await start(scene, "dies_always")
@@ -91,6 +95,7 @@ async def test_a_step_without_retries_is_called_once(make_scene: MakeScene) -> N
     assert (deaths, attempts(scene, "dies_without_retry")) == (1, [1])
 
 
+@pytest.mark.promise("isolation-of-runs")
 async def test_a_poison_run_is_parked_and_the_others_finish(make_scene: MakeScene) -> None:
     scene = await make_scene(copies=2)
     await start(scene, "dies_forever")

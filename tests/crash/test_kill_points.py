@@ -58,6 +58,7 @@ async def test_without_a_kill_the_workload_is_done(make_scene: MakeScene) -> Non
     assert LAST["during"] * 0.5 < transactions < LAST["during"] * 2, "adjust LAST"
 
 
+@pytest.mark.promise("committed-results-never-change", "durability", "liveness", "finality")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("when", WHEN)
 async def test_killed_at_each_call_in_turn(make_scene: MakeScene, when: str, long: bool) -> None:
@@ -78,6 +79,7 @@ async def test_killed_at_each_call_in_turn(make_scene: MakeScene, when: str, lon
     assert visited[-1] > LAST[when] / 2
 
 
+@pytest.mark.promise("durability")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("when", WHEN)
 async def test_killed_once_on_a_fresh_file(make_scene: MakeScene, when: str, long: bool) -> None:
@@ -89,6 +91,7 @@ async def test_killed_once_on_a_fresh_file(make_scene: MakeScene, when: str, lon
         scene.checker.at_the_end()
 
 
+@pytest.mark.promise("durability")
 @pytest.mark.timeout(3600)
 async def test_killed_between_two_writes_of_a_transaction(make_scene: MakeScene, tmp_path: Path, long: bool) -> None:
     if not can_trace():

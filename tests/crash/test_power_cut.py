@@ -38,6 +38,7 @@ def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connection, "_CHECKPOINT_PAGES", 40)
 
 
+@pytest.mark.promise("durability")
 @pytest.mark.timeout(3600)
 async def test_what_was_acknowledged_survives(tmp_path: Path, long: bool) -> None:
     (tmp_path / "disk").mkdir()
@@ -54,7 +55,7 @@ async def test_what_was_acknowledged_survives(tmp_path: Path, long: bool) -> Non
 async def test_the_disk_notices_a_commit_that_is_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
 ) -> None:
-    monkeypatch.setattr(opening, "_be_durable", lambda made: made.pragma("synchronous", level))
+    monkeypatch.setattr(opening, "_set_durable", lambda made: made.pragma("synchronous", level))
     (tmp_path / "disk").mkdir()
     journal = await live(tmp_path / "disk", PLAN)
 
@@ -62,6 +63,7 @@ async def test_the_disk_notices_a_commit_that_is_not_synced(
         check_cuts(journal, tmp_path / "image", every=40)
 
 
+@pytest.mark.promise("durability")
 @pytest.mark.timeout(3600)
 async def test_a_failed_sync_is_not_taken_for_a_good_one(tmp_path: Path, long: bool) -> None:
     for first in range(1, 20, 1 if long else 7):
@@ -112,6 +114,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], P
     return {FILE: (folder / FILE).read_bytes()}, promises
 
 
+@pytest.mark.promise("durability")
 def test_a_cut_while_the_file_is_recovered_is_one_too(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     journal = asyncio.run(live(tmp_path / "disk", PLAN))

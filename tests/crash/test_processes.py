@@ -6,6 +6,8 @@ import asyncio
 import statistics
 import time
 
+import pytest
+
 from .checker import Checker
 from .conftest import MakeScene
 from .scene import Scene, until
@@ -31,6 +33,7 @@ async def test_workers_and_clients_of_many_processes_get_along(make_scene: MakeS
     assert len({one.pid for one in scene.checker.ran()}) > 1
 
 
+@pytest.mark.promise("no-lost-wakeup")
 async def test_a_worker_wakes_for_what_another_process_sent(make_scene: MakeScene) -> None:
     scene = await make_scene(copies=0)
     worker = scene.work(poll="30 seconds", lease="30 seconds")

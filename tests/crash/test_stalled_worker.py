@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import apsw
+import pytest
 
 from holdfast import Start
 
@@ -15,6 +16,8 @@ from .conftest import MakeScene
 from .drains import make_drains_app
 from .herd import Child
 from .scene import Scene, until
+
+pytestmark = pytest.mark.promise("fencing")
 
 TABLES = ("holdfast_run", "holdfast_task", "holdfast_fact", "holdfast_event", "holdfast_log", "ledger")
 

@@ -35,6 +35,7 @@ async def assert_it_does_not_spin(process: Child, seconds: float = 1) -> None:
     assert cpu_seconds(process) - before < seconds / 2
 
 
+@pytest.mark.promise("liveness")
 async def test_a_full_database_is_waited_out(make_scene: MakeScene) -> None:
     scene = await make_scene(copies=16)
     pages = scene.checker.one("PRAGMA page_count")
@@ -67,6 +68,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", disk], check=True)
 
 
+@pytest.mark.promise("liveness")
 @pytest.mark.timeout(240)
 async def test_a_full_disk_is_waited_out(make_scene: MakeScene, small_disk: Path) -> None:
     scene = await make_scene(copies=2)
@@ -146,6 +148,7 @@ async def test_a_deleted_file_is_reported_without_spinning(make_scene: MakeScene
     assert not scene.database.exists()
 
 
+@pytest.mark.promise("durability")
 async def test_nothing_is_acknowledged_into_a_deleted_file(make_scene: MakeScene) -> None:
     scene = await make_scene(copies=0)
     scene.checker.close()

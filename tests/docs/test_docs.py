@@ -1,7 +1,7 @@
-"""What the documentation shows works: every Python block is run, every link leads somewhere.
+"""The documentation is correct: every Python block runs, every link has a target.
 
-The blocks of a page are run in their order in one module, with ``await`` at the top level as in ``python -m asyncio``.
-A block that calls ``asyncio.run`` is a program and is run as one.
+The blocks of a page run in their order in one module, with ``await`` at the top level as in ``python -m asyncio``.
+A block that calls ``asyncio.run`` runs as a program in a process.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def name(path: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_blocks_of_a_page_run(
+def test_the_python_blocks_of_a_page_run_without_errors(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -58,8 +58,8 @@ def test_blocks_of_a_page_run(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name)
-def test_programs_of_a_page_run(page: Path, tmp_path: Path) -> None:
-    for number, block in enumerate(one for one in blocks(page) if one.is_program):
+def test_the_programs_of_a_page_run_without_errors(page: Path, tmp_path: Path) -> None:
+    for number, block in enumerate(block for block in blocks(page) if block.is_program):
         program = tmp_path / f"program{number}.py"
         program.write_text(block.code)
         done = subprocess.run(
@@ -74,7 +74,7 @@ def test_programs_of_a_page_run(page: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("page", WITH_PROSE, ids=name)
-def test_links_lead_somewhere(page: Path) -> None:
+def test_the_links_of_a_page_have_targets(page: Path) -> None:
     for target, anchor in _LINK.findall(page.read_text()):
         if target.startswith(("http://", "https://")):
             continue
@@ -84,16 +84,16 @@ def test_links_lead_somewhere(page: Path) -> None:
             assert anchor in anchors(file), f"{page.name} links to {target}#{anchor}"
 
 
-def test_the_example_of_the_readme_is_short() -> None:
+def test_the_first_example_of_the_readme_is_a_short_program() -> None:
     first = blocks(ROOT / "README.md")[0]
 
     assert first.is_program
     assert len([line for line in first.code.splitlines() if line.strip()]) <= 20
 
 
-async def run_all(found: list[Block], module: types.ModuleType) -> None:
-    for block in found:
-        source = "\n" * block.line + block.code  # so that a traceback names the line of the page
+async def run_all(page_blocks: list[Block], module: types.ModuleType) -> None:
+    for block in page_blocks:
+        source = "\n" * block.line + block.code  # so that a traceback has the line number of the page
         code = compile(source, str(block.page), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         result = eval(code, vars(module))
         if inspect.iscoroutine(result):

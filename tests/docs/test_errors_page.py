@@ -1,4 +1,4 @@
-"""The page ``docs/errors.md`` lists every error class and every code of the HTTP API, with its true code and status."""
+"""The page ``docs/errors.md`` lists every error class and HTTP error code, with the correct code and status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import errors
 from holdfast.errors import EventInvalidError, HoldfastError, ParamsInvalidError
-from holdfast.http import answers
+from holdfast.http import responses
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "errors.md").read_text()
@@ -37,18 +37,18 @@ def test_the_page_lists_no_error_that_does_not_exist() -> None:
 
 
 @pytest.mark.parametrize("error", CLASSES, ids=lambda error: error.__name__)
-def test_a_status_on_the_page_is_the_one_that_http_answers(error: type[HoldfastError]) -> None:
-    said = ROWS[error.__name__][2]
+def test_the_status_on_the_page_is_the_status_of_the_http_response(error: type[HoldfastError]) -> None:
+    status = ROWS[error.__name__][2]
 
-    if said:
+    if status:
         raised = error.__new__(error, "message")
         if isinstance(raised, ParamsInvalidError | EventInvalidError):
             raised.issues = []
-        assert answers.problem_of(raised).status == int(said)
+        assert responses.problem_of(raised).status == int(status)
 
 
-@pytest.mark.parametrize("module", ["http/answers.py", "cli/protocol.py"])
-def test_the_page_lists_every_code_that_only_the_http_api_has(module: str) -> None:
+@pytest.mark.parametrize("module", ["http/responses.py", "cli/protocol.py"])
+def test_the_page_lists_every_code_of_the_http_api(module: str) -> None:
     tree = ast.parse((ROOT / "src" / "holdfast" / module).read_text())
     texts = {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, str)}
     codes = {text for text in texts if re.fullmatch(r"[A-Z]+(_[A-Z]+)+|FORBIDDEN|UNAUTHORIZED", text)}

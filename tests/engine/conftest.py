@@ -1,10 +1,10 @@
 """An app on each kind of database, and a harness that runs it in virtual time.
 
-What is tested here is the engine, so every test that takes ``make_app`` or ``h`` runs on both. Those marked
-``above_the_store`` are about what a store has no part in (arguments that are refused, channels, replay) or are one of
-several about the same doing of it; they run on SQLite.
+The tests of this folder test the engine, so every test that takes ``make_app`` or ``h`` runs on both databases. Tests
+marked ``above_the_store`` run on SQLite only: they test something in which the store has no part (refused arguments,
+channels, replay), or a behaviour of the store that other tests cover on both databases.
 
-Tests that lose the worker after each commit do so after some of the commits, unless ``--long`` is given.
+Tests that lose the worker after each commit do so after a sample of the commits, unless ``--long`` is given.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from holdfast import Holdfast
 from holdfast.testing import Harness
 from postgres_harness import CleanSchemas, CleanStore
 
-_CRASHES = {"sqlite": 3, "postgres": 1}
+_MAX_CRASHES = {"sqlite": 3, "postgres": 1}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """A run that never ends shall not hold up the others for long."""
+    """Limit the time of each test, so that a run that never ends does not delay the other tests for long."""
     for item in items:
         if item.path.is_relative_to(Path(__file__).parent):
             item.add_marker(pytest.mark.timeout(30))
 
 
 class MakeApp(Protocol):
-    """Makes apps on the test's own database."""
+    """Creates apps on the test's own database."""
 
     def __call__(self, **options: Any) -> Holdfast: ...
 
@@ -58,7 +58,7 @@ def make_app(database: str, tmp_path: Path) -> Iterator[MakeApp]:
 
 @pytest.fixture
 def app() -> Holdfast:
-    """For the harness, which brings a database of its own."""
+    """An app for the harness, which has its own database."""
     return Holdfast("sqlite://")
 
 
@@ -66,8 +66,8 @@ def app() -> Holdfast:
 async def h(app: Holdfast, database: str, request: pytest.FixtureRequest) -> AsyncIterator[Harness]:
     async with Harness(app, seed=7, store=CleanStore if database == "postgres" else None) as harness:
         if not request.config.getoption("--long"):
-            some, most = Random(request.node.name), _CRASHES[database]
+            random, max_crashes = Random(request.node.name), _MAX_CRASHES[database]
             harness._crash_points = lambda commits: sorted(  # type: ignore[method-assign]
-                some.sample(range(1, commits + 1), min(commits, most))
+                random.sample(range(1, commits + 1), min(commits, max_crashes))
             )
         yield harness

@@ -1,4 +1,4 @@
-"""Short words for what most tests of the engine do."""
+"""Helpers that run workflows in a harness or wait for the state of a real run."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from holdfast.testing import Harness
 
 
 async def finish(h: Harness, workflow: Any, params: Any = None, **options: Any) -> Any:
-    """The result of a run that needs nothing but to be run."""
+    """Run a workflow that waits for nothing, and return its result."""
     run = await h.start(workflow, params, **options)
     await h.run_until_idle()
     return await run.result(timeout=5)
 
 
-async def replayed(h: Harness, workflow: Any, params: Any = None) -> tuple[Any, Any]:
-    """The result of a warm run, and that of one whose worker is dropped at every rest.
+async def warm_and_cold(h: Harness, workflow: Any, params: Any = None) -> tuple[Any, Any]:
+    """Return the result of a warm run, and that of a run whose worker is dropped whenever the run is suspended.
 
-    For workflows that wait for nothing but time.
+    The workflow must wait for nothing but time.
     """
     warm = await h.start(workflow, params, id="warm")
     cold = await h.start(workflow, params, id="cold")
@@ -37,24 +37,24 @@ async def step_keys(run: Handle[Any]) -> list[str]:
     return [step.step_key for step in (await run.history()).steps]
 
 
-async def until(fact: Callable[[], Awaitable[Any]], *, seconds: float = 5) -> Any:
-    """Wait for a fact of a real run; its value."""
+async def until(condition: Callable[[], Awaitable[Any]], *, seconds: float = 5) -> Any:
+    """Wait until a condition on a real run holds, and return its value."""
     async with asyncio.timeout(seconds):
-        while not (found := await fact()):
+        while not (value := await condition()):
             await asyncio.sleep(0.002)
-        return found
+        return value
 
 
-async def until_status(run: Handle[Any], *wanted: str) -> str:
+async def until_status(run: Handle[Any], *statuses: str) -> str:
     async def reached() -> str:
         status = (await run.status()).status
-        return status if status in wanted else ""
+        return status if status in statuses else ""
 
     return str(await until(reached))
 
 
 async def lose_worker(h: Harness) -> None:
-    """The worker dies without a word; its leases run out, and another one stands ready."""
+    """Abandon the worker, create another one and let the leases of the first expire."""
     h._the_worker().abandon()
     h._worker = h._new_worker()
     await h.advance("31 seconds", run=False)

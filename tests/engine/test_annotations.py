@@ -1,4 +1,4 @@
-"""Annotations by which values are decoded: resolved when the app opens, or refused by name."""
+"""Annotations that decode values are resolved when the app opens; an unknown name is refused by name."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.above_the_store
 
 
-async def refused(app: Holdfast) -> DefinitionError:
-    """The error of an app that cannot be opened, whichever way it is opened."""
+async def opening_error(app: Holdfast) -> DefinitionError:
+    """Return the error of an app that cannot be opened, in any of the ways to open it."""
     with pytest.raises(DefinitionError) as caught:
         async with app:
             pass
@@ -39,7 +39,7 @@ async def test_params_of_an_unknown_type_are_refused_when_the_app_opens(app: Hol
     @app.workflow
     async def flow(_ctx: Context, price: Price) -> None: ...
 
-    error = await refused(app)
+    error = await opening_error(app)
     assert error.code == "INVALID_DEFINITION"
     assert "annotation Price of 'price' of engine.test_annotations" in str(error)
     assert "name 'Price' is not defined" in str(error)
@@ -50,14 +50,14 @@ async def test_a_result_of_an_unknown_type_is_refused_when_the_app_opens(app: Ho
     @app.workflow
     async def flow(_ctx: Context) -> list[Price]: ...
 
-    assert "annotation list[Price] of the result of" in str(await refused(app))
+    assert "annotation list[Price] of the result of" in str(await opening_error(app))
 
 
 async def test_a_step_result_of_an_unknown_type_is_refused_when_the_app_opens(app: Holdfast) -> None:
     @app.step
     async def charge(price: int) -> Price: ...
 
-    assert "annotation Price of the result of" in str(await refused(app))
+    assert "annotation Price of the result of" in str(await opening_error(app))
 
 
 @pytest.mark.parametrize("where", ["parameter", "result", "when", "input"])
@@ -77,10 +77,10 @@ async def test_a_node_with_an_unknown_type_is_refused_when_the_app_opens(app: Ho
     else:
         graph.node(run="etl", name="child", input=takes)
 
-    assert "annotation Price" in str(await refused(app))
+    assert "annotation Price" in str(await opening_error(app))
 
 
-async def test_a_function_given_to_do_with_an_unknown_result_type_is_refused_at_the_call(
+async def test_a_function_passed_to_do_with_an_unknown_result_type_is_refused_at_the_call(
     app: Holdfast, h: Harness
 ) -> None:
     def charge(price: int) -> Price: ...
@@ -116,7 +116,7 @@ def test_a_transaction_imported_for_type_checkers_only_is_refused(app: Holdfast,
         app.step(buffered if hidden == "StepTx" else live)
 
 
-async def test_annotations_by_which_nothing_is_decoded_may_be_unknown(app: Holdfast, h: Harness) -> None:
+async def test_annotations_that_decode_nothing_may_be_unknown(app: Holdfast, h: Harness) -> None:
     @app.step
     async def charge(price: Price) -> int:
         return int(price)
@@ -129,7 +129,7 @@ async def test_annotations_by_which_nothing_is_decoded_may_be_unknown(app: Holdf
         assert await finish(h, flow, 5) == 5
 
 
-def make_early() -> Holdfast:
+def app_with_forward_references() -> Holdfast:
     """An app whose functions name a class that does not exist yet."""
     app = Holdfast("sqlite://")
 
@@ -157,7 +157,7 @@ def make_early() -> Holdfast:
     return app
 
 
-EARLY = make_early()
+APP_WITH_FORWARD_REFERENCES = app_with_forward_references()
 
 
 @dataclass
@@ -166,7 +166,7 @@ class Later:
 
 
 async def test_forward_references_are_resolved_when_the_app_opens() -> None:
-    async with Harness(EARLY) as h:
+    async with Harness(APP_WITH_FORWARD_REFERENCES) as h:
         assert await finish(h, "early", {"total": 5}) == Later(5)
         assert await finish(h, "graph", {"total": 5}) == {"one": {"total": 5}, "two": 5}
 
@@ -176,15 +176,15 @@ class Bill:
     price: Price
 
 
-@pytest.mark.parametrize("what", ["params", "events", "chain", "remote"])
-def test_a_type_with_an_unknown_field_type_is_refused_by_name(app: Holdfast, what: str) -> None:
+@pytest.mark.parametrize("kind", ["params", "events", "chain", "remote"])
+def test_a_type_with_an_unknown_field_type_is_refused_by_name(app: Holdfast, kind: str) -> None:
     async def flow(_ctx: Context, bill: Bill) -> None: ...
 
-    defining: dict[str, Any] = {
+    definitions: dict[str, Any] = {
         "params": lambda: app.workflow(flow),
         "events": lambda: app.workflow(events={"bill": Bill}),
         "chain": lambda: app.chain("c", params=Bill),
         "remote": lambda: app.remote("r", result=Bill),
     }
     with pytest.raises(DefinitionError, match="Bill cannot be read back from JSON: name 'Price' is not defined"):
-        defining[what]()
+        definitions[kind]()

@@ -1,4 +1,4 @@
-"""The life of an app: opening, closing, reopening, several at once, and work that others implement."""
+"""Apps: opening, closing, reopening, several in one process, and workflows that other apps implement."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.errors import InvalidOptionError
 from .driving import until, until_status
 
 
-def _counting(app: Holdfast) -> Any:
+def _define_count(app: Holdfast) -> Any:
     @app.workflow
     async def count(ctx: Context, n: int) -> int:
         first = await ctx.do("first", lambda: n)
@@ -26,9 +26,9 @@ def _counting(app: Holdfast) -> Any:
     return count
 
 
-async def test_an_app_that_is_not_open_says_so() -> None:
+async def test_calls_of_an_app_that_is_not_open_raise_app_closed_error() -> None:
     app = Holdfast("sqlite://")
-    count = _counting(app)
+    count = _define_count(app)
     calls = (
         lambda: app.start(count, 1),
         lambda: app.get(count, "x"),
@@ -42,7 +42,7 @@ async def test_an_app_that_is_not_open_says_so() -> None:
         assert caught.value.code == "APP_CLOSED"
 
 
-async def test_an_app_opens_once_at_a_time() -> None:
+async def test_an_open_app_cannot_be_opened_again() -> None:
     app = Holdfast("sqlite://")
     async with app:
         with pytest.raises(AppClosedError, match="open already"):
@@ -51,9 +51,9 @@ async def test_an_app_opens_once_at_a_time() -> None:
         assert await app.list() is not None
 
 
-async def test_a_closed_app_can_be_opened_again_and_goes_on(tmp_path: Path) -> None:
+async def test_a_closed_app_can_be_opened_again_and_continues_its_runs(tmp_path: Path) -> None:
     app = Holdfast(f"sqlite:///{tmp_path}/app.db")
-    count = _counting(app)
+    count = _define_count(app)
     async with app:
         run = await app.start(count, 1, id="one")
         await until_status(run, "waiting")
@@ -66,9 +66,9 @@ async def test_a_closed_app_can_be_opened_again_and_goes_on(tmp_path: Path) -> N
         assert await run.result(timeout=5) == 42
 
 
-async def test_two_apps_in_one_process_know_nothing_of_each_other(tmp_path: Path) -> None:
+async def test_two_apps_in_one_process_are_independent(tmp_path: Path) -> None:
     apps = [Holdfast(f"sqlite:///{tmp_path}/{n}.db") for n in range(2)]
-    counts = [_counting(app) for app in apps]
+    counts = [_define_count(app) for app in apps]
     async with apps[0], apps[1]:
         runs = [await app.start(count, n, id="same") for n, (app, count) in enumerate(zip(apps, counts, strict=True))]
         for n, run in enumerate(runs):
@@ -78,17 +78,17 @@ async def test_two_apps_in_one_process_know_nothing_of_each_other(tmp_path: Path
 
 async def test_two_apps_on_one_file_share_the_work(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/shared.db"
-    implementing, starting = Holdfast(url, worker=WorkerConfig(poll="20 ms")), Holdfast(url)
+    server, client = Holdfast(url, worker=WorkerConfig(poll="20 ms")), Holdfast(url)
 
-    @implementing.workflow
+    @server.workflow
     async def double(ctx: Context, n: int) -> int:
         return int(await ctx.do("double", lambda: 2 * n))
 
-    remote = starting.remote("double", params=int, result=int)
-    async with implementing, starting.connect():
-        # Many, because an end may come between the look at a run and the wait for it.
+    remote = client.remote("double", params=int, result=int)
+    async with server, client.connect():
+        # Many runs, because a run may end between the read of its status and the wait for it.
         for n in range(60):
-            run = await starting.start(remote, n)
+            run = await client.start(remote, n)
             assert await run.result(timeout=5) == 2 * n
 
 
@@ -105,9 +105,9 @@ async def test_a_remote_workflow_checks_params_and_decodes_results(tmp_path: Pat
         assert await app.tick() == 0
 
 
-async def test_a_connected_app_runs_nothing(tmp_path: Path) -> None:
+async def test_a_connected_app_runs_nothing_without_a_tick(tmp_path: Path) -> None:
     app = Holdfast(f"sqlite:///{tmp_path}/app.db", worker=WorkerConfig(poll="10 ms"))
-    count = _counting(app)
+    count = _define_count(app)
     async with app.connect():
         run = await app.start(count, 1, id="one")
         assert (await run.status()).status == "active"
@@ -116,9 +116,9 @@ async def test_a_connected_app_runs_nothing(tmp_path: Path) -> None:
         assert (await run.status()).status == "waiting"
 
 
-async def test_nothing_is_left_behind_after_closing() -> None:
+async def test_closing_an_app_ends_its_tasks_and_threads() -> None:
     app = Holdfast("sqlite://")
-    count = _counting(app)
+    count = _define_count(app)
     tasks, threads = len(asyncio.all_tasks()), threading.active_count()
     async with app:
         for n in range(10):
@@ -129,10 +129,10 @@ async def test_nothing_is_left_behind_after_closing() -> None:
     async def ended() -> bool:
         return threading.active_count() <= threads + 1
 
-    await until(ended)  # a thread that was told to end does so in its own time
+    await until(ended)  # threads end asynchronously
 
 
-async def test_an_error_inside_the_block_leaves_and_closes() -> None:
+async def test_an_error_inside_the_block_closes_the_app() -> None:
     app = Holdfast("sqlite://")
     with pytest.raises(ZeroDivisionError):
         async with app:
@@ -147,15 +147,16 @@ def test_a_bad_url_is_refused_at_once(url: str) -> None:
         Holdfast(url)
 
 
-def test_the_url_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_url_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", "sqlite:///from-env.db")
     assert Holdfast().url == "sqlite:///from-env.db"
     monkeypatch.delenv("HOLDFAST_DATABASE_URL")
     assert Holdfast().url == "sqlite:///holdfast.db"
 
 
+@pytest.mark.promise("no-secrets", store=None)
 @pytest.mark.parametrize("bad", ["mysql://ann:secret@host/db", "ann:secret@host/db", "mysql://host/db?password=secret"])
-def test_a_password_is_not_shown(bad: str) -> None:
+def test_errors_and_the_repr_do_not_show_a_password(bad: str) -> None:
     with pytest.raises(InvalidUrlError) as caught:
         Holdfast(bad)
     assert "secret" not in str(caught.value)

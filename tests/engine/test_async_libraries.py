@@ -1,6 +1,6 @@
 """Asyncio libraries in workflow code: each works durably, or raises an error that says what to do.
 
-What works runs with a crash after each commit, and replays from its history.
+Workflows with libraries that work are run with a crash after each commit, and replayed from their history.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from async_lru import alru_cache
 from holdfast import Context, Holdfast, Retry, RunFailedError
 from holdfast.testing import Harness
 
-from .driving import replayed
+from .driving import warm_and_cold
 
 pytestmark = pytest.mark.above_the_store
 
@@ -51,16 +51,16 @@ class Steps:
 
 
 async def durably(h: Harness, workflow: Any, params: Any = None) -> Any:
-    """The result of a run, the same with a crash after each commit and with a replay at each rest."""
+    """Return the result of a run, which crashes after each commit and replays at each suspension must not change."""
     result = await h.crash_everywhere(workflow, params)
-    assert await replayed(h, workflow, params) == (result, result)
+    assert await warm_and_cold(h, workflow, params) == (result, result)
     return result
 
 
 # --- anyio
 
 
-async def test_task_groups_of_anyio(app: Holdfast, h: Harness, steps: Steps) -> None:
+async def test_task_groups_of_anyio_work_durably(app: Holdfast, h: Harness, steps: Steps) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         found: list[Any] = []
@@ -77,7 +77,7 @@ async def test_task_groups_of_anyio(app: Holdfast, h: Harness, steps: Steps) -> 
     assert await durably(h, flow) == [8, 6, 4, 2, 0]
 
 
-async def test_a_task_group_of_anyio_hands_over_a_value_when_a_task_has_started(app: Holdfast, h: Harness) -> None:
+async def test_a_task_group_of_anyio_returns_the_value_of_a_started_task(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         async def serve(*, task_status: Any = anyio.TASK_STATUS_IGNORED) -> None:
@@ -121,7 +121,7 @@ async def test_a_failed_task_of_anyio_cancels_the_others(app: Holdfast, h: Harne
     assert await durably(h, flow) == ["a", "b", "c", "enough"]
 
 
-async def test_timeouts_of_anyio(app: Holdfast, h: Harness, steps: Steps) -> None:
+async def test_timeouts_of_anyio_work_durably(app: Holdfast, h: Harness, steps: Steps) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         with anyio.move_on_after(5) as scope:
@@ -161,8 +161,8 @@ async def test_a_shielded_cleanup_of_anyio_runs_its_steps(app: Holdfast, h: Harn
     assert await durably(h, flow) == [2, "cancelled again"]
 
 
-async def test_a_saga_undoes_in_a_cancelled_scope_of_anyio(app: Holdfast, h: Harness, steps: Steps) -> None:
-    """A cancelled scope cancels again in every turn of the loop; the saga waits for its steps all the same."""
+async def test_a_saga_compensates_in_a_cancelled_scope_of_anyio(app: Holdfast, h: Harness, steps: Steps) -> None:
+    """A cancelled scope cancels again in every iteration of the event loop; the saga still waits for its steps."""
 
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -177,7 +177,7 @@ async def test_a_saga_undoes_in_a_cancelled_scope_of_anyio(app: Holdfast, h: Har
     assert 1 in steps.calls
 
 
-async def test_a_child_that_is_cancelled_by_a_scope_of_anyio_is_waited_for(app: Holdfast, h: Harness) -> None:
+async def test_a_parent_waits_for_a_child_that_a_scope_of_anyio_cancels(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context) -> None:
         try:
@@ -195,7 +195,7 @@ async def test_a_child_that_is_cancelled_by_a_scope_of_anyio_is_waited_for(app: 
     assert await durably(h, flow) == [True, True]
 
 
-async def test_streams_events_and_locks_of_anyio(app: Holdfast, h: Harness, steps: Steps) -> None:
+async def test_streams_events_and_locks_of_anyio_work_durably(app: Holdfast, h: Harness, steps: Steps) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         send, receive = anyio.create_memory_object_stream[int](2)
@@ -232,7 +232,7 @@ async def test_streams_events_and_locks_of_anyio(app: Holdfast, h: Harness, step
     assert sorted(await durably(h, flow)) == sorted([["a", 0], ["b", 2], ["a", 4], ["b", 6]])
 
 
-async def test_time_of_anyio_is_that_of_the_run(app: Holdfast, h: Harness) -> None:
+async def test_anyio_uses_the_time_of_the_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         began = anyio.current_time()
@@ -244,8 +244,8 @@ async def test_time_of_anyio_is_that_of_the_run(app: Holdfast, h: Harness) -> No
     assert await durably(h, flow) == [True, True]
 
 
-async def test_deadlines_of_anyio_end_whatever_their_fraction(app: Holdfast, h: Harness) -> None:
-    """A scope looks at the clock when its timer fires; a deadline ahead by a rounding error is set again, for ever."""
+async def test_deadlines_of_anyio_with_fractional_seconds_expire(app: Holdfast, h: Harness) -> None:
+    """A scope reads the clock when its timer fires; a rounding error would make it set the timer again, endlessly."""
 
     @app.workflow
     async def flow(ctx: Context) -> int:
@@ -259,7 +259,7 @@ async def test_deadlines_of_anyio_end_whatever_their_fraction(app: Holdfast, h: 
     assert await h.run(flow) == 199
 
 
-async def test_sets_of_tasks_have_one_order_in_every_run(app: Holdfast, h: Harness) -> None:
+async def test_sets_of_tasks_have_the_same_order_in_every_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
         tasks = {asyncio.create_task(anyio.sleep(1), name=str(n)) for n in range(50)}
@@ -303,7 +303,7 @@ async def cached_twice() -> Any:
     "work", [anyio_thread, anyio_file, anyio_process, anyio_socket, asyncio_thread, cached_twice],
     ids=lambda work: work.__name__,
 )  # fmt: skip
-async def test_what_reaches_outside_the_run_is_refused_with_advice(app: Holdfast, h: Harness, work: Any) -> None:
+async def test_io_in_workflow_code_is_refused_with_advice(app: Holdfast, h: Harness, work: Any) -> None:
     @app.workflow
     async def flow(ctx: Context) -> Any:
         return await work()
@@ -324,7 +324,7 @@ async def test_what_reaches_outside_the_run_is_refused_with_advice(app: Holdfast
 # --- asyncio
 
 
-async def test_task_groups_and_timeouts_of_asyncio(app: Holdfast, h: Harness, steps: Steps) -> None:
+async def test_task_groups_and_timeouts_of_asyncio_work_durably(app: Holdfast, h: Harness, steps: Steps) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         async with asyncio.TaskGroup() as group:
@@ -342,7 +342,7 @@ async def test_task_groups_and_timeouts_of_asyncio(app: Holdfast, h: Harness, st
 # --- retries
 
 
-async def test_retries_of_tenacity(app: Holdfast, h: Harness, steps: Steps) -> None:
+async def test_retries_of_tenacity_work_durably(app: Holdfast, h: Harness, steps: Steps) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         began, attempts = ctx.now(), []
@@ -362,9 +362,7 @@ async def test_retries_of_tenacity(app: Holdfast, h: Harness, steps: Steps) -> N
     assert await durably(h, flow) == ["attempt 3", 3, True]
 
 
-async def test_random_delays_of_tenacity_are_those_of_the_first_execution(
-    app: Holdfast, h: Harness, steps: Steps
-) -> None:
+async def test_a_replay_repeats_the_random_delays_of_tenacity(app: Holdfast, h: Harness, steps: Steps) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         async for attempt in tenacity.AsyncRetrying(wait=tenacity.wait_random(1, 100)):
@@ -375,7 +373,7 @@ async def test_random_delays_of_tenacity_are_those_of_the_first_execution(
     assert await durably(h, flow) == "attempt 3"
 
 
-async def test_retries_of_backoff(app: Holdfast, h: Harness, steps: Steps) -> None:
+async def test_retries_of_backoff_work_durably(app: Holdfast, h: Harness, steps: Steps) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         attempts: list[int] = []
@@ -393,7 +391,7 @@ async def test_retries_of_backoff(app: Holdfast, h: Harness, steps: Steps) -> No
 # --- streams
 
 
-async def test_streams_of_aiostream(app: Holdfast, h: Harness, steps: Steps) -> None:
+async def test_streams_of_aiostream_work_durably(app: Holdfast, h: Harness, steps: Steps) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         async def ticks(name: str, seconds: float) -> AsyncIterator[str]:
@@ -414,7 +412,7 @@ async def test_streams_of_aiostream(app: Holdfast, h: Harness, steps: Steps) -> 
 
 
 @pytest.mark.filterwarnings("ignore::async_lru.AlruCacheLoopResetWarning")
-async def test_a_cache_around_the_function_of_a_step_is_none_of_the_runs_business(app: Holdfast, h: Harness) -> None:
+async def test_a_step_function_may_have_a_cache_decorator(app: Holdfast, h: Harness) -> None:
     calls: list[int] = []
 
     @alru_cache

@@ -10,12 +10,12 @@ import pytest
 from holdfast import Channel, Context, Holdfast, InvalidDurationError, select
 from holdfast.testing import Harness
 
-from .driving import finish, replayed
+from .driving import finish, warm_and_cold
 
 pytestmark = pytest.mark.above_the_store
 
 
-async def test_workers_of_a_run_share_its_work_over_channels(app: Holdfast, h: Harness) -> None:
+async def test_tasks_of_a_run_share_work_over_channels(app: Holdfast, h: Harness) -> None:
     @app.step
     async def double(n: int) -> int:
         return 2 * n
@@ -37,11 +37,11 @@ async def test_workers_of_a_run_share_its_work_over_channels(app: Holdfast, h: H
             work.close()
             return sorted([await results.receive() for _ in range(6)])
 
-    warm, cold = await replayed(h, pool, 3)
+    warm, cold = await warm_and_cold(h, pool, 3)
     assert warm == cold == [0, 2, 4, 6, 8, 10]
 
 
-async def test_select_between_work_and_a_timer(app: Holdfast, h: Harness) -> None:
+async def test_select_returns_a_timeout_before_a_later_value(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def patient(ctx: Context) -> list[str]:
         events: Channel[str] = Channel()
@@ -59,11 +59,11 @@ async def test_select_between_work_and_a_timer(app: Holdfast, h: Harness) -> Non
         await task
         return seen
 
-    warm, cold = await replayed(h, patient)
+    warm, cold = await warm_and_cold(h, patient)
     assert warm == cold == ["late", "came"]
 
 
-async def test_a_timer_that_was_stopped_stays_stopped(app: Holdfast, h: Harness) -> None:
+async def test_a_stopped_timer_does_not_fire(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def stopping(ctx: Context) -> list[Any]:
         timer = ctx.timer("1 minute")
@@ -73,11 +73,11 @@ async def test_a_timer_that_was_stopped_stays_stopped(app: Holdfast, h: Harness)
         fired = (await select(timer, default=True)).ok
         return [stopped, again, fired]
 
-    warm, cold = await replayed(h, stopping)
+    warm, cold = await warm_and_cold(h, stopping)
     assert warm == cold == [True, False, False]
 
 
-async def test_a_timer_can_be_set_again(app: Holdfast, h: Harness) -> None:
+async def test_a_timer_can_be_reset(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def resetting(ctx: Context) -> list[float]:
         began = ctx.now()
@@ -89,11 +89,11 @@ async def test_a_timer_can_be_set_again(app: Holdfast, h: Harness) -> None:
         second = await timer.receive()
         return [(first - began).total_seconds(), (second - began).total_seconds()]
 
-    warm, cold = await replayed(h, resetting)
+    warm, cold = await warm_and_cold(h, resetting)
     assert warm == cold == [90, 100]
 
 
-async def test_a_time_that_nobody_took_is_gone_after_a_stop(app: Holdfast, h: Harness) -> None:
+async def test_stop_discards_an_unread_time_of_a_fired_timer(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def fired(ctx: Context) -> list[bool]:
         timer = ctx.timer("1 second")
@@ -103,19 +103,19 @@ async def test_a_time_that_nobody_took_is_gone_after_a_stop(app: Holdfast, h: Ha
     assert await _after(h, fired, "1 minute") == [True, False]
 
 
-async def test_every_so_often(app: Holdfast, h: Harness) -> None:
+async def test_every_skips_ticks_that_were_missed(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def ticking(ctx: Context) -> list[float]:
         began, seen = ctx.now(), list[float]()
         async for now in ctx.every("10 seconds"):
             seen.append((now - began).total_seconds())
             if len(seen) == 2:
-                await asyncio.sleep(35)  # misses three
+                await asyncio.sleep(35)  # misses three ticks
             if len(seen) == 5:
                 break
         return seen
 
-    warm, cold = await replayed(h, ticking)
+    warm, cold = await warm_and_cold(h, ticking)
     assert warm == cold == [10, 20, 55, 65, 75]
 
 
@@ -133,7 +133,7 @@ async def test_a_bad_duration_is_refused(app: Holdfast, h: Harness, call: str, b
     assert await finish(h, wrong) == "INVALID_DURATION"
 
 
-async def test_ticks_need_a_distance(app: Holdfast, h: Harness) -> None:
+async def test_every_refuses_an_interval_of_zero(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def wrong(ctx: Context) -> str:
         try:

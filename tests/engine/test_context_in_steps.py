@@ -1,4 +1,4 @@
-"""The context belongs to workflow code: inside a step, each use of it, and of what it made, is refused."""
+"""The context belongs to workflow code: a step may use neither it nor the objects it created."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ USES: dict[str, Callable[[Context], Any]] = {
 }
 
 
-def test_every_member_of_the_context_is_tried() -> None:
+def test_these_tests_use_every_member_of_the_context() -> None:
     members = {name for name, _ in inspect.getmembers(Context) if not name.startswith("_")}
     assert members == set(USES)
 
 
-async def _refused(step: Callable[[Context], Any], app: Holdfast, h: Harness) -> dict[str, str]:
-    """What each use of the context raised inside the step that ``step`` makes of them."""
+async def _errors_in_step(step: Callable[[Context], Any], app: Holdfast, h: Harness) -> dict[str, str]:
+    """Run the step function that ``step`` returns for a context, and return its errors by member."""
 
     @app.workflow
     async def flow(ctx: Context) -> Any:
         return await ctx.do("charge", step(ctx))
 
-    found: dict[str, str] = await finish(h, flow, id="a")
-    return found
+    errors: dict[str, str] = await finish(h, flow, id="a")
+    return errors
 
 
-def _each(ctx: Context) -> dict[str, str]:
+def _errors_of_uses(ctx: Context) -> dict[str, str]:
     refused = {}
     for name, use in USES.items():
         try:
@@ -82,18 +82,18 @@ def _each(ctx: Context) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("where", ["async", "thread", "task"])
-async def test_every_member_names_itself_and_the_step(app: Holdfast, h: Harness, where: str) -> None:
+async def test_the_error_of_every_member_names_the_member_and_the_step(app: Holdfast, h: Harness, where: str) -> None:
     def step(ctx: Context) -> Any:
         async def run() -> Any:
             if where == "async":
-                return _each(ctx)
+                return _errors_of_uses(ctx)
             async with asyncio.TaskGroup() as group:
-                task = group.create_task(asyncio.to_thread(_each, ctx))
+                task = group.create_task(asyncio.to_thread(_errors_of_uses, ctx))
             return task.result()
 
-        return (lambda: _each(ctx)) if where == "thread" else run
+        return (lambda: _errors_of_uses(ctx)) if where == "thread" else run
 
-    refused = await _refused(step, app, h)
+    refused = await _errors_in_step(step, app, h)
     assert set(refused) == set(USES)
     for name, message in refused.items():
         assert message.startswith(f"ctx.{name} was used inside step 'charge' of flow/a;")
@@ -102,7 +102,7 @@ async def test_every_member_names_itself_and_the_step(app: Holdfast, h: Harness,
     assert "StepTx" in refused["send"]
 
 
-async def test_a_refused_step_is_not_retried_and_its_error_reaches_the_code(app: Holdfast, h: Harness) -> None:
+async def test_a_step_that_uses_the_context_is_not_retried_and_fails_the_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> Any:
         return await ctx.do("charge", lambda: ctx.uuid4().hex)
@@ -116,7 +116,9 @@ async def test_a_refused_step_is_not_retried_and_its_error_reaches_the_code(app:
     assert step.error.name == "WorkflowCodeError"
 
 
-async def test_what_a_step_was_refused_does_not_change_what_a_replay_sees(app: Holdfast, h: Harness) -> None:
+async def test_a_refused_use_of_random_numbers_in_a_step_does_not_change_those_of_the_run(
+    app: Holdfast, h: Harness
+) -> None:
     live: list[Any] = []
 
     @app.workflow
@@ -143,7 +145,7 @@ async def test_what_a_step_was_refused_does_not_change_what_a_replay_sees(app: H
 
 
 async def test_awaitables_of_workflow_code_are_refused_in_a_step(app: Holdfast, h: Harness) -> None:
-    """Made in workflow code and handed to a step: they start nothing there."""
+    """Awaitables created in workflow code and awaited in a step start nothing."""
 
     @app.workflow
     async def other(ctx: Context) -> None:
@@ -151,16 +153,16 @@ async def test_awaitables_of_workflow_code_are_refused_in_a_step(app: Holdfast, 
 
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
-        made = [
+        awaitables = [
             ctx.sleep("nap", 1), ctx.do("inner", print), ctx.wait_for_event("go", type="go"),
             ctx.send(PID, "topic"), ctx.spawn(other, id="stray"), ctx.monitor(PID), ctx.ask(PID, "topic"),
         ]  # fmt: skip
 
         async def misuse() -> list[str]:
             names = []
-            for one in made:
+            for awaitable in awaitables:
                 try:
-                    await one
+                    await awaitable
                 except Exception as error:
                     names.append(type(error).__name__)
             return names
@@ -198,9 +200,9 @@ async def test_channels_messages_children_and_sagas_are_refused_in_a_step(app: H
                 names = []
                 for use in uses:
                     try:
-                        made = use()
-                        if inspect.isawaitable(made):
-                            await made
+                        returned = use()
+                        if inspect.isawaitable(returned):
+                            await returned
                     except Exception as error:
                         names.append(type(error).__name__)
                 return names
@@ -263,7 +265,7 @@ async def test_a_run_that_a_step_starts_has_its_own_context() -> None:
         assert await run.result(timeout=5) == "done"
 
 
-async def test_the_log_works_in_both(app: Holdfast, h: Harness) -> None:
+async def test_the_log_of_the_context_works_in_steps_and_in_workflow_code(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.do("say", lambda: ctx.log.info("in the step"))

@@ -48,7 +48,7 @@ def order(app: Holdfast) -> Workflow[Any]:
     return order
 
 
-async def unread(run: Handle[Any]) -> list[Any]:
+async def stored_events(run: Handle[Any]) -> list[Any]:
     return [(event.type, event.payload) for event in (await run.history()).events]
 
 
@@ -63,12 +63,11 @@ def check_refusal(error: EventInvalidError) -> None:
     assert "amount: Field required" in str(error)
 
 
-# --- where a declared event is sent
+# --- sending declared events
 
 
-async def test_a_declared_event_that_does_not_fit_is_refused_and_the_run_still_waits(
-    h: Harness, order: Workflow[Any]
-) -> None:
+@pytest.mark.promise("clear-errors")
+async def test_an_invalid_declared_event_is_refused_and_the_run_still_waits(h: Harness, order: Workflow[Any]) -> None:
     run = await h.start(order)
     await h.run_until_idle()
 
@@ -76,7 +75,7 @@ async def test_a_declared_event_that_does_not_fit_is_refused_and_the_run_still_w
         await run.send_event("approval", BAD)
 
     check_refusal(caught.value)
-    assert await unread(run) == []
+    assert await stored_events(run) == []
     await run.send_event("approval", Approval("ann", 5))
     await h.run_until_idle()
     assert await run.result() == ["Approval", 5]
@@ -84,31 +83,34 @@ async def test_a_declared_event_that_does_not_fit_is_refused_and_the_run_still_w
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("payload", [None, "ann", {"by": "ann", "amount": "5"}, {"by": 1, "amount": 5}, [GOOD]])
-async def test_a_sent_payload_needs_the_documented_json_form(h: Harness, order: Workflow[Any], payload: Any) -> None:
+async def test_a_sent_payload_without_the_documented_json_form_is_refused(
+    h: Harness, order: Workflow[Any], payload: Any
+) -> None:
     run = await h.start(order)
     with pytest.raises(EventInvalidError):
         await run.send_event("approval", payload)
-    assert await unread(run) == []
+    assert await stored_events(run) == []
 
 
 @pytest.mark.above_the_store
-async def test_types_that_are_not_declared_carry_any_payload(h: Harness, order: Workflow[Any]) -> None:
+async def test_events_of_undeclared_types_carry_any_payload(h: Harness, order: Workflow[Any]) -> None:
     run = await h.start(order)
     await run.send_event("other", BAD)
     await run.send_event("note", "text")
-    assert await unread(run) == [("other", BAD), ("note", "text")]
+    assert await stored_events(run) == [("other", BAD), ("note", "text")]
 
 
 @pytest.mark.above_the_store
-async def test_an_ask_that_does_not_fit_is_refused(h: Harness, order: Workflow[Any]) -> None:
+async def test_an_ask_with_an_invalid_payload_is_refused(h: Harness, order: Workflow[Any]) -> None:
     run = await h.start(order)
     with pytest.raises(EventInvalidError) as caught:
         await run.ask("approval", BAD, timeout=5)
     check_refusal(caught.value)
-    assert await unread(run) == []
+    assert await stored_events(run) == []
 
 
-async def test_a_start_with_a_message_that_does_not_fit_starts_nothing(h: Harness, order: Workflow[Any]) -> None:
+@pytest.mark.promise("clear-errors")
+async def test_a_start_with_an_invalid_message_starts_nothing(h: Harness, order: Workflow[Any]) -> None:
     with pytest.raises(EventInvalidError) as caught:
         await h.start(order, id="o", messages=[("note", "first"), ("approval", BAD)])
     check_refusal(caught.value)
@@ -116,7 +118,7 @@ async def test_a_start_with_a_message_that_does_not_fit_starts_nothing(h: Harnes
 
 
 @pytest.mark.parametrize("way", ["send", "ask", "spawn"])
-async def test_a_workflow_that_sends_what_does_not_fit_gets_the_error_also_on_replay(
+async def test_a_workflow_that_sends_an_invalid_event_gets_the_error_also_on_replay(
     app: Holdfast, h: Harness, order: Workflow[Any], way: str
 ) -> None:
     @app.workflow
@@ -141,7 +143,7 @@ async def test_a_workflow_that_sends_what_does_not_fit_gets_the_error_also_on_re
     await h.run_until_idle()
     sending = await h.start(sender, run.pid)
     await h.run_until_idle()
-    assert await unread(run) == []
+    assert await stored_events(run) == []
     await h.restart()
     await h.advance("1 hour")
 
@@ -150,7 +152,7 @@ async def test_a_workflow_that_sends_what_does_not_fit_gets_the_error_also_on_re
     assert steps == {"send": ["sleep", "send"], "ask": ["sleep"], "spawn": ["sleep", "child"]}[way]
 
 
-async def test_a_step_transaction_that_sends_what_does_not_fit_fails_without_retries(
+async def test_a_step_transaction_that_sends_an_invalid_event_fails_without_retries(
     app: Holdfast, h: Harness, order: Workflow[Any]
 ) -> None:
     calls: list[str] = []
@@ -171,12 +173,12 @@ async def test_a_step_transaction_that_sends_what_does_not_fit_fails_without_ret
     run = await h.start(order)
     assert await finish(h, sender, run.pid) == "refused"
     assert calls == [run.pid]
-    assert await unread(run) == []
+    assert await stored_events(run) == []
 
 
 @pytest.mark.above_the_store
 async def test_a_recorded_send_is_not_checked_again(make_app: MakeApp) -> None:
-    """A declaration that is added under open runs is about events to come."""
+    """A declaration that is added while runs are open applies to future events."""
 
     def program(events: dict[str, Any] | None) -> Holdfast:
         app = make_app()
@@ -214,10 +216,10 @@ async def test_a_remote_workflow_may_declare_its_events(app: Holdfast, h: Harnes
     await unchecked.send_event("approval", BAD)
 
 
-# --- where an event is received
+# --- receiving events
 
 
-async def test_an_event_that_does_not_fit_fails_its_wait_and_the_run_may_wait_again(app: Holdfast, h: Harness) -> None:
+async def test_an_invalid_event_fails_its_wait_and_the_run_may_wait_again(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def order(ctx: Context) -> Any:
         refused = []
@@ -254,7 +256,7 @@ async def test_an_event_that_does_not_fit_fails_its_wait_and_the_run_may_wait_ag
     ]
 
 
-async def test_an_event_that_does_not_fit_fails_a_run_that_does_not_catch_the_error(app: Holdfast, h: Harness) -> None:
+async def test_an_invalid_event_fails_a_run_that_does_not_catch_the_error(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def order(ctx: Context) -> int:
         return (await ctx.wait_for_event("approval", type="approval", payload=Approval)).payload.amount
@@ -295,7 +297,7 @@ async def test_a_wait_of_the_same_name_raises_the_same_error(app: Holdfast, h: H
 async def test_a_failed_wait_is_replayed_after_its_worker_was_lost(app: Holdfast, h: Harness) -> None:
     entered: list[str] = []
 
-    async def hang(amount: int) -> str:
+    async def lose_worker_once(amount: int) -> str:
         entered.append("in")
         if len(entered) == 1:
             h._the_worker().abandon()
@@ -306,7 +308,7 @@ async def test_a_failed_wait_is_replayed_after_its_worker_was_lost(app: Holdfast
         try:
             await ctx.wait_for_event("approval", type="approval", payload=Approval)
         except EventInvalidError as error:
-            return await ctx.do("refuse", hang, len(error.issues))
+            return await ctx.do("refuse", lose_worker_once, len(error.issues))
 
     run = await h.start(order)
     await h.run_until_idle()
@@ -345,7 +347,7 @@ async def test_a_paused_run_gets_the_error_when_it_is_resumed(app: Holdfast, h: 
 
 
 @pytest.mark.above_the_store
-async def test_an_event_that_was_received_and_no_longer_fits_parks_the_run(make_app: MakeApp) -> None:
+async def test_a_received_event_that_is_no_longer_valid_parks_the_run(make_app: MakeApp) -> None:
     def program(annotation: Any) -> Holdfast:
         app = make_app()
 
@@ -403,7 +405,7 @@ async def test_a_validator_that_raises_anything_makes_the_event_invalid(app: Hol
 
 
 @pytest.mark.above_the_store
-async def test_channels_give_out_declared_payloads_as_their_type(app: Holdfast, h: Harness) -> None:
+async def test_channels_return_declared_payloads_as_their_type(app: Holdfast, h: Harness) -> None:
     @app.workflow(events={"approval": Approval, "question": Approval})
     async def order(ctx: Context) -> Any:
         payload = await ctx.listen("approval").receive()
@@ -416,8 +418,8 @@ async def test_channels_give_out_declared_payloads_as_their_type(app: Holdfast, 
     assert await run.result() == [5, 5, GOOD]
 
 
-async def test_a_message_that_does_not_fit_is_consumed_and_rejected(make_app: MakeApp) -> None:
-    """It was sent by a process that does not know the declaration."""
+async def test_an_invalid_message_is_consumed_and_rejected(make_app: MakeApp) -> None:
+    """The message comes from a process that does not know the declaration."""
     app, client = make_app(), make_app()
     client.remote("order")
 

@@ -1,4 +1,4 @@
-"""Terminate and restart: final at once, and nothing of an old run reaches the new one."""
+"""Terminate and restart: both take effect at once, and nothing of an old run reaches its successor."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from .driving import until_status
 from .test_pause import Gate
 
 
+@pytest.mark.promise("finality")
 async def test_terminate_is_final_at_once_even_with_a_step_in_flight(make_app: MakeApp) -> None:
     app, gate, after = make_app(), Gate(), list[str]()
 
@@ -45,7 +46,7 @@ async def test_terminate_is_final_at_once_even_with_a_step_in_flight(make_app: M
     assert after == []
 
 
-async def test_a_step_in_flight_is_told_when_its_run_is_terminated(make_app: MakeApp) -> None:
+async def test_a_step_in_flight_is_cancelled_when_its_run_is_terminated(make_app: MakeApp) -> None:
     app, cancelled = make_app(), asyncio.Event()
     began = asyncio.Event()
 
@@ -69,7 +70,7 @@ async def test_a_step_in_flight_is_told_when_its_run_is_terminated(make_app: Mak
         assert (await run.status()).status == "terminated"
 
 
-async def test_what_has_ended_cannot_be_terminated(app: Holdfast, h: Harness) -> None:
+async def test_an_ended_run_cannot_be_terminated(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None: ...
 
@@ -99,7 +100,7 @@ async def test_a_run_in_any_open_state_can_be_terminated(app: Holdfast, h: Harne
         await run.send_event("go")
 
 
-async def test_a_reason_is_text(app: Holdfast, h: Harness) -> None:
+async def test_a_reason_that_is_not_text_is_refused(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None: ...
 
@@ -109,7 +110,7 @@ async def test_a_reason_is_text(app: Holdfast, h: Harness) -> None:
     assert (await run.status()).status == "active"
 
 
-async def test_a_restart_begins_again_under_the_next_number(app: Holdfast, h: Harness) -> None:
+async def test_a_restart_creates_a_run_with_the_next_number(app: Holdfast, h: Harness) -> None:
     calls: list[int] = []
 
     @app.workflow
@@ -131,7 +132,7 @@ async def test_a_restart_begins_again_under_the_next_number(app: Holdfast, h: Ha
     assert (described.run_number, described.params) == (1, 7)
 
 
-async def test_the_old_runs_history_stays_readable(app: Holdfast, h: Harness) -> None:
+async def test_the_history_of_a_restarted_run_stays_readable(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> int:
         await ctx.do(f"step of run {ctx.info.run_number}", lambda: None)
@@ -168,6 +169,7 @@ async def test_buffered_events_of_the_old_run_do_not_reach_the_new_one(app: Hold
     assert await run.result(timeout=5) == "for the new one"
 
 
+@pytest.mark.promise("finality")
 async def test_late_writes_of_the_old_run_do_not_reach_the_new_one(make_app: MakeApp) -> None:
     app, gates = make_app(), [Gate(), Gate()]
 
@@ -220,7 +222,7 @@ async def test_a_run_in_any_state_can_be_restarted(app: Holdfast, h: Harness, st
     assert await run.result(timeout=5) == "second time"
 
 
-async def test_who_waits_for_a_result_gets_that_of_the_restarted_run(make_app: MakeApp) -> None:
+async def test_a_waiting_result_call_returns_the_result_of_the_successor(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.workflow
@@ -238,7 +240,7 @@ async def test_who_waits_for_a_result_gets_that_of_the_restarted_run(make_app: M
         assert await waiting == "second"
 
 
-async def test_steering_what_does_not_exist(app: Holdfast, h: Harness) -> None:
+async def test_control_requests_on_an_unknown_instance_raise_not_found(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None: ...
 

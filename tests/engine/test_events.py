@@ -1,4 +1,4 @@
-"""Events: buffered, oldest first, each consumed once, and never after the deadline."""
+"""Events are stored until a wait consumes them: the oldest first, each once, and never after the wait's deadline."""
 
 from __future__ import annotations
 
@@ -62,7 +62,8 @@ async def test_an_event_ends_the_wait(h: Harness, waiter: Any) -> None:
     assert event.delivered_at is not None
 
 
-async def test_an_event_sent_before_the_wait_is_kept_for_it(h: Harness, waiter: Any) -> None:
+@pytest.mark.promise("no-lost-wakeup")
+async def test_an_event_sent_before_the_wait_is_stored_and_ends_it(h: Harness, waiter: Any) -> None:
     run = await h.start(waiter, "1 hour")
     await run.send_event("other", 0)
     await run.send_event("approval", 1)
@@ -77,6 +78,7 @@ async def test_an_event_sent_before_the_wait_is_kept_for_it(h: Harness, waiter: 
     ]
 
 
+@pytest.mark.promise("messages-once-in-order")
 async def test_events_are_consumed_oldest_first(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -89,7 +91,7 @@ async def test_events_are_consumed_oldest_first(app: Holdfast, h: Harness) -> No
     assert await run.result() == [0, 1, 2]
 
 
-async def test_two_waits_on_one_type_are_served_in_the_order_of_asking(app: Holdfast, h: Harness) -> None:
+async def test_two_waits_on_one_type_consume_events_in_the_order_of_the_waits(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         waits = [ctx.wait_for_event(name, type="go") for name in ("first", "second")]
@@ -127,7 +129,7 @@ async def test_the_default_timeout_is_a_day(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.parametrize("timeout", ["1 second", "365 days"])
-async def test_the_range_of_timeouts_includes_its_ends(h: Harness, waiter: Any, timeout: str) -> None:
+async def test_the_shortest_and_the_longest_timeout_are_accepted(h: Harness, waiter: Any, timeout: str) -> None:
     run = await h.start(waiter, timeout)
     await h.advance(timeout)
     assert await run.result() == ["timeout", "WAIT_FOR_EVENT_TIMEOUT"]
@@ -154,7 +156,10 @@ async def test_an_event_created_after_the_deadline_is_never_consumed(h: Harness,
     assert (event.delivered_at, event.consumed_by_step_key) == (None, None)
 
 
-async def test_an_event_created_before_the_deadline_counts_though_processed_after(h: Harness, waiter: Any) -> None:
+@pytest.mark.promise("no-lost-wakeup")
+async def test_an_event_created_before_the_deadline_ends_the_wait_even_if_processed_later(
+    h: Harness, waiter: Any
+) -> None:
     run = await h.start(waiter, "10s")
     await h.run_until_idle()
     await h.advance("9s", run=False)
@@ -165,7 +170,7 @@ async def test_an_event_created_before_the_deadline_counts_though_processed_afte
     assert await run.result() == ["approval", "in time", 9]
 
 
-async def test_an_event_at_the_very_deadline_is_in_time(h: Harness, waiter: Any) -> None:
+async def test_an_event_created_at_the_deadline_ends_the_wait(h: Harness, waiter: Any) -> None:
     run = await h.start(waiter, "10s")
     await h.run_until_idle()
     await h.advance("10s", run=False)
@@ -174,7 +179,9 @@ async def test_an_event_at_the_very_deadline_is_in_time(h: Harness, waiter: Any)
     assert (await run.result())[0] == "approval"
 
 
-async def test_an_event_in_time_wins_though_a_step_was_in_flight_at_the_deadline(app: Holdfast, h: Harness) -> None:
+async def test_an_event_in_time_ends_the_wait_even_if_a_step_is_in_flight_at_the_deadline(
+    app: Holdfast, h: Harness
+) -> None:
     done = asyncio.Event()
 
     @app.workflow
@@ -193,7 +200,7 @@ async def test_an_event_in_time_wins_though_a_step_was_in_flight_at_the_deadline
     assert await run.result() == ["in time", True]
 
 
-async def test_a_cancelled_wait_leaves_its_event_to_the_next(app: Holdfast, h: Harness) -> None:
+async def test_an_event_of_a_cancelled_wait_goes_to_the_next_wait(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> Any:
         try:
@@ -212,7 +219,8 @@ async def test_a_cancelled_wait_leaves_its_event_to_the_next(app: Holdfast, h: H
     assert steps == {"first": "errored", "nap": "completed", "second": "completed"}
 
 
-async def test_the_same_id_twice_is_one_event(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("messages-once-in-order")
+async def test_two_sends_with_the_same_id_store_one_event(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         return [(await ctx.wait_for_event(f"w{n}", type="go")).payload for n in range(2)]
@@ -241,7 +249,7 @@ async def test_an_id_stays_known_after_its_event_was_consumed(app: Holdfast, h: 
     assert len((await run.history()).events) == 1
 
 
-async def test_a_run_that_has_ended_takes_no_events(app: Holdfast, h: Harness) -> None:
+async def test_an_ended_run_refuses_events(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None: ...
 
@@ -253,17 +261,19 @@ async def test_a_run_that_has_ended_takes_no_events(app: Holdfast, h: Harness) -
     assert (await run.history()).events == []
 
 
-async def test_a_run_that_does_not_exist_takes_no_events(h: Harness, waiter: Any) -> None:
+async def test_a_send_to_an_unknown_instance_raises_not_found(h: Harness, waiter: Any) -> None:
     run = await h.start(waiter, "1 hour", id="here")
-    gone = type(run)(run._client, run._definition, "nowhere")
+    unknown = type(run)(run._client, run._definition, "nowhere")
     with pytest.raises(InstanceNotFoundError, match="'nowhere'") as caught:
-        await gone.send_event("approval")
+        await unknown.send_event("approval")
     assert caught.value.code == "INSTANCE_NOT_FOUND"
 
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("bad", ["", "with space", "-dash", "x" * 101, "é", None, 5])
-async def test_event_types_are_checked_on_both_sides(app: Holdfast, h: Harness, waiter: Any, bad: Any) -> None:
+async def test_a_bad_event_type_is_refused_in_a_send_and_in_a_wait(
+    app: Holdfast, h: Harness, waiter: Any, bad: Any
+) -> None:
     run = await h.start(waiter, "1 hour")
     with pytest.raises(InvalidEventTypeError):
         await run.send_event(bad)
@@ -278,7 +288,7 @@ async def test_event_types_are_checked_on_both_sides(app: Holdfast, h: Harness, 
 
 
 @pytest.mark.above_the_store
-async def test_event_ids_are_checked(h: Harness, waiter: Any) -> None:
+async def test_a_bad_event_id_is_refused(h: Harness, waiter: Any) -> None:
     run = await h.start(waiter, "1 hour")
     for bad in ("", "x" * 201, 5):
         with pytest.raises(InvalidOptionError):
@@ -305,7 +315,7 @@ async def test_a_payload_is_decoded_to_its_type_live_and_on_replay(app: Holdfast
 
 
 @pytest.mark.above_the_store
-async def test_the_same_wait_again_returns_the_same_event(app: Holdfast, h: Harness) -> None:
+async def test_a_repeated_wait_of_the_same_name_returns_the_same_event(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         return [(await ctx.wait_for_event("w", type="go")).payload for _ in range(2)]
@@ -334,10 +344,10 @@ async def test_an_event_wakes_a_waiting_run_of_a_real_app_without_polling(make_a
 
 
 @pytest.mark.above_the_store
-async def test_an_event_that_came_in_time_counts_also_when_its_run_was_being_loaded(
+async def test_an_event_created_in_time_while_its_run_is_loaded_ends_the_wait(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    app, loading = make_app(worker=WorkerConfig(cache=0)), SqliteStore.load
+    app, load = make_app(worker=WorkerConfig(cache=0)), SqliteStore.load
 
     @app.workflow
     async def order(ctx: Context) -> list[Any]:
@@ -353,13 +363,13 @@ async def test_an_event_that_came_in_time_counts_also_when_its_run_was_being_loa
         run = await app.start(order)
         await until_status(run, "waiting")
 
-        async def slowly(store: SqliteStore, number: int) -> Snapshot:
-            monkeypatch.setattr(SqliteStore, "load", loading)
+        async def load_slowly(store: SqliteStore, number: int) -> Snapshot:
+            monkeypatch.setattr(SqliteStore, "load", load)
             await run.send_event("second", "in time")
             await asyncio.sleep(1.2)
-            return await loading(store, number)
+            return await load(store, number)
 
-        monkeypatch.setattr(SqliteStore, "load", slowly)
+        monkeypatch.setattr(SqliteStore, "load", load_slowly)
         await run.send_event("first", "there")
 
         assert await run.result(timeout=10) == ["there", "in time"]

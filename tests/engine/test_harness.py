@@ -1,4 +1,4 @@
-"""The harness: time moves when it is told to, chance comes from the seed, and crashes are tried everywhere."""
+"""The harness: the test moves the time, randomness comes from the seed, and a crash follows any commit."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.testing import CrashMismatch, Harness
 from .driving import finish
 
 
-async def test_nothing_happens_by_itself(app: Holdfast, h: Harness) -> None:
+async def test_nothing_runs_until_the_test_drives_the_harness(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         return "done"
@@ -29,7 +29,7 @@ async def test_nothing_happens_by_itself(app: Holdfast, h: Harness) -> None:
     assert (await run.status()).status == "complete"
 
 
-async def test_advance_stops_at_every_due_time_on_its_way(app: Holdfast, h: Harness) -> None:
+async def test_advance_stops_at_every_due_time_on_the_way(app: Holdfast, h: Harness) -> None:
     times: list[float] = []
     began = h.now()
 
@@ -45,7 +45,7 @@ async def test_advance_stops_at_every_due_time_on_its_way(app: Holdfast, h: Harn
     assert h.now() == began + timedelta(minutes=35)
 
 
-async def test_time_may_pass_while_nobody_works(app: Holdfast, h: Harness) -> None:
+async def test_advance_without_run_only_moves_the_clock(app: Holdfast, h: Harness) -> None:
     times: list[float] = []
     began = h.now()
 
@@ -62,7 +62,7 @@ async def test_time_may_pass_while_nobody_works(app: Holdfast, h: Harness) -> No
     assert times == [1800]
 
 
-async def test_a_restart_is_a_cold_replay(app: Holdfast, h: Harness) -> None:
+async def test_a_restart_of_the_harness_causes_a_cold_replay(app: Holdfast, h: Harness) -> None:
     starts: list[int] = []
 
     @app.workflow
@@ -96,7 +96,7 @@ async def test_step_timeouts_follow_the_virtual_clock(app: Holdfast, h: Harness)
     assert time.perf_counter() - began < 2
 
 
-async def test_a_step_that_takes_real_time_is_waited_for(app: Holdfast, h: Harness) -> None:
+async def test_the_harness_waits_for_steps_that_take_real_time(app: Holdfast, h: Harness) -> None:
     @app.step
     async def sleeps() -> str:
         await asyncio.sleep(0.02)
@@ -114,15 +114,15 @@ async def test_a_step_that_takes_real_time_is_waited_for(app: Holdfast, h: Harne
     assert await finish(h, flow) == ["slept", "blocked"]
 
 
-async def test_the_same_seed_and_ids_give_the_same_chance(app: Holdfast) -> None:
+async def test_the_same_seed_and_ids_give_the_same_random_numbers(app: Holdfast) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         return [ctx.random.random(), str(ctx.uuid4()), ctx.random_bytes(4).hex()]
 
     async def drawn(seed: int, id: str) -> Any:
         async with Harness(app, seed=seed) as h:
-            made = await h.start(flow)
-            return [await finish(h, flow, id=id), made.id]
+            run = await h.start(flow)
+            return [await finish(h, flow, id=id), run.id]
 
     assert await drawn(1, "a") == await drawn(1, "a")
     assert (await drawn(1, "a"))[0] != (await drawn(1, "b"))[0]
@@ -130,7 +130,7 @@ async def test_the_same_seed_and_ids_give_the_same_chance(app: Holdfast) -> None
     assert (await drawn(1, "a"))[1] != (await drawn(2, "a"))[1]
 
 
-async def test_the_app_is_its_own_again_after_the_harness(app: Holdfast) -> None:
+async def test_the_app_uses_its_own_store_again_after_the_harness(app: Holdfast) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         return "real"
@@ -142,8 +142,8 @@ async def test_the_app_is_its_own_again_after_the_harness(app: Holdfast) -> None
         assert len((await app.list()).items) == 1
 
 
-async def test_a_workflow_that_never_rests_is_noticed(app: Holdfast, h: Harness, monkeypatch: Any) -> None:
-    monkeypatch.setattr("holdfast.testing.harness._MOST_PASSES", 20)
+async def test_run_until_idle_raises_if_the_work_never_ends(app: Holdfast, h: Harness, monkeypatch: Any) -> None:
+    monkeypatch.setattr("holdfast.testing.harness._MAX_PASSES", 20)
 
     @app.workflow
     async def flow(ctx: Context) -> None: ...
@@ -152,9 +152,9 @@ async def test_a_workflow_that_never_rests_is_noticed(app: Holdfast, h: Harness,
     tick = h.tick
 
     async def tick_and_restart() -> int:
-        moved = await tick()
+        claimed = await tick()
         await run.restart()
-        return moved
+        return claimed
 
     monkeypatch.setattr(h, "tick", tick_and_restart)
     with pytest.raises(RuntimeError, match="never ends"):
@@ -168,6 +168,7 @@ async def _approve(h: Harness, run: Handle[Any]) -> None:
     await run.send_event("approval", {"by": "ann"}, id="once")
 
 
+@pytest.mark.promise("liveness", "exact-replay")
 async def test_a_good_workflow_with_every_feature_survives_a_crash_after_any_commit(app: Holdfast, h: Harness) -> None:
     calls: list[str] = []
 
@@ -196,7 +197,7 @@ async def test_a_good_workflow_with_every_feature_survives_a_crash_after_any_com
         try:
             await asyncio.wait_for(ctx.wait_for_event("early", type="early"), 5)
         except TimeoutError:
-            found.append("nobody early")
+            found.append("no early event")
         found.append((await ctx.wait_for_event("approval", type="approval")).payload)
         found += [str(ctx.uuid4()), ctx.random.randrange(1000)]
         async with asyncio.TaskGroup() as group:
@@ -205,10 +206,10 @@ async def test_a_good_workflow_with_every_feature_survives_a_crash_after_any_com
         return found
 
     result = await h.crash_everywhere(flow, "ann", drive=_approve)
-    assert result[:8] == ["ann", "one", "threaded", "a", "b", "p", "nobody early", {"by": "ann"}]
+    assert result[:8] == ["ann", "one", "threaded", "a", "b", "p", "no early event", {"by": "ann"}]
 
 
-async def test_a_planted_nondeterminism_is_found(app: Holdfast, h: Harness) -> None:
+async def test_crash_everywhere_finds_a_result_that_is_not_deterministic(app: Holdfast, h: Harness) -> None:
     counter = [0]
 
     @app.workflow
@@ -222,7 +223,7 @@ async def test_a_planted_nondeterminism_is_found(app: Holdfast, h: Harness) -> N
         await h.crash_everywhere(flow)
 
 
-async def test_steps_that_depend_on_what_is_not_replayed_are_found(app: Holdfast, h: Harness) -> None:
+async def test_crash_everywhere_finds_step_keys_that_are_not_deterministic(app: Holdfast, h: Harness) -> None:
     counter = [0]
 
     @app.workflow
@@ -236,7 +237,7 @@ async def test_steps_that_depend_on_what_is_not_replayed_are_found(app: Holdfast
         await h.crash_everywhere(flow)
 
 
-async def test_a_workflow_that_fails_is_no_success(app: Holdfast, h: Harness) -> None:
+async def test_crash_everywhere_raises_for_a_workflow_that_fails(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         raise ValueError("no")
@@ -245,15 +246,16 @@ async def test_a_workflow_that_fails_is_no_success(app: Holdfast, h: Harness) ->
         await h.crash_everywhere(flow)
 
 
-async def test_a_workflow_that_waits_for_what_never_comes_says_for_what(app: Holdfast, h: Harness) -> None:
+async def test_crash_everywhere_raises_for_a_workflow_that_waits_forever(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await asyncio.Event().wait()
 
-    with pytest.raises(CrashMismatch, match="never comes"):
+    with pytest.raises(CrashMismatch, match="never happens"):
         await h.crash_everywhere(flow)
 
 
+@pytest.mark.promise("committed-results-never-change")
 async def test_committed_steps_do_not_run_again_after_a_crash(app: Holdfast, h: Harness) -> None:
     calls: dict[str, int] = {}
 
@@ -270,7 +272,7 @@ async def test_committed_steps_do_not_run_again_after_a_crash(app: Holdfast, h: 
     assert calls == {f"{n}": runs for n in range(4)}
 
 
-async def test_the_result_has_its_type(app: Holdfast, h: Harness) -> None:
+async def test_the_result_of_crash_everywhere_has_its_type(app: Holdfast, h: Harness) -> None:
     from uuid import UUID
 
     @app.workflow
@@ -281,7 +283,7 @@ async def test_the_result_has_its_type(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(flow) == UUID(int=3)
 
 
-async def test_a_harness_is_used_inside_async_with(app: Holdfast) -> None:
+async def test_a_harness_outside_async_with_raises(app: Holdfast) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None: ...
 

@@ -1,4 +1,4 @@
-"""The harness in the tests of an application: fakes for steps, the application's own routes, results at once."""
+"""The harness in tests of an application: fakes for steps, the application's routes, and ``h.run``."""
 
 from __future__ import annotations
 
@@ -96,13 +96,13 @@ async def test_a_fake_is_called_in_place_of_a_step(
         assert await h.crash_everywhere(shop.order, 5) == ["fake", 2, 5]
 
 
-async def test_the_result_of_a_fake_has_to_fit_the_step(shop: Shop) -> None:
+async def test_a_fake_result_that_does_not_fit_the_step_fails_the_run(shop: Shop) -> None:
     async with Harness(shop.app, steps={shop.charge: lambda total: {"id": 5}, shop.count: len}) as h:
         with pytest.raises(RunFailedError, match="result of step 'charge' does not fit the return annotation"):
             await h.run(shop.order, 5)
 
 
-async def test_a_fake_that_raises_is_retried_as_the_step(shop: Shop) -> None:
+async def test_a_fake_that_raises_is_retried_like_the_step(shop: Shop) -> None:
     charge = Mock(side_effect=[ConnectionError("no answer"), Receipt("second", 1), Receipt("third", 3)])
 
     async with Harness(shop.app, steps={shop.charge: charge, shop.count: len}) as h:
@@ -111,7 +111,7 @@ async def test_a_fake_that_raises_is_retried_as_the_step(shop: Shop) -> None:
         assert (h.now() - began).total_seconds() == 60
 
 
-async def test_fakes_are_gone_after_the_harness(shop: Shop) -> None:
+async def test_fakes_end_with_the_harness(shop: Shop) -> None:
     async with Harness(shop.app, steps={shop.charge: _plain_charge, shop.count: len}) as h:
         await h.run(shop.order, 5)
     async with Harness(shop.app) as h:
@@ -119,7 +119,7 @@ async def test_fakes_are_gone_after_the_harness(shop: Shop) -> None:
             await h.run(shop.order, 5)
 
 
-async def test_functions_given_to_do_chain_steps_and_nodes_are_replaced(app: Holdfast) -> None:
+async def test_fakes_replace_functions_passed_to_do_chain_steps_and_nodes(app: Holdfast) -> None:
     async def fetch(url: str) -> str:
         raise AssertionError("the real network was used")
 
@@ -150,7 +150,7 @@ async def test_functions_given_to_do_chain_steps_and_nodes_are_replaced(app: Hol
         assert await run.results() == {"load": [40, 2], "add": 42}
 
 
-async def test_a_fake_gets_the_transaction_only_if_it_asks_for_it(app: Holdfast) -> None:
+async def test_a_fake_gets_the_transaction_only_if_it_has_a_parameter_for_it(app: Holdfast) -> None:
     @app.step
     async def reserve(tx: StepTx, item: str) -> str:
         raise AssertionError
@@ -174,7 +174,7 @@ async def test_a_fake_gets_the_transaction_only_if_it_asks_for_it(app: Holdfast)
         assert await h.run(flow) == ["reserved a", "b 7"]
 
 
-def test_what_is_no_function_is_refused(app: Holdfast) -> None:
+def test_fakes_that_are_not_functions_are_refused(app: Holdfast) -> None:
     graph = app.graph("graph")
     child = graph.node(run="graph", name="child")
 
@@ -183,7 +183,7 @@ def test_what_is_no_function_is_refused(app: Holdfast) -> None:
             Harness(app, steps=steps)  # type: ignore[arg-type]
 
 
-# --- the app on the store of the harness
+# --- the app on the harness's store
 
 
 def _routes(app: Holdfast, order: Any, **options: Any) -> FastAPI:
@@ -229,7 +229,7 @@ async def _asgi(api: FastAPI) -> AsyncIterator[httpx.AsyncClient]:
         yield client
 
 
-async def test_routes_of_the_application_work_on_the_store_of_the_harness(app: Holdfast, order: Any) -> None:
+async def test_routes_of_the_application_use_the_store_of_the_harness(app: Holdfast, order: Any) -> None:
     async with Harness(app) as h, _asgi(_routes(app, order)) as client:
         assert (await client.post("/orders/o-1")).json() == {"pid": "order/o-1"}
         await h.advance("1 hour")
@@ -237,23 +237,23 @@ async def test_routes_of_the_application_work_on_the_store_of_the_harness(app: H
         await h.run_until_idle()
         assert (await client.get("/orders/o-1")).json() == {"status": "complete", "output": "ann"}
         listed = (await client.get("/workflows/order/instances", headers={"host": "localhost"})).json()
-        assert [one["id"] for one in listed["instances"]] == ["o-1"]
+        assert [instance["id"] for instance in listed["instances"]] == ["o-1"]
         assert (await h.app.list()).items == (await app.list()).items
 
 
 async def test_a_route_may_wait_for_a_result_while_the_test_drives_the_harness(app: Holdfast, order: Any) -> None:
     async with Harness(app) as h, _asgi(_routes(app, order)) as client:
         await client.post("/orders/o-1")
-        asked = asyncio.create_task(client.get("/orders/o-1/result"))
+        response = asyncio.create_task(client.get("/orders/o-1/result"))
         await h.advance("1 hour")
         await client.post("/orders/o-1/approval")
         await h.run_until_idle()
-        assert (await asked).json() == "ann"
+        assert (await response).json() == "ann"
 
 
 @pytest.mark.parametrize("kind", ["lifespan of the app", "own lifespan", "none"])
 async def test_routes_work_in_a_blocking_test_client(app: Holdfast, order: Any, kind: str) -> None:
-    """It runs the application in a thread, on another event loop."""
+    """The test client runs the application in a thread, on another event loop."""
 
     @asynccontextmanager
     async def own(_: FastAPI) -> AsyncIterator[None]:
@@ -269,10 +269,10 @@ async def test_routes_work_in_a_blocking_test_client(app: Holdfast, order: Any, 
             await h.run_until_idle()
             assert client.get("/orders/o-1").json() == {"status": "complete", "output": "ann"}
             assert client.get("/orders/o-1/result").json() == "ann"
-        assert await (await app.get(order, "o-1")).result() == "ann"  # the client's end closed nothing
+        assert await (await app.get(order, "o-1")).result() == "ann"  # closing the client did not close the app
 
 
-async def test_an_app_that_was_open_before_the_harness_is_open_after_it(app: Holdfast) -> None:
+async def test_an_open_app_uses_its_own_store_again_after_a_harness(app: Holdfast) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         return "done"
@@ -302,7 +302,7 @@ async def test_harnesses_may_be_closed_in_any_order(app: Holdfast) -> None:
 # --- results
 
 
-async def test_run_advances_until_the_result(app: Holdfast) -> None:
+async def test_run_advances_the_time_until_the_run_ends(app: Holdfast) -> None:
     @app.step(retry=Retry(limit=2, delay="10 minutes", backoff="constant"))
     async def flaky() -> str:
         calls.append(1)
@@ -327,7 +327,7 @@ async def test_run_advances_until_the_result(app: Holdfast) -> None:
         assert (await (await h.app.get(flow, "f-1")).describe()).memo == {"a": 1}
 
 
-async def test_run_raises_what_the_run_ended_with(app: Holdfast) -> None:
+async def test_run_raises_the_error_with_which_the_run_ended(app: Holdfast) -> None:
     @app.workflow
     async def fails(ctx: Context) -> None:
         raise ValueError("no such order")
@@ -344,17 +344,20 @@ async def test_run_raises_what_the_run_ended_with(app: Holdfast) -> None:
             await h.run(cancels)
 
 
-async def test_run_says_what_a_run_waits_for_that_does_not_come(app: Holdfast) -> None:
+async def test_run_raises_with_the_reason_if_the_run_waits_for_an_event(app: Holdfast) -> None:
     @app.workflow
     async def flow(ctx: Context) -> Any:
         return await ctx.listen("approval").receive()
 
     async with Harness(app) as h:
-        with pytest.raises(HarnessError, match=r"flow/f-1 does not end by itself: .*'approval'.* run\.send_event\(\)"):
+        with pytest.raises(
+            HarnessError,
+            match=r"flow/f-1 does not end without an event or a request: .*'approval'.* run\.send_event\(\)",
+        ):
             await h.run(flow, id="f-1")
 
 
-async def test_run_runs_into_the_timeout_of_an_event_and_says_that_it_sends_none(app: Holdfast) -> None:
+async def test_run_advances_to_the_timeout_of_an_event_and_notes_that_it_sends_none(app: Holdfast) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.wait_for_event("approval", type="approval", timeout="2 days")
@@ -371,11 +374,11 @@ async def test_run_runs_into_the_timeout_of_an_event_and_says_that_it_sends_none
         assert await h.run(patient) == "expired"
         with pytest.raises(RunFailedError) as failed:
             await h.run(flow)
-        assert "h.run() sends nothing" in failed.value.__notes__[0]
+        assert "h.run() sends no events" in failed.value.__notes__[0]
 
 
-async def test_run_gives_up_on_a_run_that_goes_on_and_on(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.testing.harness._MOST_ADVANCES", 5)
+async def test_run_raises_for_a_run_that_does_not_end(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.testing.harness._MAX_ADVANCES", 5)
 
     @app.workflow
     async def flow(ctx: Context) -> None:
@@ -387,14 +390,14 @@ async def test_run_gives_up_on_a_run_that_goes_on_and_on(app: Holdfast, monkeypa
             await h.run(flow, id="f-1")
 
 
-async def test_the_result_of_a_run_that_nobody_drives_is_advice(
+async def test_result_raises_with_advice_if_nothing_drives_the_harness(
     app: Holdfast, order: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.testing.driven._LOOKS", 5)
+    monkeypatch.setattr("holdfast.testing.driven_client._MAX_IDLE_POLLS", 5)
 
     async with Harness(app) as h:
         run = await h.start(order, id="o-1")
-        with pytest.raises(HarnessError, match=r"result\(\) of order/o-1 waits for ever.*h\.run_until_idle\(\)"):
+        with pytest.raises(HarnessError, match=r"result\(\) of order/o-1 waits forever.*h\.run_until_idle\(\)"):
             await run.result()
         await h.advance("1 hour")
         with pytest.raises(HarnessError, match="waiting for an event of type 'approval'"):
@@ -411,7 +414,7 @@ async def test_the_result_of_a_run_that_nobody_drives_is_advice(
 # --- crashes
 
 
-async def test_a_mismatch_says_how_much_virtual_time_a_takeover_takes() -> None:
+async def test_a_crash_mismatch_names_the_virtual_time_of_the_takeover() -> None:
     app = Holdfast("sqlite://", worker=WorkerConfig(lease="45 seconds"))
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""The harness waits for steps that a thread, a process or a socket will end, and for no others."""
+"""The harness waits for steps that a thread, a process or a socket ends, and for no others."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ async def in_the_default_executor() -> str:
     return await asyncio.get_running_loop().run_in_executor(None, slowly)
 
 
-async def in_an_executor_of_its_own() -> str:
+async def in_its_own_executor() -> str:
     with ThreadPoolExecutor(1) as pool:
         return await asyncio.get_running_loop().run_in_executor(pool, slowly)
 
@@ -59,8 +59,8 @@ async def in_threads_of_gather() -> str:
 async def in_a_process() -> str:
     code = f"import time; time.sleep({SECONDS}); print('ended')"
     process = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", code, stdout=asyncio.subprocess.PIPE)
-    said, _ = await process.communicate()
-    return said.decode().strip()
+    output, _ = await process.communicate()
+    return output.decode().strip()
 
 
 async def in_a_process_without_pipes() -> str:
@@ -70,19 +70,19 @@ async def in_a_process_without_pipes() -> str:
 
 
 async def over_a_socket() -> str:
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def reply(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await asyncio.to_thread(slowly)
         writer.write(b"ended\n")
         writer.close()
 
-    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+    async with await asyncio.start_server(reply, "127.0.0.1", 0) as server:
         reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-        said = await reader.readline()
+        line = await reader.readline()
         writer.close()
-        return said.decode().strip()
+        return line.decode().strip()
 
 
-async def by_a_queue_that_a_thread_fills() -> str:
+async def through_a_queue_filled_by_a_thread() -> str:
     queue: asyncio.Queue[str] = asyncio.Queue()
     filling = asyncio.create_task(asyncio.to_thread(slowly))
     filling.add_done_callback(lambda done: queue.put_nowait(done.result()))
@@ -93,7 +93,7 @@ async def by_a_queue_that_a_thread_fills() -> str:
     "work",
     [
         in_the_default_executor,
-        in_an_executor_of_its_own,
+        in_its_own_executor,
         in_a_thread_of_asyncio,
         in_a_thread_of_anyio,
         in_threads_of_a_task_group,
@@ -101,11 +101,11 @@ async def by_a_queue_that_a_thread_fills() -> str:
         in_a_process,
         in_a_process_without_pipes,
         over_a_socket,
-        by_a_queue_that_a_thread_fills,
+        through_a_queue_filled_by_a_thread,
     ],
     ids=lambda work: work.__name__,
 )
-async def test_the_harness_waits_for_a_step_whose_work_is_done(
+async def test_the_harness_waits_for_a_step_that_is_working(
     app: Holdfast, h: Harness, work: Callable[[], Awaitable[str]]
 ) -> None:
     step = app.step(work)
@@ -120,7 +120,7 @@ async def test_the_harness_waits_for_a_step_whose_work_is_done(
     assert (await run.status()).output == ["ended", "ended"]
 
 
-async def test_a_chain_and_a_graph_that_await_threads_are_waited_for(app: Holdfast, h: Harness) -> None:
+async def test_the_harness_waits_for_threads_of_chain_steps_and_nodes(app: Holdfast, h: Harness) -> None:
     chain, graph = app.chain("chain"), app.graph("graph")
 
     @chain.step("WAIT")
@@ -137,8 +137,8 @@ async def test_a_chain_and_a_graph_that_await_threads_are_waited_for(app: Holdfa
     assert [(await run.status()).status for run in runs] == ["complete", "complete"]
 
 
-async def test_a_step_that_waits_for_the_test_does_not_hold_up_the_harness(app: Holdfast, h: Harness) -> None:
-    """An event, a lock, a queue, a bare future: only the test or the virtual clock can end such a wait."""
+async def test_the_harness_does_not_wait_for_a_step_that_waits_for_the_test(app: Holdfast, h: Harness) -> None:
+    """Only the test or the virtual clock can end a wait for an event, a lock, a queue or a bare future."""
     event, future = asyncio.Event(), asyncio.get_running_loop().create_future()
     anyio_event, queue = anyio.Event(), asyncio.Queue[int]()
     locked = anyio.Lock()
@@ -155,10 +155,10 @@ async def test_a_step_that_waits_for_the_test_does_not_hold_up_the_harness(app: 
 
     @app.workflow
     async def flow(ctx: Context) -> str:
-        async def awaiting() -> None:
+        async def for_the_future() -> None:
             await future
 
-        waits = [event.wait, awaiting, in_a_group, for_the_lock]
+        waits = [event.wait, for_the_future, in_a_group, for_the_lock]
         await asyncio.gather(*[ctx.do(f"wait {n}", wait) for n, wait in enumerate(waits)])
         return "all"
 
@@ -192,7 +192,9 @@ async def test_a_step_timeout_is_virtual_also_while_the_step_waits_in_a_group(ap
 
 
 @pytest.mark.parametrize("wait", [anyio.to_thread.run_sync, asyncio.to_thread], ids=["anyio", "asyncio"])
-async def test_a_step_that_takes_too_long_in_real_time_is_named(app: Holdfast, wait: Callable[..., Awaitable]) -> None:
+async def test_the_error_names_a_step_that_takes_too_long_in_real_time(
+    app: Holdfast, wait: Callable[..., Awaitable]
+) -> None:
     release = threading.Event()
 
     @app.step
@@ -212,7 +214,7 @@ async def test_a_step_that_takes_too_long_in_real_time_is_named(app: Holdfast, w
             release.set()
 
 
-async def test_a_plain_step_that_takes_too_long_in_real_time_is_named(app: Holdfast) -> None:
+async def test_the_error_names_a_plain_step_that_takes_too_long_in_real_time(app: Holdfast) -> None:
     release = threading.Event()
 
     @app.step
@@ -232,7 +234,7 @@ async def test_a_plain_step_that_takes_too_long_in_real_time_is_named(app: Holdf
             release.set()
 
 
-async def test_work_of_the_test_itself_does_not_hold_up_the_harness(app: Holdfast, h: Harness) -> None:
+async def test_the_harness_does_not_wait_for_threads_of_the_test(app: Holdfast, h: Harness) -> None:
     release = threading.Event()
     own = asyncio.create_task(asyncio.to_thread(release.wait))
     waiting = asyncio.Event()
@@ -253,7 +255,7 @@ async def test_work_of_the_test_itself_does_not_hold_up_the_harness(app: Holdfas
         await own
 
 
-async def test_the_loop_is_as_it_was_after_the_harness(app: Holdfast) -> None:
+async def test_closing_the_harness_restores_the_event_loop(app: Holdfast) -> None:
     loop = asyncio.get_running_loop()
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""Runs that are claimed again and again without progress: they are reported by name, and slowed down."""
+"""Runs that are claimed again and again without progress are reported by name and slowed down."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import pytest
 from holdfast import Context, Graph, Handle, Holdfast, WorkerConfig
 from holdfast.core.model import TaskKind
 from holdfast.runner import idle_turns as module
-from holdfast.runner import units
+from holdfast.runner import unit_turns
 from holdfast.runner.idle_turns import FREE_TURNS, REPORTED_TURNS, IdleTurns
 from holdfast.runner.turn import Turn
-from holdfast.runner.units import KeeperTurn
-from holdfast.store.protocol import Claim, Mailbag, Release, RunRecord, TaskRef
+from holdfast.runner.unit_turns import GraphRunTurn
+from holdfast.store.protocol import Claim, MailboxPage, Release, RunRecord, TaskRef
 from holdfast.workflow import mailbox
 
 from .conftest import MakeApp
 from .driving import until, until_status
 
-PLACE = (7, 0)
+TASK_KEY = (7, 0)
 
 
 class Clock:
@@ -39,7 +39,7 @@ class Run:
 
 def claim(*, last: int = 0, kind: TaskKind = TaskKind.WAKE, at: int | None = 1) -> Claim:
     run = cast("RunRecord", cast("Any", Run()))
-    return Claim(TaskRef(*PLACE, "w1", 1), kind, False, run, Mailbag((), complete=True, last=last), at)
+    return Claim(TaskRef(*TASK_KEY, "w1", 1), kind, False, run, MailboxPage((), complete=True, last=last), at)
 
 
 @pytest.fixture
@@ -52,11 +52,11 @@ def idle_turns(clock: Clock) -> IdleTurns:
     return IdleTurns(clock)
 
 
-def spin(idle_turns: IdleTurns, clock: Clock, turns: int, given: Claim | None = None) -> None:
-    """Idle turns one right after the other, each after the pause it gets."""
+def spin(idle_turns: IdleTurns, clock: Clock, turns: int, spinning: Claim | None = None) -> None:
+    """Count idle turns in immediate succession, each after its pause."""
     for _ in range(turns):
-        clock.now += 0.001 + idle_turns.pause_before(PLACE)
-        idle_turns.idle(given or claim())
+        clock.now += 0.001 + idle_turns.pause_before(TASK_KEY)
+        idle_turns.idle(spinning or claim())
 
 
 def reported(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -80,58 +80,61 @@ def test_a_run_that_spins_is_reported_by_name_and_again_when_its_turns_have_doub
     assert len(reported(caplog)) == 2
 
 
-def test_the_first_turns_are_not_slowed_down_and_later_ones_up_to_a_second(idle_turns: IdleTurns, clock: Clock) -> None:
+def test_the_first_turns_are_not_slowed_down_and_later_ones_by_up_to_a_second(
+    idle_turns: IdleTurns, clock: Clock
+) -> None:
     spin(idle_turns, clock, FREE_TURNS - 1)
-    assert idle_turns.pause_before(PLACE) == 0
+    assert idle_turns.pause_before(TASK_KEY) == 0
 
     spin(idle_turns, clock, 3)
-    assert 0 < idle_turns.pause_before(PLACE) < 0.01
+    assert 0 < idle_turns.pause_before(TASK_KEY) < 0.01
 
     spin(idle_turns, clock, 100)
-    assert idle_turns.pause_before(PLACE) == module.LONGEST_PAUSE_S
+    assert idle_turns.pause_before(TASK_KEY) == module.MAX_PAUSE_S
     assert idle_turns.pause_before((8, 0)) == 0
 
 
-@pytest.mark.parametrize("explained", ["event", "resume", "time", "progress"])
+@pytest.mark.parametrize("cause", ["event", "resume", "time", "progress"])
 def test_turns_with_a_cause_are_not_counted(
-    idle_turns: IdleTurns, clock: Clock, caplog: pytest.LogCaptureFixture, explained: str
+    idle_turns: IdleTurns, clock: Clock, caplog: pytest.LogCaptureFixture, cause: str
 ) -> None:
     for n in range(5 * REPORTED_TURNS):
-        spin(idle_turns, clock, 1, claim(last=n) if explained == "event" else None)
-        if explained == "resume":
+        spin(idle_turns, clock, 1, claim(last=n) if cause == "event" else None)
+        if cause == "resume":
             idle_turns.idle(claim(kind=TaskKind.RESUME))
-        elif explained == "time":
+        elif cause == "time":
             clock.now += 2
-        elif explained == "progress":
-            idle_turns.forget(PLACE)
+        elif cause == "progress":
+            idle_turns.forget(TASK_KEY)
 
     assert reported(caplog) == []
-    assert idle_turns.pause_before(PLACE) == 0
+    assert idle_turns.pause_before(TASK_KEY) == 0
 
 
-def test_a_unit_that_an_advance_took_counts_although_its_kind_is_that_of_a_resume(
+def test_a_unit_claimed_by_an_advance_counts_although_its_kind_is_resume(
     idle_turns: IdleTurns, clock: Clock, caplog: pytest.LogCaptureFixture
 ) -> None:
     spin(idle_turns, clock, REPORTED_TURNS, claim(kind=TaskKind.RESUME, at=None))
     assert len(reported(caplog)) == 1
 
 
-def test_of_runs_that_went_elsewhere_only_so_many_are_remembered(clock: Clock) -> None:
+@pytest.mark.promise("bounded-resources", store=None)
+def test_the_number_of_remembered_streaks_is_limited(clock: Clock) -> None:
     idle_turns = IdleTurns(clock)
     for run in range(5000):
-        one = claim()
-        one.task = one.task._replace(run=run)
-        idle_turns.idle(one)
+        idle_claim = claim()
+        idle_claim.task = idle_claim.task._replace(run=run)
+        idle_turns.idle(idle_claim)
 
-    assert len(idle_turns._streaks) == module._MOST_STREAKS
+    assert len(idle_turns._streaks) == module._MAX_STREAKS
 
 
 # --- in a worker
 
 
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONGEST_PAUSE_S", 0.02)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_PAUSE_S", 0.02)
 
 
 def graph_with_children(app: Holdfast) -> Graph:
@@ -151,40 +154,42 @@ async def children_of(app: Holdfast, run: Handle[Any]) -> list[Handle[Any]]:
     return [await app.get(*pid) for pid in found] if len(found) == 2 else []
 
 
-@pytest.mark.usefixtures("quick")
-async def test_a_graph_that_spins_is_reported_and_slowed_down_and_goes_on_once_the_cause_is_gone(
+@pytest.mark.promise("liveness")
+@pytest.mark.usefixtures("short_pauses")
+async def test_a_graph_that_spins_is_reported_slowed_down_and_continues_without_the_cause(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app()
     graph = graph_with_children(app)
     turns: list[float] = []
 
-    async def nothing(_keeper: KeeperTurn) -> Mailbag:
+    async def read_no_exits(_turn: GraphRunTurn) -> MailboxPage:
         turns.append(asyncio.get_running_loop().time())
-        return Mailbag((), complete=True, last=0)
+        return MailboxPage((), complete=True, last=0)
 
     async with app:
         run = await app.start(graph, id="spinning")
         children = await until(lambda: children_of(app, run))
         with monkeypatch.context() as bug:
-            bug.setattr(units, "_exits", lambda _bag: [])
-            bug.setattr(KeeperTurn, "_look_for_exits", nothing)
+            bug.setattr(unit_turns, "_exits", lambda _bag: [])
+            bug.setattr(GraphRunTurn, "_read_exits", read_no_exits)
             for child in children:
                 await child.send_event("go")
-            await until(lambda: said(caplog))
+            await until(lambda: has_reported(caplog))
         assert "run graph/spinning was claimed 20 times in a row without progress" in reported(caplog)[0]
         assert turns[-1] - turns[FREE_TURNS] > 0.02
 
         assert await run.result(timeout=5) == {"one": 1, "two": 2}
 
 
-async def said(caplog: pytest.LogCaptureFixture) -> bool:
+async def has_reported(caplog: pytest.LogCaptureFixture) -> bool:
     return bool(reported(caplog))
 
 
+@pytest.mark.promise("isolation-of-runs")
 @pytest.mark.above_the_store
-@pytest.mark.usefixtures("quick")
-async def test_a_workflow_that_spins_is_reported_and_holds_up_no_other_run(
+@pytest.mark.usefixtures("short_pauses")
+async def test_a_workflow_that_spins_is_reported_and_delays_no_other_run(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app()
@@ -199,8 +204,8 @@ async def test_a_workflow_that_spins_is_reported_and_holds_up_no_other_run(
 
     plan = Turn._plan
 
-    def always_due(turn: Turn, rest: Any) -> Any:
-        planned = plan(turn, rest)
+    def always_due(turn: Turn, decision: Any) -> Any:
+        planned = plan(turn, decision)
         if isinstance(planned, Release) and turn.claim.run.workflow == "waiting":
             planned.run_at = turn._now()
         return planned
@@ -209,7 +214,7 @@ async def test_a_workflow_that_spins_is_reported_and_holds_up_no_other_run(
         with monkeypatch.context() as bug:
             bug.setattr(Turn, "_plan", always_due)
             run = await app.start(waiting, id="w")
-            await until(lambda: said(caplog))
+            await until(lambda: has_reported(caplog))
             assert await (await app.start(other)).result(timeout=5) == 1
         await run.send_event("go", 5)
 
@@ -218,25 +223,25 @@ async def test_a_workflow_that_spins_is_reported_and_holds_up_no_other_run(
 
 
 @pytest.mark.above_the_store
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("short_pauses")
 async def test_a_worker_stops_although_a_run_spins(
     make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     app = make_app()
     graph = graph_with_children(app)
-    monkeypatch.setattr(units, "_exits", lambda _bag: [])
-    monkeypatch.setattr(KeeperTurn, "_look_for_exits", unread)
+    monkeypatch.setattr(unit_turns, "_exits", lambda _bag: [])
+    monkeypatch.setattr(GraphRunTurn, "_read_exits", no_exits)
     async with app:
         run = await app.start(graph)
         for child in await until(lambda: children_of(app, run)):
             await child.send_event("go")
-        await until(lambda: said(caplog))
+        await until(lambda: has_reported(caplog))
 
     assert (await asyncio.wait_for(_owner(make_app(), run.id), 5)) is None
 
 
-async def unread(_keeper: KeeperTurn) -> Mailbag:
-    return Mailbag((), complete=True, last=0)
+async def no_exits(_turn: GraphRunTurn) -> MailboxPage:
+    return MailboxPage((), complete=True, last=0)
 
 
 async def _owner(app: Holdfast, id_: str) -> str | None:
@@ -246,28 +251,29 @@ async def _owner(app: Holdfast, id_: str) -> str | None:
         return row.owner
 
 
-# --- runs that are busy, and get further
+# --- busy runs that make progress
 
 
 @pytest.fixture
-def most_idle(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many idle turns in a row there were, each time one was counted."""
+def streaks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lengths of the streaks of idle turns, one entry for each counted turn."""
     counted: list[int] = [0]
     idle = IdleTurns.idle
 
-    def noting(idle_turns: IdleTurns, given: Claim) -> None:
-        idle(idle_turns, given)
-        counted.append(idle_turns._streaks[given.task[:2]].turns)
+    def recording(idle_turns: IdleTurns, idle_claim: Claim) -> None:
+        idle(idle_turns, idle_claim)
+        counted.append(idle_turns._streaks[idle_claim.task[:2]].turns)
 
-    monkeypatch.setattr(IdleTurns, "idle", noting)
+    monkeypatch.setattr(IdleTurns, "idle", recording)
     return counted
 
 
 @pytest.mark.above_the_store
-async def test_many_quick_events_are_no_spinning(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, most_idle: list[int]
+async def test_many_quick_events_do_not_count_as_idle_turns(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, streaks: list[int]
 ) -> None:
-    monkeypatch.setattr(mailbox, "_ROOM", 5)  # the channel is soon full, and the run is woken for what it cannot take
+    # The channel is soon full, and events wake the run although it cannot take them.
+    monkeypatch.setattr(mailbox, "_CHANNEL_CAPACITY", 5)
     app = make_app()
 
     @app.workflow
@@ -284,11 +290,11 @@ async def test_many_quick_events_are_no_spinning(
         await run.send_event("go")
         assert await run.result(timeout=10) == [*range(60)]
 
-    assert max(most_idle) < FREE_TURNS
+    assert max(streaks) < FREE_TURNS
 
 
 @pytest.mark.above_the_store
-async def test_polls_heartbeats_and_pauses_are_no_spinning(make_app: MakeApp, most_idle: list[int]) -> None:
+async def test_polls_heartbeats_and_pauses_do_not_count_as_idle_turns(make_app: MakeApp, streaks: list[int]) -> None:
     app = make_app(worker=WorkerConfig(lease="60 ms", poll="5 ms"))
     go = asyncio.Event()
 
@@ -308,15 +314,15 @@ async def test_polls_heartbeats_and_pauses_are_no_spinning(make_app: MakeApp, mo
 
     async with app:
         runs = [await app.start(polling), await app.start(slow)]
-        steered = await app.start(paused)
+        controlled = await app.start(paused)
         for _ in range(REPORTED_TURNS):
-            await until_status(steered, "waiting")
-            await steered.pause()
-            await until_status(steered, "paused")
-            await steered.resume()
+            await until_status(controlled, "waiting")
+            await controlled.pause()
+            await until_status(controlled, "paused")
+            await controlled.resume()
         go.set()
-        await steered.send_event("go")
-        for run in [*runs, steered]:
+        await controlled.send_event("go")
+        for run in [*runs, controlled]:
             await run.result(timeout=10)
 
-    assert max(most_idle) < FREE_TURNS
+    assert max(streaks) < FREE_TURNS

@@ -1,4 +1,4 @@
-"""Steps with an open transaction: what they wrote and their result are both there, once, or neither is."""
+"""Steps with a live transaction: their writes and their result are stored together, once, or not at all."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ NO_RETRY = Retry(limit=0)
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    """A database with a table of the user's own."""
+    """A database file with a table of the user."""
     path = tmp_path / "work.db"
     connection = apsw.Connection(str(path))
     connection.execute("CREATE TABLE stock (item TEXT PRIMARY KEY, left INTEGER CHECK (left >= 0))")
@@ -55,7 +55,7 @@ def left(file: Path) -> int:
         connection.close()
 
 
-def reserving(app: Holdfast, **options: Any) -> Any:
+def define_order(app: Holdfast, **options: Any) -> Any:
     @app.step(retry=NO_RETRY)
     async def reserve(tx: Transaction, count: int) -> int:
         [row] = await tx.fetch("SELECT left FROM stock WHERE item = ?", "apple")
@@ -73,22 +73,23 @@ def reserving(app: Holdfast, **options: Any) -> Any:
 
 
 async def test_a_step_reads_and_writes_in_its_transaction(shop: Holdfast, file: Path) -> None:
-    order = reserving(shop)
+    order = define_order(shop)
     async with shop:
         assert await (await shop.start(order, 1)).result(timeout=5) == 2
     assert left(file) == 2
 
 
 @pytest.mark.parametrize("persist", ["step", "task"])
-async def test_with_either_way_to_persist(shop: Holdfast, file: Path, persist: str) -> None:
-    order = reserving(shop, persist=persist)
+async def test_a_live_transaction_works_in_both_persist_modes(shop: Holdfast, file: Path, persist: str) -> None:
+    order = define_order(shop, persist=persist)
     async with shop:
         assert await (await shop.start(order, 1)).result(timeout=5) == 2
     assert left(file) == 2
 
 
-async def test_an_attempt_that_fails_leaves_nothing(shop: Holdfast, file: Path) -> None:
-    order = reserving(shop)
+@pytest.mark.promise("at-least-once-steps")
+async def test_a_failed_attempt_writes_nothing(shop: Holdfast, file: Path) -> None:
+    order = define_order(shop)
     async with shop:
         with pytest.raises(RunFailedError, match="two is not sold"):
             await (await shop.start(order, 2)).result(timeout=5)
@@ -96,7 +97,7 @@ async def test_an_attempt_that_fails_leaves_nothing(shop: Holdfast, file: Path) 
     assert left(file) == 2
 
 
-async def test_a_result_that_cannot_be_stored_leaves_nothing(shop: Holdfast, file: Path) -> None:
+async def test_an_attempt_whose_result_cannot_be_stored_writes_nothing(shop: Holdfast, file: Path) -> None:
     @shop.step(retry=NO_RETRY)
     async def sell(tx: Transaction) -> Any:
         await tx.execute("UPDATE stock SET left = 0")
@@ -112,15 +113,16 @@ async def test_a_result_that_cannot_be_stored_leaves_nothing(shop: Holdfast, fil
     assert left(file) == 3
 
 
-async def test_a_broken_constraint_fails_the_attempt_and_leaves_nothing(shop: Holdfast, file: Path) -> None:
-    order = reserving(shop)
+async def test_a_violated_constraint_fails_the_attempt_which_writes_nothing(shop: Holdfast, file: Path) -> None:
+    order = define_order(shop)
     async with shop:
         with pytest.raises(RunFailedError, match="CHECK"):
             await (await shop.start(order, 5)).result(timeout=5)
     assert left(file) == 3
 
 
-async def test_an_attempt_that_takes_too_long_leaves_nothing_and_holds_up_nobody(shop: Holdfast, file: Path) -> None:
+@pytest.mark.promise("isolation-of-runs")
+async def test_an_attempt_that_times_out_writes_nothing_and_blocks_no_other_run(shop: Holdfast, file: Path) -> None:
     entered = asyncio.Event()
 
     @shop.step(retry=NO_RETRY, timeout="50 ms")
@@ -133,7 +135,7 @@ async def test_an_attempt_that_takes_too_long_leaves_nothing_and_holds_up_nobody
     async def hanging(_ctx: Context) -> None:
         await hang()
 
-    order = reserving(shop)
+    order = define_order(shop)
     async with shop:
         slow = await shop.start(hanging)
         await entered.wait()
@@ -143,22 +145,22 @@ async def test_an_attempt_that_takes_too_long_leaves_nothing_and_holds_up_nobody
         assert await quick.result(timeout=5) == 2
 
 
-async def test_many_at_once_are_done_one_after_the_other(shop: Holdfast, file: Path) -> None:
-    order = reserving(shop)
+async def test_simultaneous_transactions_run_one_after_the_other(shop: Holdfast, file: Path) -> None:
+    order = define_order(shop)
     async with shop:
         runs = [await shop.start(order, 1) for _ in range(3)]
         assert sorted([await run.result(timeout=10) for run in runs]) == [0, 1, 2]
     assert left(file) == 0
 
 
-async def test_what_it_sends_and_starts_goes_with_it(shop: Holdfast, file: Path) -> None:
+async def test_sends_and_starts_are_written_with_the_transaction(shop: Holdfast, file: Path) -> None:
     @shop.workflow
     async def other(ctx: Context) -> Any:
         return (await ctx.wait_for_event("news", type="news")).payload
 
     @shop.step(retry=NO_RETRY)
-    async def tell(tx: Transaction, fail: bool) -> str:
-        pid = tx.start(other, id="failed" if fail else "told")
+    async def notify(tx: Transaction, fail: bool) -> str:
+        pid = tx.start(other, id="failed" if fail else "notified")
         tx.send(pid, "news", "hello")
         await tx.execute("UPDATE stock SET left = left - 1")
         if fail:
@@ -166,19 +168,19 @@ async def test_what_it_sends_and_starts_goes_with_it(shop: Holdfast, file: Path)
         return pid
 
     @shop.workflow
-    async def telling(_ctx: Context, fail: bool) -> str:
-        return await tell(fail)
+    async def notifying(_ctx: Context, fail: bool) -> str:
+        return await notify(fail)
 
     async with shop:
-        assert await (await shop.start(telling, False)).result(timeout=5) == "other/told"
+        assert await (await shop.start(notifying, False)).result(timeout=5) == "other/notified"
         with pytest.raises(RunFailedError):
-            await (await shop.start(telling, True)).result(timeout=5)
-        assert await (await shop.get(other, "told")).result(timeout=5) == "hello"
-        assert [item.id for item in (await shop.list(other)).items] == ["told"]
+            await (await shop.start(notifying, True)).result(timeout=5)
+        assert await (await shop.get(other, "notified")).result(timeout=5) == "hello"
+        assert [item.id for item in (await shop.list(other)).items] == ["notified"]
     assert left(file) == 2
 
 
-async def test_a_pause_keeps_the_step_in_flight(shop: Holdfast, file: Path) -> None:
+async def test_a_pause_lets_the_step_in_flight_commit(shop: Holdfast, file: Path) -> None:
     entered, go_on, asked = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     @shop.step
@@ -207,7 +209,7 @@ async def test_a_pause_keeps_the_step_in_flight(shop: Holdfast, file: Path) -> N
     assert left(file) == 2
 
 
-async def test_a_step_that_the_code_gives_up_leaves_nothing_and_holds_up_nobody(shop: Holdfast, file: Path) -> None:
+async def test_a_step_that_the_code_cancels_writes_nothing(shop: Holdfast, file: Path) -> None:
     entered, go_on = asyncio.Event(), asyncio.Event()
 
     @shop.step
@@ -229,21 +231,21 @@ async def test_a_step_that_the_code_gives_up_leaves_nothing_and_holds_up_nobody(
     assert left(file) == 3
 
 
-def test_a_plain_function_cannot_have_one(shop: Holdfast) -> None:
+def test_a_plain_function_cannot_have_a_live_transaction(shop: Holdfast) -> None:
     with pytest.raises(InvalidOptionError, match="async def"):
 
         @shop.step
         def sell(tx: Transaction) -> None: ...
 
 
-def test_a_step_has_one_transaction(shop: Holdfast) -> None:
+def test_a_step_cannot_have_two_transactions(shop: Holdfast) -> None:
     with pytest.raises(InvalidOptionError, match="one transaction"):
 
         @shop.step
         async def sell(one: Transaction, two: StepTx) -> None: ...
 
 
-async def test_in_the_harness(h: Harness, app: Holdfast) -> None:
+async def test_live_transactions_work_in_the_harness(h: Harness, app: Holdfast) -> None:
     @app.step
     async def make(tx: Transaction) -> int:
         await tx.execute("CREATE TABLE own (n INTEGER)")
@@ -261,22 +263,23 @@ async def test_in_the_harness(h: Harness, app: Holdfast) -> None:
     assert await finish(h, own) == [2, 2]
 
 
-# --- beside other work of the same run
+# --- concurrent steps of the same run
 
 
-async def test_who_waits_hears_of_an_end_whose_commit_is_written_and_cut_off(
+@pytest.mark.promise("liveness")
+async def test_result_returns_for_an_end_whose_commit_was_written_without_a_reply(
     shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    commit, cut = SqliteStore.commit, list[bool]()
+    commit, failed = SqliteStore.commit, list[bool]()
 
-    async def cut_off(store: SqliteStore, commits: Sequence[Commit]) -> list[Committed]:
+    async def commit_without_reply(store: SqliteStore, commits: Sequence[Commit]) -> list[Committed]:
         done = await commit(store, commits)
-        if any(one.observed.transaction is not None for one in commits) and not cut:
-            cut.append(True)
+        if any(commit.observed.transaction is not None for commit in commits) and not failed:
+            failed.append(True)
             raise StoreUnavailableError("the line broke")
         return done
 
-    monkeypatch.setattr(SqliteStore, "commit", cut_off)
+    monkeypatch.setattr(SqliteStore, "commit", commit_without_reply)
 
     @shop.step
     async def sell(tx: Transaction) -> int:
@@ -288,11 +291,11 @@ async def test_who_waits_hears_of_an_end_whose_commit_is_written_and_cut_off(
 
     async with shop:
         assert await (await shop.start(order)).result(timeout=10) == 1
-    assert cut == [True]
+    assert failed == [True]
     assert left(file) == 2
 
 
-async def test_a_step_beside_it_ends_first(shop: Holdfast, file: Path) -> None:
+async def test_a_concurrent_step_may_end_before_the_transaction(shop: Holdfast, file: Path) -> None:
     entered, go_on, calls = asyncio.Event(), asyncio.Event(), list[str]()
 
     @shop.step
@@ -302,7 +305,7 @@ async def test_a_step_beside_it_ends_first(shop: Holdfast, file: Path) -> None:
         return await tx.execute("UPDATE stock SET left = left - 1")
 
     @shop.step
-    async def beside(name: str) -> str:
+    async def concurrent(name: str) -> str:
         await entered.wait()
         calls.append(name)
         go_on.set()
@@ -311,7 +314,7 @@ async def test_a_step_beside_it_ends_first(shop: Holdfast, file: Path) -> None:
     @shop.workflow
     async def order(_ctx: Context) -> list[Any]:
         async def chain() -> list[str]:
-            return [await beside("first"), await beside("second")]
+            return [await concurrent("first"), await concurrent("second")]
 
         return [*await asyncio.gather(sell(), chain())]
 
@@ -321,10 +324,10 @@ async def test_a_step_beside_it_ends_first(shop: Holdfast, file: Path) -> None:
     assert left(file) == 2
 
 
-async def test_a_timer_beside_it_is_due_meanwhile(shop: Holdfast, file: Path) -> None:
+async def test_a_timer_may_fire_while_a_transaction_is_open(shop: Holdfast, file: Path) -> None:
     @shop.step
     async def sell(tx: Transaction) -> int:
-        await asyncio.sleep(0.8)  # longer than it takes to note steps that take long
+        await asyncio.sleep(0.8)  # longer than the time after which long steps are recorded
         return await tx.execute("UPDATE stock SET left = left - 1")
 
     @shop.workflow
@@ -341,7 +344,7 @@ async def test_a_timer_beside_it_is_due_meanwhile(shop: Holdfast, file: Path) ->
     assert left(file) == 2
 
 
-async def test_other_transactions_beside_it(shop: Holdfast, file: Path) -> None:
+async def test_concurrent_steps_of_a_run_may_each_have_a_transaction(shop: Holdfast, file: Path) -> None:
     @shop.step
     async def sell(tx: Transaction, seconds: float) -> int:
         await asyncio.sleep(seconds)
@@ -361,7 +364,9 @@ async def test_other_transactions_beside_it(shop: Holdfast, file: Path) -> None:
     assert left(file) == 0
 
 
-async def test_what_ended_beside_one_that_is_refused_is_kept(shop: Holdfast, file: Path) -> None:
+async def test_the_result_of_a_concurrent_step_is_kept_when_a_transaction_is_refused(
+    shop: Holdfast, file: Path
+) -> None:
     calls, go_on = list[str](), asyncio.Event()
 
     @shop.step(retry=NO_RETRY)
@@ -371,34 +376,34 @@ async def test_what_ended_beside_one_that_is_refused_is_kept(shop: Holdfast, fil
         await tx.execute("UPDATE stock SET left = 0")
 
     @shop.step
-    async def beside() -> str:
-        calls.append("beside")
+    async def concurrent() -> str:
+        calls.append("concurrent")
         go_on.set()
         return "kept"
 
     @shop.workflow
     async def order(_ctx: Context) -> list[Any]:
-        done = await asyncio.gather(sell(), beside(), return_exceptions=True)
+        done = await asyncio.gather(sell(), concurrent(), return_exceptions=True)
         return [type(done[0]).__name__, done[1]]
 
     async with shop:
         assert await (await shop.start(order)).result(timeout=10) == ["StepError", "kept"]
-    assert calls == ["beside"]
+    assert calls == ["concurrent"]
     assert left(file) == 3
 
 
-async def test_a_retry_beside_it_waits_until_the_failure_is_written(shop: Holdfast, file: Path) -> None:
-    """Or a worker that dies then has made two attempts, and one is counted."""
+async def test_the_retry_of_a_concurrent_step_waits_until_the_failure_is_written(shop: Holdfast, file: Path) -> None:
+    """Otherwise a worker that dies then would have made two attempts of which one is counted."""
     failed, recorded = asyncio.Event(), list[list[str]]()
 
     @shop.step
     async def sell(tx: Transaction) -> int:
         await failed.wait()
-        await asyncio.sleep(0.2)  # the retry is due, and not made
+        await asyncio.sleep(0.2)  # the retry is due, but deferred
         return await tx.execute("UPDATE stock SET left = left - 1")
 
     @shop.step(retry=Retry(limit=3, delay="1 ms"))
-    async def beside() -> str:
+    async def concurrent() -> str:
         if not failed.is_set():
             failed.set()
             raise ValueError("once")
@@ -409,31 +414,31 @@ async def test_a_retry_beside_it_waits_until_the_failure_is_written(shop: Holdfa
 
     @shop.workflow
     async def order(_ctx: Context) -> list[Any]:
-        return [*await asyncio.gather(sell(), beside())]
+        return [*await asyncio.gather(sell(), concurrent())]
 
     async with shop:
         assert await (await shop.start(order)).result(timeout=10) == [1, "done"]
-    assert recorded == [["beside"]]
+    assert recorded == [["concurrent"]]
 
 
-def cut_off_next_commit(monkeypatch: pytest.MonkeyPatch) -> None:
+def fail_next_live_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Roll back the next commit of a live transaction, as after a lost connection; later commits work."""
     commit = Live.commit
 
-    async def cut_off(live: Live, _one: Commit) -> Committed:
+    async def roll_back(live: Live, _commit: Commit) -> Committed:
         monkeypatch.setattr(Live, "commit", commit)
         await live.rollback()
-        raise StoreUnavailableError("the line broke")
+        raise StoreUnavailableError("connection lost")
 
-    monkeypatch.setattr(Live, "commit", cut_off)
+    monkeypatch.setattr(Live, "commit", roll_back)
 
 
-async def test_what_ended_beside_one_that_is_cut_off_is_not_called_again(
+async def test_a_concurrent_step_that_ended_is_not_called_again_after_a_failed_commit(
     shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, go_on = list[str](), asyncio.Event()
 
-    cut_off_next_commit(monkeypatch)
+    fail_next_live_commit(monkeypatch)
 
     @shop.step
     async def sell(tx: Transaction) -> int:
@@ -442,27 +447,27 @@ async def test_what_ended_beside_one_that_is_cut_off_is_not_called_again(
         return await tx.execute("UPDATE stock SET left = left - 1")
 
     @shop.step
-    async def beside() -> str:
-        calls.append("beside")
+    async def concurrent() -> str:
+        calls.append("concurrent")
         go_on.set()
         return "kept"
 
     @shop.workflow
     async def order(_ctx: Context) -> list[Any]:
-        return [*await asyncio.gather(sell(), beside())]
+        return [*await asyncio.gather(sell(), concurrent())]
 
     async with shop:
         assert await (await shop.start(order)).result(timeout=10) == [1, "kept"]
-    assert sorted(calls) == ["beside", "sell", "sell"]
+    assert sorted(calls) == ["concurrent", "sell", "sell"]
     assert left(file) == 2
 
 
-async def test_a_step_that_a_commit_which_is_cut_off_would_cancel_is_not_called_again(
+async def test_a_step_that_a_failed_commit_would_cancel_is_not_called_again(
     shop: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, began = list[str](), asyncio.Event()
 
-    cut_off_next_commit(monkeypatch)
+    fail_next_live_commit(monkeypatch)
 
     @shop.step
     async def sell(tx: Transaction) -> int:
@@ -471,35 +476,35 @@ async def test_a_step_that_a_commit_which_is_cut_off_would_cancel_is_not_called_
         return await tx.execute("UPDATE stock SET left = left - 1")
 
     @shop.step
-    async def beside() -> None:
-        calls.append("beside")
+    async def concurrent() -> None:
+        calls.append("concurrent")
         began.set()
         await asyncio.Event().wait()
 
     @shop.workflow
     async def order(_ctx: Context) -> int:
-        task = asyncio.ensure_future(beside())
+        task = asyncio.ensure_future(concurrent())
         sold = await sell()
         task.cancel()
         return sold
 
     async with shop:
         assert await (await shop.start(order)).result(timeout=10) == 1
-    assert sorted(calls) == ["beside", "sell", "sell"]
+    assert sorted(calls) == ["concurrent", "sell", "sell"]
 
 
-async def test_a_retry_that_waits_for_it_is_not_called_once_the_code_has_cancelled_it(shop: Holdfast) -> None:
+async def test_a_deferred_retry_is_not_made_after_the_code_cancelled_the_step(shop: Holdfast) -> None:
     calls, go_on = list[str](), asyncio.Event()
 
     @shop.step
     async def sell(tx: Transaction) -> int:
         await go_on.wait()
-        await asyncio.sleep(0.05)  # the retry is due, and put off
+        await asyncio.sleep(0.05)  # the retry is due, but deferred
         return await tx.execute("UPDATE stock SET left = left - 1")
 
     @shop.step(retry=Retry(limit=1, delay="1 ms", backoff="constant"))
-    async def beside() -> None:
-        calls.append("beside")
+    async def concurrent() -> None:
+        calls.append("concurrent")
         go_on.set()
         raise ValueError("once more")
 
@@ -509,27 +514,27 @@ async def test_a_retry_that_waits_for_it_is_not_called_once_the_code_has_cancell
 
     @shop.workflow
     async def order(_ctx: Context) -> str:
-        task = asyncio.ensure_future(beside())
+        task = asyncio.ensure_future(concurrent())
         await sell()
         task.cancel()
         return await after()
 
     async with shop:
         assert await (await shop.start(order)).result(timeout=10) == "done"
-    assert calls == ["beside"]
+    assert calls == ["concurrent"]
 
 
-async def test_what_the_code_does_to_others_beside_it_is_heard_of(shop: Holdfast, file: Path) -> None:
+async def test_a_message_sent_during_a_transaction_wakes_its_receiver(shop: Holdfast, file: Path) -> None:
     asked = asyncio.Event()
 
     @shop.step
     async def sell(tx: Transaction) -> int:
         await asked.wait()
-        await asyncio.sleep(0.05)  # the message is sent, and not written yet
+        await asyncio.sleep(0.05)  # the message is sent, but not written yet
         return await tx.execute("UPDATE stock SET left = left - 1")
 
     @shop.step
-    async def beside() -> None:
+    async def concurrent() -> None:
         asked.set()
 
     @shop.workflow
@@ -538,27 +543,27 @@ async def test_what_the_code_does_to_others_beside_it_is_heard_of(shop: Holdfast
 
     @shop.workflow
     async def order(ctx: Context) -> list[Any]:
-        async def tell() -> str:
-            await beside()
+        async def notify() -> str:
+            await concurrent()
             await ctx.send("listener/l", "news", "sold")
-            return "told"
+            return "notified"
 
-        return [*await asyncio.gather(sell(), tell())]
+        return [*await asyncio.gather(sell(), notify())]
 
     async with shop:
         listening = await shop.start(listener, id="l")
-        assert await (await shop.start(order)).result(timeout=10) == [1, "told"]
+        assert await (await shop.start(order)).result(timeout=10) == [1, "notified"]
         assert await listening.result(timeout=10) == "sold"
     assert left(file) == 2
 
 
-@pytest.mark.kind_settings("another worker has the run for as long as a lease lasts")
-async def test_who_was_cut_off_looks_whether_the_run_is_still_his_before_he_calls_anything(
+@pytest.mark.kind_settings("another worker owns the run for the time of a lease")
+async def test_a_worker_checks_its_ownership_after_a_failed_commit_before_it_calls_a_step(
     shop: Holdfast, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls, lost, committing = list[str](), asyncio.Event(), SqliteStore.commit
 
-    async def cut_off(live: Live, _one: Commit) -> Committed:
+    async def lose_ownership(live: Live, _commit: Commit) -> Committed:
         await live.rollback()
         connection = apsw.Connection(str(file))
         connection.execute("UPDATE holdfast_task SET owner = 'another', epoch = epoch + 1")
@@ -571,7 +576,7 @@ async def test_who_was_cut_off_looks_whether_the_run_is_still_his_before_he_call
             lost.set()
         return done
 
-    monkeypatch.setattr(Live, "commit", cut_off)
+    monkeypatch.setattr(Live, "commit", lose_ownership)
     monkeypatch.setattr(SqliteStore, "commit", commit)
 
     @shop.step

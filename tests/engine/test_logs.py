@@ -1,4 +1,4 @@
-"""Durable log lines: from workflow code and from steps, kept whatever becomes of the run."""
+"""Durable log lines of workflow code and steps, stored also for failed attempts and runs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ async def test_a_line_has_level_category_message_and_data(app: Holdfast, h: Harn
     assert len({one.id for one in lines}) == 4
 
 
-async def test_lines_can_be_read_by_level_and_category(app: Holdfast, h: Harness) -> None:
+async def test_lines_can_be_filtered_by_level_and_category(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         ctx.log.info("a", category="x")
@@ -46,8 +46,8 @@ async def test_lines_can_be_read_by_level_and_category(app: Holdfast, h: Harness
     run = await h.start(flow)
     await h.run_until_idle()
 
-    async def read(**wanted: str) -> list[str]:
-        return [line.message for line in await run.logs(**wanted)]
+    async def read(**filters: str) -> list[str]:
+        return [line.message for line in await run.logs(**filters)]
 
     assert await read(level="warn") == await read(level="warning") == ["b", "c"]
     assert await read(category="x") == ["a", "b"]
@@ -58,7 +58,7 @@ async def test_lines_can_be_read_by_level_and_category(app: Holdfast, h: Harness
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("category", ["system", "", "x" * 65, None])
-async def test_the_engines_category_and_bad_ones_are_refused(app: Holdfast, h: Harness, category: Any) -> None:
+async def test_a_reserved_or_bad_category_is_refused(app: Holdfast, h: Harness, category: Any) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         ctx.log.info("hello", category=category)
@@ -68,7 +68,7 @@ async def test_the_engines_category_and_bad_ones_are_refused(app: Holdfast, h: H
     assert caught.value.error.name == "InvalidLogError"
 
 
-async def test_an_over_long_message_is_cut_at_the_limit(app: Holdfast, h: Harness) -> None:
+async def test_a_message_longer_than_the_limit_is_truncated(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         ctx.log.info("x" * 2048)
@@ -77,9 +77,9 @@ async def test_an_over_long_message_is_cut_at_the_limit(app: Holdfast, h: Harnes
 
     run = await h.start(flow)
     await h.run_until_idle()
-    fits, cut, number = [line.message for line in await run.logs()]
+    fits, truncated, number = [line.message for line in await run.logs()]
     assert fits == "x" * 2048
-    assert cut == "y" * 2047 + "…"
+    assert truncated == "y" * 2047 + "…"
     assert number == "4711"
 
 
@@ -138,7 +138,7 @@ async def test_lines_of_failed_attempts_and_failed_runs_are_kept(app: Holdfast, 
     assert [line.message for line in await run.logs()] == ["hello", "about to break"]
 
 
-async def test_a_line_written_again_by_a_replay_says_so(app: Holdfast, h: Harness) -> None:
+async def test_a_line_that_a_replay_writes_again_is_marked(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         ctx.log.info("one")
@@ -175,7 +175,7 @@ async def test_a_warm_run_writes_no_line_twice(app: Holdfast, h: Harness) -> Non
     assert [(line.message, line.is_replay) for line in await run.logs()] == [(f"{n}", False) for n in range(3)]
 
 
-async def test_the_log_of_a_run_cannot_be_written_from_elsewhere(app: Holdfast, h: Harness) -> None:
+async def test_the_log_of_a_run_cannot_be_written_outside_its_code(app: Holdfast, h: Harness) -> None:
     contexts: list[Context] = []
 
     @app.workflow
@@ -202,7 +202,7 @@ async def test_logs_belong_to_their_run_after_a_restart(app: Holdfast, h: Harnes
     assert (line.message, line.run_number, line.is_replay) == ("run 1", 1, False)
 
 
-async def test_following_misses_nothing_and_ends_with_the_run(make_app: MakeApp) -> None:
+async def test_follow_logs_yields_every_line_and_ends_with_the_run(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.workflow
@@ -220,17 +220,17 @@ async def test_following_misses_nothing_and_ends_with_the_run(make_app: MakeApp)
         async def follow() -> None:
             async for line in run.follow_logs():
                 if not line.is_replay:
-                    seen.append(line.message)  # noqa: PERF401  (one by one, as they come)
+                    seen.append(line.message)  # noqa: PERF401  (one at a time, as they arrive)
 
         async with asyncio.timeout(10):
             following = asyncio.create_task(follow())
-            await until(lambda: _is(len(seen) == 20))
+            await until(lambda: _async_bool(len(seen) == 20))
             await run.send_event("end")
             await following
         assert seen == [*(f"{n}" for n in range(20)), "last"]
 
 
-async def test_following_a_run_that_is_over_gives_all_its_lines(app: Holdfast, h: Harness) -> None:
+async def test_follow_logs_of_an_ended_run_yields_all_its_lines(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         for n in range(3):
@@ -265,11 +265,11 @@ async def test_lines_of_a_long_step_are_visible_while_it_runs(make_app: MakeApp)
         assert [line.message for line in await run.logs()] == ["working on it", "done"]
 
 
-async def _is(value: bool) -> bool:
+async def _async_bool(value: bool) -> bool:
     return value
 
 
-async def test_a_repeated_name_with_other_arguments_is_warned_of_in_both_logs(
+async def test_a_repeated_step_name_with_other_arguments_is_a_warning_in_both_logs(
     app: Holdfast, h: Harness, caplog: pytest.LogCaptureFixture
 ) -> None:
     @app.workflow

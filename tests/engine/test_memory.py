@@ -1,4 +1,4 @@
-"""What a run leaves behind in memory: nothing, and no work for the garbage collector either."""
+"""An ended run leaves nothing in memory, not even reference cycles for the garbage collector."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ from holdfast import (
     WorkerConfig,
 )
 
-ONCE = Retry(limit=0)
+pytestmark = pytest.mark.promise("bounded-resources")
+
+NO_RETRY = Retry(limit=0)
 
 
 def make_app(**worker: Any) -> Holdfast:
@@ -32,7 +34,7 @@ def make_app(**worker: Any) -> Holdfast:
     async def add_one(n: int) -> int:
         return n + 1
 
-    @app.step(retry=ONCE, raises=(LookupError,))
+    @app.step(retry=NO_RETRY, raises=(LookupError,))
     async def fail(how: type[Exception]) -> None:
         raise how("no")
 
@@ -45,7 +47,7 @@ def make_app(**worker: Any) -> Holdfast:
         return n
 
     @app.workflow
-    async def dealing(ctx: Context) -> int:
+    async def exchanging_messages(ctx: Context) -> int:
         child = await ctx.spawn(adding, 1)
         await ctx.listen("go").receive()
         await ctx.send(ctx.info.pid, "note")
@@ -74,7 +76,7 @@ def make_app(**worker: Any) -> Holdfast:
         await asyncio.gather(go, ctx.inbox.receive(), ctx.sleep("a day", "1 day"))
 
     @app.workflow
-    async def going_on(ctx: Context, times: int) -> None:
+    async def continuing(ctx: Context, times: int) -> None:
         await ctx.sleep("a moment", 0.001)
         if times:
             raise ctx.continue_as_new(times - 1)
@@ -82,10 +84,10 @@ def make_app(**worker: Any) -> Holdfast:
     return app
 
 
-async def left_behind(app: Holdfast, work: Callable[[], Awaitable[None]]) -> list[str]:
-    """What of ours only the garbage collector finds once the work is done."""
+async def uncollected_cycles(app: Holdfast, work: Callable[[], Awaitable[None]]) -> list[str]:
+    """Return the types of Holdfast objects that only the garbage collector frees after ``work``."""
     async with app:
-        await work()  # what is made once may be a circle
+        await work()  # objects created once may be in a cycle
         gc.collect()
         gc.disable()
         gc.set_debug(gc.DEBUG_SAVEALL)
@@ -93,38 +95,40 @@ async def left_behind(app: Holdfast, work: Callable[[], Awaitable[None]]) -> lis
             for _ in range(10):
                 await work()
             gc.collect()
-            # A circle of ours has something of ours in it; the rest may be what other tests left.
-            return [type(found).__qualname__ for found in gc.garbage if type(found).__module__.startswith("holdfast")]
+            # A cycle of ours contains an object of ours; other garbage may come from other tests.
+            return [
+                type(garbage).__qualname__ for garbage in gc.garbage if type(garbage).__module__.startswith("holdfast")
+            ]
         finally:
             gc.set_debug(0)
             gc.garbage.clear()
             gc.enable()
 
 
-async def rests(run: Handle[Any]) -> None:
+async def until_waiting(run: Handle[Any]) -> None:
     async with asyncio.timeout(5):
         while (await run.status()).status != "waiting":
             await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("cache", [1000, 0])
-async def test_an_ended_run_leaves_no_circles_behind(cache: int) -> None:
-    """Also if it was dropped from memory whenever it rested."""
+async def test_an_ended_run_leaves_no_reference_cycles(cache: int) -> None:
+    """With ``cache=0`` the run is also dropped from memory whenever it is suspended."""
     app = make_app(cache=cache)
 
     async def finish() -> None:
         run = await app.start("adding", 5)
         assert await run.result(timeout=5) == 5
-        other = await app.start("dealing", messages=[("go", None)])
+        other = await app.start("exchanging_messages", messages=[("go", None)])
         assert await other.result(timeout=5) == 1
-        going_on = await app.start("going_on", 2)
-        await going_on.result(timeout=5)
+        continuing = await app.start("continuing", 2)
+        await continuing.result(timeout=5)
 
-    assert await left_behind(app, finish) == []
+    assert await uncollected_cycles(app, finish) == []
 
 
 @pytest.mark.parametrize("cache", [1000, 0])
-async def test_failures_leave_no_circles_behind(cache: int) -> None:
+async def test_failures_leave_no_reference_cycles(cache: int) -> None:
     app = make_app(cache=cache)
 
     async def finish() -> None:
@@ -134,30 +138,30 @@ async def test_failures_leave_no_circles_behind(cache: int) -> None:
         with pytest.raises(RunFailedError):
             await failed.result(timeout=5)
 
-    assert await left_behind(app, finish) == []
+    assert await uncollected_cycles(app, finish) == []
 
 
 @pytest.mark.parametrize("cache", [1000, 0])
 @pytest.mark.parametrize("how", ["terminate", "cancel", "restart", "pause"])
-async def test_a_run_that_is_steered_leaves_no_circles_behind(how: str, cache: int) -> None:
+async def test_a_control_request_leaves_no_reference_cycles(how: str, cache: int) -> None:
     app = make_app(cache=cache)
 
     async def finish() -> None:
         run = await app.start("waiting")
-        await rests(run)
+        await until_waiting(run)
         await getattr(run, how)()
         if how == "restart":
-            await rests(run)
+            await until_waiting(run)
         if how in ("restart", "pause"):
             await run.terminate()
         async with asyncio.timeout(5):
             while (await run.status()).status not in ("terminated", "cancelled"):
                 await asyncio.sleep(0.001)
 
-    assert await left_behind(app, finish) == []
+    assert await uncollected_cycles(app, finish) == []
 
 
-async def test_a_run_that_never_began_leaves_no_circles_behind() -> None:
+async def test_a_run_that_never_began_leaves_no_reference_cycles() -> None:
     app = make_app()
 
     async def finish() -> None:
@@ -167,4 +171,4 @@ async def test_a_run_that_never_began_leaves_no_circles_behind() -> None:
             while (await run.status()).status != "cancelled":
                 await asyncio.sleep(0.001)
 
-    assert await left_behind(app, finish) == []
+    assert await uncollected_cycles(app, finish) == []

@@ -1,4 +1,4 @@
-"""Pause and resume: no more user code runs, nothing is lost, no timer stands still."""
+"""Pause and resume: a paused run executes no user code, loses nothing, and its timers continue."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .driving import until_status
 
 
 class Gate:
-    """A step that says when it has begun and waits to be let through."""
+    """A step function that sets ``began`` and waits for ``open``."""
 
     def __init__(self) -> None:
         self.began = asyncio.Event()
@@ -71,7 +71,7 @@ async def test_a_waiting_run_pauses_at_once_and_pausing_again_changes_nothing(ap
     assert await _status(run) == "paused"
 
 
-async def test_the_step_in_flight_is_kept_and_the_next_does_not_start(make_app: MakeApp) -> None:
+async def test_the_result_of_the_step_in_flight_is_kept_and_the_next_step_does_not_start(make_app: MakeApp) -> None:
     app, gate, later = make_app(), Gate(), list[str]()
 
     @app.workflow
@@ -96,8 +96,8 @@ async def test_the_step_in_flight_is_kept_and_the_next_does_not_start(make_app: 
         assert await run.result(timeout=5) == ["through", "next step"]
 
 
-@pytest.mark.kind_settings("the worker is told of the pause at once")
-async def test_the_code_stands_still_once_its_worker_knows_of_the_pause(make_app: MakeApp) -> None:
+@pytest.mark.kind_settings("the worker is notified of the pause at once")
+async def test_workflow_code_does_not_continue_once_its_worker_knows_of_the_pause(make_app: MakeApp) -> None:
     app, gate, later = make_app(), Gate(), list[str]()
 
     @app.workflow
@@ -110,7 +110,7 @@ async def test_the_code_stands_still_once_its_worker_knows_of_the_pause(make_app
         assert later == []
 
 
-async def test_a_pause_holds_when_the_step_was_the_last_thing_before_the_return(make_app: MakeApp) -> None:
+async def test_a_run_pauses_before_its_return_after_the_last_step(make_app: MakeApp) -> None:
     app, gate = make_app(), Gate()
 
     @app.workflow
@@ -127,7 +127,7 @@ async def test_a_pause_holds_when_the_step_was_the_last_thing_before_the_return(
         assert await run.result(timeout=5) == "through"
 
 
-async def test_all_steps_in_flight_are_kept(make_app: MakeApp) -> None:
+async def test_the_results_of_all_steps_in_flight_are_kept(make_app: MakeApp) -> None:
     app, gates = make_app(), [Gate(), Gate()]
     calls: list[str] = []
 
@@ -153,7 +153,7 @@ async def test_all_steps_in_flight_are_kept(make_app: MakeApp) -> None:
         assert await run.result(timeout=5) == ["through", "through"]
 
 
-async def test_steps_that_end_together_and_are_written_one_by_one_are_all_kept(make_app: MakeApp) -> None:
+async def test_results_of_steps_that_end_together_but_are_written_separately_are_all_kept(make_app: MakeApp) -> None:
     app, calls, gate = make_app(), list[str](), Gate()
 
     @app.workflow
@@ -193,6 +193,7 @@ async def test_a_resume_withdraws_a_pause_that_has_not_taken_effect(make_app: Ma
         assert await run.result(timeout=5) == ["through", "next"]
 
 
+@pytest.mark.promise("no-lost-wakeup")
 async def test_events_sent_while_paused_are_kept(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> Any:
@@ -209,7 +210,7 @@ async def test_events_sent_while_paused_are_kept(app: Holdfast, h: Harness) -> N
     assert await run.result(timeout=5) == "while paused"
 
 
-async def test_pausing_freezes_no_timer(app: Holdfast, h: Harness) -> None:
+async def test_timers_continue_while_a_run_is_paused(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> float:
         await ctx.sleep("nap", "1 hour")
@@ -230,7 +231,7 @@ async def test_pausing_freezes_no_timer(app: Holdfast, h: Harness) -> None:
     assert await late.result(timeout=5) == 7200
 
 
-async def test_a_deadline_that_passed_while_paused_has_passed(app: Holdfast, h: Harness) -> None:
+async def test_a_wait_whose_deadline_passed_while_paused_times_out(app: Holdfast, h: Harness) -> None:
     from holdfast import WaitForEventTimeoutError
 
     @app.workflow
@@ -274,7 +275,7 @@ async def test_a_retry_due_while_paused_waits_for_the_resume(app: Holdfast, h: H
     assert await run.result(timeout=5) == "second"
 
 
-async def test_resuming_what_is_not_paused_does_nothing(app: Holdfast, h: Harness) -> None:
+async def test_resuming_a_run_that_is_not_paused_does_nothing(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         await ctx.sleep("nap", 60)
@@ -291,7 +292,7 @@ async def test_resuming_what_is_not_paused_does_nothing(app: Holdfast, h: Harnes
     assert await _status(run) == "complete"
 
 
-async def test_a_run_that_has_ended_cannot_be_paused(app: Holdfast, h: Harness) -> None:
+async def test_an_ended_run_cannot_be_paused(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None: ...
 
@@ -301,7 +302,7 @@ async def test_a_run_that_has_ended_cannot_be_paused(app: Holdfast, h: Harness) 
         await run.pause()
 
 
-async def test_a_paused_run_survives_its_worker(app: Holdfast, h: Harness) -> None:
+async def test_a_run_stays_paused_after_its_worker_restarts(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         return str(await ctx.do("a", lambda: "a"))
@@ -313,7 +314,7 @@ async def test_a_paused_run_survives_its_worker(app: Holdfast, h: Harness) -> No
     assert await _status(run) == "paused"
 
 
-async def test_persisting_by_task_pauses_without_losing_what_was_buffered(make_app: MakeApp) -> None:
+async def test_a_pause_with_persist_task_loses_no_buffered_results(make_app: MakeApp) -> None:
     app, gate, calls = make_app(), Gate(), list[int]()
 
     @app.workflow(persist="task")

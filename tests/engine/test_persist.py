@@ -1,4 +1,4 @@
-"""When a run is written down: at every boundary, or only when it suspends."""
+"""The ``persist`` modes: a run is written at every step boundary, or only when it suspends."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .conftest import MakeApp
 from .driving import lose_worker, until
 
 
-def _five(app: Holdfast, persist: Literal["step", "task"], calls: list[int]) -> Any:
+def _define_five_steps(app: Holdfast, persist: Literal["step", "task"], calls: list[int]) -> Any:
     @app.workflow(persist=persist)
     async def flow(ctx: Context) -> int:
         for n in range(5):
@@ -26,18 +26,21 @@ def _five(app: Holdfast, persist: Literal["step", "task"], calls: list[int]) -> 
 
 
 @pytest.mark.parametrize(("persist", "commits"), [("step", 5), ("task", 1)])
-async def test_five_steps_and_the_end_take_so_many_commits(
+async def test_the_persist_mode_determines_the_number_of_commits(
     app: Holdfast, h: Harness, persist: Any, commits: int
 ) -> None:
-    run = await h.start(_five(app, persist, []))
+    run = await h.start(_define_five_steps(app, persist, []))
     await h.run_until_idle()
     assert await run.result() == 5
     assert h._store.commits == commits
     assert [s.status for s in (await run.history()).steps] == ["completed"] * 5
 
 
-@pytest.mark.parametrize(("persist", "again"), [("step", []), ("task", [0, 1, 2])])
-async def test_a_crash_repeats_what_was_not_written(app: Holdfast, h: Harness, persist: Any, again: list[int]) -> None:
+@pytest.mark.promise("at-least-once-steps")
+@pytest.mark.parametrize(("persist", "repeated"), [("step", []), ("task", [0, 1, 2])])
+async def test_a_crash_repeats_steps_that_were_not_written(
+    app: Holdfast, h: Harness, persist: Any, repeated: list[int]
+) -> None:
     calls: list[int] = []
     crashed: list[bool] = []
 
@@ -57,7 +60,7 @@ async def test_a_crash_repeats_what_was_not_written(app: Holdfast, h: Harness, p
     await h.tick()
     await lose_worker(h)
     await h.advance("1 minute")
-    assert await run.result(timeout=5) == [0, 1, 2, *again]
+    assert await run.result(timeout=5) == [0, 1, 2, *repeated]
 
 
 async def test_buffered_results_are_written_when_the_run_suspends(app: Holdfast, h: Harness) -> None:
@@ -80,7 +83,7 @@ async def test_buffered_results_are_written_when_the_run_suspends(app: Holdfast,
     assert h._store.commits == 2
 
 
-async def test_a_failed_attempt_is_written_before_its_retry_is_waited_for(app: Holdfast, h: Harness) -> None:
+async def test_a_failed_attempt_is_written_before_the_wait_for_its_retry(app: Holdfast, h: Harness) -> None:
     attempts: list[int] = []
 
     def flaky() -> str:
@@ -103,7 +106,9 @@ async def test_a_failed_attempt_is_written_before_its_retry_is_waited_for(app: H
 
 
 @pytest.mark.parametrize("persist", ["step", "task"])
-async def test_both_give_the_same_result_after_a_crash_at_any_commit(app: Holdfast, h: Harness, persist: Any) -> None:
+async def test_a_crash_at_any_commit_does_not_change_the_result_in_either_mode(
+    app: Holdfast, h: Harness, persist: Any
+) -> None:
     @app.workflow(persist=persist)
     async def flow(ctx: Context) -> list[Any]:
         first = await asyncio.gather(*(ctx.do(f"p{n}", lambda n=n: n) for n in range(3)))
@@ -120,7 +125,7 @@ async def results_of(run: Handle[Any]) -> list[tuple[str, Any]]:
 
 
 @pytest.mark.parametrize("end", ["terminate", "restart"])
-async def test_a_run_that_is_ended_keeps_the_buffered_results(app: Holdfast, h: Harness, end: str) -> None:
+async def test_a_terminated_or_restarted_run_keeps_the_buffered_results(app: Holdfast, h: Harness, end: str) -> None:
     @app.workflow(persist="task")
     async def flow(ctx: Context) -> None:
         await ctx.do("a", lambda: 1)
@@ -149,10 +154,10 @@ async def test_a_paused_run_that_is_terminated_keeps_the_buffered_results(app: H
 
 
 async def test_a_run_that_another_process_terminates_keeps_the_buffered_results(make_app: MakeApp) -> None:
-    app, begun = make_app(), asyncio.Event()
+    app, began = make_app(), asyncio.Event()
 
     async def hangs() -> None:
-        begun.set()
+        began.set()
         await asyncio.Event().wait()
 
     @app.workflow(persist="task")
@@ -161,11 +166,11 @@ async def test_a_run_that_another_process_terminates_keeps_the_buffered_results(
         await ctx.do("b", lambda: 2)
         await ctx.do("hangs", hangs)
 
-    async with app, make_app().connect() as elsewhere:
-        elsewhere.remote("flow")
+    async with app, make_app().connect() as client:
+        client.remote("flow")
         await app.start(flow, id="one")
-        await begun.wait()
-        run = await elsewhere.get("flow", "one")
+        await began.wait()
+        run = await client.get("flow", "one")
         await run.terminate("enough")
         assert await until(partial(results_of, run)) == [("a", 1), ("b", 2)]
 
@@ -266,8 +271,8 @@ async def test_results_before_a_long_step_are_written_while_it_runs(make_app: Ma
         assert await run.result() == "done"
 
 
-async def test_a_run_that_goes_on_elsewhere_gets_no_late_results(app: Holdfast, h: Harness) -> None:
-    """Its worker lost it without its end: the results are those of the worker that goes on."""
+async def test_a_worker_that_lost_a_run_writes_no_late_results(app: Holdfast, h: Harness) -> None:
+    """The run did not end: its results come from the worker that takes it over."""
     calls: list[str] = []
 
     @app.workflow(persist="task")
@@ -277,7 +282,7 @@ async def test_a_run_that_goes_on_elsewhere_gets_no_late_results(app: Holdfast, 
 
     run = await h.start(flow)
     await h.tick()
-    [turn] = h._the_worker()._turns.values()
+    [turn] = h._the_worker()._table.snapshot().values()
     turn.signal(None)
     await h.run_until_idle()
     assert await results_of(run) == []
@@ -288,6 +293,6 @@ async def test_a_run_that_goes_on_elsewhere_gets_no_late_results(app: Holdfast, 
     assert calls == ["a", "a"]
 
 
-def test_other_words_are_refused(app: Holdfast) -> None:
+def test_an_unknown_persist_mode_is_refused(app: Holdfast) -> None:
     with pytest.raises(InvalidOptionError, match="persist"):
         app.workflow(persist="sometimes")  # type: ignore[call-overload]

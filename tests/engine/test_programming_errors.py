@@ -1,4 +1,4 @@
-"""Mistakes in the program are refused at the definition or at the call, and never retried."""
+"""Programming errors are refused at the definition or at the call, and never retried."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def calls() -> list[Any]:
 
 @pytest.fixture
 def flow(app: Holdfast, calls: list[Any]) -> Any:
-    """A workflow that makes one of several wrong calls, and returns the error."""
+    """A workflow that makes the named call, and returns the result or the error."""
 
     @app.step
     async def charge(order: str, amount: int = 1, *, currency: str = "EUR") -> str:
@@ -49,7 +49,7 @@ def flow(app: Holdfast, calls: list[Any]) -> Any:
         calls.append(order)
         return f"{order} {currency}"
 
-    def endless(*orders: str, **more: str) -> str:
+    def variadic(*orders: str, **more: str) -> str:
         return " ".join(orders)
 
     @app.workflow
@@ -73,7 +73,7 @@ def flow(app: Holdfast, calls: list[Any]) -> Any:
             "tx": lambda: buffered("a"),
             "tx by name": lambda: buffered(order="a"),
             "do": lambda: ctx.do("pay", plain, "a", currency="EUR"),
-            "endless": lambda: ctx.do("pay", endless, "a", "b", c="d"),
+            "variadic": lambda: ctx.do("pay", variadic, "a", "b", c="d"),
             "builtin": lambda: ctx.do("pay", str, 5),
             "partial": lambda: ctx.do("pay", functools.partial(plain, "a"), currency="EUR"),
             "bound": lambda: ctx.do("pay", Shop().charge, "a"),
@@ -122,7 +122,7 @@ def with_session(function: Any) -> Any:
         ("do unbound", "step 'pay': missing a required argument: 'order'"),
     ],
 )
-async def test_a_call_that_the_function_would_refuse_raises_type_error_and_records_nothing(
+async def test_a_call_with_wrong_arguments_raises_type_error_and_records_nothing(
     h: Harness, flow: Any, calls: list[Any], which: str, message: str
 ) -> None:
     run = await h.start(flow, which)
@@ -142,7 +142,7 @@ async def test_a_call_that_the_function_would_refuse_raises_type_error_and_recor
         ("tx", "a"),
         ("tx by name", "a"),
         ("do", "a EUR"),
-        ("endless", "a b"),
+        ("variadic", "a b"),
         ("builtin", "5"),
         ("partial", "a EUR"),
         ("bound", "a charged"),
@@ -150,7 +150,7 @@ async def test_a_call_that_the_function_would_refuse_raises_type_error_and_recor
         ("wrapped", "a in session"),
     ],
 )
-async def test_a_call_that_the_function_accepts_runs(h: Harness, flow: Any, which: str, result: str) -> None:
+async def test_a_call_with_valid_arguments_runs(h: Harness, flow: Any, which: str, result: str) -> None:
     assert await finish(h, flow, which) == result
 
 
@@ -229,7 +229,7 @@ def test_a_generator_function_is_refused(app: Holdfast, way: str, function: Any)
         ways_to_define(app, function)[way]()
 
 
-async def test_a_generator_function_given_to_do_is_refused_at_the_call(app: Holdfast, h: Harness) -> None:
+async def test_a_generator_function_passed_to_do_is_refused_at_the_call(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> Any:
         try:
@@ -253,13 +253,13 @@ class Methods:
 @pytest.mark.parametrize("function", [Methods.method, Methods.on_class])
 @pytest.mark.parametrize("way", ["workflow", "step", "chain", "node", "outbox"])
 def test_a_method_without_its_object_is_refused(app: Holdfast, way: str, function: Any) -> None:
-    with pytest.raises(DefinitionError, match=r"is a method, and nobody would pass its '(self|cls)'"):
+    with pytest.raises(DefinitionError, match=r"is a method, and the engine does not pass its '(self|cls)'"):
         ways_to_define(app, function)[way]()
 
 
 @pytest.mark.parametrize("function", [Methods().method, Methods.static], ids=["bound", "static"])
 @pytest.mark.parametrize("way", ["step", "chain", "outbox"])
-def test_bound_and_static_methods_are_functions_like_others(app: Holdfast, way: str, function: Any) -> None:
+def test_bound_and_static_methods_are_accepted(app: Holdfast, way: str, function: Any) -> None:
     ways_to_define(app, function)[way]()
 
 
@@ -289,8 +289,8 @@ def test_a_workflow_with_the_wrong_number_of_parameters_is_refused(app: Holdfast
 
 
 @pytest.mark.parametrize("way", ["when", "input"])
-def test_a_function_between_nodes_must_be_plain(app: Holdfast, way: str) -> None:
-    """A coroutine would count as true."""
+def test_an_async_when_or_input_function_is_refused(app: Holdfast, way: str) -> None:
+    """The coroutine that an async condition returns would count as true."""
     with pytest.raises(DefinitionError, match="must be a plain function"):
         ways_to_define(app, no_argument)[way]()
 
@@ -308,7 +308,7 @@ def test_an_empty_name_is_refused(app: Holdfast, way: str) -> None:
     async def function(ctx: Any) -> None: ...
 
     graph = app.graph("g")
-    defining: dict[str, Any] = {
+    definitions: dict[str, Any] = {
         "workflow": lambda: app.workflow(name="")(function),
         "step": lambda: app.step(name="")(function),
         "node": lambda: graph.node(name="")(no_argument),
@@ -319,7 +319,7 @@ def test_an_empty_name_is_refused(app: Holdfast, way: str) -> None:
         "remote": lambda: app.remote(""),
     }
     with pytest.raises(InvalidNameError, match="has 0 characters"):
-        defining[way]()
+        definitions[way]()
 
 
 async def test_an_empty_name_of_a_step_call_is_refused(app: Holdfast, h: Harness) -> None:

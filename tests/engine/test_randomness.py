@@ -1,4 +1,4 @@
-"""The engine and the process-global generator of `random` do not touch each other."""
+"""The engine neither uses nor changes the process-global generator of `random`."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ async def test_a_run_leaves_the_global_state_unchanged(make_app: MakeApp) -> Non
     assert random.getstate() == before
 
 
-async def test_seeding_the_global_generator_changes_no_id(make_app: MakeApp) -> None:
+async def test_seeding_the_global_generator_does_not_repeat_instance_ids(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.workflow
@@ -80,7 +80,7 @@ async def test_seeding_the_global_generator_changes_no_id(make_app: MakeApp) -> 
     assert results == [0, 2, 4]
 
 
-async def test_a_step_that_seeds_the_global_generator_harms_no_run(make_app: MakeApp) -> None:
+async def test_a_step_may_seed_the_global_generator(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.workflow
@@ -120,7 +120,7 @@ async def test_two_workers_that_seed_equally_do_not_refuse_each_others_commits(m
         assert [await run.result(timeout=10) for run in runs] == [2 * n for n in range(20)]
 
 
-async def test_processes_that_are_forked_later_draw_different_ids() -> None:
+async def test_a_forked_process_draws_different_ids() -> None:
     randomness = SystemRandomness()
     read, write = os.pipe()
     child = os.fork()

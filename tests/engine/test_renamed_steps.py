@@ -1,4 +1,4 @@
-"""Two releases of a program on one database: a step that has another name in the second."""
+"""Two releases of a program on one database, the second with a renamed step."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ class Release:
         self.order = order
 
 
-async def left_open(release: Release) -> None:
-    """A run that has paid and waits for an event."""
+async def leave_run_open(release: Release) -> None:
+    """Start a run, which pays and then waits for an event, and close the app."""
     async with release.app as app:
         run = await app.start(release.order, id="o-1")
         await until_status(run, "waiting")
@@ -54,14 +54,14 @@ async def warnings_of(run: Any) -> list[str]:
 async def test_the_warning_is_in_both_logs_before_the_step_is_called(
     make_app: MakeApp, caplog: pytest.LogCaptureFixture, persist: str
 ) -> None:
-    await left_open(Release(make_app(), "charge", persist=persist))
+    await leave_run_open(Release(make_app(), "charge", persist=persist))
     new = Release(make_app(), "charge_card", persist=persist)
     new.may_charge.clear()
     async with new.app as app:
         run = await app.get(new.order, "o-1")
         with caplog.at_level(logging.WARNING, "holdfast"):
             await run.send_event("go")
-            await until(lambda: _true(new.charged))
+            await until(lambda: _async_bool(new.charged))
         [warning] = await warnings_of(run)
         new.may_charge.set()
         assert "'charge'" in warning
@@ -73,12 +73,13 @@ async def test_the_warning_is_in_both_logs_before_the_step_is_called(
         assert await warnings_of(run) == [warning]
 
 
-async def _true(value: Any) -> bool:
+async def _async_bool(value: Any) -> bool:
     return bool(value)
 
 
-async def test_a_strict_worker_parks_the_run_until_the_code_fits(make_app: MakeApp) -> None:
-    await left_open(Release(make_app(), "charge"))
+@pytest.mark.promise("exact-replay")
+async def test_a_strict_worker_parks_the_run_until_the_code_matches_the_history(make_app: MakeApp) -> None:
+    await leave_run_open(Release(make_app(), "charge"))
     new = Release(make_app(worker=WorkerConfig(replay="strict")), "charge_card")
     async with new.app as app:
         run = await app.get(new.order, "o-1")
@@ -102,8 +103,8 @@ async def test_a_strict_worker_parks_the_run_until_the_code_fits(make_app: MakeA
 
 
 @pytest.mark.above_the_store
-async def test_notes_of_warnings_are_not_shown_as_steps(make_app: MakeApp) -> None:
-    await left_open(Release(make_app(), "charge"))
+async def test_recorded_warnings_are_not_shown_as_steps(make_app: MakeApp) -> None:
+    await leave_run_open(Release(make_app(), "charge"))
     new = Release(make_app(), "charge_card")
     async with new.app as app:
         run = await app.get(new.order, "o-1")

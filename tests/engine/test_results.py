@@ -44,7 +44,7 @@ async def test_a_result_that_does_not_fit_its_annotation_fails_the_run(app: Hold
 
 
 @pytest.mark.above_the_store
-async def test_a_result_where_none_is_annotated_fails_the_run(app: Holdfast, h: Harness) -> None:
+async def test_a_result_of_a_workflow_annotated_with_none_fails_the_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(_ctx: Context) -> None:
         return 5  # type: ignore[return-value]
@@ -53,21 +53,21 @@ async def test_a_result_where_none_is_annotated_fails_the_run(app: Holdfast, h: 
 
 
 @pytest.mark.above_the_store
-async def test_a_result_without_a_useful_annotation_is_any_json(app: Holdfast, h: Harness) -> None:
+async def test_a_result_without_an_annotation_may_be_any_json(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def anything(_ctx: Context) -> Any:
         return Receipt(5)
 
     @app.workflow
-    async def nothing_said(_ctx: Context):  # type: ignore[no-untyped-def]
+    async def not_annotated(_ctx: Context):  # type: ignore[no-untyped-def]
         return [1, "x"]
 
     assert await finish(h, anything) == {"total": 5}
-    assert await finish(h, nothing_said) == [1, "x"]
+    assert await finish(h, not_annotated) == [1, "x"]
 
 
 @pytest.mark.above_the_store
-async def test_a_parent_hears_of_a_child_whose_result_does_not_fit(app: Holdfast, h: Harness) -> None:
+async def test_a_child_result_that_does_not_fit_raises_child_error_in_the_parent(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(_ctx: Context) -> int:
         return "x"  # type: ignore[return-value]

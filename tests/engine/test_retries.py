@@ -1,4 +1,4 @@
-"""Retries are scheduled in the store, counted from the failure, and end as the policy says."""
+"""Retries are scheduled in the store, timed from the failure, and limited by the policy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .driving import finish, lose_worker
 
 
 class Flaky:
-    """Fails so many times, and remembers when it was called."""
+    """A step function that fails ``failures`` times and records the times of its calls."""
 
     def __init__(self, h: Harness, failures: float) -> None:
         self.h = h
@@ -53,7 +53,7 @@ def _flow(app: Holdfast, flaky: Flaky, retry: Retry | None) -> Any:
     ],
     ids=["constant", "linear", "exponential", "max_delay", "default"],
 )
-async def test_retries_come_when_the_policy_says(
+async def test_retries_are_made_at_the_times_of_the_policy(
     app: Holdfast, h: Harness, retry: Retry | None, times: list[float]
 ) -> None:
     flaky = Flaky(h, failures=3)
@@ -65,7 +65,8 @@ async def test_retries_come_when_the_policy_says(
     assert (step.status, step.attempts) == ("completed", 4)
 
 
-async def test_a_retry_survives_the_loss_of_everything_in_memory(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("at-least-once-steps")
+async def test_a_retry_survives_a_restart_of_the_worker(app: Holdfast, h: Harness) -> None:
     flaky = Flaky(h, failures=2)
     run = await h.start(_flow(app, flaky, Retry(3, "10s", "constant")))
     for _ in range(2):
@@ -76,7 +77,7 @@ async def test_a_retry_survives_the_loss_of_everything_in_memory(app: Holdfast, 
     assert await run.result() == "worked"
 
 
-async def test_the_delay_counts_from_the_failure_not_from_when_someone_looks(app: Holdfast, h: Harness) -> None:
+async def test_the_delay_of_a_retry_counts_from_the_failure(app: Holdfast, h: Harness) -> None:
     flaky = Flaky(h, failures=1)
     run = await h.start(_flow(app, flaky, Retry(1, "1 minute", "constant")))
     await h.run_until_idle()
@@ -101,7 +102,7 @@ async def test_a_limit_of_zero_means_one_attempt(app: Holdfast, h: Harness) -> N
     assert (caught.value.error.name, caught.value.error.message) == ("OSError", "failure 1")
 
 
-async def test_an_infinite_limit_never_gives_up(app: Holdfast, h: Harness) -> None:
+async def test_an_infinite_limit_allows_any_number_of_retries(app: Holdfast, h: Harness) -> None:
     flaky = Flaky(h, failures=200)
     run = await h.start(_flow(app, flaky, Retry(math.inf, "1s", "constant")))
     await h.advance("200 seconds")
@@ -111,7 +112,7 @@ async def test_an_infinite_limit_never_gives_up(app: Holdfast, h: Harness) -> No
     assert (step.attempts, step.max_attempts) == (201, None)
 
 
-async def test_jitter_stretches_the_delay_and_is_equal_for_equal_seeds(app: Holdfast) -> None:
+async def test_jitter_lengthens_the_delay_and_depends_on_the_seed_only(app: Holdfast) -> None:
     times = []
     for _ in range(2):
         copy = Holdfast("sqlite://")
@@ -127,7 +128,7 @@ async def test_jitter_stretches_the_delay_and_is_equal_for_equal_seeds(app: Hold
 
 
 @pytest.mark.above_the_store
-async def test_errors_named_non_retryable_end_it_at_once(app: Holdfast, h: Harness) -> None:
+async def test_an_error_listed_as_non_retryable_fails_the_step_at_once(app: Holdfast, h: Harness) -> None:
     flaky = Flaky(h, failures=1)
     run = await h.start(_flow(app, flaky, Retry(5, "1s", non_retryable=[OSError])))
     await h.advance("1 minute")
@@ -151,12 +152,12 @@ async def test_parallel_retries_do_not_wait_for_each_other(app: Holdfast, h: Har
     assert await run.result() == ["worked", "worked"]
 
 
-# --- attempts lost with their worker
+# --- attempts lost with the worker
 
 
 @pytest.fixture
-async def doomed(app: Holdfast, h: Harness) -> Any:
-    """A run with a step that never returns; each restart here is a worker that died in it."""
+async def run_with_hanging_step(app: Holdfast, h: Harness) -> Any:
+    """A run with a step that never returns, and the list of the calls of that step."""
     calls: list[int] = []
 
     async def never() -> None:
@@ -175,8 +176,9 @@ async def doomed(app: Holdfast, h: Harness) -> Any:
     return run, calls
 
 
-async def test_lost_workers_use_up_attempts_and_then_the_step_is_not_called(h: Harness, doomed: Any) -> None:
-    run, calls = doomed
+@pytest.mark.promise("at-least-once-steps")
+async def test_lost_workers_use_up_the_attempts_of_a_step(h: Harness, run_with_hanging_step: Any) -> None:
+    run, calls = run_with_hanging_step
     for _ in range(3):
         await h.tick()
         await lose_worker(h)
@@ -185,8 +187,8 @@ async def test_lost_workers_use_up_attempts_and_then_the_step_is_not_called(h: H
     assert len(calls) == 3
 
 
-async def test_a_worker_that_gives_a_run_back_costs_no_attempt(h: Harness, doomed: Any) -> None:
-    run, calls = doomed
+async def test_a_worker_that_releases_a_run_costs_no_attempt(h: Harness, run_with_hanging_step: Any) -> None:
+    run, calls = run_with_hanging_step
     for _ in range(6):
         await h.tick()
         await h.restart()
@@ -198,7 +200,7 @@ async def test_a_worker_that_gives_a_run_back_costs_no_attempt(h: Harness, doome
 # --- timeouts
 
 
-async def test_an_attempt_that_takes_too_long_fails_and_is_retried(app: Holdfast, h: Harness) -> None:
+async def test_an_attempt_that_times_out_is_retried(app: Holdfast, h: Harness) -> None:
     calls: list[float] = []
     began = h.now()
 
@@ -220,6 +222,7 @@ async def test_an_attempt_that_takes_too_long_fails_and_is_retried(app: Holdfast
     assert await run.result() == ["hangs", 3, "STEP_TIMEOUT", "Timeout", True]
 
 
+@pytest.mark.promise("committed-results-never-change")
 @pytest.mark.parametrize("is_async", [True, False], ids=["async", "sync"])
 async def test_a_result_after_the_timeout_is_discarded(app: Holdfast, h: Harness, is_async: bool) -> None:
     release, returned, calls = threading.Event(), threading.Event(), []
@@ -249,8 +252,8 @@ async def test_a_result_after_the_timeout_is_discarded(app: Holdfast, h: Harness
         return str(await ctx.do("stubborn", step, timeout="1s", retry=Retry(1, "10s")))
 
     run = await h.start(flow)
-    passing = asyncio.create_task(_until_called(h, calls))
-    await passing
+    called = asyncio.create_task(_until_called(h, calls))
+    await called
     h._clock.move_to(h.now() + timedelta(seconds=1))
     h._timers.fire_due()
     release.set()
@@ -288,7 +291,7 @@ async def test_the_default_timeout_is_ten_minutes(app: Holdfast, h: Harness) -> 
     assert "10 min" in status.error.message
 
 
-async def test_a_real_timeout_ends_a_real_step(make_app: MakeApp) -> None:
+async def test_a_step_times_out_in_real_time(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.step(timeout="20 ms", retry=Retry(limit=0))
@@ -308,7 +311,7 @@ async def test_a_real_timeout_ends_a_real_step(make_app: MakeApp) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_retry_options_of_the_decorator_and_the_call_are_checked(app: Holdfast) -> None:
+async def test_bad_options_of_a_step_are_refused(app: Holdfast) -> None:
     from holdfast import InvalidDurationError, InvalidOptionError
 
     with pytest.raises(InvalidOptionError, match="retry"):

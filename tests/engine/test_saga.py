@@ -1,4 +1,4 @@
-"""Sagas: what was done is undone, in reverse, durably, when the rest does not come about."""
+"""Sagas: when the block fails or is cancelled, its undo steps run durably in reverse order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .driving import finish, step_keys
 
 
 class Shop:
-    """Steps that do and undo, and a list of what was called."""
+    """Steps and their undo steps, with a list of the calls."""
 
     def __init__(self, app: Holdfast) -> None:
         self.called: list[str] = []
@@ -59,32 +59,32 @@ def order(app: Holdfast, shop: Shop) -> Any:
 
 
 @pytest.mark.above_the_store
-async def test_what_goes_well_is_not_undone(h: Harness, shop: Shop, order: Any) -> None:
+async def test_a_successful_saga_runs_no_undo_steps(h: Harness, shop: Shop, order: Any) -> None:
     assert await finish(h, order, "o-1") == "ship o-1"
     assert shop.called == ["reserve", "pay", "ship"]
 
 
 @pytest.mark.above_the_store
-async def test_the_last_is_undone_first(h: Harness, shop: Shop, order: Any) -> None:
+async def test_undo_steps_run_in_reverse_order(h: Harness, shop: Shop, order: Any) -> None:
     shop.broken = {"ship"}
     assert await finish(h, order, "o-1") == ["ship is broken"]
     assert shop.called == ["reserve", "pay", "ship", "refund", "release"]
 
 
 @pytest.mark.above_the_store
-async def test_only_what_was_done_is_undone(h: Harness, shop: Shop, order: Any) -> None:
+async def test_only_added_undo_steps_run(h: Harness, shop: Shop, order: Any) -> None:
     shop.broken = {"pay"}
     assert await finish(h, order, "o-1") == ["pay is broken"]
     assert shop.called == ["reserve", "pay", "release"]
 
 
-async def test_an_undo_that_fails_does_not_stop_the_others(h: Harness, shop: Shop, order: Any) -> None:
+async def test_a_failed_undo_step_does_not_stop_the_others(h: Harness, shop: Shop, order: Any) -> None:
     shop.broken = {"ship", "refund"}
     run = await h.start(order, "o-1")
     await h.run_until_idle()
     assert await run.result(timeout=5) == [
         "ship is broken",
-        "to undo by 'refund' failed: NonRetryableError: refund is broken",
+        "undo step 'refund' failed: NonRetryableError: refund is broken",
     ]
     assert shop.called[-2:] == ["refund", "release"]
     assert {(s.step_key, s.status) for s in (await run.history()).steps} >= {
@@ -93,14 +93,17 @@ async def test_an_undo_that_fails_does_not_stop_the_others(h: Harness, shop: Sho
     }
 
 
+@pytest.mark.promise("exact-replay")
 @pytest.mark.parametrize("broken", [set(), {"ship"}, {"pay"}, {"ship", "refund"}])
-async def test_it_survives_every_crash(h: Harness, shop: Shop, order: Any, broken: set[str]) -> None:
+async def test_a_crash_at_any_commit_does_not_change_the_result_of_a_saga(
+    h: Harness, shop: Shop, order: Any, broken: set[str]
+) -> None:
     shop.broken = broken
     await h.crash_everywhere(order, "o-1")
 
 
 @pytest.mark.above_the_store
-async def test_a_cancelled_block_is_undone(app: Holdfast, h: Harness, shop: Shop) -> None:
+async def test_a_cancelled_saga_runs_its_undo_steps(app: Holdfast, h: Harness, shop: Shop) -> None:
     @app.workflow
     async def impatient(ctx: Context) -> str:
         async def work() -> None:
@@ -123,7 +126,7 @@ async def test_a_cancelled_block_is_undone(app: Holdfast, h: Harness, shop: Shop
 
 
 @pytest.mark.above_the_store
-async def test_a_run_that_is_dropped_from_memory_undoes_nothing(app: Holdfast, h: Harness, shop: Shop) -> None:
+async def test_dropping_a_run_from_memory_runs_no_undo_steps(app: Holdfast, h: Harness, shop: Shop) -> None:
     @app.workflow
     async def waits(ctx: Context) -> str:
         async with ctx.saga() as saga:
@@ -141,7 +144,7 @@ async def test_a_run_that_is_dropped_from_memory_undoes_nothing(app: Holdfast, h
 
 
 @pytest.mark.above_the_store
-async def test_a_plain_function_can_undo(app: Holdfast, h: Harness) -> None:
+async def test_a_plain_function_can_be_an_undo_step(app: Holdfast, h: Harness) -> None:
     undone: list[int] = []
 
     @app.workflow
@@ -159,7 +162,7 @@ async def test_a_plain_function_can_undo(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_what_cannot_be_called_is_refused(app: Holdfast, h: Harness) -> None:
+async def test_an_undo_step_that_is_not_callable_is_refused(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def wrong(ctx: Context) -> str:
         try:
@@ -173,7 +176,7 @@ async def test_what_cannot_be_called_is_refused(app: Holdfast, h: Harness) -> No
 
 
 @pytest.mark.parametrize("first", ["failed", "cancelled"])
-async def test_a_cancellation_while_it_is_undone_does_not_stop_that(
+async def test_a_cancellation_does_not_stop_undo_steps_in_progress(
     app: Holdfast, h: Harness, shop: Shop, first: str
 ) -> None:
     @app.workflow

@@ -1,4 +1,4 @@
-"""Sizes: counted in bytes of UTF-8, with a limit of its own for the output of a run."""
+"""Size limits count bytes of UTF-8; the output of a run has a separate limit."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from .driving import finish
 MIB = 1024 * 1024
 TWO_BYTES = "я"
 FITS = TWO_BYTES * (MIB // 2 - 1)
-"""One MiB of JSON, with its two quotes."""
+"""Text whose JSON form, with its two quotes, has exactly one MiB."""
 
 
-async def test_a_mebibyte_of_cyrillic_text_fits_everywhere(app: Holdfast, h: Harness) -> None:
+async def test_one_mebibyte_of_cyrillic_text_is_within_all_limits(app: Holdfast, h: Harness) -> None:
     @app.step
     async def echo(text: str) -> str:
         return text
@@ -41,7 +41,7 @@ async def test_a_mebibyte_of_cyrillic_text_fits_everywhere(app: Holdfast, h: Har
 
 
 @pytest.mark.above_the_store
-async def test_text_is_stored_as_utf8_and_only_what_utf8_cannot_hold_is_escaped(make_app: MakeApp) -> None:
+async def test_text_is_stored_as_utf8_with_escapes_only_where_needed(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.workflow
@@ -90,8 +90,8 @@ async def test_the_limit_of_the_output_can_be_set() -> None:
             await finish(h, flow, 99)
 
 
-async def test_the_last_step_of_a_chain_may_return_as_much_as_a_run(app: Holdfast, h: Harness) -> None:
-    chain = app.chain("parcels")
+async def test_the_last_step_of_a_chain_has_the_size_limit_of_an_output(app: Holdfast, h: Harness) -> None:
+    chain = app.chain("packages")
 
     @chain.step("PACK", max_attempts=1)
     async def pack(task: ChainTask) -> Any:
@@ -107,7 +107,7 @@ async def test_the_last_step_of_a_chain_may_return_as_much_as_a_run(app: Holdfas
             await finish(h, chain, sizes)
 
 
-async def test_the_results_of_a_graph_are_its_output_up_to_the_limit(app: Holdfast, h: Harness) -> None:
+async def test_the_results_of_a_graph_have_the_size_limit_of_an_output(app: Holdfast, h: Harness) -> None:
     graph = app.graph("etl")
 
     @graph.node

@@ -1,4 +1,4 @@
-"""Durable sleeps: exact, cheap, bounded."""
+"""Durable sleeps end at their exact time and are limited to a year."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import MakeApp
 from .driving import finish
 
 
-def _napping(app: Holdfast, **sleeps: Any) -> Any:
+def _define_sleeps(app: Holdfast, **sleeps: Any) -> Any:
     @app.workflow
     async def flow(ctx: Context) -> float:
         before = ctx.now()
@@ -28,7 +28,7 @@ def _napping(app: Holdfast, **sleeps: Any) -> Any:
 
 
 async def test_a_sleep_ends_exactly_at_its_time(app: Holdfast, h: Harness) -> None:
-    run = await h.start(_napping(app, nap="1 hour"))
+    run = await h.start(_define_sleeps(app, nap="1 hour"))
     await h.advance(timedelta(hours=1) - timedelta(milliseconds=1))
     assert (await run.status()).status == "waiting"
     [step] = (await run.history()).steps
@@ -41,9 +41,9 @@ async def test_a_sleep_ends_exactly_at_its_time(app: Holdfast, h: Harness) -> No
     assert (step.status, step.result) == ("completed", None)
 
 
-async def test_a_year_is_allowed_and_takes_milliseconds(app: Holdfast, h: Harness) -> None:
+async def test_a_sleep_of_a_year_is_allowed_and_takes_little_real_time(app: Holdfast, h: Harness) -> None:
     began = time.perf_counter()
-    run = await h.start(_napping(app, year="365 days"))
+    run = await h.start(_define_sleeps(app, year="365 days"))
     await h.advance("365 days")
     assert await run.result() == 365 * 86_400
     assert time.perf_counter() - began < 1
@@ -51,27 +51,28 @@ async def test_a_year_is_allowed_and_takes_milliseconds(app: Holdfast, h: Harnes
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("too_long", [timedelta(days=365, milliseconds=1), "366 days", 365 * 86_400 + 1])
-async def test_longer_than_a_year_is_refused(app: Holdfast, h: Harness, too_long: Any) -> None:
+async def test_a_sleep_longer_than_a_year_is_refused(app: Holdfast, h: Harness, too_long: Any) -> None:
     with pytest.raises(RunFailedError) as caught:
-        await finish(h, _napping(app, nap=too_long))
+        await finish(h, _define_sleeps(app, nap=too_long))
     assert caught.value.error.name == "InvalidDurationError"
     assert "365 days" in caught.value.error.message
 
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("bad", [-1, "-1s", "soon", "", None, float("nan"), True])
-async def test_what_is_no_duration_is_refused(app: Holdfast, h: Harness, bad: Any) -> None:
+async def test_a_bad_duration_of_a_sleep_is_refused(app: Holdfast, h: Harness, bad: Any) -> None:
     with pytest.raises(RunFailedError) as caught:
-        await finish(h, _napping(app, nap=bad))
+        await finish(h, _define_sleeps(app, nap=bad))
     assert caught.value.error.name == "InvalidDurationError"
     assert "nap" in caught.value.error.message
 
 
-async def test_a_sleep_of_nothing_is_over_at_once(app: Holdfast, h: Harness) -> None:
-    assert await finish(h, _napping(app, nap=0)) == 0
+async def test_a_sleep_of_zero_ends_at_once(app: Holdfast, h: Harness) -> None:
+    assert await finish(h, _define_sleeps(app, nap=0)) == 0
 
 
-async def test_the_promised_time_stands_when_the_code_changes(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("committed-results-never-change")
+async def test_a_recorded_wake_up_time_stays_when_the_code_changes(app: Holdfast, h: Harness) -> None:
     length = ["1 hour"]
 
     @app.workflow
@@ -103,7 +104,7 @@ async def test_sleep_until_takes_an_aware_time_in_any_zone(app: Holdfast, h: Har
     assert await run.result() is True
 
 
-async def test_sleep_until_a_past_time_is_over_at_once(app: Holdfast, h: Harness) -> None:
+async def test_sleep_until_a_past_time_ends_at_once(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         await ctx.sleep_until("then", datetime(2000, 1, 1, tzinfo=UTC))
@@ -114,7 +115,7 @@ async def test_sleep_until_a_past_time_is_over_at_once(app: Holdfast, h: Harness
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize(
-    ("when", "named"),
+    ("when", "message"),
     [
         (datetime(2030, 1, 2), "aware"),  # noqa: DTZ001
         ("2030-01-02", "aware"),
@@ -122,7 +123,7 @@ async def test_sleep_until_a_past_time_is_over_at_once(app: Holdfast, h: Harness
     ],
     ids=["naive", "text", "too far"],
 )
-async def test_sleep_until_refuses_what_it_cannot_take(app: Holdfast, h: Harness, when: Any, named: str) -> None:
+async def test_sleep_until_refuses_naive_and_distant_times(app: Holdfast, h: Harness, when: Any, message: str) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.sleep_until("then", when)
@@ -130,12 +131,10 @@ async def test_sleep_until_refuses_what_it_cannot_take(app: Holdfast, h: Harness
     with pytest.raises(RunFailedError) as caught:
         await finish(h, flow)
     assert caught.value.error.name == "InvalidDurationError"
-    assert named in caught.value.error.message
+    assert message in caught.value.error.message
 
 
-async def test_a_past_sleep_that_was_recorded_replays(app: Holdfast, h: Harness) -> None:
-    """The check against the limit must not strike on replay, when the time is long past."""
-
+async def test_a_replay_does_not_check_a_recorded_sleep_against_the_limit(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         start = ctx.now()
@@ -150,7 +149,7 @@ async def test_a_past_sleep_that_was_recorded_replays(app: Holdfast, h: Harness)
     assert await run.result() == "awake"
 
 
-async def test_anonymous_sleeps_are_durable_but_no_steps(app: Holdfast, h: Harness) -> None:
+async def test_sleeps_of_asyncio_are_durable_and_not_shown_as_steps(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         await asyncio.sleep(60)
@@ -164,9 +163,9 @@ async def test_anonymous_sleeps_are_durable_but_no_steps(app: Holdfast, h: Harne
     assert (await run.history()).steps == []
 
 
-async def test_sleepers_wake_on_time_in_a_real_app(make_app: MakeApp) -> None:
+async def test_sleeps_end_on_time_in_a_real_app(make_app: MakeApp) -> None:
     app = make_app()
-    flow = _napping(app, nap="30 ms")
+    flow = _define_sleeps(app, nap="30 ms")
     async with app:
         runs = [await app.start(flow) for _ in range(20)]
         for run in runs:

@@ -1,4 +1,4 @@
-"""Calls that block the event loop are logged, once each, with the step or workflow that made them and the stack."""
+"""Calls that block the event loop are logged once each, with the stack and the step or workflow that made the call."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ import pytest
 
 import holdfast
 from holdfast import Context, Holdfast, InvalidOptionError, WorkerConfig
-from holdfast.ports import LocalSpawn, Look
+from holdfast.ports import LocalSpawn, WatchCallback
 from holdfast.runner.stalls import StallWatch
 from holdfast.testing import Harness
 
-QUICK = WorkerConfig(stall="100 ms")
+SHORT_LIMIT = WorkerConfig(stall="100 ms")
 
 
 def block(seconds: float) -> None:
@@ -32,13 +32,13 @@ def stalls(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.getMessage() for one in caplog.records if "event loop has been blocked" in one.getMessage()]
 
 
-async def ran(app: Holdfast, workflow: Any) -> None:
+async def run_once(app: Holdfast, workflow: Any) -> None:
     async with app:
         await (await app.start(workflow, id="o-1")).result(timeout=20)
 
 
 def blocking_app() -> Holdfast:
-    return Holdfast("sqlite://", worker=QUICK)
+    return Holdfast("sqlite://", worker=SHORT_LIMIT)
 
 
 async def test_a_step_that_blocks_is_logged_once_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
@@ -51,7 +51,7 @@ async def test_a_step_that_blocks_is_logged_once_with_its_stack(caplog: pytest.L
     async def shop(ctx: Context) -> None:
         await ctx.do("charge", charge)
 
-    await ran(app, shop)
+    await run_once(app, shop)
 
     [text] = stalls(caplog)
     assert text.startswith(
@@ -79,7 +79,7 @@ async def test_a_task_of_a_step_that_blocks_is_logged_with_the_step(caplog: pyte
     async def shop(ctx: Context) -> None:
         await ctx.do("charge", charge)
 
-    await ran(app, shop)
+    await run_once(app, shop)
 
     [text] = stalls(caplog)
     assert "by step 'charge' of run shop/o-1, attempt 1;" in text
@@ -93,14 +93,14 @@ async def test_workflow_code_that_blocks_is_logged(caplog: pytest.LogCaptureFixt
     async def shop(ctx: Context) -> None:
         block(0.4)
 
-    await ran(app, shop)
+    await run_once(app, shop)
 
     [text] = stalls(caplog)
     assert "by workflow code of run shop/o-1 (run 0); put the call into a step" in text
     assert "    block(0.4)" in text
 
 
-async def test_code_beside_the_worker_that_blocks_is_logged_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
+async def test_other_code_on_the_loop_that_blocks_is_logged_with_its_stack(caplog: pytest.LogCaptureFixture) -> None:
     async with blocking_app():
         block(0.4)
         await asyncio.sleep(0.05)
@@ -110,7 +110,7 @@ async def test_code_beside_the_worker_that_blocks_is_logged_with_its_stack(caplo
     assert "    block(0.4)" in text
 
 
-async def test_each_stall_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_two_stalls_are_logged_twice(caplog: pytest.LogCaptureFixture) -> None:
     async with blocking_app():
         for _ in range(2):
             block(0.3)
@@ -130,12 +130,12 @@ async def test_a_step_in_a_thread_and_short_calls_are_not_logged(caplog: pytest.
         await ctx.do("charge", charge)
         block(0.05)
 
-    await ran(app, shop)
+    await run_once(app, shop)
 
     assert stalls(caplog) == []
 
 
-async def test_nothing_is_watched_if_the_config_says_so_and_the_thread_ends_with_the_worker() -> None:
+async def test_the_watch_can_be_disabled_and_its_thread_ends_with_the_worker() -> None:
     def watching() -> bool:
         return any(thread.name == "holdfast-watch" for thread in threading.enumerate())
 
@@ -148,13 +148,13 @@ async def test_nothing_is_watched_if_the_config_says_so_and_the_thread_ends_with
             await asyncio.sleep(0.005)
 
 
-async def test_a_harness_watches_nothing(app: Holdfast) -> None:
+async def test_a_harness_has_no_stall_watch(app: Holdfast) -> None:
     async with Harness(app):
         assert not any(thread.name == "holdfast-watch" for thread in threading.enumerate())
 
 
 @pytest.mark.parametrize("stall", [0, "soon", -1])
-def test_a_limit_that_is_no_duration_is_refused(stall: Any) -> None:
+def test_a_bad_stall_limit_is_refused(stall: Any) -> None:
     with pytest.raises(InvalidOptionError, match="stall"):
         WorkerConfig(stall=stall)
 
@@ -162,38 +162,38 @@ def test_a_limit_that_is_no_duration_is_refused(stall: Any) -> None:
 # --- suspended processes
 
 
-class _ByHand(LocalSpawn):
-    """A watch whose looks the test makes."""
+class _ManualSpawn(LocalSpawn):
+    """Stores the watch callback, which the test calls itself."""
 
-    look: Look
+    check: WatchCallback
 
-    def watch(self, look: Look, seconds: float) -> Callable[[], None]:
-        self.look = look
+    def watch(self, check: WatchCallback, seconds: float) -> Callable[[], None]:
+        self.check = check
         return lambda: None
 
 
-async def test_time_in_which_the_process_was_suspended_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
-    spawn = _ByHand()
+async def test_time_during_which_the_process_was_suspended_does_not_count(caplog: pytest.LogCaptureFixture) -> None:
+    spawn = _ManualSpawn()
     watch = StallWatch(spawn, 1000)
     watch.start()
-    spawn.look(0.125, 0.0)
+    spawn.check(0.125, 0.0)
 
-    spawn.look(3600.0, 0.001)
+    spawn.check(3600.0, 0.001)
     assert stalls(caplog) == []
 
     for _ in range(8):
-        spawn.look(0.125, 0.0)
+        spawn.check(0.125, 0.0)
     watch.stop()
     assert len(stalls(caplog)) == 1
 
 
-async def test_a_call_that_keeps_the_interpreter_to_itself_counts(caplog: pytest.LogCaptureFixture) -> None:
-    spawn = _ByHand()
+async def test_a_call_that_holds_the_interpreter_lock_counts(caplog: pytest.LogCaptureFixture) -> None:
+    spawn = _ManualSpawn()
     watch = StallWatch(spawn, 1000)
     watch.start()
-    spawn.look(0.125, 0.0)
+    spawn.check(0.125, 0.0)
 
-    spawn.look(2.0, 1.9)
+    spawn.check(2.0, 1.9)
     watch.stop()
 
     assert len(stalls(caplog)) == 1
@@ -213,7 +213,7 @@ asyncio.run(main())
 """
 
 
-def test_a_stopped_process_that_goes_on_logs_nothing() -> None:
+def test_a_process_that_continues_after_a_stop_signal_logs_nothing() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
         stdin=subprocess.PIPE,
@@ -224,7 +224,7 @@ def test_a_stopped_process_that_goes_on_logs_nothing() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         os.kill(process.pid, signal.SIGSTOP)
-        time.sleep(1.2)  # what is tested is that this time does not count
+        time.sleep(1.2)  # must not count as a stall
         os.kill(process.pid, signal.SIGCONT)
         _, errors = process.communicate("\n", timeout=20)
 

@@ -1,4 +1,4 @@
-"""Starting and finding runs: ids, options, batches, lists. What is refused starts nothing."""
+"""Starting and listing runs: ids, options, batches, pages. A refused start creates nothing."""
 
 from __future__ import annotations
 
@@ -45,13 +45,13 @@ async def test_a_run_can_be_started_by_name(h: Harness, echo: Any) -> None:
     assert await finish(h, "echo", 5) == 5
 
 
-async def test_an_id_of_its_own_making_is_unique(h: Harness, echo: Any) -> None:
+async def test_generated_ids_are_unique(h: Harness, echo: Any) -> None:
     runs = [await h.start(echo, n) for n in range(3)]
     assert len({run.id for run in runs}) == 3
 
 
 @pytest.mark.parametrize("live", [True, False], ids=["live", "ended"])
-async def test_an_id_that_exists_gives_the_run_that_is_there(h: Harness, echo: Any, live: bool) -> None:
+async def test_a_start_with_an_existing_id_returns_the_existing_run(h: Harness, echo: Any, live: bool) -> None:
     await h.start(echo, -1 if live else 1, id="same")
     await h.run_until_idle()
     again = await h.start(echo, 2, id="same")
@@ -61,7 +61,7 @@ async def test_an_id_that_exists_gives_the_run_that_is_there(h: Harness, echo: A
     assert await _count(h) == 1
 
 
-async def test_a_live_run_with_that_id_can_be_a_failure(h: Harness, echo: Any) -> None:
+async def test_on_conflict_fail_refuses_the_id_of_an_open_run(h: Harness, echo: Any) -> None:
     await h.start(echo, -1, id="same")
     with pytest.raises(InstanceExistsError, match="'same'") as caught:
         await h.start(echo, 2, id="same", on_conflict="fail")
@@ -69,7 +69,7 @@ async def test_a_live_run_with_that_id_can_be_a_failure(h: Harness, echo: Any) -
     await h.start(echo, 2, id="same", on_reuse="reject")
 
 
-async def test_an_ended_run_with_that_id_can_be_a_failure(h: Harness, echo: Any) -> None:
+async def test_on_reuse_reject_refuses_the_id_of_an_ended_run(h: Harness, echo: Any) -> None:
     await finish(h, echo, 1, id="same")
     with pytest.raises(InstanceExistsError, match="complete"):
         await h.start(echo, 2, id="same", on_reuse="reject")
@@ -85,7 +85,7 @@ async def test_the_same_id_may_belong_to_two_workflows(app: Holdfast, h: Harness
     assert await finish(h, other, id="same") == "other"
 
 
-async def test_a_batch_starts_what_is_new_and_leaves_out_the_rest(h: Harness, echo: Any) -> None:
+async def test_a_batch_starts_new_ids_and_skips_existing_ones(h: Harness, echo: Any) -> None:
     await h.start(echo, 9, id="b")
     runs = await h.app.start_many(echo, [Start("a", 1), Start("b", 2), Start("c", 3), Start("a", 4)])
     assert [run.id for run in runs] == ["a", "c"]
@@ -97,7 +97,7 @@ async def test_a_batch_starts_what_is_new_and_leaves_out_the_rest(h: Harness, ec
 
 
 @pytest.mark.above_the_store
-async def test_one_bad_entry_of_a_batch_starts_nothing(h: Harness, echo: Any) -> None:
+async def test_a_batch_with_one_bad_entry_starts_nothing(h: Harness, echo: Any) -> None:
     for bad in (Start("bad id", 1), Start("x", "text"), Start("x", {1})):
         with pytest.raises((InvalidInstanceIdError, ParamsInvalidError, TypeError)):
             await h.app.start_many(echo, [Start("good", 1), bad])
@@ -151,7 +151,7 @@ async def test_an_unknown_option_is_a_type_error(h: Harness, echo: Any) -> None:
 
 
 @pytest.mark.above_the_store
-@pytest.mark.parametrize("unknown", ["nobody", 5, None, object(), lambda: None])
+@pytest.mark.parametrize("unknown", ["unknown", 5, None, object(), lambda: None])
 async def test_an_unknown_workflow_is_refused(h: Harness, echo: Any, unknown: Any) -> None:
     for call in (h.start(unknown), h.app.get(unknown, "x"), h.app.start_many(unknown, [])):
         with pytest.raises(WorkflowNotFoundError) as caught:
@@ -161,7 +161,7 @@ async def test_an_unknown_workflow_is_refused(h: Harness, echo: Any, unknown: An
         await h.start("ekho")
 
 
-def test_a_name_is_registered_once(app: Holdfast) -> None:
+def test_a_name_cannot_be_registered_twice(app: Holdfast) -> None:
     @app.workflow(name="taken")
     async def first(ctx: Context) -> None: ...
 
@@ -186,7 +186,7 @@ def test_a_bad_workflow_name_is_refused(app: Holdfast, bad: str) -> None:
 async def _workflow(ctx: Context) -> None: ...
 
 
-def test_what_is_no_workflow_function_is_refused(app: Holdfast) -> None:
+def test_a_function_that_cannot_be_a_workflow_is_refused(app: Holdfast) -> None:
     def not_async(ctx: Context) -> None: ...
 
     async def no_context() -> None: ...
@@ -200,13 +200,13 @@ def test_what_is_no_workflow_function_is_refused(app: Holdfast) -> None:
             app.workflow(wrong)  # type: ignore[call-overload]
 
 
-async def test_priority_and_queue_are_taken(h: Harness, echo: Any) -> None:
+async def test_a_run_with_priority_and_queue_runs(h: Harness, echo: Any) -> None:
     run = await h.start(echo, 1, priority=-5, queue="default")
     await h.run_until_idle()
     assert await run.result(timeout=5) == 1
 
 
-async def test_a_list_is_newest_first_a_page_at_a_time(h: Harness, echo: Any) -> None:
+async def test_a_list_has_pages_with_the_newest_runs_first(h: Harness, echo: Any) -> None:
     for n in range(7):
         await h.start(echo, n, id=f"r{n}")
     ids, cursor = [], None
@@ -228,8 +228,8 @@ async def test_a_list_is_filtered_by_workflow_and_status(app: Holdfast, h: Harne
     await h.start(other, id="other")
     await h.run_until_idle()
 
-    async def ids(*args: Any, **wanted: Any) -> set[str]:
-        return {item.id for item in (await h.app.list(*args, **wanted)).items}
+    async def ids(*args: Any, **filters: Any) -> set[str]:
+        return {item.id for item in (await h.app.list(*args, **filters)).items}
 
     assert await ids() == {"waits", "ends", "other"}
     assert await ids(echo) == await ids("echo") == {"waits", "ends"}

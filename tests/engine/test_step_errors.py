@@ -9,13 +9,13 @@ import pytest
 from holdfast import Context, Holdfast, NonRetryableError, Retry, RunFailedError, StepError, WorkflowError
 from holdfast.testing import Harness
 
-from .driving import finish, replayed
+from .driving import finish, warm_and_cold
 
-ONCE = Retry(limit=0)
+NO_RETRY = Retry(limit=0)
 
 
 class CardDeclined(Exception):
-    """A user's error with a constructor of its own shape."""
+    """A user's error with a custom constructor."""
 
     def __init__(self, card: str, *, limit: int) -> None:
         super().__init__(f"card {card} is over {limit}")
@@ -41,8 +41,8 @@ class Unprintable(Exception):
         raise RuntimeError("no text")
 
 
-def _seen(error: BaseException) -> dict[str, Any]:
-    """All that workflow code can read off an error."""
+def _fields_of(error: BaseException) -> dict[str, Any]:
+    """Return all fields of an error that workflow code can read."""
     cause = error.__cause__ if not isinstance(error, StepError) else error
     fields = {name: getattr(error, name, None) for name in ("kind", "retryable", "details", "name", "args")}
     fields["args"] = list(error.args)
@@ -51,8 +51,10 @@ def _seen(error: BaseException) -> dict[str, Any]:
     return {"class": type(error).__name__, "text": str(error), **fields}
 
 
-async def _both(app: Holdfast, h: Harness, error: Any, *raises: type[BaseException], retry: Retry = ONCE) -> Any:
-    """How the error looks to the code: live, from the recorded name, and after a cold replay; they must agree."""
+async def _fields_live_and_replayed(
+    app: Holdfast, h: Harness, error: Any, *raises: type[BaseException], retry: Retry = NO_RETRY
+) -> Any:
+    """Return the fields of the error, which must be equal live, from the recorded result, and after a cold replay."""
 
     def breaks() -> None:
         raise error
@@ -66,35 +68,35 @@ async def _both(app: Holdfast, h: Harness, error: Any, *raises: type[BaseExcepti
             try:
                 await ctx.do("breaks", breaks, retry=retry, raises=raises)
             except Exception as caught:
-                seen.append(_seen(caught))
+                seen.append(_fields_of(caught))
         return seen
 
-    warm, cold = await replayed(h, flow)
+    warm, cold = await warm_and_cold(h, flow)
     assert warm == cold
-    assert all(one == warm[0] for one in warm), warm
+    assert all(fields == warm[0] for fields in warm), warm
     return warm[0]
 
 
-async def test_a_users_exception_is_a_step_error_with_its_name(app: Holdfast, h: Harness) -> None:
-    seen = await _both(app, h, CardDeclined("4711", limit=5))
+async def test_a_users_exception_becomes_a_step_error_with_its_name(app: Holdfast, h: Harness) -> None:
+    seen = await _fields_live_and_replayed(app, h, CardDeclined("4711", limit=5))
     assert seen["class"] == "StepError"
     assert seen["text"] == "card 4711 is over 5"
     assert seen["step"] == ["breaks", "CardDeclined", "card 4711 is over 5", "Internal", None, 1]
 
 
-async def test_a_class_named_in_raises_comes_back_as_itself(app: Holdfast, h: Harness) -> None:
-    seen = await _both(app, h, CardDeclined("4711", limit=5), CardDeclined)
+async def test_an_exception_of_a_class_named_in_raises_keeps_its_class(app: Holdfast, h: Harness) -> None:
+    seen = await _fields_live_and_replayed(app, h, CardDeclined("4711", limit=5), CardDeclined)
     assert (seen["class"], seen["text"]) == ("CardDeclined", "card 4711 is over 5")
     assert seen["step"][:2] == ["breaks", "CardDeclined"]
 
 
-async def test_a_subclass_of_a_class_named_in_raises_comes_back_as_itself(app: Holdfast, h: Harness) -> None:
-    seen = await _both(app, h, Expired("4711", limit=5), CardDeclined)
+async def test_an_exception_of_a_subclass_of_a_class_named_in_raises_keeps_its_class(app: Holdfast, h: Harness) -> None:
+    seen = await _fields_live_and_replayed(app, h, Expired("4711", limit=5), CardDeclined)
     assert seen["class"] == "Expired"
 
 
-async def test_arguments_of_an_exception_survive(app: Holdfast, h: Harness) -> None:
-    seen = await _both(app, h, TwoArguments(1, "b"), TwoArguments)
+async def test_an_exception_keeps_its_arguments(app: Holdfast, h: Harness) -> None:
+    seen = await _fields_live_and_replayed(app, h, TwoArguments(1, "b"), TwoArguments)
     assert (seen["class"], seen["args"]) == ("TwoArguments", [1, "b"])
 
 
@@ -103,21 +105,21 @@ async def test_arguments_of_an_exception_survive(app: Holdfast, h: Harness) -> N
     [ValueError("bad", 3), KeyError("k"), ZeroDivisionError("x"), TimeoutError("t"), OSError(2, "gone")],
     ids=lambda e: type(e).__name__,
 )
-async def test_builtin_exceptions_come_back_as_themselves(app: Holdfast, h: Harness, error: Exception) -> None:
-    seen = await _both(app, h, error)
+async def test_builtin_exceptions_keep_their_class(app: Holdfast, h: Harness, error: Exception) -> None:
+    seen = await _fields_live_and_replayed(app, h, error)
     assert (seen["class"], seen["text"]) == (type(error).__name__, str(error))
     assert seen["step"][1] == type(error).__name__
 
 
-async def test_a_unicode_error_has_a_constructor_of_its_own(app: Holdfast, h: Harness) -> None:
+async def test_a_unicode_error_keeps_its_text(app: Holdfast, h: Harness) -> None:
     error = UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte")
-    seen = await _both(app, h, error)
+    seen = await _fields_live_and_replayed(app, h, error)
     assert "invalid start byte" in seen["text"]
 
 
-async def test_a_non_retryable_error_stops_retries_and_keeps_all_it_says(app: Holdfast, h: Harness) -> None:
+async def test_a_non_retryable_error_stops_retries_and_keeps_its_fields(app: Holdfast, h: Harness) -> None:
     error = NonRetryableError("card stolen", "CardStolen", kind="Payment", details={"card": [1, 2]})
-    seen = await _both(app, h, error, retry=Retry(limit=5))
+    seen = await _fields_live_and_replayed(app, h, error, retry=Retry(limit=5))
     assert (seen["class"], seen["name"], seen["text"]) == ("NonRetryableError", "CardStolen", "card stolen")
     assert (seen["kind"], seen["details"], seen["retryable"]) == ("Payment", {"card": [1, 2]}, False)
     assert seen["step"] == ["breaks", "CardStolen", "card stolen", "Payment", False, 1]
@@ -125,25 +127,23 @@ async def test_a_non_retryable_error_stops_retries_and_keeps_all_it_says(app: Ho
 
 async def test_a_structured_error_keeps_kind_retryable_and_details(app: Holdfast, h: Harness) -> None:
     error = QuotaError("too much", kind="Quota", retryable=False, details={"left": 0})
-    seen = await _both(app, h, error, QuotaError, retry=Retry(limit=5))
+    seen = await _fields_live_and_replayed(app, h, error, QuotaError, retry=Retry(limit=5))
     assert (seen["class"], seen["text"]) == ("QuotaError", "too much")
     assert (seen["kind"], seen["retryable"], seen["details"]) == ("Quota", False, {"left": 0})
 
 
-async def test_a_structured_error_that_is_not_declared_is_a_step_error_with_its_fields(
-    app: Holdfast, h: Harness
-) -> None:
-    seen = await _both(app, h, QuotaError("too much", kind="Quota", retryable=False, details=[1]))
+async def test_an_undeclared_structured_error_becomes_a_step_error_with_its_fields(app: Holdfast, h: Harness) -> None:
+    seen = await _fields_live_and_replayed(app, h, QuotaError("too much", kind="Quota", retryable=False, details=[1]))
     assert (seen["class"], seen["kind"], seen["retryable"], seen["details"]) == ("StepError", "Quota", False, [1])
 
 
 async def test_details_that_cannot_be_stored_are_left_out(app: Holdfast, h: Harness) -> None:
-    seen = await _both(app, h, QuotaError("too much", details={1, 2}), QuotaError)
+    seen = await _fields_live_and_replayed(app, h, QuotaError("too much", details={1, 2}), QuotaError)
     assert (seen["text"], seen["details"]) == ("too much", None)
 
 
-async def test_an_error_that_cannot_even_be_shown_is_shown_as_such(app: Holdfast, h: Harness) -> None:
-    seen = await _both(app, h, Unprintable())
+async def test_an_error_without_a_text_is_shown_by_its_name(app: Holdfast, h: Harness) -> None:
+    seen = await _fields_live_and_replayed(app, h, Unprintable())
     assert "Unprintable" in seen["text"]
 
 
@@ -153,7 +153,7 @@ async def test_a_failed_step_without_a_handler_fails_the_run_with_the_users_name
 
     @app.workflow
     async def flow(ctx: Context) -> None:
-        await ctx.do("breaks", breaks, retry=ONCE)
+        await ctx.do("breaks", breaks, retry=NO_RETRY)
 
     with pytest.raises(RunFailedError) as caught:
         await finish(h, flow)
@@ -175,7 +175,7 @@ async def test_an_error_of_the_workflow_code_itself_fails_the_run_without_retrie
 
 
 async def test_attempts_are_counted_in_the_error(app: Holdfast, h: Harness) -> None:
-    seen = await _both(app, h, CardDeclined("1", limit=1), retry=Retry(2, "1s", "constant"))
+    seen = await _fields_live_and_replayed(app, h, CardDeclined("1", limit=1), retry=Retry(2, "1s", "constant"))
     assert seen["step"][-1] == 3
 
 
@@ -193,14 +193,14 @@ async def test_an_error_in_a_parallel_branch_is_caught_as_in_any_asyncio_code(
         seen: list[str] = []
         try:
             if kind == "gather":
-                await asyncio.gather(ctx.do("a", breaks, retry=ONCE), ctx.sleep("b", 5))
+                await asyncio.gather(ctx.do("a", breaks, retry=NO_RETRY), ctx.sleep("b", 5))
             else:
                 async with asyncio.TaskGroup() as group:
-                    group.create_task(ctx.do("a", breaks, retry=ONCE))
+                    group.create_task(ctx.do("a", breaks, retry=NO_RETRY))
                     group.create_task(ctx.sleep("b", 5))
         except* ValueError as caught:
             seen.append(str(caught.exceptions[0]))
         return seen
 
-    warm, cold = await replayed(h, flow)
+    warm, cold = await warm_and_cold(h, flow)
     assert warm == cold == ["broken branch"]

@@ -1,4 +1,4 @@
-"""What a step knows about itself without the context, and the progress it reports by heartbeats."""
+"""``step_info()``: the run, the attempt and the log of the current step, and progress reported by heartbeats."""
 
 from __future__ import annotations
 
@@ -19,31 +19,31 @@ from .driving import finish, lose_worker, until
 from .test_pause import Gate
 
 START = datetime(2030, 1, 1, tzinfo=UTC)
-SOON = Retry(3, "1 second", backoff="constant")
+RETRY_SOON = Retry(3, "1 second", backoff="constant")
 
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("plain", [False, True])
-async def test_a_step_knows_its_run_and_its_attempt(app: Holdfast, h: Harness, plain: bool) -> None:
+async def test_step_info_has_the_run_and_the_attempt(app: Holdfast, h: Harness, plain: bool) -> None:
     seen: list[StepInfo] = []
 
-    def look() -> None:
+    def read_info() -> None:
         seen.append(step_info())
         if len(seen) == 1:
             raise OSError("once more")
 
-    async def look_async() -> None:
-        look()
+    async def read_info_async() -> None:
+        read_info()
 
     @app.workflow
     async def flow(ctx: Context) -> None:
-        await ctx.do("look", look if plain else look_async, retry=SOON, timeout="2 minutes")
+        await ctx.do("read_info", read_info if plain else read_info_async, retry=RETRY_SOON, timeout="2 minutes")
 
     run = await h.start(flow, id="a")
     await h.advance("1 second")
     await run.result(timeout=5)
     first, second = seen
-    assert (first.workflow, first.instance_id, first.run_number, first.step_key) == ("flow", "a", 0, "look")
+    assert (first.workflow, first.instance_id, first.run_number, first.step_key) == ("flow", "a", 0, "read_info")
     assert [(info.attempt, info.max_attempts) for info in seen] == [(1, 4), (2, 4)]
     assert first.deadline == START + timedelta(minutes=2)
     assert second.deadline == START + timedelta(minutes=2, seconds=1)
@@ -53,15 +53,15 @@ async def test_a_step_knows_its_run_and_its_attempt(app: Holdfast, h: Harness, p
 
 
 @pytest.mark.above_the_store
-async def test_a_step_without_limits_has_no_deadline_and_no_last_attempt(app: Holdfast, h: Harness) -> None:
+async def test_a_step_without_a_limit_of_retries_has_no_max_attempts(app: Holdfast, h: Harness) -> None:
     @app.step(retry=Retry(float("inf"), "1 second"))
-    async def look() -> Any:
+    async def read_info() -> Any:
         info = step_info()
         return [info.max_attempts, info.deadline is not None]
 
     @app.workflow
     async def flow(_ctx: Context) -> Any:
-        return await look()
+        return await read_info()
 
     assert await finish(h, flow) == [None, True]
 
@@ -85,6 +85,7 @@ async def test_idempotency_keys_differ_between_steps_runs_and_restarts(app: Hold
     assert len(set(keys)) == 6
 
 
+@pytest.mark.promise("at-least-once-steps")
 async def test_an_idempotency_key_is_the_same_after_a_lost_worker(app: Holdfast, h: Harness) -> None:
     keys: list[str] = []
 
@@ -107,7 +108,7 @@ async def test_an_idempotency_key_is_the_same_after_a_lost_worker(app: Holdfast,
 
 
 @pytest.mark.above_the_store
-async def test_it_is_found_in_tasks_and_threads_of_the_step_and_nowhere_else(app: Holdfast, h: Harness) -> None:
+async def test_step_info_works_in_tasks_and_threads_of_the_step_and_nowhere_else(app: Holdfast, h: Harness) -> None:
     async def step() -> list[str]:
         async with asyncio.TaskGroup() as group:
             task = group.create_task(asyncio.to_thread(lambda: step_info().step_key))
@@ -152,7 +153,7 @@ async def test_workflow_code_started_by_a_step_is_not_in_that_step(make_app: Mak
 
 
 @pytest.mark.above_the_store
-async def test_its_log_lines_have_the_step_and_the_attempt(app: Holdfast, h: Harness) -> None:
+async def test_log_lines_of_step_info_have_the_step_and_the_attempt(app: Holdfast, h: Harness) -> None:
     @app.step
     def work() -> None:
         step_info().log.info("half way", {"rows": 5})
@@ -171,9 +172,7 @@ async def test_its_log_lines_have_the_step_and_the_attempt(app: Holdfast, h: Har
 
 
 @pytest.mark.parametrize("plain", [False, True])
-async def test_the_next_attempt_gets_the_progress_of_the_one_that_failed(
-    app: Holdfast, h: Harness, plain: bool
-) -> None:
+async def test_the_next_attempt_gets_the_progress_of_the_failed_one(app: Holdfast, h: Harness, plain: bool) -> None:
     found: list[Any] = []
 
     def work() -> None:
@@ -193,7 +192,7 @@ async def test_the_next_attempt_gets_the_progress_of_the_one_that_failed(
 
     @app.workflow
     async def flow(ctx: Context) -> None:
-        await ctx.do("work", work if plain else work_async, retry=SOON)
+        await ctx.do("work", work if plain else work_async, retry=RETRY_SOON)
 
     run = await h.start(flow)
     await h.run_until_idle()
@@ -221,7 +220,7 @@ async def test_the_next_attempt_gets_the_progress_after_a_timeout(app: Holdfast,
 
     @app.workflow
     async def flow(ctx: Context) -> None:
-        await ctx.do("work", work, retry=SOON, timeout="1 minute")
+        await ctx.do("work", work, retry=RETRY_SOON, timeout="1 minute")
 
     run = await h.start(flow)
     await h.advance("2 minutes")
@@ -245,7 +244,7 @@ async def test_the_next_attempt_gets_the_progress_after_a_lost_worker(app: Holdf
 
     run = await h.start(flow)
     await h.run_until_idle()
-    await h._the_worker()._record_heartbeats()
+    await h._the_worker()._recorder.record_heartbeats()
     await lose_worker(h)
     await h.run_until_idle()
     await run.result(timeout=5)
@@ -274,8 +273,8 @@ async def test_a_worker_that_stops_keeps_the_progress_of_steps_in_flight(app: Ho
 
 
 @pytest.mark.parametrize("persist", ["step", "task"])
-async def test_a_failure_beside_an_open_transaction_keeps_its_progress(app: Holdfast, h: Harness, persist: Any) -> None:
-    """A heartbeat waits for the transaction, and the turn must not wait for the heartbeat."""
+async def test_a_failure_during_an_open_transaction_keeps_its_progress(app: Holdfast, h: Harness, persist: Any) -> None:
+    """A heartbeat waits for the transaction, so the turn must not wait for the heartbeat."""
     gate, found = Gate(), list[Any]()
 
     async def in_transaction(tx: Transaction) -> None:
@@ -293,7 +292,7 @@ async def test_a_failure_beside_an_open_transaction_keeps_its_progress(app: Hold
     async def flow(ctx: Context) -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(ctx.do("transaction", in_transaction))
-            group.create_task(ctx.do("work", work, retry=SOON))
+            group.create_task(ctx.do("work", work, retry=RETRY_SOON))
 
     run = await h.start(flow)
     await h.advance("1 minute")
@@ -301,7 +300,7 @@ async def test_a_failure_beside_an_open_transaction_keeps_its_progress(app: Hold
     assert found == [None, 1]
 
 
-async def test_a_running_step_shows_its_progress(make_app: MakeApp) -> None:
+async def test_describe_shows_the_progress_of_a_running_step(make_app: MakeApp) -> None:
     app, done = make_app(), asyncio.Event()
 
     async def work() -> None:
@@ -355,7 +354,7 @@ async def test_chain_steps_have_step_info_and_heartbeats(app: Holdfast, h: Harne
     assert len({i.idempotency_key for i in seen}) == 1
 
 
-async def test_a_chain_step_that_answers_with_retry_step_leaves_its_progress(app: Holdfast, h: Harness) -> None:
+async def test_a_chain_step_that_returns_retry_step_keeps_its_progress(app: Holdfast, h: Harness) -> None:
     orders = app.chain("orders")
     seen: list[Any] = []
 
@@ -378,7 +377,7 @@ async def test_nodes_and_items_have_step_info_and_heartbeats(app: Holdfast, h: H
     async def extract() -> list[int]:
         return [1, 2]
 
-    @etl.node(map=extract, retry=SOON)
+    @etl.node(map=extract, retry=RETRY_SOON)
     async def load(extract: int) -> int:
         info = step_info()
         seen.append((info.step_key, info.attempt, info.previous_heartbeat))
@@ -410,7 +409,7 @@ async def test_a_node_taken_over_from_a_lost_worker_gets_its_progress(app: Holdf
 
     run = await h.start(etl)
     await h.run_until_idle()
-    await h._the_worker()._record_heartbeats()
+    await h._the_worker()._recorder.record_heartbeats()
     await lose_worker(h)
     await h.run_until_idle()
     assert await run.results() == {"load": None}
@@ -441,8 +440,9 @@ async def test_progress_that_cannot_be_stored_is_refused_in_the_step() -> None:
         assert await finish(h, flow) == ["PayloadTooLargeError", "NotSerializableError"]
 
 
+@pytest.mark.promise("bounded-resources")
 @pytest.mark.above_the_store
-async def test_many_heartbeats_are_one_write(make_app: MakeApp) -> None:
+async def test_many_heartbeats_cause_few_writes(make_app: MakeApp) -> None:
     app = make_app()
 
     async def work() -> int:

@@ -26,9 +26,11 @@ from .driving import finish
 
 Rows = Callable[[], list[Any]]
 
+pytestmark = pytest.mark.above_the_store  # the statements are SQLite's
+
 
 @pytest.fixture
-def database(tmp_path: Path) -> Path:
+def shop_file(tmp_path: Path) -> Path:
     path = tmp_path / "shop.db"
     with sqlite3.connect(path) as connection:
         connection.execute("CREATE TABLE item (name TEXT UNIQUE, n INTEGER)")
@@ -37,14 +39,14 @@ def database(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def app(database: Path) -> Holdfast:
-    return Holdfast(f"sqlite:///{database}")
+def app(shop_file: Path) -> Holdfast:
+    return Holdfast(f"sqlite:///{shop_file}")
 
 
 @pytest.fixture
-def rows(database: Path) -> Rows:
+def rows(shop_file: Path) -> Rows:
     def read() -> list[Any]:
-        connection = sqlite3.connect(database)
+        connection = sqlite3.connect(shop_file)
         try:
             return connection.execute("SELECT name, n FROM item ORDER BY rowid").fetchall()
         finally:
@@ -73,7 +75,7 @@ async def test_statements_commit_with_the_step(app: Holdfast, rows: Rows) -> Non
     assert rows() == [("a", 2), ("b", 2)]
 
 
-async def test_the_transaction_may_be_any_parameter_also_of_a_sync_step(app: Holdfast, rows: Rows) -> None:
+async def test_any_parameter_of_a_step_may_be_the_transaction(app: Holdfast, rows: Rows) -> None:
     @app.step
     async def first(tx: StepTx, name: str) -> None:
         tx.execute("INSERT INTO item VALUES (?, 1)", name)
@@ -95,6 +97,7 @@ async def test_the_transaction_may_be_any_parameter_also_of_a_sync_step(app: Hol
     assert rows() == [("a", 1), ("b", 2), ("c", 3)]
 
 
+@pytest.mark.promise("at-least-once-steps")
 async def test_statements_do_not_run_on_replay(app: Holdfast, rows: Rows) -> None:
     @app.step
     async def add(tx: StepTx) -> None:
@@ -118,6 +121,7 @@ async def test_statements_do_not_run_on_replay(app: Holdfast, rows: Rows) -> Non
     assert rows() == [("a", 1)]
 
 
+@pytest.mark.promise("at-least-once-steps")
 async def test_statements_of_a_failed_attempt_are_dropped(app: Holdfast, rows: Rows) -> None:
     attempts: list[int] = []
 
@@ -137,7 +141,7 @@ async def test_statements_of_a_failed_attempt_are_dropped(app: Holdfast, rows: R
 
 
 @pytest.mark.parametrize("persist", ["step", "task"])
-async def test_a_unique_violation_fails_the_step_for_good_with_no_partial_rows(
+async def test_a_unique_violation_fails_the_step_without_retries_or_partial_rows(
     app: Holdfast, rows: Rows, persist: Any
 ) -> None:
     calls: list[str] = []
@@ -165,7 +169,7 @@ async def test_a_unique_violation_fails_the_step_for_good_with_no_partial_rows(
     assert [name for name, _ in rows()] == ["taken first", "taken", "free first", "free"]
 
 
-async def test_any_other_error_of_the_database_is_a_failed_attempt(app: Holdfast, rows: Rows) -> None:
+async def test_any_other_database_error_fails_the_attempt(app: Holdfast, rows: Rows) -> None:
     attempts: list[int] = []
 
     @app.step(retry=Retry(2, 0))
@@ -184,7 +188,7 @@ async def test_any_other_error_of_the_database_is_a_failed_attempt(app: Holdfast
     assert len(attempts) == 3
 
 
-async def test_an_error_of_the_database_in_every_attempt_fails_the_step(app: Holdfast, rows: Rows) -> None:
+async def test_a_database_error_in_every_attempt_fails_the_step(app: Holdfast, rows: Rows) -> None:
     @app.step(retry=Retry(limit=0))
     async def add(tx: StepTx) -> None:
         tx.execute("INSERT INTO nowhere VALUES (1)")
@@ -197,7 +201,7 @@ async def test_an_error_of_the_database_in_every_attempt_fails_the_step(app: Hol
         await _result(app, flow)
 
 
-async def test_parallel_steps_are_refused_one_by_one(app: Holdfast, rows: Rows) -> None:
+async def test_a_refused_parallel_step_does_not_affect_the_others(app: Holdfast, rows: Rows) -> None:
     import asyncio
 
     @app.step
@@ -207,14 +211,14 @@ async def test_parallel_steps_are_refused_one_by_one(app: Holdfast, rows: Rows) 
 
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
-        found = await asyncio.gather(*(add(name) for name in ("a", "b", "a", "c")), return_exceptions=True)
-        return sorted(one if isinstance(one, str) else type(one).__name__ for one in found)
+        results = await asyncio.gather(*(add(name) for name in ("a", "b", "a", "c")), return_exceptions=True)
+        return sorted(result if isinstance(result, str) else type(result).__name__ for result in results)
 
     assert await _result(app, flow) == ["UniqueConstraintError", "a", "b", "c"]
     assert sorted(name for name, _ in rows()) == ["a", "b", "c"]
 
 
-async def test_a_statement_cannot_reach_the_engines_own_transaction(app: Holdfast, rows: Rows) -> None:
+async def test_a_statement_cannot_end_the_engines_transaction(app: Holdfast, rows: Rows) -> None:
     @app.step(retry=Retry(limit=0))
     async def evil(sql: str, tx: StepTx) -> None:
         tx.execute("INSERT INTO item VALUES (?, 1)", sql)
@@ -234,7 +238,7 @@ async def test_a_statement_cannot_reach_the_engines_own_transaction(app: Holdfas
     assert rows() == []
 
 
-async def test_a_run_started_in_a_transaction_starts_with_the_step(app: Holdfast) -> None:
+async def test_a_run_started_in_a_transaction_is_created_with_the_result_of_the_step(app: Holdfast) -> None:
     @app.workflow
     async def child(ctx: Context, n: int) -> int:
         return n * 2
@@ -282,7 +286,7 @@ async def test_an_event_sent_in_a_transaction_wakes_the_other_run() -> None:
         assert await run.result() == "from a step"
 
 
-async def test_what_a_transaction_cannot_take_is_refused(app: Holdfast) -> None:
+async def test_an_empty_statement_is_refused(app: Holdfast) -> None:
     @app.step(retry=Retry(limit=0))
     async def empty(tx: StepTx) -> None:
         tx.execute("  ")
@@ -317,7 +321,7 @@ async def test_a_run_started_in_a_transaction_begins_without_a_poll() -> None:
         assert await (await app.get(child, "child")).result(timeout=1) == "began"
 
 
-async def test_mail_that_came_before_a_refused_step_is_not_forgotten() -> None:
+async def test_an_event_received_before_a_refused_step_is_kept() -> None:
     app = Holdfast("sqlite://")
 
     @app.step(retry=Retry(limit=0))

@@ -1,4 +1,4 @@
-"""Steps: what they are called, that they run once, and what cancels them."""
+"""Steps: their keys, that each runs once, and their cancellation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .conftest import MakeApp
 from .driving import finish, step_keys, until_status
 
 
-async def test_a_step_called_directly_has_its_name_as_key_then_counts(app: Holdfast, h: Harness) -> None:
+async def test_the_keys_of_repeated_step_calls_are_the_name_and_a_number(app: Holdfast, h: Harness) -> None:
     @app.step
     async def double(n: int) -> int:
         return 2 * n
@@ -32,7 +32,7 @@ async def test_a_step_called_directly_has_its_name_as_key_then_counts(app: Holdf
     assert [s.name for s in (await run.history()).steps] == ["double"] * 3
 
 
-async def test_calls_of_a_step_named_timer_do_not_meet_the_engines_timers(app: Holdfast, h: Harness) -> None:
+async def test_a_step_named_timer_does_not_collide_with_the_engines_timers(app: Holdfast, h: Harness) -> None:
     @app.step
     async def timer() -> str:
         return "step"
@@ -68,7 +68,8 @@ async def test_parallel_calls_of_one_step_function_each_have_a_key(app: Holdfast
     assert steps == {"twice": 0, "twice#2": 2, "twice#3": 4}
 
 
-async def test_the_same_name_again_returns_the_recorded_result(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("committed-results-never-change")
+async def test_a_repeated_name_returns_the_recorded_result(app: Holdfast, h: Harness) -> None:
     calls: list[int] = []
 
     def work(n: int) -> int:
@@ -83,7 +84,7 @@ async def test_the_same_name_again_returns_the_recorded_result(app: Holdfast, h:
     assert calls == [1]
 
 
-async def test_the_same_name_again_returns_the_recorded_error(app: Holdfast, h: Harness) -> None:
+async def test_a_repeated_name_returns_the_recorded_error(app: Holdfast, h: Harness) -> None:
     calls: list[int] = []
 
     def work() -> None:
@@ -107,7 +108,7 @@ async def test_the_same_name_again_returns_the_recorded_error(app: Holdfast, h: 
 
 
 @pytest.mark.above_the_store
-async def test_the_same_name_while_it_runs_is_refused(app: Holdfast, h: Harness) -> None:
+async def test_the_name_of_a_step_in_flight_is_refused(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await asyncio.gather(ctx.do("work", print), ctx.do("work", print))
@@ -118,6 +119,7 @@ async def test_the_same_name_while_it_runs_is_refused(app: Holdfast, h: Harness)
     assert "'work'" in caught.value.error.message
 
 
+@pytest.mark.promise("committed-results-never-change")
 async def test_a_finished_step_does_not_run_again_after_a_cold_replay(app: Holdfast, h: Harness) -> None:
     calls: list[str] = []
 
@@ -140,7 +142,7 @@ async def test_a_finished_step_does_not_run_again_after_a_cold_replay(app: Holdf
     assert calls == ["before", "after"]
 
 
-async def test_a_step_function_called_outside_a_run_just_runs(app: Holdfast) -> None:
+async def test_a_step_function_called_outside_a_run_is_an_ordinary_call(app: Holdfast) -> None:
     @app.step
     async def double(n: int) -> int:
         return 2 * n
@@ -156,7 +158,7 @@ async def test_a_step_function_called_outside_a_run_just_runs(app: Holdfast) -> 
 
 
 @pytest.mark.above_the_store
-async def test_a_step_may_call_another_step_function_plainly(app: Holdfast, h: Harness) -> None:
+async def test_a_step_function_called_in_a_step_is_an_ordinary_call(app: Holdfast, h: Harness) -> None:
     @app.step
     async def inner(n: int) -> int:
         return n + 1
@@ -175,12 +177,12 @@ async def test_a_step_may_call_another_step_function_plainly(app: Holdfast, h: H
     assert await step_keys(run) == ["outer"]
 
 
-async def test_sync_steps_run_in_threads_and_do_not_block_others(app: Holdfast, h: Harness) -> None:
-    meet = threading.Barrier(3)
+async def test_sync_steps_run_in_parallel_threads(app: Holdfast, h: Harness) -> None:
+    barrier = threading.Barrier(3)
 
     @app.step
     def together(n: int) -> int:
-        meet.wait(5)
+        barrier.wait(5)
         return n
 
     @app.step
@@ -194,6 +196,7 @@ async def test_sync_steps_run_in_threads_and_do_not_block_others(app: Holdfast, 
     assert await finish(h, flow) == [1, 2, 3, "quick"]
 
 
+@pytest.mark.promise("isolation-of-runs")
 async def test_a_blocking_sync_step_leaves_the_loop_free(make_app: MakeApp) -> None:
     app = make_app()
     release = threading.Event()
@@ -222,37 +225,38 @@ async def test_a_blocking_sync_step_leaves_the_loop_free(make_app: MakeApp) -> N
         assert await slow.result(timeout=5) == "blocked"
 
 
+@pytest.mark.promise("isolation-of-runs")
 @pytest.mark.parametrize("kind", ["async step", "sync step", "workflow"])
-async def test_an_exit_is_that_runs_failure_and_nobody_elses(make_app: MakeApp, kind: str) -> None:
+async def test_a_system_exit_fails_only_its_own_run(make_app: MakeApp, kind: str) -> None:
     app = make_app()
 
-    async def leave() -> None:
+    async def exit_async() -> None:
         sys.exit(3)
 
-    def leave_thread() -> None:
+    def exit_in_thread() -> None:
         sys.exit(3)
 
     @app.workflow
-    async def leaving(ctx: Context) -> None:
+    async def exiting(ctx: Context) -> None:
         from holdfast import Retry
 
         if kind == "workflow":
             sys.exit(3)
-        await ctx.do("leave", leave if kind == "async step" else leave_thread, retry=Retry(limit=0))
+        await ctx.do("exit", exit_async if kind == "async step" else exit_in_thread, retry=Retry(limit=0))
 
     @app.workflow
-    async def staying(ctx: Context) -> str:
+    async def other(ctx: Context) -> str:
         return str(await ctx.do("stay", lambda: "here"))
 
     async with app:
-        run = await app.start(leaving)
+        run = await app.start(exiting)
         with pytest.raises(RunFailedError) as caught:
             await run.result(timeout=5)
         assert "SystemExit" in f"{caught.value.error.name} {caught.value.error.message}"
-        assert await (await app.start(staying)).result(timeout=5) == "here"
+        assert await (await app.start(other)).result(timeout=5) == "here"
 
 
-async def test_wait_for_around_a_step_cancels_it(app: Holdfast, h: Harness) -> None:
+async def test_a_timeout_of_wait_for_cancels_its_step(app: Holdfast, h: Harness) -> None:
     seen: list[str] = []
 
     @app.step
@@ -283,6 +287,7 @@ async def test_wait_for_around_a_step_cancels_it(app: Holdfast, h: Harness) -> N
     assert step.error.name == "CancelledError"
 
 
+@pytest.mark.promise("committed-results-never-change")
 async def test_the_late_result_of_a_cancelled_step_is_discarded(app: Holdfast, h: Harness) -> None:
     started, release, returned = threading.Event(), threading.Event(), threading.Event()
 
@@ -299,7 +304,7 @@ async def test_the_late_result_of_a_cancelled_step_is_discarded(app: Holdfast, h
         _, losers = await asyncio.wait(race, return_when=asyncio.FIRST_COMPLETED)
         for task in losers:
             task.cancel()
-        await ctx.sleep("rest", "1 hour")
+        await ctx.sleep("nap", "1 hour")
         return "stopped"
 
     run = await h.start(flow)
@@ -340,7 +345,7 @@ async def test_a_step_call_that_is_not_awaited_is_a_system_warning(app: Holdfast
     assert calls == []
 
 
-async def test_the_step_limit_ends_a_run_and_sleeps_do_not_count(make_app: MakeApp) -> None:
+async def test_a_run_with_too_many_steps_fails_and_sleeps_do_not_count(make_app: MakeApp) -> None:
     app = make_app(limits=Limits(steps=3))
 
     @app.workflow
@@ -361,7 +366,7 @@ async def test_the_step_limit_ends_a_run_and_sleeps_do_not_count(make_app: MakeA
 
 
 @pytest.mark.above_the_store
-async def test_step_names_are_checked(app: Holdfast, h: Harness) -> None:
+async def test_a_bad_step_name_is_refused(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, name: str) -> None:
         await ctx.do(name, lambda: None)

@@ -1,4 +1,4 @@
-"""Which run comes first, and running by hand with ``app.tick``."""
+"""The order in which runs are claimed, and ``app.tick``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.testing import Harness
 from .conftest import MakeApp
 
 
-def _noting(app: Holdfast, order: list[str]) -> Any:
+def _define_note(app: Holdfast, order: list[str]) -> Any:
     @app.workflow
     async def note(ctx: Context, text: str) -> None:
         order.append(text)
@@ -22,7 +22,7 @@ def _noting(app: Holdfast, order: list[str]) -> Any:
     return note
 
 
-async def test_what_goes_on_comes_before_what_starts(app: Holdfast, h: Harness) -> None:
+async def test_runs_that_continue_are_claimed_before_new_runs(app: Holdfast, h: Harness) -> None:
     order: list[str] = []
 
     @app.workflow
@@ -43,7 +43,7 @@ async def test_what_goes_on_comes_before_what_starts(app: Holdfast, h: Harness) 
         if not order and h.now().minute == 0:
             raise OSError("first")
 
-    note = _noting(app, order)
+    note = _define_note(app, order)
     paused = await h.start(resumed)
     await paused.pause()
     await h.start(woken)
@@ -58,9 +58,9 @@ async def test_what_goes_on_comes_before_what_starts(app: Holdfast, h: Harness) 
     assert order == ["woken", "retried", "resumed", "new 0", "new 1", "new 2"]
 
 
-async def test_a_lower_priority_number_comes_first_then_the_oldest(app: Holdfast, h: Harness) -> None:
+async def test_runs_are_claimed_by_priority_number_and_then_by_age(app: Holdfast, h: Harness) -> None:
     order: list[str] = []
-    note = _noting(app, order)
+    note = _define_note(app, order)
     for n, priority in enumerate((0, 5, -5, 0)):
         await h.start(note, f"{priority}/{n}", priority=priority)
         await h.advance(0.001, run=False)
@@ -69,9 +69,9 @@ async def test_a_lower_priority_number_comes_first_then_the_oldest(app: Holdfast
     assert order == ["-5/2", "0/0", "0/3", "5/1"]
 
 
-async def test_a_tick_says_how_many_runs_it_moved(app: Holdfast, h: Harness) -> None:
+async def test_a_tick_returns_the_number_of_claimed_runs(app: Holdfast, h: Harness) -> None:
     order: list[str] = []
-    note = _noting(app, order)
+    note = _define_note(app, order)
     for n in range(5):
         await h.start(note, f"{n}")
     assert await h.app.tick(max_instances=2) == 2
@@ -81,7 +81,7 @@ async def test_a_tick_says_how_many_runs_it_moved(app: Holdfast, h: Harness) -> 
     assert order == ["0", "1", "2", "3", "4"]
 
 
-async def test_a_tick_starts_no_more_steps_than_it_may(app: Holdfast, h: Harness) -> None:
+async def test_a_tick_starts_at_most_max_steps_steps(app: Holdfast, h: Harness) -> None:
     calls: list[int] = []
 
     @app.workflow
@@ -100,7 +100,7 @@ async def test_a_tick_starts_no_more_steps_than_it_may(app: Holdfast, h: Harness
     assert calls == [0, 1, 2, 3, 4]
 
 
-async def test_steps_left_out_of_a_tick_are_left_for_the_next(app: Holdfast, h: Harness) -> None:
+async def test_steps_that_exceed_max_steps_run_in_the_next_tick(app: Holdfast, h: Harness) -> None:
     calls: list[int] = []
 
     @app.workflow
@@ -118,7 +118,7 @@ async def test_steps_left_out_of_a_tick_are_left_for_the_next(app: Holdfast, h: 
     assert await run.result(timeout=5) == [0, 1, 2, 3]
 
 
-async def test_concurrent_ticks_run_each_run_once(make_app: MakeApp) -> None:
+async def test_concurrent_ticks_claim_each_run_once(make_app: MakeApp) -> None:
     app = make_app()
     calls: list[int] = []
 
@@ -129,8 +129,8 @@ async def test_concurrent_ticks_run_each_run_once(make_app: MakeApp) -> None:
 
     async with app.connect():
         runs = [await app.start(flow, n) for n in range(40)]
-        moved = await asyncio.gather(*(app.tick(max_instances=10) for _ in range(8)))
-        assert sum(moved) == 40
+        claimed = await asyncio.gather(*(app.tick(max_instances=10) for _ in range(8)))
+        assert sum(claimed) == 40
         assert [await run.result(timeout=5) for run in runs] == list(range(40))
         assert sorted(calls) == list(range(40))
 
@@ -138,12 +138,12 @@ async def test_concurrent_ticks_run_each_run_once(make_app: MakeApp) -> None:
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("option", ["max_instances", "max_steps"])
 @pytest.mark.parametrize("bad", [-1, "5", 1.5, True])
-async def test_bad_bounds_are_refused_by_name(app: Holdfast, h: Harness, option: str, bad: Any) -> None:
+async def test_a_bad_limit_of_a_tick_is_refused_by_name(app: Holdfast, h: Harness, option: str, bad: Any) -> None:
     with pytest.raises(InvalidOptionError, match=option):
         await h.app.tick(**{option: bad})
 
 
-async def test_a_tick_does_what_is_due_and_not_what_is_not(app: Holdfast, h: Harness) -> None:
+async def test_a_tick_runs_only_due_runs(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         await ctx.sleep("nap", 60)

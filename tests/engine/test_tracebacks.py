@@ -1,4 +1,4 @@
-"""A failed attempt and a failed run keep their traceback and the errors behind their error."""
+"""Failed attempts and failed runs keep their traceback and the causes of their error."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from holdfast import (
 )
 from holdfast.testing import Harness
 
-from .driving import replayed
+from .driving import warm_and_cold
 
-ONCE = Retry(limit=0)
+NO_RETRY = Retry(limit=0)
 
 
 class OutOfStock(Exception):
@@ -34,7 +34,7 @@ def look_up(sku: str) -> str:
     return {"a": "b"}[sku]
 
 
-async def failed(h: Harness, workflow: Any, params: Any = None) -> tuple[Any, ErrorInfo]:
+async def failed_run(h: Harness, workflow: Any, params: Any = None) -> tuple[Any, ErrorInfo]:
     run = await h.start(workflow, params)
     await h.run_until_idle()
     error = (await run.status()).error
@@ -42,14 +42,14 @@ async def failed(h: Harness, workflow: Any, params: Any = None) -> tuple[Any, Er
     return run, error
 
 
-def text(error: ErrorInfo | None) -> str:
+def traceback_of(error: ErrorInfo | None) -> str:
     assert error is not None
     assert error.traceback is not None
     return error.traceback
 
 
 async def test_a_failed_step_and_its_run_keep_their_tracebacks(app: Holdfast, h: Harness) -> None:
-    @app.step(retry=ONCE)
+    @app.step(retry=NO_RETRY)
     async def reserve(sku: str) -> str:
         return look_up(sku)
 
@@ -57,15 +57,15 @@ async def test_a_failed_step_and_its_run_keep_their_tracebacks(app: Holdfast, h:
     async def shop(ctx: Context) -> str:
         return await reserve("missing")
 
-    run, error = await failed(h, shop)
+    run, error = await failed_run(h, shop)
     [step] = (await run.history()).steps
 
-    assert 'return {"a": "b"}[sku]' in text(step.error)
-    assert "in reserve" in text(step.error)
-    assert "holdfast/runner" not in text(step.error)
-    assert 'return await reserve("missing")' in text(error)
-    assert "The error came from step 'reserve', attempt 1:" in text(error)
-    assert 'return {"a": "b"}[sku]' in text(error)
+    assert 'return {"a": "b"}[sku]' in traceback_of(step.error)
+    assert "in reserve" in traceback_of(step.error)
+    assert "holdfast/runner" not in traceback_of(step.error)
+    assert 'return await reserve("missing")' in traceback_of(error)
+    assert "The error came from step 'reserve', attempt 1:" in traceback_of(error)
+    assert 'return {"a": "b"}[sku]' in traceback_of(error)
     assert (await run.describe()).error == error
 
 
@@ -83,19 +83,19 @@ async def test_each_failed_attempt_keeps_its_traceback(app: Holdfast, h: Harness
     [waiting] = (await run.history()).steps
     await h.restart()
     await h.advance("1 minute")
-    [over] = (await run.history()).steps
+    [ended] = (await run.history()).steps
 
-    assert (waiting.status, over.status) == ("waiting", "errored")
-    assert "in look_up" in text(waiting.error)
-    assert "in look_up" in text(over.error)
+    assert (waiting.status, ended.status) == ("waiting", "errored")
+    assert "in look_up" in traceback_of(waiting.error)
+    assert "in look_up" in traceback_of(ended.error)
 
 
-async def test_a_terminal_shows_the_traceback_of_a_failed_run(app: Holdfast, h: Harness) -> None:
+async def test_a_printed_run_failed_error_has_the_traceback_of_the_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def shop(ctx: Context) -> str:
         return look_up("missing")
 
-    run, _ = await failed(h, shop)
+    run, _ = await failed_run(h, shop)
 
     with pytest.raises(RunFailedError) as caught:
         await run.result()
@@ -108,7 +108,7 @@ async def test_a_terminal_shows_the_traceback_of_a_failed_run(app: Holdfast, h: 
 
 
 async def test_the_error_in_the_workflow_is_equal_live_and_on_replay(app: Holdfast, h: Harness) -> None:
-    @app.step(retry=ONCE)
+    @app.step(retry=NO_RETRY)
     async def reserve() -> None:
         try:
             look_up("missing")
@@ -122,13 +122,13 @@ async def test_the_error_in_the_workflow_is_equal_live_and_on_replay(app: Holdfa
             if turn:
                 await ctx.sleep("nap", "1 hour")
             try:
-                await ctx.do("reserve", reserve, retry=ONCE)
+                await ctx.do("reserve", reserve, retry=NO_RETRY)
             except StepError as error:
                 cause = error.__cause__
                 seen.append([error.type, error.message, error.attempts, error.traceback, repr(cause)])
         return seen
 
-    warm, cold = await replayed(h, shop)
+    warm, cold = await warm_and_cold(h, shop)
 
     assert warm == cold
     assert warm[0] == warm[1]
@@ -148,12 +148,12 @@ async def test_a_parent_shows_the_traceback_of_its_child(app: Holdfast, h: Harne
     async def parent(ctx: Context) -> None:
         await ctx.run(child, id="c")
 
-    run, error = await failed(h, parent)
-    [step] = [one for one in (await run.history()).steps if one.type == "child"]
+    run, error = await failed_run(h, parent)
+    [step] = [step for step in (await run.history()).steps if step.type == "child"]
 
-    assert "in look_up" in text(step.error)
-    assert "The error came from run child/c:" in text(error)
-    assert "in look_up" in text(error)
+    assert "in look_up" in traceback_of(step.error)
+    assert "The error came from run child/c:" in traceback_of(error)
+    assert "in look_up" in traceback_of(error)
     assert error.causes == [ErrorInfo("KeyError", "'missing'")]
 
 
@@ -170,7 +170,7 @@ async def test_a_caught_child_error_has_the_traceback_of_the_child(app: Holdfast
             return error.traceback
         return None
 
-    warm, cold = await replayed(h, parent)
+    warm, cold = await warm_and_cold(h, parent)
 
     assert "in look_up" in warm
     assert warm == cold
@@ -183,26 +183,26 @@ async def test_a_dead_chain_step_and_its_chain_keep_the_traceback(app: Holdfast,
     async def check(task: ChainTask) -> str:
         return look_up("missing")
 
-    run, error = await failed(h, orders)
+    run, error = await failed_run(h, orders)
     [step] = (await run.history()).steps
 
-    assert "in look_up" in text(step.error)
-    assert "in look_up" in text(error)
+    assert "in look_up" in traceback_of(step.error)
+    assert "in look_up" in traceback_of(error)
     assert error.causes == [ErrorInfo("KeyError", "'missing'")]
 
 
 async def test_a_failed_node_and_its_graph_keep_the_traceback(app: Holdfast, h: Harness) -> None:
     etl = app.graph("etl")
 
-    @etl.node(retry=ONCE)
+    @etl.node(retry=NO_RETRY)
     async def extract() -> str:
         return look_up("missing")
 
-    run, error = await failed(h, etl)
+    run, error = await failed_run(h, etl)
     [node] = (await run.history()).steps
 
-    assert "in look_up" in text(node.error)
-    assert "in look_up" in text(error)
+    assert "in look_up" in traceback_of(node.error)
+    assert "in look_up" in traceback_of(error)
     assert error.causes == [ErrorInfo("KeyError", "'missing'")]
 
 
@@ -213,18 +213,18 @@ async def test_a_failed_item_of_a_mapped_node_keeps_the_traceback(app: Holdfast,
     async def extract() -> list[str]:
         return ["missing"]
 
-    @etl.node(map=extract, retry=ONCE)
+    @etl.node(map=extract, retry=NO_RETRY)
     async def load(extract: str) -> str:
         return look_up(extract)
 
-    _, error = await failed(h, etl)
+    _, error = await failed_run(h, etl)
 
-    assert "in look_up" in text(error)
+    assert "in look_up" in traceback_of(error)
 
 
 @pytest.mark.above_the_store
 async def test_a_run_of_a_persist_task_workflow_keeps_the_traceback(app: Holdfast, h: Harness) -> None:
-    @app.step(retry=ONCE)
+    @app.step(retry=NO_RETRY)
     async def reserve(sku: str) -> str:
         return look_up(sku)
 
@@ -232,19 +232,19 @@ async def test_a_run_of_a_persist_task_workflow_keeps_the_traceback(app: Holdfas
     async def shop(ctx: Context) -> str:
         return await reserve("missing")
 
-    run, error = await failed(h, shop)
+    run, error = await failed_run(h, shop)
     [step] = (await run.history()).steps
 
-    assert "in look_up" in text(step.error)
-    assert "in look_up" in text(error)
+    assert "in look_up" in traceback_of(step.error)
+    assert "in look_up" in traceback_of(error)
 
 
 @pytest.mark.above_the_store
-async def test_a_step_that_times_out_shows_where_it_was(app: Holdfast, h: Harness) -> None:
+async def test_a_step_that_times_out_has_a_traceback_of_where_it_waited(app: Holdfast, h: Harness) -> None:
     async def wait_for_the_bank() -> None:
         await asyncio.Event().wait()
 
-    @app.step(retry=ONCE, timeout="1 second")
+    @app.step(retry=NO_RETRY, timeout="1 second")
     async def pay() -> None:
         await wait_for_the_bank()
 
@@ -257,15 +257,15 @@ async def test_a_step_that_times_out_shows_where_it_was(app: Holdfast, h: Harnes
     await h.advance("1 second")
     [step] = (await run.history()).steps
 
-    assert "await asyncio.Event().wait()" in text(step.error)
-    assert text(step.error).endswith("StepTimeoutError: step 'pay' took longer than 1 s")
+    assert "await asyncio.Event().wait()" in traceback_of(step.error)
+    assert traceback_of(step.error).endswith("StepTimeoutError: step 'pay' took longer than 1 s")
 
 
 @pytest.mark.above_the_store
-async def test_a_step_in_a_thread_that_times_out_shows_where_it_was(app: Holdfast) -> None:
+async def test_a_step_in_a_thread_that_times_out_has_a_traceback_of_where_it_was(app: Holdfast) -> None:
     over = asyncio.Event()
 
-    @app.step(retry=ONCE, timeout="100 ms")
+    @app.step(retry=NO_RETRY, timeout="100 ms")
     def pay() -> None:
         while not over.is_set():
             time.sleep(0.01)
@@ -281,15 +281,17 @@ async def test_a_step_in_a_thread_that_times_out_shows_where_it_was(app: Holdfas
         over.set()
         [step] = (await run.history()).steps
 
-    assert "in pay" in text(step.error)
-    assert "threading" not in text(step.error)
+    assert "in pay" in traceback_of(step.error)
+    assert "threading" not in traceback_of(step.error)
 
 
 # --- exception groups
 
 
-async def test_a_group_in_workflow_code_names_its_first_exception(app: Holdfast, h: Harness) -> None:
-    @app.step(retry=ONCE)
+async def test_the_error_of_an_exception_group_in_workflow_code_names_its_first_exception(
+    app: Holdfast, h: Harness
+) -> None:
+    @app.step(retry=NO_RETRY)
     async def reserve(sku: str) -> str:
         return look_up(sku)
 
@@ -298,18 +300,18 @@ async def test_a_group_in_workflow_code_names_its_first_exception(app: Holdfast,
         async with asyncio.TaskGroup() as group:
             group.create_task(reserve("missing"))
 
-    run, error = await failed(h, shop)
+    run, error = await failed_run(h, shop)
 
     message = "unhandled errors in a TaskGroup (1 sub-exception): KeyError: 'missing'"
     assert (error.name, error.message) == ("ExceptionGroup", message)
     assert error.causes == [ErrorInfo("KeyError", "'missing'")]
-    assert "in look_up" in text(error)
+    assert "in look_up" in traceback_of(error)
     assert (await run.describe()).why == f"errored: ExceptionGroup: {message}"
     with pytest.raises(RunFailedError, match="KeyError: 'missing'"):
         await run.result()
 
 
-async def test_a_group_in_a_step_names_its_first_exception(app: Holdfast, h: Harness) -> None:
+async def test_the_error_of_an_exception_group_in_a_step_names_its_first_exception(app: Holdfast, h: Harness) -> None:
     @app.step(retry=Retry(limit=1, delay="1 minute"))
     async def reserve() -> None:
         async with asyncio.TaskGroup() as group:
@@ -334,8 +336,8 @@ async def test_a_group_in_a_step_names_its_first_exception(app: Holdfast, h: Har
     assert error.causes == [ErrorInfo("KeyError", "'missing'")]
 
 
-async def test_a_group_comes_back_to_workflow_code_as_itself(app: Holdfast, h: Harness) -> None:
-    @app.step(retry=ONCE, raises=(OutOfStock,))
+async def test_an_exception_group_of_a_step_is_raised_as_a_group_in_workflow_code(app: Holdfast, h: Harness) -> None:
+    @app.step(retry=NO_RETRY, raises=(OutOfStock,))
     async def reserve() -> None:
         raise ExceptionGroup("both", [KeyError("k"), OutOfStock("none left")])
 
@@ -351,25 +353,25 @@ async def test_a_group_comes_back_to_workflow_code_as_itself(app: Holdfast, h: H
         await ctx.sleep("nap", "1 hour")
         return caught
 
-    warm, cold = await replayed(h, shop)
+    warm, cold = await warm_and_cold(h, shop)
 
     assert warm == cold == ["KeyError('k')", "OutOfStock('none left')"]
 
 
-async def test_a_group_of_a_class_that_is_not_known_keeps_its_exceptions(app: Holdfast, h: Harness) -> None:
-    class Troubles(ExceptionGroup[Exception]):
+async def test_an_exception_group_of_an_unknown_class_keeps_its_exceptions(app: Holdfast, h: Harness) -> None:
+    class OrderErrors(ExceptionGroup[Exception]):
         pass
 
-    @app.step(retry=ONCE)
+    @app.step(retry=NO_RETRY)
     async def reserve() -> None:
-        raise Troubles("both", [KeyError("k"), OutOfStock("none left")])
+        raise OrderErrors("both", [KeyError("k"), OutOfStock("none left")])
 
     @app.workflow
     async def shop(ctx: Context) -> None:
         await reserve()
 
-    _, error = await failed(h, shop)
+    _, error = await failed_run(h, shop)
 
-    assert (error.name, error.message) == ("Troubles", "both (2 sub-exceptions): KeyError: 'k'")
+    assert (error.name, error.message) == ("OrderErrors", "both (2 sub-exceptions): KeyError: 'k'")
     [group] = error.causes
     assert group.causes == [ErrorInfo("KeyError", "'k'"), ErrorInfo("OutOfStock", "none left")]

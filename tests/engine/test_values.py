@@ -1,4 +1,4 @@
-"""Values: what a live step returns is what replay returns; what cannot be stored is refused at once, by name."""
+"""Values: a replay returns the same value as the live step; a value that cannot be stored is refused at once."""
 
 from __future__ import annotations
 
@@ -100,6 +100,7 @@ REFUSED["circular"] = (_circular(), "contains itself")
 REFUSED["deep"] = (_deep(), "200 levels")
 
 
+@pytest.mark.promise("exact-replay")
 @pytest.mark.parametrize("kind", VALUES)
 async def test_a_result_is_the_same_typed_value_live_and_on_replay(app: Holdfast, h: Harness, kind: str) -> None:
     annotation, value = VALUES[kind]
@@ -143,7 +144,7 @@ async def test_params_and_output_are_typed_by_their_annotations(app: Holdfast, h
 
 @pytest.mark.above_the_store
 async def test_functions_made_by_one_factory_keep_their_own_annotations(app: Holdfast, h: Harness) -> None:
-    def maker(kind: type[Any], value: Any) -> Any:
+    def make_step(kind: type[Any], value: Any) -> Any:
         async def make() -> Any:
             return value
 
@@ -154,8 +155,8 @@ async def test_functions_made_by_one_factory_keep_their_own_annotations(app: Hol
 
     @app.workflow
     async def flow(ctx: Context) -> None:
-        seen.append(await ctx.do("order", maker(Order, Order("o", 1, []))))
-        seen.append(await ctx.do("colour", maker(Colour, Colour.RED)))
+        seen.append(await ctx.do("order", make_step(Order, Order("o", 1, []))))
+        seen.append(await ctx.do("colour", make_step(Colour, Colour.RED)))
 
     await finish(h, flow)
     assert seen == [Order("o", 1, []), Colour.RED]
@@ -173,7 +174,7 @@ async def test_a_result_without_an_annotation_is_plain_json_live_too(app: Holdfa
 
 
 @pytest.mark.above_the_store
-async def test_changing_a_live_result_does_not_change_what_is_recorded(app: Holdfast, h: Harness) -> None:
+async def test_changing_a_live_result_does_not_change_the_recorded_one(app: Holdfast, h: Harness) -> None:
     kept = {"n": 1}
 
     @app.workflow
@@ -242,7 +243,8 @@ async def test_an_output_that_cannot_be_stored_fails_the_run(app: Holdfast, h: H
     assert "'flow'" in caught.value.error.message
 
 
-async def test_what_is_too_large_is_refused_at_once_by_name(make_app: MakeApp) -> None:
+@pytest.mark.promise("clear-errors")
+async def test_a_value_that_is_too_large_is_refused_at_once_by_name(make_app: MakeApp) -> None:
     app = make_app(limits=Limits(params=100, result=100, event_payload=100))
     calls: list[int] = []
 
@@ -280,7 +282,8 @@ async def test_the_default_limit_is_one_mebibyte(app: Holdfast, h: Harness) -> N
         await h.start(flow, "x" * (1024 * 1024 - 1))
 
 
-async def test_any_text_survives_everywhere(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("clear-errors")
+async def test_text_with_unusual_characters_is_stored_unchanged(app: Holdfast, h: Harness) -> None:
     seen: list[Any] = []
 
     @app.step
@@ -311,7 +314,7 @@ async def test_any_text_survives_everywhere(app: Holdfast, h: Harness) -> None:
     assert (await run.describe()).params == WILD_TEXT
 
 
-async def test_wild_text_in_errors_survives(app: Holdfast, h: Harness) -> None:
+async def test_an_error_message_with_unusual_characters_is_stored_unchanged(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         raise ValueError(WILD_TEXT)
@@ -323,6 +326,7 @@ async def test_wild_text_in_errors_survives(app: Holdfast, h: Harness) -> None:
     assert error.message == WILD_TEXT
 
 
+@pytest.mark.promise("clear-errors")
 @pytest.mark.above_the_store
 async def test_params_that_do_not_fit_the_annotation_start_nothing(app: Holdfast, h: Harness) -> None:
     @app.workflow
@@ -336,7 +340,7 @@ async def test_params_that_do_not_fit_the_annotation_start_nothing(app: Holdfast
 
 
 @pytest.mark.above_the_store
-async def test_a_workflow_without_input_refuses_one_and_a_default_may_stand_in(app: Holdfast, h: Harness) -> None:
+async def test_a_workflow_without_params_refuses_them_and_a_default_may_replace_them(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def none(ctx: Context) -> None: ...
 
@@ -351,17 +355,17 @@ async def test_a_workflow_without_input_refuses_one_and_a_default_may_stand_in(a
 
 
 @pytest.mark.above_the_store
-async def test_a_result_that_does_not_fit_its_own_annotation_fails_at_once(app: Holdfast, h: Harness) -> None:
-    async def liar() -> int:
+async def test_a_step_result_that_does_not_fit_its_annotation_is_refused(app: Holdfast, h: Harness) -> None:
+    async def wrong() -> int:
         return "not a number"  # type: ignore[return-value]
 
     @app.workflow
     async def flow(ctx: Context) -> Any:
         try:
-            return await ctx.do("liar", liar)
+            return await ctx.do("wrong", wrong)
         except NotSerializableError as error:
             return str(error)
 
     message = await finish(h, flow)
-    assert "'liar'" in message
+    assert "'wrong'" in message
     assert "annotation" in message

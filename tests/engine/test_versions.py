@@ -1,4 +1,4 @@
-"""Changed code under open runs: which version of a change a run goes by."""
+"""``ctx.version``: the version of a code change that an open run uses."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from holdfast.testing import Harness
 from .driving import finish, step_keys
 
 
-def versioned(app: Holdfast, least: int, most: int, *, asks: bool = True, name: str = "flow") -> Any:
-    """The same workflow as different releases of a program have it."""
+def versioned(app: Holdfast, minimum: int, maximum: int, *, asks: bool = True, name: str = "flow") -> Any:
+    """Define the workflow as a release that supports these versions has it."""
 
     @app.workflow(name=name)
     async def flow(ctx: Context) -> list[Any]:
         await ctx.do("before", lambda: None)
-        chosen = ctx.version("payment", least, most) if asks else 0
+        chosen = ctx.version("payment", minimum, maximum) if asks else 0
         await ctx.sleep("a while", "1 hour")
-        again = ctx.version("payment", least, most) if asks else 0
+        again = ctx.version("payment", minimum, maximum) if asks else 0
         return [chosen, again]
 
     return flow
 
 
 def release(app: Holdfast, *args: Any, **options: Any) -> None:
-    """The next release of the program: open runs go on with it."""
+    """Replace the workflow by that of another release, with which open runs continue."""
     del app.registry._by_name["flow"]
     versioned(app, *args, **options)
 
@@ -37,13 +37,13 @@ async def after_an_hour(h: Harness, run: Any) -> Any:
     return await run.result(timeout=5)
 
 
-async def test_a_new_run_goes_by_the_newest(app: Holdfast, h: Harness) -> None:
+async def test_a_new_run_uses_the_newest_version(app: Holdfast, h: Harness) -> None:
     run = await h.start(versioned(app, 1, 3))
     await h.run_until_idle()
     assert await after_an_hour(h, run) == [3, 3]
 
 
-async def test_it_stays_with_what_is_recorded(app: Holdfast, h: Harness) -> None:
+async def test_a_run_keeps_its_recorded_version(app: Holdfast, h: Harness) -> None:
     run = await h.start(versioned(app, 1, 2))
     await h.run_until_idle()
     await h.restart()
@@ -51,11 +51,11 @@ async def test_it_stays_with_what_is_recorded(app: Holdfast, h: Harness) -> None
     assert await after_an_hour(h, run) == [2, 2]
 
 
-async def test_a_run_that_had_passed_the_place_goes_by_the_oldest(app: Holdfast, h: Harness) -> None:
+async def test_a_run_that_had_passed_the_version_call_uses_the_oldest_version(app: Holdfast, h: Harness) -> None:
     @app.workflow(name="flow")
     async def flow(ctx: Context) -> list[Any]:
         await ctx.do("before", lambda: None)
-        await ctx.do("behind", lambda: None)
+        await ctx.do("passed", lambda: None)
         await ctx.sleep("a while", "1 hour")
         return []
 
@@ -67,7 +67,7 @@ async def test_a_run_that_had_passed_the_place_goes_by_the_oldest(app: Holdfast,
     assert "#version payment" in await step_keys(run)
 
 
-async def test_a_run_that_had_not_come_to_the_place_goes_by_the_newest(app: Holdfast, h: Harness) -> None:
+async def test_a_run_that_had_not_reached_the_version_call_uses_the_newest_version(app: Holdfast, h: Harness) -> None:
     @app.workflow(name="flow")
     async def flow(ctx: Context) -> list[Any]:
         await ctx.do("before", lambda: None)
@@ -88,7 +88,7 @@ async def test_a_run_that_had_not_come_to_the_place_goes_by_the_newest(app: Hold
     assert await after_an_hour(h, run) == [2]
 
 
-async def test_what_it_was_given_outlives_the_oldest_supported(app: Holdfast, h: Harness) -> None:
+async def test_a_run_whose_recorded_version_is_no_longer_supported_fails(app: Holdfast, h: Harness) -> None:
     run = await h.start(versioned(app, 1, 2))
     await h.run_until_idle()
     await h.restart()
@@ -101,14 +101,15 @@ async def test_what_it_was_given_outlives_the_oldest_supported(app: Holdfast, h:
     assert "version 2 of 'payment'" in status.error.message
 
 
-async def test_it_is_in_the_history(app: Holdfast, h: Harness) -> None:
+async def test_the_version_is_in_the_history(app: Holdfast, h: Harness) -> None:
     run = await h.start(versioned(app, 1, 2))
     await h.run_until_idle()
     [step] = [step for step in (await run.history()).steps if step.type == "version"]
     assert (step.name, step.status, step.result) == ("payment", "completed", 2)
 
 
-async def test_it_survives_every_crash(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("exact-replay")
+async def test_a_crash_at_any_commit_does_not_change_the_version(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(versioned(app, 1, 2)) == [2, 2]
 
 
@@ -117,7 +118,7 @@ async def test_it_survives_every_crash(app: Holdfast, h: Harness) -> None:
     "arguments",
     [("", 1, 2), (None, 1, 2), ("x" * 300, 1, 2), ("a", 2, 1), ("a", "1", 2), ("a", 1, True), ("a", 1, 2**40)],
 )
-async def test_bad_arguments_are_refused(app: Holdfast, h: Harness, arguments: tuple[Any, ...]) -> None:
+async def test_bad_arguments_of_version_are_refused(app: Holdfast, h: Harness, arguments: tuple[Any, ...]) -> None:
     @app.workflow
     async def wrong(ctx: Context) -> str:
         try:

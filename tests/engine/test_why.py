@@ -1,4 +1,4 @@
-"""What a run says of itself: status, description, history, and in one sentence why it is where it is."""
+"""Status, description and history of a run, and ``why``: the reason for its state in one sentence."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .driving import lose_worker, until, until_status
 from .test_pause import Gate
 
 
-async def test_waiting_for_an_event(app: Holdfast, h: Harness) -> None:
+async def test_why_names_the_event_that_a_run_waits_for(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.wait_for_event("get approval", type="approval", timeout="1 hour")
@@ -35,7 +35,7 @@ async def test_waiting_for_an_event(app: Holdfast, h: Harness) -> None:
     assert described.status == "waiting"
 
 
-async def test_sleeping(app: Holdfast, h: Harness) -> None:
+async def test_why_names_the_sleep_and_its_end(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.sleep("cool off", "2 hours")
@@ -46,7 +46,7 @@ async def test_sleeping(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_a_duration_over_a_minute_has_no_milliseconds(app: Holdfast, h: Harness) -> None:
+async def test_why_shows_durations_over_a_minute_without_milliseconds(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.sleep("cool off", "2 hours 5 ms")
@@ -65,7 +65,7 @@ async def test_a_duration_over_a_minute_has_no_milliseconds(app: Holdfast, h: Ha
     assert (await run.describe()).why.endswith("(in 28 s 505 ms)")
 
 
-async def test_waiting_for_a_retry(app: Holdfast, h: Harness) -> None:
+async def test_why_names_the_failed_attempt_and_the_time_of_the_retry(app: Holdfast, h: Harness) -> None:
     def breaks() -> None:
         raise OSError("gateway busy")
 
@@ -81,7 +81,7 @@ async def test_waiting_for_a_retry(app: Holdfast, h: Harness) -> None:
     )
 
 
-async def test_waiting_for_several_things(app: Holdfast, h: Harness) -> None:
+async def test_why_names_all_waits_of_a_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await asyncio.gather(ctx.sleep("nap", 60), ctx.wait_for_event("go", type="go"))
@@ -93,7 +93,7 @@ async def test_waiting_for_several_things(app: Holdfast, h: Harness) -> None:
     assert "waiting for an event of type 'go'" in why
 
 
-async def test_an_anonymous_sleep(app: Holdfast, h: Harness) -> None:
+async def test_why_shows_the_end_of_an_asyncio_sleep(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await asyncio.sleep(60)
@@ -103,7 +103,7 @@ async def test_an_anonymous_sleep(app: Holdfast, h: Harness) -> None:
     assert "2030-01-01 00:01:00" in (await run.describe()).why
 
 
-async def test_waiting_for_what_never_comes(app: Holdfast, h: Harness) -> None:
+async def test_why_says_that_a_run_waits_forever(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await asyncio.Event().wait()
@@ -114,7 +114,7 @@ async def test_waiting_for_what_never_comes(app: Holdfast, h: Harness) -> None:
     assert "nothing outside will bring about" in (await run.describe()).why
 
 
-async def test_running_a_step(make_app: MakeApp) -> None:
+async def test_why_names_the_running_step(make_app: MakeApp) -> None:
     app, gate = make_app(), Gate()
 
     @app.workflow
@@ -135,7 +135,7 @@ async def test_running_a_step(make_app: MakeApp) -> None:
         await run.result(timeout=5)
 
 
-async def test_due_and_waiting_for_a_worker(app: Holdfast, h: Harness) -> None:
+async def test_why_says_that_a_due_run_waits_for_a_worker(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None: ...
 
@@ -143,17 +143,17 @@ async def test_due_and_waiting_for_a_worker(app: Holdfast, h: Harness) -> None:
     assert (await run.describe()).why == "due, and waiting for a worker of queue 'default'"
 
 
-async def test_due_but_registered_elsewhere(tmp_path: Path) -> None:
+async def test_why_says_that_a_workflow_is_not_registered_here(tmp_path: Path) -> None:
     app = Holdfast(f"sqlite:///{tmp_path}/shared.db")
-    elsewhere = app.remote("elsewhere", params=int, result=str)
+    remote = app.remote("elsewhere", params=int, result=str)
     async with app:
-        run = await app.start(elsewhere, 5)
+        run = await app.start(remote, 5)
         why = (await run.describe()).why
     assert "'elsewhere'" in why
     assert "registered" in why
 
 
-async def test_put_off(app: Holdfast, h: Harness) -> None:
+async def test_why_shows_the_time_of_a_delayed_start(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None: ...
 
@@ -164,7 +164,7 @@ async def test_put_off(app: Holdfast, h: Harness) -> None:
     assert (await run.status()).status == "complete"
 
 
-async def test_parked_after_too_many_lost_workers(make_app: MakeApp) -> None:
+async def test_why_says_that_a_run_is_parked_after_too_many_losses(make_app: MakeApp) -> None:
     app = make_app(worker=WorkerConfig(max_losses=2))
 
     @app.workflow
@@ -178,7 +178,7 @@ async def test_parked_after_too_many_lost_workers(make_app: MakeApp) -> None:
         run = await h.start(flow)
         for _ in range(2):
             await h._the_worker().reap()
-            assert await h._the_worker().claim_due(1) == 1  # and dies before it could commit anything
+            assert await h._the_worker().claim_due(1) == 1  # and dies before its first commit
             await lose_worker(h)
         await h.tick()
         described = await run.describe()
@@ -188,7 +188,7 @@ async def test_parked_after_too_many_lost_workers(make_app: MakeApp) -> None:
 
 
 @pytest.mark.parametrize("how", ["complete", "errored", "terminated"])
-async def test_ended(app: Holdfast, h: Harness, how: str) -> None:
+async def test_why_says_how_a_run_ended(app: Holdfast, h: Harness, how: str) -> None:
     @app.workflow
     async def flow(ctx: Context) -> dict[str, int]:
         if how == "errored":
@@ -218,18 +218,24 @@ async def test_a_description_has_params_and_dates(app: Holdfast, h: Harness) -> 
     run = await h.start(flow, 5, id="x")
     await h.advance("10s", run=False)
     await h.advance("2 minutes")
-    found = await run.describe()
-    assert (found.id, found.workflow_name, found.kind, found.run_number, found.params) == (
+    description = await run.describe()
+    assert (
+        description.id,
+        description.workflow_name,
+        description.kind,
+        description.run_number,
+        description.params,
+    ) == (
         "x",
         "flow",
         "workflow",
         0,
         5,
     )
-    assert found.created_at == created
-    assert found.started_at == created + timedelta(seconds=10)
-    assert found.completed_at == found.updated_at == created + timedelta(seconds=70)
-    assert (found.memo, found.search) == ({}, {})
+    assert description.created_at == created
+    assert description.started_at == created + timedelta(seconds=10)
+    assert description.completed_at == description.updated_at == created + timedelta(seconds=70)
+    assert (description.memo, description.search) == ({}, {})
 
 
 async def test_history_shows_every_field_of_a_step(app: Holdfast, h: Harness) -> None:
@@ -270,7 +276,7 @@ async def test_status_and_output_are_plain_json(app: Holdfast, h: Harness) -> No
     assert await run.result(timeout=5) == UUID(int=1)
 
 
-async def test_waiting_for_a_result_may_take_too_long_without_harm(app: Holdfast, h: Harness) -> None:
+async def test_a_timeout_of_result_does_not_affect_the_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         await ctx.sleep("nap", 60)
@@ -286,7 +292,7 @@ async def test_waiting_for_a_result_may_take_too_long_without_harm(app: Holdfast
     assert await run.result(timeout=5) == "done"
 
 
-async def test_a_wait_for_a_result_that_runs_out_says_what_the_run_waits_for(app: Holdfast, h: Harness) -> None:
+async def test_a_timeout_of_result_names_what_the_run_waits_for(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.wait_for_event("approval", type="approval")
@@ -302,7 +308,7 @@ async def test_a_wait_for_a_result_that_runs_out_says_what_the_run_waits_for(app
 
 
 @pytest.mark.above_the_store
-async def test_a_wait_that_runs_out_while_the_store_fails_is_a_timeout_all_the_same(
+async def test_result_raises_a_timeout_even_if_the_store_fails_meanwhile(
     app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     @app.workflow
@@ -317,11 +323,11 @@ async def test_a_wait_that_runs_out_while_the_store_fails_is_a_timeout_all_the_s
 
     monkeypatch.setattr(run, "describe", fail)
 
-    with pytest.raises(TimeoutError, match="what it waits for cannot be read"):
+    with pytest.raises(TimeoutError, match="the reason cannot be read"):
         await run.result(timeout=0.02)
 
 
-async def test_many_may_wait_for_one_result(make_app: MakeApp) -> None:
+async def test_several_callers_may_wait_for_one_result(make_app: MakeApp) -> None:
     app, gate = make_app(), Gate()
 
     @app.workflow
@@ -331,7 +337,7 @@ async def test_many_may_wait_for_one_result(make_app: MakeApp) -> None:
     async with app:
         run = await app.start(flow, id="one")
         others = [await app.get("flow", "one") for _ in range(3)]
-        waiting = [asyncio.create_task(one.result(timeout=5)) for one in (run, run, *others)]
+        waiting = [asyncio.create_task(handle.result(timeout=5)) for handle in (run, run, *others)]
         await gate.began.wait()
         gate.open.set()
         assert await asyncio.gather(*waiting) == ["through"] * 5
@@ -350,7 +356,8 @@ async def test_a_failure_names_the_run_and_the_error(app: Holdfast, h: Harness) 
     assert "flow/x" in repr(run)
 
 
-async def test_code_that_no_longer_fits_pauses_and_goes_on_once_it_fits(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("exact-replay")
+async def test_a_run_whose_code_does_not_match_its_history_is_paused_until_it_does(app: Holdfast, h: Harness) -> None:
     fits = [True]
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""The worker of an open app: eager, bounded, tidy when it leaves, and not stopped by one bad run."""
+"""The worker of an open app: immediate starts, limits, orderly stops, and isolation of bad runs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import apsw
 import pytest
 
 from holdfast import Context, Holdfast, Retry, StoreUnavailableError, WorkerConfig
-from holdfast.store.protocol import Commit, Committed, Held, Signal, Snapshot, Verdict
+from holdfast.store.protocol import Commit, Committed, HeldTask, Signal, Snapshot, Verdict
 from holdfast.store.sqlite import SqliteStore
 from holdfast.testing import Harness
 
@@ -20,7 +20,7 @@ from .conftest import MakeApp
 from .driving import finish, lose_worker, until, until_status
 from .test_pause import Gate
 
-HOSTILE = [
+HOSTILE_SETTINGS = [
     WorkerConfig(concurrency=1, cache=0),
     WorkerConfig(concurrency=1, cache=1),
     WorkerConfig(concurrency=3, cache=1),
@@ -28,8 +28,8 @@ HOSTILE = [
 ]
 
 
-def _everything(app: Holdfast) -> Any:
-    """A workflow with something of everything."""
+def _define_everything(app: Holdfast) -> Any:
+    """Define a workflow that uses steps, retries, sleeps and events."""
 
     @app.step(retry=Retry(3, "5 ms", "constant"))
     async def flaky(key: str) -> str:
@@ -52,10 +52,10 @@ def _everything(app: Holdfast) -> Any:
     return everything
 
 
-@pytest.mark.parametrize("config", HOSTILE, ids=lambda c: f"concurrency={c.concurrency},cache={c.cache}")
+@pytest.mark.parametrize("config", HOSTILE_SETTINGS, ids=lambda c: f"concurrency={c.concurrency},cache={c.cache}")
 async def test_hostile_settings_give_the_same_results(make_app: MakeApp, config: WorkerConfig) -> None:
     app = make_app(worker=config)
-    everything = _everything(app)
+    everything = _define_everything(app)
     async with app:
         runs = [await app.start(everything, n) for n in range(5)]
         for n, run in enumerate(runs):
@@ -85,19 +85,20 @@ def _start(id: str) -> Any:
     return Start(id)
 
 
-async def test_no_more_runs_are_held_than_the_settings_allow(make_app: MakeApp) -> None:
+@pytest.mark.promise("bounded-resources")
+async def test_a_worker_owns_at_most_concurrency_runs(make_app: MakeApp) -> None:
     app, gates = make_app(worker=WorkerConfig(concurrency=3)), [Gate() for _ in range(10)]
-    at_once, most, full = [0], [0], asyncio.Event()
+    active, maximum, full = [0], [0], asyncio.Event()
 
     @app.workflow
     async def flow(ctx: Context, n: int) -> None:
         async def hold() -> None:
-            at_once[0] += 1
-            most[0] = max(most[0], at_once[0])
-            if at_once[0] == 3:
+            active[0] += 1
+            maximum[0] = max(maximum[0], active[0])
+            if active[0] == 3:
                 full.set()
             await gates[n]()
-            at_once[0] -= 1
+            active[0] -= 1
 
         await ctx.do("hold", hold)
 
@@ -108,10 +109,10 @@ async def test_no_more_runs_are_held_than_the_settings_allow(make_app: MakeApp) 
             gate.open.set()
         for run in runs:
             await run.result(timeout=5)
-        assert most[0] == 3
+        assert maximum[0] == 3
 
 
-async def test_a_worker_that_leaves_waits_for_steps_and_gives_leases_back(make_app: MakeApp) -> None:
+async def test_a_stopping_worker_waits_for_steps_and_releases_its_tasks(make_app: MakeApp) -> None:
     app, gate, calls = make_app(), Gate(), list[str]()
 
     @app.workflow
@@ -120,14 +121,14 @@ async def test_a_worker_that_leaves_waits_for_steps_and_gives_leases_back(make_a
         await ctx.do("next", calls.append, "next")
         return "done"
 
-    async def leave() -> None:
+    async def start_and_stop() -> None:
         async with app:
             await app.start(flow, id="one")
             await gate.began.wait()
             asyncio.get_running_loop().call_soon(gate.open.set)
 
-    await leave()
-    assert calls == [], "a worker that leaves starts no more steps"
+    await start_and_stop()
+    assert calls == [], "a stopping worker starts no more steps"
     async with app:
         run = await app.get(flow, "one")
         assert await run.result(timeout=5) == "done"
@@ -135,7 +136,7 @@ async def test_a_worker_that_leaves_waits_for_steps_and_gives_leases_back(make_a
         assert (gate_step.step_key, gate_step.attempts) == ("gate", 1)
 
 
-async def test_leaving_is_bounded_and_what_was_cut_off_runs_again(make_app: MakeApp) -> None:
+async def test_a_stop_takes_at_most_drain_and_interrupted_steps_run_again(make_app: MakeApp) -> None:
     app = make_app(worker=WorkerConfig(drain="20 ms"))
     calls: list[int] = []
     began = asyncio.Event()
@@ -156,10 +157,10 @@ async def test_leaving_is_bounded_and_what_was_cut_off_runs_again(make_app: Make
         await began.wait()
     async with app:
         run = await app.get(flow, "one")
-        assert await run.result(timeout=5) == "second", "a lease given back costs no attempt and no waiting"
+        assert await run.result(timeout=5) == "second", "a released task costs no attempt and no wait"
 
 
-async def test_a_claim_that_is_answered_after_it_was_given_back_begins_nothing(make_app: MakeApp) -> None:
+async def test_a_claim_whose_reply_arrives_after_its_release_begins_nothing(make_app: MakeApp) -> None:
     app = make_app()
     calls: list[int] = []
 
@@ -168,23 +169,23 @@ async def test_a_claim_that_is_answered_after_it_was_given_back_begins_nothing(m
         return await ctx.do("once", lambda: calls.append(1), retry=Retry(limit=0))
 
     async with Harness(app) as h:
-        late, claim, answered = h._the_worker(), h._store.claim, asyncio.Event()
+        late, claim, replied = h._the_worker(), h._store.claim, asyncio.Event()
 
-        async def answer_late(request: Any) -> Any:
+        async def reply_late(request: Any) -> Any:
             claimed = await claim(request)
-            await answered.wait()
+            await replied.wait()
             return claimed
 
         run = await h.start(flow, eager=False)
-        h._store.claim = answer_late
+        h._store.claim = reply_late
         claiming = asyncio.ensure_future(late.claim_due(1))
-        await until(lambda: _held_by(h, late.id))
+        await until(lambda: _owned_by(h, late.id))
         h._store.claim = claim
-        await late._heartbeat_step()
-        await late._heartbeat_step()  # unknown twice: it is taken for lost, and given back
+        await late.keep_leases()
+        await late.keep_leases()  # unknown twice: the claim counts as lost and is released
         other = h._worker = h._new_worker()
         await h.run_until_idle()
-        answered.set()
+        replied.set()
         await claiming
 
         assert (await run.status()).status == "complete"
@@ -192,11 +193,12 @@ async def test_a_claim_that_is_answered_after_it_was_given_back_begins_nothing(m
         assert calls == [1]
 
 
-async def _held_by(h: Harness, worker: str) -> bool:
+async def _owned_by(h: Harness, worker: str) -> bool:
     return any(row.owner == worker for row in await h._store.get([1]))
 
 
-async def test_a_run_that_kills_its_workers_is_parked_and_blocks_nobody(make_app: MakeApp) -> None:
+@pytest.mark.promise("isolation-of-runs")
+async def test_a_run_that_kills_its_workers_is_parked_and_blocks_no_other_run(make_app: MakeApp) -> None:
     app = make_app(worker=WorkerConfig(max_losses=3))
 
     @app.workflow
@@ -219,6 +221,7 @@ async def test_a_run_that_kills_its_workers_is_parked_and_blocks_nobody(make_app
         assert await bad.result(timeout=5) is None
 
 
+@pytest.mark.promise("isolation-of-runs")
 async def test_a_run_on_which_the_engine_itself_fails_is_parked(
     app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -250,8 +253,9 @@ async def test_a_run_on_which_the_engine_itself_fails_is_parked(
     assert await bad.result(timeout=5) == 1
 
 
+@pytest.mark.promise("exact-replay")
 @pytest.mark.parametrize("cache", [0, 1])
-async def test_runs_pushed_out_of_the_cache_come_back_by_replay(make_app: MakeApp, cache: int) -> None:
+async def test_runs_evicted_from_the_cache_are_replayed(make_app: MakeApp, cache: int) -> None:
     app = make_app(worker=WorkerConfig(cache=cache))
     starts: list[int] = []
 
@@ -265,12 +269,13 @@ async def test_runs_pushed_out_of_the_cache_come_back_by_replay(make_app: MakeAp
     async with Harness(app, seed=1) as h:
         runs = [await h.start(flow, n, id=f"r{n}") for n in range(3)]
         await h.advance(60)
-        found = [await run.result(timeout=5) for run in runs]
-    assert [[one[0], one[2]] for one in found] == [[n, -n] for n in range(3)]
+        results = [await run.result(timeout=5) for run in runs]
+    assert [[result[0], result[2]] for result in results] == [[n, -n] for n in range(3)]
     assert len(starts) == 6 - cache
 
 
-async def test_a_machine_in_the_cache_is_of_no_use_once_another_worker_moved_the_run(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("exact-replay")
+async def test_a_cached_machine_is_not_used_after_another_worker_advanced_the_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         return [(await ctx.wait_for_event(f"w{n}", type=f"e{n}")).payload for n in range(3)]
@@ -279,13 +284,13 @@ async def test_a_machine_in_the_cache_is_of_no_use_once_another_worker_moved_the
     await run.send_event("e0", "here")
     await h.run_until_idle()
     await run.send_event("e1", "elsewhere")
-    await h.app.tick()  # a worker of its own
+    await h.app.tick()  # uses another worker
     await run.send_event("e2", "here again")
     await h.run_until_idle()
     assert await run.result(timeout=5) == ["here", "elsewhere", "here again"]
 
 
-async def test_cleanup_of_a_run_that_is_dropped_from_memory_cannot_run_steps(make_app: MakeApp) -> None:
+async def test_cleanup_code_of_a_run_that_is_dropped_from_memory_cannot_run_steps(make_app: MakeApp) -> None:
     app = make_app(worker=WorkerConfig(cache=0))
     effects: list[str] = []
 
@@ -313,7 +318,7 @@ async def test_cleanup_of_a_run_that_is_dropped_from_memory_cannot_run_steps(mak
         assert effects == ["cleanup"]
 
 
-async def test_a_worker_leaves_other_queues_alone(make_app: MakeApp) -> None:
+async def test_a_worker_claims_no_runs_of_other_queues(make_app: MakeApp) -> None:
     app = make_app(worker=WorkerConfig(queues=("slow",)))
 
     @app.workflow
@@ -357,6 +362,7 @@ async def test_leases_are_renewed_during_long_steps(make_app: MakeApp) -> None:
     assert calls == [1]
 
 
+@pytest.mark.promise("isolation-of-runs")
 async def test_a_busy_run_does_not_starve_another(make_app: MakeApp) -> None:
     app = make_app()
 
@@ -378,59 +384,60 @@ async def test_a_busy_run_does_not_starve_another(make_app: MakeApp) -> None:
         await until_status(slow, "complete")
 
 
-@pytest.mark.parametrize("ask", ["heartbeat", "signals"])
-async def test_that_there_is_mail_is_not_lost_with_an_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ask: str
+@pytest.mark.promise("no-lost-wakeup")
+@pytest.mark.parametrize("intent", ["heartbeat", "fetch_signals"])
+async def test_an_event_signal_is_not_lost_with_a_lost_reply(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, intent: str
 ) -> None:
-    """A run with a step in flight is told of mail by an answer that also clears the signal."""
+    """The reply that signals events to a run with a step in flight also clears the signal in the store."""
     url, lost = f"sqlite:///{tmp_path}/app.db", list[bool]()
-    real = getattr(SqliteStore, ask)
+    real = getattr(SqliteStore, intent)
 
-    async def cut_off(store: SqliteStore, *args: Any) -> list[Held]:
-        held: list[Held] = await real(store, *args)
-        if not lost and any(one.signal & Signal.MAIL for one in held):
+    async def lose_reply(store: SqliteStore, *args: Any) -> list[HeldTask]:
+        held: list[HeldTask] = await real(store, *args)
+        if not lost and any(task.signal & Signal.EVENTS for task in held):
             lost.append(True)
-            raise StoreUnavailableError("the line broke")
+            raise StoreUnavailableError("connection lost")
         return held
 
-    monkeypatch.setattr(SqliteStore, ask, cut_off)
-    other = "signals" if ask == "heartbeat" else "heartbeat"
+    monkeypatch.setattr(SqliteStore, intent, lose_reply)
+    other = "fetch_signals" if intent == "heartbeat" else "heartbeat"
     app, client = Holdfast(url, worker=WorkerConfig(lease="300 ms")), Holdfast(url)
     began = asyncio.Event()
 
-    async def for_ever() -> None:
+    async def wait_forever() -> None:
         began.set()
         await asyncio.Event().wait()
 
     @app.workflow
     async def flow(ctx: Context) -> None:
-        await ctx.do("for ever", for_ever)
+        await ctx.do("wait", wait_forever)
 
     async with app, client.connect():
-        await app.start(flow, id="it")
+        await app.start(flow, id="one")
         await began.wait()
-        _only_by(monkeypatch, app, other)
+        _disable_signals_of(monkeypatch, app, other)
         client.remote("flow")
-        run = await client.get("flow", "it")
+        run = await client.get("flow", "one")
         await run.cancel("enough")
         assert await until_status(run, "cancelled") == "cancelled"
     assert lost == [True]
 
 
-def _only_by(monkeypatch: pytest.MonkeyPatch, app: Holdfast, other: str) -> None:
-    """The other way of hearing of mail hears nothing."""
+def _disable_signals_of(monkeypatch: pytest.MonkeyPatch, app: Holdfast, other: str) -> None:
+    """Let the other intent that reports signals report none."""
     worker = app._opened().worker
     assert worker is not None
 
-    async def nothing(*_: Any) -> list[Held]:
-        return [Held(*place, turn.task.epoch, Signal.NONE) for place, turn in worker._turns.items()]
+    async def no_signals(*_: Any) -> list[HeldTask]:
+        return [HeldTask(*key, turn.task.epoch, Signal.NONE) for key, turn in worker._table.snapshot().items()]
 
-    monkeypatch.setattr(SqliteStore, other, nothing)
+    monkeypatch.setattr(SqliteStore, other, no_signals)
 
 
 @pytest.mark.above_the_store
-@pytest.mark.kind_settings("another worker has the run for as long as a lease lasts")
-async def test_who_took_long_to_load_looks_whether_the_run_is_still_his_before_he_calls_anything(
+@pytest.mark.kind_settings("another worker owns the run for the time of a lease")
+async def test_a_worker_checks_its_ownership_after_a_slow_load_before_it_calls_a_step(
     make_app: MakeApp, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     app = make_app(worker=WorkerConfig(cache=0, lease="1 second"))
@@ -445,7 +452,7 @@ async def test_who_took_long_to_load_looks_whether_the_run_is_still_his_before_h
     async def order(_ctx: Context) -> None:
         await step()
 
-    async def slowly(store: SqliteStore, run: int) -> Snapshot:
+    async def load_slowly(store: SqliteStore, run: int) -> Snapshot:
         connection = apsw.Connection(str(tmp_path / "app.db"))
         connection.execute(
             "UPDATE holdfast_task SET owner = 'another', epoch = epoch + 1, lease_until = lease_until * 2"
@@ -460,7 +467,7 @@ async def test_who_took_long_to_load_looks_whether_the_run_is_still_his_before_h
             lost.set()
         return done
 
-    monkeypatch.setattr(SqliteStore, "load", slowly)
+    monkeypatch.setattr(SqliteStore, "load", load_slowly)
     monkeypatch.setattr(SqliteStore, "commit", commit)
     async with app:
         await app.start(order)

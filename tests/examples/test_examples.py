@@ -1,4 +1,4 @@
-"""Every example runs by itself, as a user would run it, and says what it should."""
+"""Every example runs as a program of its own and prints the expected output."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ EXPECTED = {
         "order/simulated: is started",
         "order/simulated: step 'charge' is called",
         "order/simulated: step 'charge' returned 'paid 125'",
-        "worker 2: stands still for 79.9 s before that is recorded, and goes on",
+        "worker 2: stops for 79.9 s before the result is recorded, then continues",
         "order/simulated: step 'charge' is called again (call 2)",
         "order/simulated: step 'charge' returned 'paid 125'",
         "order/simulated: returned 'paid 125'",
@@ -226,15 +226,15 @@ FAILING = {
     "processes/start_options.py",
     "processes/step_errors.py",
 }
-"""Examples in which steps and runs fail on purpose: the worker logs them, with their tracebacks."""
+"""Examples in which steps and runs fail on purpose: the worker logs the failures with their tracebacks."""
 
 
-def test_every_example_is_known_here() -> None:
+def test_every_example_has_an_expected_output() -> None:
     assert sorted(EXPECTED) == sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.py"))
 
 
 @pytest.mark.parametrize("name", EXPECTED)
-def test_example_runs(name: str, tmp_path: Path) -> None:
+def test_an_example_prints_its_expected_output(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-W", "error", str(EXAMPLES / name)],
         cwd=tmp_path,
@@ -247,7 +247,7 @@ def test_example_runs(name: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == EXPECTED[name]
     if name in FAILING:
-        assert "errored: " in done.stderr or "failed for good" in done.stderr
+        assert "errored: " in done.stderr or "failed permanently" in done.stderr
         assert "never retrieved" not in done.stderr
     else:
         assert "Traceback" not in done.stderr

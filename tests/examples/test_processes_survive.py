@@ -1,4 +1,4 @@
-"""The workflows of examples/processes come to the same end when their worker is lost after any commit."""
+"""The workflows of examples/processes have the same result when their worker is lost after any commit."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("example", "workflow", "params"), CASES, ids=[f"{e}-{w}" for e, w, _ in CASES])
-async def test_it_survives_every_crash(example: str, workflow: str, params: Any) -> None:
+async def test_a_crash_at_any_commit_does_not_change_the_result(example: str, workflow: str, params: Any) -> None:
     module = runpy.run_path(str(PROCESSES / f"{example}.py"))
 
     async with Harness(module["app"]) as h:

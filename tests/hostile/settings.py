@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from holdfast.app import OpenApp
 from holdfast.kernel.notify import Hub
-from holdfast.runner import grouping, worker
+from holdfast.open_app import OpenApp
+from holdfast.runner import grouping, slots
 from holdfast.runner.config import WorkerConfig
+from holdfast.runner.local_starts import LocalStarts
 from holdfast.runner.worker import Worker
-from holdfast.store.postgres import database, gather
+from holdfast.store.postgres import call_batching, database
 from holdfast.store.postgres import settings as postgres_settings
 from holdfast.store.sqlite import connection
 
@@ -29,11 +30,11 @@ LEASE = "50 ms"
 POLL = "30 ms"
 _ORDINARY = dict(zip(WorkerConfig.__dataclass_fields__, WorkerConfig.__init__.__defaults__ or (), strict=True))
 _CONSTANTS: list[tuple[Any, str, int]] = [
-    (grouping, "_LARGEST_BATCH", 1),
+    (grouping, "_MAX_BATCH", 1),
     (grouping, "_SMALL_BATCH", 1),
-    (worker, "_LARGEST_CLAIM", 1),
-    (gather, "_MOST", 1),
-    (gather, "_WRITERS", 1),
+    (slots, "_MAX_CLAIM", 1),
+    (call_batching, "_MAX_ITEMS", 1),
+    (call_batching, "_WRITERS", 1),
     (connection, "_JOBS_PER_TRANSACTION", 1),
     (postgres_settings, "_POOL_SIZE", 2),
     (postgres_settings, "_SMALLEST_POOL", 2),
@@ -52,12 +53,12 @@ class QuietHub:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._hub, name)
 
-    def join(self, *listeners: Any) -> Callable[[], None]:
-        return (lambda: None) if self.deaf else self._hub.join(*listeners)
+    def subscribe(self, *listeners: Any) -> Callable[[], None]:
+        return (lambda: None) if self.deaf else self._hub.subscribe(*listeners)
 
     def ended(self, *_: Any) -> None: ...
 
-    def answered(self) -> None: ...
+    def replied(self) -> None: ...
 
 
 @contextmanager
@@ -133,13 +134,13 @@ def _wrap_stores(put: Callable[[Any, str, Any], None], faults: Faults) -> None:
 
 
 def _hand_over_half(put: Callable[[Any, str, Any], None], faults: Faults) -> None:
-    reserve, reserve_units = Worker._reserve, Worker._reserve_units
+    reserve_slot, reserve_units = LocalStarts.reserve_slot, LocalStarts.reserve_units
 
-    def maybe(self: Worker, workflow: str) -> bool:
-        return faults.half("hand over") and reserve(self, workflow)
+    def maybe(self: LocalStarts, workflow: str) -> bool:
+        return faults.half("hand over") and reserve_slot(self, workflow)
 
-    def maybe_units(self: Worker, most: int) -> int:
+    def maybe_units(self: LocalStarts, most: int) -> int:
         return reserve_units(self, most if faults.half("hand over") else 0)
 
-    put(Worker, "_reserve", maybe)
-    put(Worker, "_reserve_units", maybe_units)
+    put(LocalStarts, "reserve_slot", maybe)
+    put(LocalStarts, "reserve_units", maybe_units)

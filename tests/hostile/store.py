@@ -28,7 +28,7 @@ _LATE = frozenset({Kind.LATE})
 _FAILING = frozenset({Kind.REFUSED, Kind.BUSY, Kind.LATE})
 _EVERY = frozenset(Kind)
 OF_CLIENTS = (
-    "create", "send", "pause", "resume", "terminate", "cancel", "restart", "outbox", "outbox_retry", "undelivered",
+    "create", "send", "pause", "resume", "terminate", "cancel", "restart", "outbox", "retry_outbox", "undelivered",
     "reply", "relations", "find", "get", "facts", "events", "logs", "workers", "list", "begin",
 )  # fmt: skip
 OF_TURNS = {
@@ -44,13 +44,13 @@ OF_TURNS = {
 OF_LOOPS = {
     "claim": _EVERY,
     "reap": _EVERY,
-    "outbox_claim": _FAILING,
-    "outbox_settle": _EVERY,
-    "enroll": _EVERY,
+    "claim_outbox": _FAILING,
+    "settle_outbox": _EVERY,
+    "register_worker": _EVERY,
     "heartbeat": _EVERY,
-    "signals": _EVERY,
+    "fetch_signals": _EVERY,
 }
-_OF_LEASES = ("enroll", "heartbeat")
+_OF_LEASES = ("register_worker", "heartbeat")
 _WITH_RECEIPT = ("commit", "advance")
 
 
@@ -66,7 +66,7 @@ class HostileStore:
         kinds = self._kinds(name)
         return partial(self._call, name, kinds) if kinds else found
 
-    async def changed(self, since: int | None) -> int:
+    async def wait_for_change(self, since: int | None) -> int:
         """Nobody is told anything: a look now and then, which may find something."""
         if since is None:
             return 0

@@ -14,7 +14,8 @@ import pytest
 
 from holdfast import ChainTask, Context, Holdfast, WorkerConfig
 from holdfast.kernel.notify import Hub
-from holdfast.runner import committer, worker
+from holdfast.runner import committer
+from holdfast.runner.worker_loops import ChangeWatcher
 
 from .faults import Faults, Kind
 from .settings import hostile
@@ -60,6 +61,7 @@ async def work(folder: Path, **options: Any) -> list[Any]:
 EXPECTED = [*(n + 2 for n in range(RUNS)), *[2] * 3, *[{"first": 2, "second": 3}] * 3]
 
 
+@pytest.mark.promise("no-lost-wakeup", "liveness")
 async def test_work_is_done_under_every_kind_of_fault(tmp_path: Path) -> None:
     faults = Faults(1)
     with hostile(faults):
@@ -67,7 +69,7 @@ async def test_work_is_done_under_every_kind_of_fault(tmp_path: Path) -> None:
 
     assert {kind for kind, _ in faults.counts} == {kind.value for kind in Kind}
     assert {operation for _, operation in faults.counts} >= {"commit", "claim", "load", "advance", "reap"}
-    assert set(faults.calls) > {*OF_TURNS, *OF_LOOPS} - {"outbox_claim", "outbox_settle", "undelivered"}
+    assert set(faults.calls) > {*OF_TURNS, *OF_LOOPS} - {"claim_outbox", "settle_outbox", "undelivered"}
 
 
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.AMBIGUOUS])
@@ -75,7 +77,7 @@ async def test_an_engine_that_gives_up_is_found(tmp_path: Path, monkeypatch: pyt
     async def impatiently(call: Any, *_: Any) -> Any:
         return await call()
 
-    monkeypatch.setattr(committer, "patiently", impatiently)
+    monkeypatch.setattr(committer, "call_with_retry", impatiently)
     monkeypatch.setattr(Faults, "at", lambda self, operation, kinds: (kind if operation == "commit" else None, 0.0))
     with hostile(Faults(1)), pytest.raises(TimeoutError):
         async with asyncio.timeout(1.5):
@@ -86,7 +88,7 @@ async def test_a_worker_that_does_not_look_is_told_nothing(tmp_path: Path, monke
     async def never(*_: Any) -> float:
         return 3600
 
-    monkeypatch.setattr(worker.Worker, "_watch_step", never)
+    monkeypatch.setattr(ChangeWatcher, "step", never)
     monkeypatch.setattr(Faults, "half", lambda *_: False)
     with hostile(Faults(1)):
         app = Holdfast(f"sqlite:///{tmp_path}/app.db", worker=WorkerConfig(poll="1 hour"))
@@ -104,7 +106,7 @@ async def test_a_worker_that_does_not_look_is_told_nothing(tmp_path: Path, monke
 
 
 async def test_settings_are_hostile_only_meanwhile() -> None:
-    before, join = WorkerConfig(), Hub.join
+    before, subscribe = WorkerConfig(), Hub.subscribe
     with hostile(Faults(1)):
         assert (WorkerConfig().cache, WorkerConfig().lease, WorkerConfig(lease="1 hour").lease) == (
             0,
@@ -112,7 +114,7 @@ async def test_settings_are_hostile_only_meanwhile() -> None:
             "1 hour",
         )
     assert WorkerConfig() == before
-    assert Hub.join is join
+    assert Hub.subscribe is subscribe
 
 
 @pytest.mark.timeout(120)

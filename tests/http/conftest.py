@@ -1,7 +1,7 @@
-"""The shop, open with a worker, and a client that speaks to it in the same process.
+"""Fixtures: the app of ``http_shop``, open with a worker or in a harness, and a client in the same process.
 
-Modules that test what a store has a part in run on every store; those with ``EVERY_STORE = True`` say so. Tests in them
-of what is refused before a store is asked are marked ``above_the_store``.
+Modules with ``EVERY_STORE = True`` run on every store, because the store takes part in what they test. Their tests of
+requests that are refused before the store is read are marked ``above_the_store``.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ def database(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def where(database: str) -> Iterator[dict[str, Any]]:
-    """The options of an app that name its database."""
+def database_options(database: str) -> Iterator[dict[str, Any]]:
+    """The options of an app that select its database."""
     if database == "sqlite":
         yield {"url": "sqlite://"}
         return
@@ -40,8 +40,8 @@ def where(database: str) -> Iterator[dict[str, Any]]:
 
 
 @pytest.fixture
-def shop(where: dict[str, Any]) -> tuple[Holdfast, Gates]:
-    return make_shop(**where)
+def shop(database_options: dict[str, Any]) -> tuple[Holdfast, Gates]:
+    return make_shop(**database_options)
 
 
 @pytest.fixture
@@ -63,6 +63,6 @@ async def h(shop: tuple[Holdfast, Gates], database: str) -> AsyncIterator[Harnes
 
 @pytest.fixture
 async def virtual(h: Harness) -> AsyncIterator[Api]:
-    """The API over a harness: nothing moves until the test says so."""
+    """The API over a harness: runs advance only when the test advances them."""
     async with client_of(h.app.asgi()) as http:
         yield Api(http)

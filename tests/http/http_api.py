@@ -1,4 +1,4 @@
-"""Short words for what most tests of the HTTP API do."""
+"""A client for tests of the HTTP API."""
 
 from __future__ import annotations
 
@@ -19,37 +19,37 @@ def client_of(api: Any, base: str = BASE, **options: Any) -> httpx.AsyncClient:
 
 
 class Api:
-    """Short words for requests. Every answer is checked for what all answers have in common."""
+    """Short methods for requests. Each response is checked for the properties of all responses."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
 
     async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        answer = await self.http.request(method, path, **options)
-        drawn = answer.status_code == 200 and answer.request.url.path.endswith("/mermaid")
-        assert answer.headers["content-type"] == ("text/plain; charset=utf-8" if drawn else "application/json")
-        assert answer.headers["x-content-type-options"] == "nosniff"
-        assert answer.headers["cache-control"] == "no-store"
-        if answer.status_code != 200:
-            assert {"message", "code"} <= set(answer.json()) <= {"message", "code", "issues"}
-            assert answer.json()["message"]
-        return answer
+        response = await self.http.request(method, path, **options)
+        is_drawing = response.status_code == 200 and response.request.url.path.endswith("/mermaid")
+        assert response.headers["content-type"] == ("text/plain; charset=utf-8" if is_drawing else "application/json")
+        assert response.headers["x-content-type-options"] == "nosniff"
+        assert response.headers["cache-control"] == "no-store"
+        if response.status_code != 200:
+            assert {"message", "code"} <= set(response.json()) <= {"message", "code", "issues"}
+            assert response.json()["message"]
+        return response
 
     async def get(self, path: str, **params: Any) -> Any:
-        answer = await self.send("GET", path, params=params or None)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = await self.send("GET", path, params=params or None)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     async def post(self, path: str, body: Any = None) -> Any:
-        answer = await self.send("POST", path, json=body)
-        assert answer.status_code == 200, answer.text
-        return answer.json()
+        response = await self.send("POST", path, json=body)
+        assert response.status_code == 200, response.text
+        return response.json()
 
     async def refused(self, method: str, path: str, **options: Any) -> tuple[int, str]:
         """Status and code of a request that fails."""
-        answer = await self.send(method, path, **options)
-        assert answer.status_code != 200, answer.text
-        return answer.status_code, answer.json()["code"]
+        response = await self.send(method, path, **options)
+        assert response.status_code != 200, response.text
+        return response.status_code, response.json()["code"]
 
     async def create(self, workflow: str, params: Any = None, id: str | None = None) -> str:
         body = {"params": params} | ({} if id is None else {"id": id})
@@ -58,12 +58,12 @@ class Api:
     async def status(self, workflow: str, id: str) -> str:
         return str((await self.get(f"/{workflow}/instances/{id}"))["details"]["status"])
 
-    async def until(self, workflow: str, id: str, *wanted: str) -> Any:
-        """Wait until an instance has one of these statuses; the instance."""
+    async def until(self, workflow: str, id: str, *statuses: str) -> Any:
+        """Wait until an instance has one of these statuses; return the instance."""
 
         async def reached() -> Any:
-            found = await self.get(f"/{workflow}/instances/{id}")
-            return found if found["details"]["status"] in wanted else None
+            instance = await self.get(f"/{workflow}/instances/{id}")
+            return instance if instance["details"]["status"] in statuses else None
 
         return await until(reached)
 
@@ -71,11 +71,11 @@ class Api:
         return len((await self.get(f"/{workflow}/instances", pageSize=100))["instances"])
 
 
-async def until(fact: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], seconds: float = 20) -> Any:
     async with asyncio.timeout(seconds):
-        while not (found := await fact()):
+        while not (value := await condition()):
             await asyncio.sleep(0.005)
-        return found
+        return value
 
 
 @asynccontextmanager

@@ -1,6 +1,6 @@
-"""Schemathesis against a real server: every check it has, over the document that the server itself gives out.
+"""Schemathesis against a real server: all its checks, over the OpenAPI document that the server serves.
 
-python tests/http/http_fuzz.py 20000     at least so many requests
+python tests/http/http_fuzz.py 20000     at least 20000 requests
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Trip:
     takes: timedelta
     size: tuple[int, int] | None = None
     seats: set[int] = field(default_factory=set)
-    driver: UUID | Literal["nobody"] = "nobody"
+    driver: UUID | Literal["none"] = "none"
 
 
 def make_target(url: str) -> Holdfast:
@@ -101,11 +101,11 @@ def make_target(url: str) -> Holdfast:
     async def label(_ctx: Context, text: str | None) -> str:
         return text or ""
 
-    add_kinds(app)
+    add_chain_and_graph(app)
     return app
 
 
-def add_kinds(app: Holdfast) -> None:
+def add_chain_and_graph(app: Holdfast) -> None:
     sorting = app.chain("sorting.office", version=2, params=Trip)
 
     @sorting.step("READ")
@@ -118,7 +118,7 @@ def add_kinds(app: Holdfast) -> None:
 
     @app.outbox(max_attempts=1)
     async def refuses(_event: OutboundEvent) -> None:
-        raise ConnectionError("nobody is there")
+        raise ConnectionError("no route to host")
 
     route = app.graph("route")
 
@@ -131,8 +131,8 @@ def add_kinds(app: Holdfast) -> None:
         return 10 // plan
 
 
-class Counting:
-    """An ASGI application that counts what reaches it."""
+class CountingApp:
+    """An ASGI application that counts its HTTP requests."""
 
     def __init__(self, api: Any) -> None:
         self._api = api
@@ -145,7 +145,7 @@ class Counting:
 
 @contextmanager
 def served(api: Any) -> Iterator[str]:
-    """A real server in a thread, on a loopback port of its own, as ``holdfast serve`` has it; its address."""
+    """Run a real server in a thread, on a free loopback port, with the protocol of ``holdfast serve``; its address."""
     config = uvicorn.Config(api, host="127.0.0.1", port=0, log_level="critical", http=BoundedProtocol)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run)
@@ -163,9 +163,9 @@ def served(api: Any) -> Iterator[str]:
 
 
 def fuzz(*options: str) -> tuple[int, str, int]:
-    """Exit code and report of schemathesis, and how many requests it made."""
+    """Run schemathesis; return its exit code, its report and the number of requests."""
     with tempfile.TemporaryDirectory() as directory:
-        counting = Counting(make_target(f"sqlite:///{Path(directory) / 'fuzz.db'}").asgi(tick=True))
+        counting = CountingApp(make_target(f"sqlite:///{Path(directory) / 'fuzz.db'}").asgi(tick=True))
         with served(counting) as address:
             done = subprocess.run(
                 [
@@ -184,9 +184,9 @@ def fuzz(*options: str) -> tuple[int, str, int]:
         return done.returncode, done.stdout + done.stderr, counting.requests
 
 
-def main(wanted: int) -> int:
+def main(min_requests: int) -> int:
     total, seed = 0, 1
-    while total < wanted:
+    while total < min_requests:
         code, report, requests = fuzz("--max-examples=100", f"--seed={seed}")
         total, seed = total + requests, seed + 1
         print(f"seed {seed - 1}: {requests} requests, {total} in all", flush=True)

@@ -1,4 +1,4 @@
-"""The app that most tests of the HTTP API serve: small workflows, each made for one question."""
+"""The app that most tests of the HTTP API serve: small workflows, each for one kind of test."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Approval:
 
 
 class Strict(BaseModel):
-    """Takes nothing but what its schema says."""
+    """A model that accepts only what its schema describes."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
@@ -50,7 +50,7 @@ class Strict(BaseModel):
 
 @dataclass
 class Gates:
-    """Doors inside steps, opened by tests; what went through is written down."""
+    """Events that steps wait for and tests set (doors), and the names of the steps that have begun."""
 
     entered: list[str] = field(default_factory=list)
     doors: dict[str, asyncio.Event] = field(default_factory=dict)
@@ -147,7 +147,7 @@ def make_shop(url: str = "sqlite://", **options: Any) -> tuple[Holdfast, Gates]:
 
 
 def add_processes(app: Holdfast) -> None:
-    """Workflows that are cancelled, and that have to do with each other."""
+    """Add workflows that handle cancellation, and workflows that operate on other runs."""
 
     @app.workflow
     async def tidy(ctx: Context) -> None:
@@ -167,7 +167,7 @@ def add_processes(app: Holdfast) -> None:
             await ctx.sleep("sit on", "1 day")
 
     @app.workflow(cancel="event")
-    async def told(ctx: Context) -> list[Any]:
+    async def cancel_event(ctx: Context) -> list[Any]:
         event = await ctx.events.receive()
         assert isinstance(event, Cancel)
         return [event.reason, event.deadline and event.deadline.isoformat()]
@@ -189,17 +189,17 @@ def add_processes(app: Holdfast) -> None:
         child = await ctx.spawn(helper, id="h", link=True)
         await ctx.monitor(friend)
         await ctx.send(friend, "hello", {"from": "boss"})
-        answer = await ctx.ask(child.pid, "question", "boss", timeout="1 minute")
+        reply = await ctx.ask(child.pid, "question", "boss", timeout="1 minute")
         await ctx.wait_for_event("go", type="go", timeout="1 hour")
         await ctx.send(child.pid, "leave", "bye")
         result = await child.result()
         await ctx.unmonitor(friend)
         await ctx.cancel(friend, "enough")
-        return [answer, result]
+        return [reply, result]
 
 
 def add_chain(app: Holdfast, gates: Gates) -> None:
-    """A chain whose input says what becomes of it; what it tells the world is refused until the door "post" is open."""
+    """Add a chain whose input selects its outcome; its outbound events fail until the door "outbox" is open."""
     orders = app.chain("order.process", version=2, params=str | None)
 
     @orders.step("VALIDATE", max_attempts=3, lease="30 seconds", timeout="60 seconds")
@@ -221,14 +221,14 @@ def add_chain(app: Holdfast, gates: Gates) -> None:
         return {"shipped": task.outputs["PAY"]}
 
     @app.outbox(max_attempts=2)
-    async def post(event: OutboundEvent) -> None:
-        if not gates.door("post").is_set():
-            raise ConnectionError("nobody is there")
+    async def deliver(event: OutboundEvent) -> None:
+        if not gates.door("outbox").is_set():
+            raise ConnectionError("no route to host")
         gates.entered.append(event.id)
 
 
 def add_graph(app: Holdfast, gates: Gates) -> None:
-    """A graph over the numbers up to its input; with less than three of them it leaves something out."""
+    """Add a graph over the numbers below its input; with fewer than three numbers it skips nodes."""
     pipeline = app.graph("pipeline", version=3)
 
     @pipeline.node

@@ -1,4 +1,4 @@
-"""Who may do what: every route with every kind of caller, and that a denied request leaves no trace."""
+"""Authorization: every route with every kind of caller; a denied request changes nothing."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def bearer(token: str) -> dict[str, str]:
 
 
 async def serve(tmp_path: Path, authorize: Authorize | None) -> AsyncIterator[tuple[Api, Path]]:
-    """A file with a paused instance of each kind, and the API over it, with nobody working on it."""
+    """A database file with a paused instance of each kind, and the API over it, without a worker."""
     path = tmp_path / "shop.db"
     app, _ = make_shop(f"sqlite:///{path}", authorize=authorize)
     async with app.connect():
@@ -83,8 +83,8 @@ async def serve(tmp_path: Path, authorize: Authorize | None) -> AsyncIterator[tu
 
 @pytest.fixture
 async def guarded(tmp_path: Path) -> AsyncIterator[tuple[Api, Path]]:
-    async for one in serve(tmp_path, BearerTokens({token: [scope] for scope, token in TOKENS.items()})):
-        yield one
+    async for served in serve(tmp_path, BearerTokens({token: [scope] for scope, token in TOKENS.items()})):
+        yield served
 
 
 def contents(path: Path) -> bytes:
@@ -117,8 +117,8 @@ async def test_without_hooks_every_route_is_open(tmp_path: Path, case: tuple[str
     method, path, route, _ = case
     async for api, _ in serve(tmp_path, None):
         for headers in ({}, bearer("wrong"), bearer(TOKENS["read"])):
-            answer = await api.send(method, path, headers=headers, **body_of(method, route))
-            assert answer.status_code not in (401, 403), answer.text
+            response = await api.send(method, path, headers=headers, **body_of(method, route))
+            assert response.status_code not in (401, 403), response.text
 
 
 @pytest.mark.parametrize("case", ROUTES, ids=ids)
@@ -153,9 +153,7 @@ async def test_with_tokens_each_route_needs_its_scope(
 
 
 @pytest.mark.parametrize("case", UNKNOWN, ids=ids)
-async def test_a_path_that_does_not_exist_is_behind_the_gate_too(
-    guarded: tuple[Api, Path], case: tuple[str, str]
-) -> None:
+async def test_an_unknown_path_is_behind_the_gate_too(guarded: tuple[Api, Path], case: tuple[str, str]) -> None:
     api, _ = guarded
 
     assert await api.refused(*case) == (401, "UNAUTHORIZED")
@@ -163,49 +161,49 @@ async def test_a_path_that_does_not_exist_is_behind_the_gate_too(
     assert status in (404, 405)
 
 
-async def test_only_liveness_is_open_to_all(guarded: tuple[Api, Path]) -> None:
+async def test_only_liveness_needs_no_authorization(guarded: tuple[Api, Path]) -> None:
     api, _ = guarded
 
     assert await api.get("/_health/live") == {"status": "ok"}
-    answer = await api.send("GET", "/_health")
-    assert (answer.status_code, answer.json()["code"]) == (401, "UNAUTHORIZED")
-    assert answer.headers["www-authenticate"] == "Bearer"
+    response = await api.send("GET", "/_health")
+    assert (response.status_code, response.json()["code"]) == (401, "UNAUTHORIZED")
+    assert response.headers["www-authenticate"] == "Bearer"
 
 
 # --- hooks
 
 
 class Hook:
-    """A hook that writes down what it was asked, and may refuse."""
+    """A hook that records its requests and may raise an error."""
 
     def __init__(self, error: BaseException | None = None) -> None:
-        self.asked: list[AuthRequest] = []
+        self.requests: list[AuthRequest] = []
         self._error = error
 
     async def __call__(self, request: AuthRequest) -> None:
-        self.asked.append(request)
+        self.requests.append(request)
         if self._error is not None:
             raise self._error
 
 
 @pytest.mark.parametrize("case", ROUTES, ids=ids)
-async def test_a_request_hook_covers_every_route_and_is_told_what_is_asked(
+async def test_a_request_hook_covers_every_route_and_receives_the_request(
     tmp_path: Path, case: tuple[str, str, str, str]
 ) -> None:
     method, path, route, _ = case
     hook = Hook(Denied(403, "not you"))
     async for api, file in serve(tmp_path, Authorize(request=hook)):
         before = contents(file)
-        answer = await api.send(method, path, headers={"X-Who": "ann"}, **body_of(method, route))
-        assert (answer.status_code, answer.json()) == (403, {"message": "not you", "code": "FORBIDDEN"})
+        response = await api.send(method, path, headers={"X-Who": "ann"}, **body_of(method, route))
+        assert (response.status_code, response.json()) == (403, {"message": "not you", "code": "FORBIDDEN"})
         assert contents(file) == before
 
-    [asked] = hook.asked
-    assert (asked.route, asked.method) == (route, method)
-    assert asked.workflow == next((name for name in OF_EACH_KIND if f"/{name}/" in path), None)
-    assert asked.instance_id == ("w" if path.endswith("/w") or "/w/" in path else None)
-    assert asked.headers["x-who"] == asked.headers["X-WHO"] == "ann"
-    assert "ann" not in repr(asked)
+    [request] = hook.requests
+    assert (request.route, request.method) == (route, method)
+    assert request.workflow == next((name for name in OF_EACH_KIND if f"/{name}/" in path), None)
+    assert request.instance_id == ("w" if path.endswith("/w") or "/w/" in path else None)
+    assert request.headers["x-who"] == request.headers["X-WHO"] == "ann"
+    assert "ann" not in repr(request)
 
 
 @pytest.mark.parametrize("case", ROUTES, ids=ids)
@@ -213,19 +211,19 @@ async def test_a_refining_hook_covers_its_routes_and_the_rest_is_denied(
     tmp_path: Path, case: tuple[str, str, str, str]
 ) -> None:
     method, path, route, scope = case
-    for name in [one.value for one in Scope]:
+    for name in [scope.value for scope in Scope]:
         hook = Hook()
         directory = tmp_path / name
         directory.mkdir()
         async for api, file in serve(directory, Authorize(**{name: hook})):
             before = contents(file)
-            answer = await api.send(method, path, **body_of(method, route))
+            response = await api.send(method, path, **body_of(method, route))
             if name == scope:
-                assert answer.status_code == 200
-                assert len(hook.asked) == 1
+                assert response.status_code == 200
+                assert len(hook.requests) == 1
             else:
-                assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
-                assert hook.asked == []
+                assert (response.status_code, response.json()["code"]) == (403, "FORBIDDEN")
+                assert hook.requests == []
                 assert contents(file) == before
 
 
@@ -234,21 +232,21 @@ async def test_a_refining_hook_may_refuse_what_the_request_hook_allows(tmp_path:
     async for api, _ in serve(tmp_path, Authorize(request=request, manage=manage)):
         assert await api.refused("POST", "/waiter/instances/w/terminate") == (401, "UNAUTHORIZED")
         assert await api.get("/waiter/instances/w")
-    assert (len(request.asked), len(manage.asked)) == (2, 1)
+    assert (len(request.requests), len(manage.requests)) == (2, 1)
 
 
-async def test_a_refining_hook_is_not_asked_about_what_the_request_hook_refuses(tmp_path: Path) -> None:
+async def test_a_refining_hook_is_not_called_if_the_request_hook_refuses(tmp_path: Path) -> None:
     request, read = Hook(Denied(401, "no")), Hook()
     async for api, _ in serve(tmp_path, Authorize(request=request, read=read)):
         assert await api.refused("GET", "") == (401, "UNAUTHORIZED")
-    assert read.asked == []
+    assert read.requests == []
 
 
-async def says_yes(_request: AuthRequest) -> Any:
+async def returns_true(_request: AuthRequest) -> Any:
     return True
 
 
-async def says_no(_request: AuthRequest) -> Any:
+async def returns_false(_request: AuthRequest) -> Any:
     return False
 
 
@@ -258,18 +256,18 @@ async def denies_with_500(_request: AuthRequest) -> None:
 
 @pytest.mark.parametrize(
     "hook",
-    [Hook(ValueError("secret-in-error")), Hook(TimeoutError()), says_yes, says_no, denies_with_500],
-    ids=["raises", "times out", "says yes", "says no", "denies with 500"],
+    [Hook(ValueError("secret-in-error")), Hook(TimeoutError()), returns_true, returns_false, denies_with_500],
+    ids=["raises", "times out", "returns True", "returns False", "denies with 500"],
 )
 @pytest.mark.parametrize("name", ["request", "create"])
-async def test_a_hook_that_breaks_denies_and_is_logged(
+async def test_a_failing_hook_denies_the_request_and_is_logged(
     tmp_path: Path, hook: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async for api, file in serve(tmp_path, Authorize(**{name: hook})):
         before = contents(file)
-        answer = await api.send("POST", "/waiter/instances", json={})
-        assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
-        assert "secret" not in answer.text
+        response = await api.send("POST", "/waiter/instances", json={})
+        assert (response.status_code, response.json()["code"]) == (403, "FORBIDDEN")
+        assert "secret" not in response.text
         assert contents(file) == before
     assert any("authorization hook" in record.message for record in caplog.records)
 
@@ -283,30 +281,30 @@ async def hangs_and_then_allows(_request: AuthRequest) -> None:
         await asyncio.get_running_loop().create_future()
 
 
-async def hangs_and_then_breaks(_request: AuthRequest) -> None:
+async def hangs_and_then_raises(_request: AuthRequest) -> None:
     try:
         await asyncio.get_running_loop().create_future()
     finally:
         raise ValueError("secret-in-error")
 
 
-@pytest.mark.parametrize("hook", [hangs, hangs_and_then_allows, hangs_and_then_breaks])
+@pytest.mark.parametrize("hook", [hangs, hangs_and_then_allows, hangs_and_then_raises])
 @pytest.mark.parametrize("name", ["request", "create"])
-async def test_a_hook_that_takes_too_long_is_answered_with_503_and_is_logged(
+async def test_a_hook_timeout_is_503_and_is_logged(
     tmp_path: Path, hook: Any, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async for api, file in serve(tmp_path, Authorize(**{name: hook}, timeout="50 ms")):
         before = contents(file)
-        answer = await api.send("POST", "/waiter/instances", json={})
-        assert (answer.status_code, answer.json()["code"]) == (503, "AUTHORIZATION_TIMEOUT")
-        assert "secret" not in answer.text
+        response = await api.send("POST", "/waiter/instances", json={})
+        assert (response.status_code, response.json()["code"]) == (503, "AUTHORIZATION_TIMEOUT")
+        assert "secret" not in response.text
         assert contents(file) == before
     assert [record.message for record in caplog.records if "authorization hook" in record.message] == [
-        "an authorization hook took longer than 50 ms on route createInstance; the answer is 503"
+        "an authorization hook took longer than 50 ms on route createInstance; the response is 503"
     ]
 
 
-async def test_a_hook_that_is_slow_but_in_time_decides(tmp_path: Path) -> None:
+async def test_a_slow_hook_within_the_timeout_decides(tmp_path: Path) -> None:
     async def slow(_request: AuthRequest) -> None:
         await asyncio.sleep(0.1)
 
@@ -314,31 +312,31 @@ async def test_a_hook_that_is_slow_but_in_time_decides(tmp_path: Path) -> None:
         assert await api.get("")
 
 
-async def test_a_caller_that_goes_away_ends_its_hook() -> None:
-    asking = asyncio.create_task(Authorize(request=hangs).ask_request(_a_request()))
+async def test_cancelling_the_request_cancels_its_hook() -> None:
+    call = asyncio.create_task(Authorize(request=hangs).ask_request(_auth_request()))
     await asyncio.sleep(0)
-    asking.cancel()
+    call.cancel()
 
     with pytest.raises(asyncio.CancelledError):
-        await asking
+        await call
 
 
-def _a_request() -> AuthRequest:
+def _auth_request() -> AuthRequest:
     return AuthRequest(route="unknown", method="GET", workflow=None, instance_id=None, headers={})
 
 
 @pytest.mark.parametrize("timeout", [0, -1, "soon", None])
-def test_a_time_that_is_none_is_refused(timeout: Any) -> None:
+def test_an_invalid_hook_timeout_is_refused(timeout: Any) -> None:
     with pytest.raises(InputError, match="timeout"):
         Authorize(request=hangs, timeout=timeout)
 
 
-async def test_the_harness_asks_the_apps_hooks() -> None:
+async def test_the_harness_calls_the_apps_hooks() -> None:
     hook = Hook(Denied(403, "not you"))
     app, _ = make_shop(authorize=Authorize(request=hook))
     async with Harness(app) as h, client_of(h.app.asgi()) as http:
         assert await Api(http).refused("POST", "/waiter/instances", json={}) == (403, "FORBIDDEN")
-    assert len(hook.asked) == 1
+    assert len(hook.requests) == 1
 
 
 async def test_hooks_run_before_anything_is_read(tmp_path: Path) -> None:
@@ -361,10 +359,10 @@ async def test_hooks_run_before_anything_is_read(tmp_path: Path) -> None:
 
     app, _ = make_shop(authorize=Authorize(request=Hook(Denied(401, "no"))))
     scope = {
-        "type": "http", "method": "POST", "path": "/api/workflows/nobody/instances", "root_path": "",
+        "type": "http", "method": "POST", "path": "/api/workflows/unknown/instances", "root_path": "",
         "query_string": b"pageSize=x", "headers": [(b"content-length", b"2")], "server": ("test", 80),
     }  # fmt: skip
-    await app.asgi()(scope, receive, send)  # the app is not even open
+    await app.asgi()(scope, receive, send)  # the app is not open
 
     assert sent[0]["status"] == 401
     assert not read
@@ -396,9 +394,9 @@ def test_a_denial_refuses_headers_that_http_cannot_send(headers: Any) -> None:
 @pytest.mark.parametrize("name", ["request", "read"])
 async def test_a_hook_denies_with_any_4xx_and_headers(tmp_path: Path, denied: Denied, code: str, name: str) -> None:
     async for api, _ in serve(tmp_path, Authorize(**{name: Hook(denied)})):
-        answer = await api.send("GET", "/waiter/instances/w")
-        assert (answer.status_code, answer.json()) == (denied.status, {"message": "no", "code": code})
-        assert answer.headers.get("retry-after") == denied.headers.get("Retry-After")
+        response = await api.send("GET", "/waiter/instances/w")
+        assert (response.status_code, response.json()) == (denied.status, {"message": "no", "code": code})
+        assert response.headers.get("retry-after") == denied.headers.get("Retry-After")
 
 
 def is_not_async(_request: AuthRequest) -> Any:
@@ -410,7 +408,7 @@ class HookThatIsNotAsync:
         return None
 
 
-@pytest.mark.parametrize("name", ["request", *(one.value for one in Scope)])
+@pytest.mark.parametrize("name", ["request", *(scope.value for scope in Scope)])
 @pytest.mark.parametrize("hook", [is_not_async, HookThatIsNotAsync(), lambda request: Hook()(request)])
 def test_a_hook_that_is_not_async_is_refused_when_it_is_defined(name: str, hook: Any) -> None:
     with pytest.raises(InvalidOptionError, match=rf"Authorize\({name}=...\) takes an async function"):
@@ -429,11 +427,11 @@ def test_a_hook_has_five_seconds_by_default() -> None:
     assert Authorize().timeout == "5 seconds"
 
 
-def test_what_is_no_hook_is_refused() -> None:
+def test_a_value_that_is_not_a_hook_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="request"):
         Authorize(request=True)  # type: ignore[arg-type]
     with pytest.raises(InvalidOptionError, match="Authorize"):
-        make_shop(authorize=says_yes)
+        make_shop(authorize=returns_true)
 
 
 # --- tokens
@@ -444,18 +442,19 @@ async def test_a_token_may_have_several_scopes_and_there_may_be_several(
 ) -> None:
     monkeypatch.setenv("HOLDFAST_TOKENS", " first-token-0123456789:read+create, second:with:colons-0123:read ,")
     async for api, _ in serve(tmp_path, BearerTokens.from_environment()):
-        for token, creates in (("first-token-0123456789", 200), ("second:with:colons-0123", 403)):
+        for token, expected in (("first-token-0123456789", 200), ("second:with:colons-0123", 403)):
             assert (await api.send("GET", "", headers=bearer(token))).status_code == 200
-            made = await api.send("POST", "/waiter/instances", json={}, headers=bearer(token))
-            assert made.status_code == creates
+            created = await api.send("POST", "/waiter/instances", json={}, headers=bearer(token))
+            assert created.status_code == expected
 
 
+@pytest.mark.promise("no-secrets", store=None)
 @pytest.mark.parametrize(
     "value",
     ["", " , ", "a-long-token-without-scopes", "a-long-enough-token:", "a-long-enough-token:admin", "short:read",
      "a-long-enough-token:read+", "token with a space:read", "tökens-are-plain-text:read"],
 )  # fmt: skip
-def test_tokens_written_wrong_are_refused_without_showing_them(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_tokens_are_refused_without_showing_them(value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_TOKENS", value)
 
     with pytest.raises(InvalidOptionError) as caught:
@@ -464,7 +463,8 @@ def test_tokens_written_wrong_are_refused_without_showing_them(value: str, monke
     assert "enough" not in str(caught.value)
 
 
-def test_tokens_are_not_kept_in_the_clear() -> None:
+@pytest.mark.promise("no-secrets", store=None)
+def test_tokens_are_not_kept_in_plain_text() -> None:
     policy = BearerTokens({"a-long-enough-token": ["read"]})
 
     assert "a-long-enough-token" not in repr(policy) + repr(vars(policy))
@@ -477,6 +477,7 @@ def test_tokens_that_would_deny_everything_are_refused() -> None:
         BearerTokens({"a-long-enough-token": "read"})
 
 
+@pytest.mark.promise("no-secrets")
 async def test_no_token_is_logged(guarded: tuple[Api, Path], caplog: pytest.LogCaptureFixture) -> None:
     api, _ = guarded
     with caplog.at_level(logging.DEBUG):

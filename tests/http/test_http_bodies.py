@@ -14,7 +14,7 @@ from holdfast import Limits
 
 MIB = 1024 * 1024
 
-BROKEN = {
+INVALID = {
     "nothing": b"",
     "space": b"  ",
     "half": b'{"params": ',
@@ -33,7 +33,7 @@ BROKEN = {
     "Infinity": b'{"params": [Infinity]}',
     "-Infinity": b'{"params": {"a": -Infinity}}',
     "same key twice": b'{"params": 1, "params": 2}',
-    "same key twice, spelt differently": b'{"params": 1, "par\\u0061ms": 2}',
+    "same key twice, written differently": b'{"params": 1, "par\\u0061ms": 2}',
     "same key twice inside": b'{"params": {"a": 1, "a": 1}}',
     "number too long": b'{"params": ' + b"9" * 5000 + b"}",
     "deep": b'{"params": ' + b"[" * 50_000 + b"]" * 50_000 + b"}",
@@ -49,27 +49,28 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
-async def test_a_broken_body_is_refused(api: Api, name: str) -> None:
+@pytest.mark.parametrize("name", INVALID)
+async def test_an_invalid_body_is_refused(api: Api, name: str) -> None:
     for path in ("/echo/instances", "/echo/instances/batch"):
-        answer = await api.send("POST", path, content=BROKEN[name])
-        assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR"), answer.text
-        assert answer.json()["issues"]
+        response = await api.send("POST", path, content=INVALID[name])
+        assert (response.status_code, response.json()["code"]) == (400, "VALIDATION_ERROR"), response.text
+        assert response.json()["issues"]
     assert await api.count("echo") == 0
 
     await api.create("waiter", id="w")
-    assert await api.refused("POST", "/waiter/instances/w/events", content=BROKEN[name]) == (400, "VALIDATION_ERROR")
+    assert await api.refused("POST", "/waiter/instances/w/events", content=INVALID[name]) == (400, "VALIDATION_ERROR")
     assert (await api.get("/waiter/instances/w/history"))["events"] == []
 
 
 @pytest.mark.parametrize("value", ["1e999", "-1e999", "[" * 300 + "]" * 300])
-async def test_a_value_that_cannot_be_kept_is_refused(api: Api, value: str) -> None:
+async def test_a_value_that_cannot_be_stored_is_refused(api: Api, value: str) -> None:
     body = f'{{"params": {value}}}'
 
     assert await api.refused("POST", "/echo/instances", content=body) == (400, "NOT_SERIALIZABLE")
     assert await api.count("echo") == 0
 
 
+@pytest.mark.promise("clear-errors")
 @pytest.mark.parametrize("database", ["sqlite", "postgres"], indirect=True)
 @pytest.mark.parametrize(
     "value",
@@ -87,7 +88,7 @@ async def test_a_value_that_cannot_be_kept_is_refused(api: Api, value: str) -> N
     ],
     ids=repr,
 )
-async def test_any_text_and_number_comes_back_as_it_was(api: Api, value: Any) -> None:
+async def test_any_text_and_number_is_returned_unchanged(api: Api, value: Any) -> None:
     for as_escapes in (True, False):
         text = json.dumps({"id": f"e{as_escapes}", "params": value}, ensure_ascii=as_escapes)
         try:
@@ -95,8 +96,8 @@ async def test_any_text_and_number_comes_back_as_it_was(api: Api, value: Any) ->
         except UnicodeEncodeError:
             continue  # a lone surrogate can only be written as an escape
         assert (await api.send("POST", "/echo/instances", content=body)).status_code == 200
-        found = await api.until("echo", f"e{as_escapes}", "complete")
-        assert found["meta"]["params"] == found["details"]["output"] == value
+        instance = await api.until("echo", f"e{as_escapes}", "complete")
+        assert instance["meta"]["params"] == instance["details"]["output"] == value
 
     await api.create("waiter", id="w")
     await api.send("POST", "/waiter/instances/w/events", content=json.dumps({"type": "go", "payload": value}))
@@ -148,17 +149,17 @@ async def test_a_value_over_the_limit_is_refused_although_its_body_is_not(api: A
 
 
 @pytest.mark.parametrize("ensure_ascii", [True, False])
-async def test_the_largest_payload_fits_however_its_text_is_written(api: Api, ensure_ascii: bool) -> None:
+async def test_the_largest_payload_is_accepted_in_any_encoding(api: Api, ensure_ascii: bool) -> None:
     for character in ("я", "\uffff", "😀"):
         text = character * ((MIB - 2) // len(character.encode()))
         body = json.dumps({"id": f"x{ord(character)}", "params": text}, ensure_ascii=ensure_ascii)
         assert (await api.send("POST", "/echo/instances", content=body.encode())).status_code == 200
 
 
-async def test_a_length_that_is_no_number_is_not_believed(api: Api) -> None:
+async def test_an_invalid_content_length_is_ignored_or_refused(api: Api) -> None:
     for length in ("-5", "x", "9" * 100):
-        answer = await api.send("POST", "/echo/instances", content=b"{}", headers={"content-length": length})
-        assert answer.status_code in (200, 413)
+        response = await api.send("POST", "/echo/instances", content=b"{}", headers={"content-length": length})
+        assert response.status_code in (200, 413)
 
 
 @pytest.mark.parametrize(
@@ -174,14 +175,14 @@ async def test_a_length_that_is_no_number_is_not_believed(api: Api) -> None:
         ("", 415),
     ],
 )
-async def test_a_body_is_json_or_says_nothing(api: Api, content_type: str | None, status: int) -> None:
+async def test_a_body_has_a_json_content_type_or_none(api: Api, content_type: str | None, status: int) -> None:
     headers = {} if content_type is None else {"content-type": content_type}
 
-    answer = await api.send("POST", "/nothing/instances", content=b"{}", headers=headers)
+    response = await api.send("POST", "/nothing/instances", content=b"{}", headers=headers)
 
-    assert answer.status_code == status
+    assert response.status_code == status
     if status == 415:
-        assert answer.json()["code"] == "UNSUPPORTED_MEDIA_TYPE"
+        assert response.json()["code"] == "UNSUPPORTED_MEDIA_TYPE"
 
 
 # --- paths and methods
@@ -193,11 +194,11 @@ HOSTILE_IDS = [
 
 
 @pytest.mark.parametrize("id_", HOSTILE_IDS, ids=lambda id_: id_[:20])
-@pytest.mark.parametrize("rest", ["", "/history", "/pause", "/events"])
-async def test_a_hostile_id_finds_nothing(api: Api, id_: str, rest: str) -> None:
-    method = "POST" if rest in ("/pause", "/events") else "GET"
+@pytest.mark.parametrize("suffix", ["", "/history", "/pause", "/events"])
+async def test_a_hostile_id_finds_nothing(api: Api, id_: str, suffix: str) -> None:
+    method = "POST" if suffix in ("/pause", "/events") else "GET"
 
-    status, _ = await api.refused(method, f"/waiter/instances/{id_}{rest}")
+    status, _ = await api.refused(method, f"/waiter/instances/{id_}{suffix}")
 
     assert status in (400, 404, 405)
 
@@ -210,9 +211,9 @@ async def test_a_hostile_workflow_name_finds_nothing(api: Api, name: str) -> Non
 
 
 async def test_a_message_about_a_long_name_is_short(api: Api) -> None:
-    answer = await api.send("GET", f"/{'x' * 10_000}/instances")
+    response = await api.send("GET", f"/{'x' * 10_000}/instances")
 
-    assert len(answer.content) < 1500
+    assert len(response.content) < 1500
 
 
 @pytest.mark.parametrize(
@@ -246,11 +247,11 @@ async def test_an_unknown_path_is_not_found(api: Api, method: str, path: str) ->
         ("QUERY", "/waiter/instances/batch", "POST"),
     ],
 )
-async def test_a_method_that_a_path_has_not_is_refused(api: Api, method: str, path: str, allow: str) -> None:
-    answer = await api.send(method, path)
+async def test_a_method_that_a_path_does_not_have_is_refused(api: Api, method: str, path: str, allow: str) -> None:
+    response = await api.send(method, path)
 
-    assert (answer.status_code, answer.json()["code"]) == (405, "METHOD_NOT_ALLOWED")
-    assert answer.headers["allow"] == allow
+    assert (response.status_code, response.json()["code"]) == (405, "METHOD_NOT_ALLOWED")
+    assert response.headers["allow"] == allow
 
 
 async def test_an_instance_may_be_called_batch(api: Api) -> None:

@@ -1,4 +1,4 @@
-"""Cancel: what may stand in its body, and what becomes of the run."""
+"""Cancel: the body of the request, and the effect on the run."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ async def test_the_reason_reaches_the_code_which_may_clean_up(
     await virtual.create("tidy", id="t")
     await h.advance("1 second")
 
-    answer = await virtual.send("POST", "/tidy/instances/t/cancel", content=body)
+    response = await virtual.send("POST", "/tidy/instances/t/cancel", content=body)
     await h.run_until_idle()
 
-    assert (answer.status_code, answer.json()) == (200, {"ok": True})
+    assert (response.status_code, response.json()) == (200, {"ok": True})
     details = (await virtual.get("/tidy/instances/t"))["details"]
     assert (details["status"], details["error"]["name"]) == ("cancelled", "CancelledError")
     assert details["error"]["message"] == (reason or "no reason given")
@@ -55,7 +55,7 @@ async def test_the_reason_reaches_the_code_which_may_clean_up(
         b'{"reason": "%s"}' % (b"x" * 2001),
     ],
 )  # fmt: skip
-async def test_a_wrong_body_is_refused_and_nothing_is_cancelled(h: Harness, virtual: Api, body: bytes) -> None:
+async def test_an_invalid_body_is_refused_and_nothing_is_cancelled(h: Harness, virtual: Api, body: bytes) -> None:
     await virtual.create("tidy", id="t")
     await h.run_until_idle()
 
@@ -68,7 +68,7 @@ async def test_a_wrong_body_is_refused_and_nothing_is_cancelled(h: Harness, virt
 
 
 @pytest.mark.above_the_store
-async def test_a_body_of_another_kind_or_size_is_refused(api: Api) -> None:
+async def test_a_cancel_body_of_another_media_type_or_size_is_refused(api: Api) -> None:
     await api.create("waiter", id="w")
     path, form = "/waiter/instances/w/cancel", {"content-type": "text/plain"}
 
@@ -78,26 +78,26 @@ async def test_a_body_of_another_kind_or_size_is_refused(api: Api) -> None:
 
 
 async def test_the_longest_reason_is_kept(h: Harness, virtual: Api) -> None:
-    await virtual.create("told", id="t")
+    await virtual.create("cancel_event", id="t")
 
-    await virtual.post("/told/instances/t/cancel", {"reason": "é" * 2000})
+    await virtual.post("/cancel_event/instances/t/cancel", {"reason": "é" * 2000})
     await h.run_until_idle()
 
-    assert (await virtual.get("/told/instances/t"))["details"]["output"] == ["é" * 2000, None]
+    assert (await virtual.get("/cancel_event/instances/t"))["details"]["output"] == ["é" * 2000, None]
 
 
-async def test_the_code_is_told_the_deadline(h: Harness, virtual: Api) -> None:
-    await virtual.create("told", id="t")
+async def test_the_code_receives_the_deadline(h: Harness, virtual: Api) -> None:
+    await virtual.create("cancel_event", id="t")
     await h.run_until_idle()
 
-    await virtual.post("/told/instances/t/cancel", {"reason": "hurry", "deadlineMs": 5000})
+    await virtual.post("/cancel_event/instances/t/cancel", {"reason": "hurry", "deadlineMs": 5000})
     await h.run_until_idle()
 
-    found = await virtual.get("/told/instances/t")
-    assert found["details"] == {"status": "complete", "output": ["hurry", "2030-01-01T00:00:05+00:00"]}
+    instance = await virtual.get("/cancel_event/instances/t")
+    assert instance["details"] == {"status": "complete", "output": ["hurry", "2030-01-01T00:00:05+00:00"]}
 
 
-async def test_at_the_deadline_it_is_terminated(h: Harness, virtual: Api) -> None:
+async def test_a_run_is_terminated_at_the_deadline_of_its_cancellation(h: Harness, virtual: Api) -> None:
     await virtual.create("stubborn", id="s")
     await h.run_until_idle()
     await virtual.post("/stubborn/instances/s/cancel", {"reason": "closing time", "deadlineMs": 60_000})
@@ -109,7 +109,7 @@ async def test_at_the_deadline_it_is_terminated(h: Harness, virtual: Api) -> Non
     assert (await virtual.get("/stubborn/instances/s"))["details"] == {"status": "terminated"}
 
 
-async def test_a_deadline_of_nothing_ends_it_at_once(h: Harness, virtual: Api) -> None:
+async def test_a_deadline_of_0_terminates_the_run_at_once(h: Harness, virtual: Api) -> None:
     await virtual.create("stubborn", id="s")
     await h.run_until_idle()
 
@@ -119,7 +119,7 @@ async def test_a_deadline_of_nothing_ends_it_at_once(h: Harness, virtual: Api) -
     assert await virtual.status("stubborn", "s") == "terminated"
 
 
-async def test_without_a_deadline_it_takes_the_time_it_needs(h: Harness, virtual: Api) -> None:
+async def test_without_a_deadline_cleanup_may_take_any_time(h: Harness, virtual: Api) -> None:
     await virtual.create("stubborn", id="s")
     await h.run_until_idle()
     await virtual.post("/stubborn/instances/s/cancel")
@@ -150,15 +150,15 @@ async def test_a_run_that_has_ended_is_not_cancelled(api: Api, body: Any) -> Non
     assert (await api.get("/echo/instances/e"))["details"] == {"status": "complete", "output": 7}
 
 
-async def test_who_is_not_there_cannot_be_cancelled(api: Api) -> None:
+async def test_an_instance_that_does_not_exist_cannot_be_cancelled(api: Api) -> None:
     body = {"reason": "x"}
 
     assert await api.refused("POST", "/waiter/instances/none/cancel", json=body) == (404, "INSTANCE_NOT_FOUND")
-    assert await api.refused("POST", "/nobody/instances/none/cancel", json=body) == (404, "WORKFLOW_NOT_FOUND")
+    assert await api.refused("POST", "/unknown/instances/none/cancel", json=body) == (404, "WORKFLOW_NOT_FOUND")
     assert await api.refused("POST", "/waiter/instances/a.b/cancel", json=body) == (400, "INVALID_INSTANCE_ID")
 
 
-async def test_a_second_cancel_is_fine_while_it_cleans_up(h: Harness, virtual: Api) -> None:
+async def test_a_second_cancel_during_cleanup_changes_nothing(h: Harness, virtual: Api) -> None:
     await virtual.create("stubborn", id="s")
     await h.run_until_idle()
 
@@ -176,7 +176,7 @@ async def test_a_cancelled_run_can_be_restarted_and_listed(api: Api) -> None:
     await api.until("tidy", "t", "waiting")
     await api.post("/tidy/instances/t/cancel")
     await api.until("tidy", "t", "cancelled")
-    assert [one["id"] for one in (await api.get("/tidy/instances", status="cancelled"))["instances"]] == ["t"]
+    assert [instance["id"] for instance in (await api.get("/tidy/instances", status="cancelled"))["instances"]] == ["t"]
 
     await api.post("/tidy/instances/t/restart")
 

@@ -1,4 +1,4 @@
-"""The names of errors that clients go by: of the run, of its step, and in the list, on every store."""
+"""The error names of runs, steps and lists, on every store. Clients depend on these names."""
 
 from __future__ import annotations
 
@@ -105,44 +105,44 @@ async def virtual(h: Harness) -> AsyncIterator[Api]:
 
 
 async def error_of(api: Api, workflow: str, step: str | None) -> dict[str, Any]:
-    """The error of the run: the same wherever it is shown."""
-    found = await api.get(f"/{workflow}/instances/x")
+    """The error of the run, checked to be the same in the list and in the history."""
+    instance = await api.get(f"/{workflow}/instances/x")
     [listed] = (await api.get(f"/{workflow}/instances", status="errored"))["instances"]
-    assert found["details"]["status"] == "errored"
-    assert set(found["details"]) == {"status", "error"}
-    assert listed["details"] == found["details"]
-    error: dict[str, Any] = found["details"]["error"]
+    assert instance["details"]["status"] == "errored"
+    assert set(instance["details"]) == {"status", "error"}
+    assert listed["details"] == instance["details"]
+    error: dict[str, Any] = instance["details"]["error"]
     assert {"name", "message"} <= set(error) <= {"name", "message", "traceback", "causes"}
     assert error["message"]
     if step is not None:
         steps = (await api.get(f"/{workflow}/instances/x/history"))["steps"]
-        [shown] = [one for one in steps if one["stepKey"] == step]
-        assert (shown["status"], shown["error"]["name"]) == ("errored", error["name"])
+        [record] = [record for record in steps if record["stepKey"] == step]
+        assert (record["status"], record["error"]["name"]) == ("errored", error["name"])
     return error
 
 
-@pytest.mark.parametrize("where_from", ["in_code", "in_step"])
+@pytest.mark.parametrize("source", ["in_code", "in_step"])
 @pytest.mark.parametrize("name", ERRORS)
 async def test_an_error_has_the_name_of_its_class_or_the_name_given(
-    h: Harness, virtual: Api, name: str, where_from: str
+    h: Harness, virtual: Api, name: str, source: str
 ) -> None:
-    await virtual.create(where_from, name, id="x")
+    await virtual.create(source, name, id="x")
     await h.run_until_idle()
 
-    error = await error_of(virtual, where_from, "fails" if where_from == "in_step" else None)
+    error = await error_of(virtual, source, "fails" if source == "in_step" else None)
 
     assert error["name"] == name
     assert "no" in error["message"]
 
 
-async def test_a_step_that_takes_too_long(h: Harness, virtual: Api) -> None:
+async def test_a_step_timeout_is_a_step_timeout_error(h: Harness, virtual: Api) -> None:
     await virtual.create("slow", id="x")
     await h.advance("1 minute")
 
     assert (await error_of(virtual, "slow", "slow"))["name"] == "StepTimeoutError"
 
 
-async def test_a_step_that_was_started_too_often_and_never_ended(h: Harness, virtual: Api) -> None:
+async def test_a_step_lost_too_often_is_a_step_max_attempts_exceeded_error(h: Harness, virtual: Api) -> None:
     await virtual.create("deadly", id="x")
     for _ in range(2):
         await h.tick()
@@ -152,14 +152,14 @@ async def test_a_step_that_was_started_too_often_and_never_ended(h: Harness, vir
     assert (await error_of(virtual, "deadly", "deadly"))["name"] == "StepMaxAttemptsExceeded"
 
 
-async def test_a_step_whose_statement_breaks_a_unique_constraint(h: Harness, virtual: Api) -> None:
+async def test_a_violated_unique_constraint_is_a_unique_constraint_error(h: Harness, virtual: Api) -> None:
     await virtual.create("twice", id="x")
     await h.run_until_idle()
 
     assert (await error_of(virtual, "twice", "add again"))["name"] == "UniqueConstraintError"
 
 
-async def test_an_event_that_does_not_come(h: Harness, virtual: Api) -> None:
+async def test_a_missing_event_is_a_wait_for_event_timeout_error(h: Harness, virtual: Api) -> None:
     await virtual.create("waiting", id="x")
     await h.advance("2 hours")
 

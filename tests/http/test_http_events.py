@@ -1,4 +1,4 @@
-"""Sending events: what is answered, what is refused, and who gets one at the edge of a deadline."""
+"""Sending events: responses, refusals, and events close to the deadline of a wait."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVERY_STORE = True
 EVENTS = "/waiter/instances/w/events"
 
 
-async def test_an_event_is_answered_with_the_status_at_the_time(api: Api) -> None:
+async def test_the_response_to_an_event_has_the_status_at_that_time(api: Api) -> None:
     await api.create("waiter", id="w")
     await api.until("waiter", "w", "waiting")
 
@@ -26,12 +26,12 @@ async def test_a_declared_event_that_does_not_fit_is_refused_with_the_field_path
     await api.create("approved", id="a")
     await api.until("approved", "a", "waiting")
 
-    answer = await api.send(
+    response = await api.send(
         "POST", "/approved/instances/a/events", json={"type": "nod", "payload": {"by": "ann", "at": "noon"}}
     )
 
-    assert answer.status_code == 400
-    problem = answer.json()
+    assert response.status_code == 400
+    problem = response.json()
     assert problem["code"] == "EVENT_INVALID"
     assert "'nod'" in problem["message"]
     assert [(issue["path"], issue["type"]) for issue in problem["issues"]] == [(["at"], "datetime_type")]
@@ -64,21 +64,21 @@ async def test_a_run_that_ended_takes_no_events(api: Api, end: str) -> None:
     assert (await api.get(f"/{workflow}/instances/x/history"))["events"] == []
 
 
-async def test_an_event_makes_no_instance(api: Api) -> None:
+async def test_an_event_creates_no_instance(api: Api) -> None:
     assert await api.refused("POST", EVENTS, json={"type": "go"}) == (404, "INSTANCE_NOT_FOUND")
     assert await api.count("waiter") == 0
 
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("type_", ["", "-go", "a b", "x" * 101, "go\n", "a/b", ".go", "ö"])
-async def test_a_type_out_of_the_pattern_is_refused(api: Api, type_: str) -> None:
+async def test_an_event_type_that_does_not_match_the_pattern_is_refused(api: Api, type_: str) -> None:
     await api.create("waiter", id="w")
 
     assert await api.refused("POST", EVENTS, json={"type": type_}) == (400, "INVALID_EVENT_TYPE")
     assert (await api.get("/waiter/instances/w/history"))["events"] == []
 
 
-async def test_a_type_may_have_dots_and_100_characters(api: Api) -> None:
+async def test_an_event_type_may_have_dots_and_100_characters(api: Api) -> None:
     await api.create("waiter", id="w")
 
     for type_ in ("order.paid.v2", "x" * 100):
@@ -92,7 +92,7 @@ async def test_a_type_may_have_dots_and_100_characters(api: Api) -> None:
     "body",
     [{}, {"type": 5}, {"type": None}, {"type": "go", "more": 1}, {"type": "go", "id": ""}, {"type": "go", "id": 5}],
 )
-async def test_a_body_of_another_form_is_refused(api: Api, body: Any) -> None:
+async def test_an_event_body_with_invalid_fields_is_refused(api: Api, body: Any) -> None:
     await api.create("waiter", id="w")
 
     assert await api.refused("POST", EVENTS, json=body) == (400, "VALIDATION_ERROR")
@@ -108,7 +108,7 @@ async def test_the_same_event_id_is_delivered_once(api: Api) -> None:
     assert len((await api.get("/waiter/instances/w/history"))["events"]) == 2
 
 
-async def test_events_are_consumed_in_the_order_they_came(api: Api) -> None:
+async def test_events_are_consumed_in_the_order_of_arrival(api: Api) -> None:
     await api.create("waiter", id="w")
     await api.post("/waiter/instances/w/pause")
     for n in range(3):
@@ -145,13 +145,13 @@ async def test_an_event_sent_after_the_deadline_never_counts(h: Harness, virtual
 
     await h.run_until_idle()
 
-    found = await virtual.get("/waiter/instances/w")
-    assert found["details"]["error"]["name"] == "WaitForEventTimeoutError"
+    instance = await virtual.get("/waiter/instances/w")
+    assert instance["details"]["error"]["name"] == "WaitForEventTimeoutError"
     [event] = (await virtual.get("/waiter/instances/w/history"))["events"]
     assert (event["deliveredAt"], event["consumedByStepKey"]) == (None, None)
 
 
-async def test_an_event_to_a_paused_run_counts_if_it_came_before_the_deadline(h: Harness, virtual: Api) -> None:
+async def test_an_event_to_a_paused_run_counts_if_it_arrived_before_the_deadline(h: Harness, virtual: Api) -> None:
     for id_, wait in (("early", "30 minutes"), ("late", "90 minutes")):
         await virtual.create("waiter", id=id_)
         await h.run_until_idle()

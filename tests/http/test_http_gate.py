@@ -1,4 +1,4 @@
-"""What stands in front of every answer and around it: names, headers, and errors that show nothing."""
+"""The gate: host names, origins, response headers, and errors that reveal nothing."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from http_shop import make_shop
 
 from holdfast import Holdfast, StoreFullError, StoreUnavailableError
 from holdfast.client import Client
+from holdfast.client.instances import Instances
+from holdfast.client.reads import RunReader
+from holdfast.client.starts import Starts
 
 LOOPBACK = "http://127.0.0.1:8787/api/workflows"
 
@@ -22,7 +25,7 @@ async def status(api: Any, *, base: str = LOOPBACK, method: str = "GET", path: s
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.1:8787", "localhost", "LOCALHOST:1", "[::1]", "[::1]:8787"])
 @pytest.mark.parametrize("path", ["", "/none", "/openapi.json", "/_health/live"])
-async def test_a_loopback_server_answers_to_loopback_names(host: str, path: str) -> None:
+async def test_a_loopback_server_accepts_loopback_host_names(host: str, path: str) -> None:
     app, _ = make_shop()
 
     assert await status(app.asgi(), path=path, Host=host) in (200, 404)
@@ -34,14 +37,14 @@ async def test_a_loopback_server_answers_to_loopback_names(host: str, path: str)
      "user@127.0.0.1", "127.0.0.1/x", "0.0.0.0", "127.0.0.1, evil.example", "[::1", "2130706433"],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["", "/none", "/openapi.json", "/_health/live"])
-async def test_a_loopback_server_answers_to_no_other_name(host: str, path: str) -> None:
+async def test_a_loopback_server_refuses_other_host_names(host: str, path: str) -> None:
     app, _ = make_shop()
 
     assert await status(app.asgi(), path=path, Host=host) == 403
 
 
 @pytest.mark.parametrize("host", ["localhost", "[::1]:8787", "127.9.9.9", "[::ffff:127.0.0.1]"])
-async def test_every_loopback_address_is_one(host: str) -> None:
+async def test_every_loopback_address_is_recognized(host: str) -> None:
     app, _ = make_shop()
     base = f"http://{host}/api/workflows"
 
@@ -58,7 +61,7 @@ async def test_a_loopback_server_refuses_requests_of_other_sites(origin: str, me
         assert (await app.list("waiter")).items == []
 
 
-async def test_pages_of_this_machine_may_ask() -> None:
+async def test_a_loopback_server_accepts_loopback_origins() -> None:
     app, _ = make_shop()
 
     for origin in ("http://127.0.0.1:8787", "http://localhost:3000", "http://[::1]:8787"):
@@ -73,7 +76,7 @@ async def test_more_names_can_be_allowed_for_a_proxy() -> None:
     assert await status(api, Host="other.example") == 403
 
 
-async def test_a_server_on_another_address_is_reached_by_any_name() -> None:
+async def test_a_server_on_another_address_accepts_any_host_name() -> None:
     app, _ = make_shop()
 
     assert await status(app.asgi(), base="http://10.0.0.5/api/workflows", Host="flows.example") == 200
@@ -82,21 +85,21 @@ async def test_a_server_on_another_address_is_reached_by_any_name() -> None:
 async def test_there_is_no_cors() -> None:
     app, _ = make_shop()
     async with client_of(app.asgi()) as http:
-        answer = await http.options(
+        response = await http.options(
             "", headers={"Origin": "http://evil.example", "Access-Control-Request-Method": "POST"}
         )
-        assert answer.status_code == 405
-        assert not [name for name in answer.headers if name.startswith("access-control")]
+        assert response.status_code == 405
+        assert not [name for name in response.headers if name.startswith("access-control")]
 
 
-async def test_every_answer_has_the_security_headers(api: Api) -> None:
+async def test_every_response_has_the_security_headers(api: Api) -> None:
     for method, path in (("GET", ""), ("GET", "/none"), ("PUT", ""), ("POST", "/echo/instances"), ("GET", "/_health")):
-        answer = await api.send(method, path)
-        assert answer.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
-        assert answer.headers["x-frame-options"] == "DENY"
-        assert answer.headers["referrer-policy"] == "no-referrer"
-        assert answer.headers["cross-origin-resource-policy"] == "same-origin"
-        assert "server" not in answer.headers
+        response = await api.send(method, path)
+        assert response.headers["content-security-policy"] == "default-src 'none'; frame-ancestors 'none'"
+        assert response.headers["x-frame-options"] == "DENY"
+        assert response.headers["referrer-policy"] == "no-referrer"
+        assert response.headers["cross-origin-resource-policy"] == "same-origin"
+        assert "server" not in response.headers
 
 
 async def test_a_websocket_is_refused() -> None:
@@ -121,10 +124,16 @@ async def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> tuple[in
     async def fail(*_args: Any, **_options: Any) -> Any:
         raise error
 
-    for name in ("list", "create", "describe", "check", "history_page"):
-        monkeypatch.setattr(Client, name, fail)
+    for part, name in (
+        (Client, "check"),
+        (Instances, "list"),
+        (RunReader, "describe"),
+        (RunReader, "history_page"),
+        (Starts, "create"),
+    ):
+        monkeypatch.setattr(part, name, fail)
     app, _ = make_shop()
-    answers = set()
+    responses = set()
     async with opened(app) as api:
         for method, path in (
             ("GET", "/waiter/instances"),
@@ -133,12 +142,13 @@ async def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> tuple[in
             ("POST", "/waiter/instances"),
             ("GET", "/_health"),
         ):
-            answer = await api.send(method, path, **({"json": {}} if method == "POST" else {}))
-            answers.add((answer.status_code, answer.text))
-    [(code, text)] = answers
+            response = await api.send(method, path, **({"json": {}} if method == "POST" else {}))
+            responses.add((response.status_code, response.text))
+    [(code, text)] = responses
     return code, text
 
 
+@pytest.mark.promise("no-secrets")
 @pytest.mark.parametrize(
     "error",
     [
@@ -149,19 +159,20 @@ async def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> tuple[in
     ],
     ids=lambda error: type(error).__name__,
 )
-async def test_a_mistake_of_ours_shows_nothing_and_is_logged(
+async def test_an_internal_error_is_logged_and_not_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
 ) -> None:
     code, text = await failing(monkeypatch, error)
 
     assert code == 500
-    assert text == '{"message":"the server made a mistake; its log says more","code":"INTERNAL_ERROR"}'
+    assert text == '{"message":"internal server error; the server\'s log has the details","code":"INTERNAL_ERROR"}'
     assert "secret" in caplog.text
     assert "Traceback" in caplog.text
 
 
+@pytest.mark.promise("no-secrets")
 @pytest.mark.parametrize("error", [StoreUnavailableError("/secret/shop.db is gone"), StoreFullError("/secret full")])
-async def test_a_store_that_is_away_is_503_and_shows_nothing(
+async def test_an_unavailable_store_is_503_and_its_error_is_not_shown(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Any
 ) -> None:
     code, text = await failing(monkeypatch, error)

@@ -1,4 +1,4 @@
-"""What authorization hooks are told of a request, when they are asked, and what the filters they return do."""
+"""Authorization hooks: the requests they receive, when they are called, and the effect of their filters."""
 
 from __future__ import annotations
 
@@ -25,33 +25,35 @@ from holdfast import (
 EVERY_STORE = True
 
 
-class Looking:
-    """A hook that keeps what a look at each request gives."""
+class RecordingHook:
+    """A hook that records a value computed from each request, and returns a fixed filter."""
 
-    def __init__(self, look: Any, answer: Filter | None = None) -> None:
+    def __init__(self, read: Any, filter: Filter | None = None) -> None:
         self.seen: list[Any] = []
-        self._look = look
-        self._answer = answer
+        self._read = read
+        self._filter = filter
 
     async def __call__(self, request: AuthRequest) -> Filter | None:
-        self.seen.append(self._look(request))
-        return self._answer
+        self.seen.append(self._read(request))
+        return self._filter
 
 
 @asynccontextmanager
-async def serve(authorize: Authorize, where: dict[str, Any] | None = None) -> AsyncIterator[tuple[Api, Holdfast]]:
-    app, _ = make_shop(**(where or {}), authorize=authorize)
+async def serve(
+    authorize: Authorize, database_options: dict[str, Any] | None = None
+) -> AsyncIterator[tuple[Api, Holdfast]]:
+    app, _ = make_shop(**(database_options or {}), authorize=authorize)
     async with app.connect(), client_of(app.asgi(tick=True)) as http:
         yield Api(http), app
 
 
-# --- what a hook is told
+# --- the request that a hook receives
 
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("name", ["request", "create"])
 async def test_a_hook_sees_the_instances_that_are_created(name: str) -> None:
-    hook = Looking(lambda request: (request.route, list(request.instances)))
+    hook = RecordingHook(lambda request: (request.route, list(request.instances)))
     async with serve(Authorize(**{name: hook})) as (api, _):
         await api.post("/echo/instances", {"id": "a", "params": {"n": 1}})
         await api.post("/echo/instances", {})
@@ -68,7 +70,7 @@ async def test_a_hook_sees_the_instances_that_are_created(name: str) -> None:
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("name", ["request", "send_event"])
 async def test_a_hook_sees_the_event_that_is_sent(name: str) -> None:
-    hook = Looking(lambda request: (request.instance_id, request.event))
+    hook = RecordingHook(lambda request: (request.instance_id, request.event))
     async with serve(Authorize(**{name: hook})) as (api, app):
         await app.start("waiter", id="w")
         await api.post("/waiter/instances/w/events", {"type": "go", "payload": [1], "id": "e"})
@@ -79,7 +81,7 @@ async def test_a_hook_sees_the_event_that_is_sent(name: str) -> None:
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("name", ["request", "read"])
 async def test_a_hook_sees_the_filters_of_a_list(name: str) -> None:
-    hook = Looking(lambda request: (request.filters, request.query.get("status")))
+    hook = RecordingHook(lambda request: (request.filters, request.query.get("status")))
     async with serve(Authorize(**{name: hook})) as (api, _):
         query = "status=paused&idPrefix=a-&search.city=Bonn&search.n=%3E1&search.n=%3C5"
         await api.get(f"/waiter/instances?{query}")
@@ -95,7 +97,9 @@ async def test_a_hook_sees_the_filters_of_a_list(name: str) -> None:
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("hooked", ["request", "manage"])
 async def test_a_hook_sees_the_fields_of_other_bodies(hooked: str) -> None:
-    hook = Looking(lambda request: (request.scope, request.body, request.instances, request.event, request.filters))
+    hook = RecordingHook(
+        lambda request: (request.scope, request.body, request.instances, request.event, request.filters)
+    )
     async with serve(Authorize(**{hooked: hook})) as (api, app):
         for name in ("a", "b"):
             await app.start("waiter", id=name)
@@ -107,7 +111,7 @@ async def test_a_hook_sees_the_fields_of_other_bodies(hooked: str) -> None:
 
 @pytest.mark.above_the_store
 async def test_a_hook_sees_the_address_of_the_client() -> None:
-    hook = Looking(lambda request: request.client)
+    hook = RecordingHook(lambda request: request.client)
     app, _ = make_shop(authorize=Authorize(request=hook))
     async with app.connect():
         async with client_of(app.asgi(), client=("192.0.2.7", 4711)) as http:
@@ -116,14 +120,15 @@ async def test_a_hook_sees_the_address_of_the_client() -> None:
             "type": "http", "method": "GET", "path": "/api/workflows", "root_path": "", "query_string": b"",
             "headers": [], "server": ("test", 80), "client": None,
         }  # fmt: skip
-        await app.asgi()(scope, None, _forget)  # type: ignore[arg-type]
+        await app.asgi()(scope, None, _discard)  # type: ignore[arg-type]
 
     assert hook.seen == ["192.0.2.7", None]
 
 
-async def _forget(_message: Any) -> None: ...
+async def _discard(_message: Any) -> None: ...
 
 
+@pytest.mark.promise("no-secrets", store=None)
 def test_a_request_shows_neither_headers_nor_params_nor_payloads() -> None:
     content = AuthContent({"a": "secret"}, [AuthInstance("i", "secret")], AuthEvent("t", "secret"))
     request = AuthRequest("r", "POST", "w", "i", {"h": "secret"}, query={"q": "secret"}, content=content)
@@ -131,11 +136,11 @@ def test_a_request_shows_neither_headers_nor_params_nor_payloads() -> None:
     assert "secret" not in f"{request}{content}"
 
 
-# --- when hooks are asked
+# --- the time of hook calls
 
 
 class Body:
-    """A body that notes whether somebody has read it."""
+    """A body that records whether it has been read."""
 
     def __init__(self, data: bytes) -> None:
         self.read = False
@@ -146,8 +151,8 @@ class Body:
         yield self._data
 
 
-async def _sent(app: Holdfast, path: str, body: Body) -> int:
-    """The status of the answer to a POST whose body can be watched."""
+async def _post(app: Holdfast, path: str, body: Body) -> int:
+    """Send a POST without a server and return the status of the response."""
     sent: list[Any] = []
 
     async def receive() -> Any:
@@ -168,44 +173,44 @@ async def _sent(app: Holdfast, path: str, body: Body) -> int:
 
 @pytest.mark.above_the_store
 async def test_the_request_hook_refuses_before_the_body_is_read() -> None:
-    async def nobody(_request: AuthRequest) -> None:
+    async def deny(_request: AuthRequest) -> None:
         raise Denied(401, "no")
 
-    app, _ = make_shop(authorize=Authorize(request=nobody))
+    app, _ = make_shop(authorize=Authorize(request=deny))
     body = Body(b"{}")
 
-    assert await _sent(app, "/waiter/instances", body) == 401
+    assert await _post(app, "/waiter/instances", body) == 401
     assert not body.read
 
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("catching", [False, True])
-async def test_a_request_hook_that_looks_at_the_body_is_asked_again_when_it_is_read(catching: bool) -> None:
-    asked: list[str] = []
+async def test_a_request_hook_that_accesses_the_body_is_called_again_when_it_is_read(catching: bool) -> None:
+    calls: list[str] = []
 
     async def hook(request: AuthRequest) -> None:
-        asked.append("asked")
+        calls.append("called")
         try:
-            ids = [one.id for one in request.instances]
+            ids = [instance.id for instance in request.instances]
         except RuntimeError:
             if catching:
                 raise Denied(403, "cannot know") from None
             raise
-        asked.append(f"saw {ids}")
+        calls.append(f"saw {ids}")
         if ids == ["b"]:
             raise Denied(403, "no")
 
     async with serve(Authorize(request=hook)) as (api, app):
         await api.post("/waiter/instances", {"id": "a"})
         assert await api.refused("POST", "/waiter/instances", json={"id": "b"}) == (403, "FORBIDDEN")
-        assert [one.id for one in (await app.list("waiter")).items] == ["a"]
+        assert [instance.id for instance in (await app.list("waiter")).items] == ["a"]
 
-    assert asked == ["asked", "asked", "saw ['a']", "asked", "asked", "saw ['b']"]
+    assert calls == ["called", "called", "saw ['a']", "called", "called", "saw ['b']"]
 
 
 @pytest.mark.above_the_store
-async def test_a_hook_is_asked_once_about_a_request_without_a_body() -> None:
-    hook = Looking(lambda request: (request.instances, request.body))
+async def test_a_hook_is_called_once_for_a_request_without_a_body() -> None:
+    hook = RecordingHook(lambda request: (request.instances, request.body))
     async with serve(Authorize(request=hook)) as (api, _):
         await api.get("")
 
@@ -213,20 +218,20 @@ async def test_a_hook_is_asked_once_about_a_request_without_a_body() -> None:
 
 
 @pytest.mark.above_the_store
-async def test_a_refining_hook_is_asked_after_the_body_was_checked_and_before_the_store_is() -> None:
-    hook = Looking(lambda request: request.route)
+async def test_a_refining_hook_is_called_after_the_body_is_checked_and_before_the_store_is_read() -> None:
+    hook = RecordingHook(lambda request: request.route)
     app, _ = make_shop(authorize=Authorize(create=hook, send_event=hook, read=hook))
     body = Body(b"{")
 
-    assert await _sent(app, "/waiter/instances", body) == 400  # the app is not even open
+    assert await _post(app, "/waiter/instances", body) == 400  # the app is not open
     assert hook.seen == []
-    assert await _sent(app, "/waiter/instances", Body(b"{}")) == 503
+    assert await _post(app, "/waiter/instances", Body(b"{}")) == 503
     assert hook.seen == ["createInstance"]
 
 
 @pytest.mark.above_the_store
-async def test_a_body_over_the_limit_is_refused_before_a_refining_hook_is_asked() -> None:
-    hook = Looking(lambda request: request.body)
+async def test_a_body_over_the_limit_is_refused_before_a_refining_hook_is_called() -> None:
+    hook = RecordingHook(lambda request: request.body)
     async with serve(Authorize(create=hook)) as (api, app):
         large = b'{"params": "' + b"x" * app.limits.body + b'"}'
         assert await api.refused("POST", "/echo/instances", content=large) == (413, "PAYLOAD_TOO_LARGE")
@@ -235,41 +240,41 @@ async def test_a_body_over_the_limit_is_refused_before_a_refining_hook_is_asked(
 
 
 @pytest.mark.above_the_store
-async def test_the_document_says_that_a_hook_may_refuse_with_any_status() -> None:
-    async with serve(Authorize(request=Looking(lambda _: None))) as (api, _):
+async def test_the_document_has_a_4xx_response_for_routes_with_hooks() -> None:
+    async with serve(Authorize(request=RecordingHook(lambda _: None))) as (api, _):
         guarded = (await api.get("/openapi.json"))["paths"]
     async with serve(Authorize()) as (api, _):
         unguarded = (await api.get("/openapi.json"))["paths"]
 
-    for paths, refusing in ((guarded, True), (unguarded, False)):
-        assert ("4XX" in paths["/api/workflows"]["get"]["responses"]) is refusing
+    for paths, expected in ((guarded, True), (unguarded, False)):
+        assert ("4XX" in paths["/api/workflows"]["get"]["responses"]) is expected
         assert "4XX" not in paths["/api/workflows/_health/live"]["get"]["responses"]
 
 
-# --- what is not told
+# --- information hidden from callers
 
 
 @pytest.mark.above_the_store
-async def test_a_workflow_that_is_not_found_does_not_tell_the_others() -> None:
+async def test_the_error_for_an_unknown_workflow_does_not_name_the_registered_ones() -> None:
     async with serve(Authorize()) as (api, _):
         for method, path in (("GET", "/nope/instances"), ("POST", "/nope/instances"), ("GET", "/nope/instances/a")):
-            answer = await api.send(method, path, **({"json": {}} if method == "POST" else {}))
-            assert (answer.status_code, answer.json()) == (
+            response = await api.send(method, path, **({"json": {}} if method == "POST" else {}))
+            assert (response.status_code, response.json()) == (
                 404,
                 {"message": "no workflow named 'nope' is registered", "code": "WORKFLOW_NOT_FOUND"},
             )
 
 
 @pytest.mark.above_the_store
-async def test_whoever_is_denied_is_not_told_which_workflows_there_are() -> None:
-    async def nobody(_request: AuthRequest) -> None:
+async def test_a_denied_caller_does_not_learn_which_workflows_exist() -> None:
+    async def deny(_request: AuthRequest) -> None:
         raise Denied(403, "no")
 
-    async with serve(Authorize(create=nobody, read=nobody)) as (api, _):
+    async with serve(Authorize(create=deny, read=deny)) as (api, _):
         for path in ("/waiter/instances", "/nope/instances"):
             for method in ("GET", "POST"):
-                answer = await api.send(method, path, **({"json": {}} if method == "POST" else {}))
-                assert (answer.status_code, answer.json()["message"]) == (403, "no")
+                response = await api.send(method, path, **({"json": {}} if method == "POST" else {}))
+                assert (response.status_code, response.json()["message"]) == (403, "no")
 
 
 # --- filters
@@ -281,7 +286,7 @@ async def test_whoever_is_denied_is_not_told_which_workflows_there_are() -> None
     [{"id_prefix": ""}, {"id_prefix": "-a"}, {"id_prefix": "a%"}, {"id_prefix": 5}, {"status": "done"}, {"search": []},
      {"search": {"a b": 1}}, {"search": {"a": ("~", 1)}}],
 )  # fmt: skip
-def test_a_filter_that_means_nothing_is_refused(options: Any) -> None:
+def test_an_invalid_filter_is_refused(options: Any) -> None:
     with pytest.raises(InvalidOptionError):
         Filter(**options)
 
@@ -302,62 +307,64 @@ CASES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("options", CASES, ids=str)
-async def test_what_a_filter_lists_is_what_it_lets_through(where: dict[str, Any], options: Any) -> None:
+async def test_a_filter_lists_the_same_instances_that_it_gives_access_to(
+    database_options: dict[str, Any], options: Any
+) -> None:
     """The store decides for lists, the client for single instances."""
-    hook = Looking(lambda request: request.route, Filter(**options))
-    async with serve(Authorize(read=hook), where) as (api, app):
+    hook = RecordingHook(lambda request: request.route, Filter(**options))
+    async with serve(Authorize(read=hook), database_options) as (api, app):
         searches: list[Any] = [{}, {"city": "Bonn", "n": 1}, {"city": ["Bonn", "Aachen"], "n": 2.5}, {"n": "1"}]
-        ids = [f"{letter}-{n}" for letter in "ab" for n in range(len(searches))]
-        for one, search in zip(ids, searches * 2, strict=True):
-            run = await app.start("waiter", id=one, search=search)
-            if one.endswith("1"):
+        ids = [f"{prefix}-{n}" for prefix in "ab" for n in range(len(searches))]
+        for id_, search in zip(ids, searches * 2, strict=True):
+            run = await app.start("waiter", id=id_, search=search)
+            if id_.endswith("1"):
                 await run.pause()
-        listed = {one["id"] for one in (await api.get("/waiter/instances"))["instances"]}
-        shown = {one for one in ids if (await api.send("GET", f"/waiter/instances/{one}")).status_code == 200}
-        by_hand = {one.id for one in (await app.list("waiter", **options)).items}
+        listed = {instance["id"] for instance in (await api.get("/waiter/instances"))["instances"]}
+        readable = {id_ for id_ in ids if (await api.send("GET", f"/waiter/instances/{id_}")).status_code == 200}
+        by_client = {instance.id for instance in (await app.list("waiter", **options)).items}
 
-    assert listed == shown == by_hand
+    assert listed == readable == by_client
 
 
-async def test_a_caller_cannot_widen_the_filter_of_a_list(where: dict[str, Any]) -> None:
-    hook = Looking(lambda request: None, Filter(search={"tenant": "a"}, id_prefix="x-"))
-    async with serve(Authorize(read=hook), where) as (api, app):
+async def test_a_caller_cannot_widen_the_filter_of_a_list(database_options: dict[str, Any]) -> None:
+    hook = RecordingHook(lambda request: None, Filter(search={"tenant": "a"}, id_prefix="x-"))
+    async with serve(Authorize(read=hook), database_options) as (api, app):
         for tenant in "ab":
             for n in range(3):
                 await app.start("waiter", id=f"x-{tenant}{n}", search={"tenant": tenant, "n": n})
         await app.start("waiter", id="y", search={"tenant": "a"})
 
-        async def found(query: str = "") -> list[str]:
-            return [one["id"] for one in (await api.get(f"/waiter/instances?{query}"))["instances"]]
+        async def ids(query: str = "") -> list[str]:
+            return [instance["id"] for instance in (await api.get(f"/waiter/instances?{query}"))["instances"]]
 
-        assert await found() == ["x-a2", "x-a1", "x-a0"]
-        assert await found("search.n=1") == ["x-a1"]
-        assert await found("idPrefix=x-a2") == ["x-a2"]
-        assert await found("idPrefix=x") == ["x-a2", "x-a1", "x-a0"]
+        assert await ids() == ["x-a2", "x-a1", "x-a0"]
+        assert await ids("search.n=1") == ["x-a1"]
+        assert await ids("idPrefix=x-a2") == ["x-a2"]
+        assert await ids("idPrefix=x") == ["x-a2", "x-a1", "x-a0"]
         for conflict in ("search.tenant=b", "search.tenant=%3E%3Db", "idPrefix=y", "idPrefix=x-b", "status=paused"):
-            assert await found(conflict) == []
+            assert await ids(conflict) == []
         newest = (await app.list("waiter", limit=1)).cursor
-        assert await found(f"cursor={newest}&pageSize=2") == ["x-a2", "x-a1"]
+        assert await ids(f"cursor={newest}&pageSize=2") == ["x-a2", "x-a1"]
 
 
-async def test_the_filters_of_two_hooks_must_both_be_met(where: dict[str, Any]) -> None:
+async def test_the_filters_of_two_hooks_must_both_be_met(database_options: dict[str, Any]) -> None:
     hooks = Authorize(
-        request=Looking(lambda _: None, Filter(id_prefix="a-")),
-        read=Looking(lambda _: None, Filter(search={"n": 1})),
-        manage=Looking(lambda _: None, Filter(id_prefix="b-")),
+        request=RecordingHook(lambda _: None, Filter(id_prefix="a-")),
+        read=RecordingHook(lambda _: None, Filter(search={"n": 1})),
+        manage=RecordingHook(lambda _: None, Filter(id_prefix="b-")),
     )
-    async with serve(hooks, where) as (api, app):
+    async with serve(hooks, database_options) as (api, app):
         for name, n in (("a-1", 1), ("a-2", 2), ("b-1", 1)):
             await app.start("waiter", id=name, search={"n": n})
 
-        assert [one["id"] for one in (await api.get("/waiter/instances"))["instances"]] == ["a-1"]
+        assert [instance["id"] for instance in (await api.get("/waiter/instances"))["instances"]] == ["a-1"]
         for name in ("a-1", "b-1"):
             assert await api.refused("POST", f"/waiter/instances/{name}/pause") == (404, "INSTANCE_NOT_FOUND")
 
 
 @pytest.mark.above_the_store
 async def test_a_filter_by_attributes_cannot_allow_a_creation() -> None:
-    hook = Looking(lambda _: None, Filter(search={"tenant": "a"}))
+    hook = RecordingHook(lambda _: None, Filter(search={"tenant": "a"}))
     async with serve(Authorize(request=hook)) as (api, app):
         for body in ({}, {"id": "a"}):
             assert await api.refused("POST", "/waiter/instances", json=body) == (403, "FORBIDDEN")
@@ -365,7 +372,7 @@ async def test_a_filter_by_attributes_cannot_allow_a_creation() -> None:
 
 
 @pytest.mark.above_the_store
-async def test_an_id_prefix_that_is_not_one_is_refused_over_http_and_in_python() -> None:
+async def test_an_invalid_id_prefix_is_refused_over_http_and_in_python() -> None:
     async with serve(Authorize()) as (api, app):
         for prefix in ("", "-a", "a%25", "x" * 101):
             assert await api.refused("GET", f"/waiter/instances?idPrefix={prefix}") == (400, "VALIDATION_ERROR")

@@ -1,4 +1,4 @@
-"""The OpenAPI document says what is so: fixed facts here, everything else by fuzzing."""
+"""The OpenAPI document matches the server: some parts are checked here, the rest by fuzzing."""
 
 from __future__ import annotations
 
@@ -68,15 +68,15 @@ async def test_every_route_is_described_with_its_errors() -> None:
     document = await document_of(make_shop()[0])
 
     assert document["openapi"].startswith("3.1")
-    one, graph = (f"{BASE}/{name}/instances/{{instance_id}}" for name in ("{workflow}", "pipeline"))
+    instance, graph = (f"{BASE}/{name}/instances/{{instance_id}}" for name in ("{workflow}", "pipeline"))
     assert set(document["paths"]) == {
-        BASE, one, f"{one}/pause", f"{one}/resume", f"{one}/terminate", f"{one}/restart", f"{one}/cancel",
-        f"{one}/events", f"{one}/history", f"{one}/history/{{run}}", f"{BASE}/_runner/tick", f"{BASE}/_health",
-        f"{BASE}/_health/live", f"{BASE}/openapi.json", f"{BASE}/pipeline/mermaid", f"{graph}/facts",
-        f"{graph}/mermaid", f"{graph}/kill", f"{one}/outbox", f"{one}/outbox/redeliver",
-        f"{BASE}/approved/instances/{{instance_id}}/events",
-        *(f"{BASE}/{name}/instances{rest}" for name in [d.name for d in make_shop()[0].registry]
-          for rest in ("", "/batch")),
+        BASE, instance, f"{instance}/pause", f"{instance}/resume", f"{instance}/terminate", f"{instance}/restart",
+        f"{instance}/cancel", f"{instance}/events", f"{instance}/history", f"{instance}/history/{{run}}",
+        f"{instance}/outbox", f"{instance}/outbox/redeliver", f"{graph}/facts", f"{graph}/mermaid", f"{graph}/kill",
+        f"{BASE}/pipeline/mermaid", f"{BASE}/_runner/tick", f"{BASE}/_health", f"{BASE}/_health/live",
+        f"{BASE}/openapi.json", f"{BASE}/approved/instances/{{instance_id}}/events",
+        *(f"{BASE}/{definition.name}/instances{suffix}" for definition in make_shop()[0].registry
+          for suffix in ("", "/batch")),
     }  # fmt: skip
     create = document["paths"][f"{BASE}/order/instances"]["post"]
     assert {"200", "400", "401", "403", "404", "409", "413", "415", "500", "503"} <= set(create["responses"])
@@ -116,9 +116,9 @@ async def test_inputs_of_every_kind_have_a_schema() -> None:
     assert "when" in params_of(document, "elsewhere")["properties"]
 
 
-# of these a JSON schema can only say a part: what text of a number can be converted, that a key has to be such
-# text, how large a number in text may be
-UNSAYABLE = Annotated[int, Field(strict=False)], dict[int, int], Annotated[Decimal, Field(ge=1)]
+# A JSON schema can express these only in part: which texts convert to a number, that a key must be such a text, and
+# the range of a number in a text.
+PARTLY_EXPRESSIBLE = Annotated[int, Field(strict=False)], dict[int, int], Annotated[Decimal, Field(ge=1)]
 VALUES: list[Any] = [
     None, True, False, 0, 1, 2, 12, -1, 1.0, 1.5, 2**70, "", "0", "1", "12", " 1 ", "1.0", "1e5", "nan", "true", "red",
     "x", "x\n", "xxxx", "AP8=", "P1D", "1 day", "2024-01-02", "2024-01-02T03:04:05Z", "10:00:00Z",
@@ -136,11 +136,11 @@ VALUES: list[Any] = [
         Item, Pair, Any, list, dict, list[int], set[int], frozenset[str], tuple[int, str], tuple[int, ...],
         dict[str, int], Literal["x", 1], Literal[True], int | None, int | str, Pair | int, float | bool,
         Annotated[int, Field(ge=1)], Annotated[str, Field(max_length=3)], Annotated[list[int], Field(min_length=1)],
-        *UNSAYABLE,
+        *PARTLY_EXPRESSIBLE,
     ],
     ids=str,
 )  # fmt: skip
-async def test_the_schema_of_an_input_takes_what_the_server_takes(annotation: Any) -> None:
+async def test_the_schema_of_an_input_accepts_what_the_server_accepts(annotation: Any) -> None:
     app = Holdfast("sqlite://")
     app.remote("elsewhere", params=annotation)
     document = await document_of(app)
@@ -149,10 +149,10 @@ async def test_the_schema_of_an_input_takes_what_the_server_takes(annotation: An
 
     async with opened(app) as api:
         for value in VALUES:
-            answer = await api.send("POST", "/elsewhere/instances", json={"params": value})
-            if answer.status_code == 200:
+            response = await api.send("POST", "/elsewhere/instances", json={"params": value})
+            if response.status_code == 200:
                 assert documented.is_valid(value), value
-            elif annotation not in UNSAYABLE:
+            elif annotation not in PARTLY_EXPRESSIBLE:
                 assert not documented.is_valid(value), value
 
 
@@ -166,12 +166,12 @@ EVENTS: list[Any] = [
 ]  # fmt: skip
 
 
-async def test_the_schema_of_declared_events_takes_what_the_server_takes() -> None:
+async def test_the_schema_of_declared_events_accepts_what_the_server_accepts() -> None:
     app, _ = make_shop()
     document = await document_of(app)
     send = document["paths"][f"{BASE}/approved/instances/{{instance_id}}/events"]["post"]
     generic = document["paths"][f"{BASE}/{{workflow}}/instances/{{instance_id}}/events"]["post"]
-    [workflow] = [one for one in generic["parameters"] if one["name"] == "workflow"]
+    [workflow] = [parameter for parameter in generic["parameters"] if parameter["name"] == "workflow"]
     assert "approved" not in workflow["schema"]["enum"]
     links = document["paths"][f"{BASE}/approved/instances"]["post"]["responses"]["200"]["links"]
     assert links["sendEvent"]["operationId"] == send["operationId"] == "sendEvent-approved"
@@ -183,11 +183,11 @@ async def test_the_schema_of_declared_events_takes_what_the_server_takes() -> No
             await api.create("approved", id="a") if body == EVENTS[0] else await api.post(
                 "/approved/instances/a/restart"
             )
-            answer = await api.send("POST", "/approved/instances/a/events", json=body)
-            assert (answer.status_code == 200) == documented.is_valid(body), body
+            response = await api.send("POST", "/approved/instances/a/events", json=body)
+            assert (response.status_code == 200) == documented.is_valid(body), body
 
 
-async def test_without_a_workflow_that_takes_any_event_there_is_no_path_for_all() -> None:
+async def test_the_generic_event_path_is_absent_if_every_workflow_declares_events() -> None:
     app = Holdfast("sqlite://")
     app.remote("elsewhere", events={"approval": Item})
 
@@ -207,7 +207,7 @@ CANCELS: list[Any] = [
 ]  # fmt: skip
 
 
-async def test_the_schema_of_a_cancel_takes_what_the_server_takes() -> None:
+async def test_the_schema_of_a_cancel_accepts_what_the_server_accepts() -> None:
     app, _ = make_shop()
     document = await document_of(app)
     cancel = document["paths"][f"{BASE}/{{workflow}}/instances/{{instance_id}}/cancel"]["post"]
@@ -218,15 +218,15 @@ async def test_the_schema_of_a_cancel_takes_what_the_server_takes() -> None:
     async with opened(app) as api:
         await api.create("stubborn", id="s")
         for body in CANCELS:
-            answer = await api.send("POST", "/stubborn/instances/s/cancel", content=json.dumps(body))
-            assert documented.is_valid(body) == (answer.status_code != 400), body
+            response = await api.send("POST", "/stubborn/instances/s/cancel", content=json.dumps(body))
+            assert documented.is_valid(body) == (response.status_code != 400), body
 
 
-async def test_a_search_is_described_by_its_names() -> None:
+async def test_a_search_is_described_by_the_names_of_its_parameters() -> None:
     app, _ = make_shop()
     document = await document_of(app)
     listing = document["paths"][f"{BASE}/tagged/instances"]["get"]["parameters"]
-    [search] = [one for one in listing if one["name"] == "search"]
+    [search] = [parameter for parameter in listing if parameter["name"] == "search"]
     assert (search["in"], search["style"], search["explode"]) == ("query", "form", True)
     assert sum(str(path).count("'explode'") for path in document["paths"].values()) == len([*app.registry])
     documented = jsonschema_rs.validator_for(search["schema"])
@@ -234,11 +234,11 @@ async def test_a_search_is_described_by_its_names() -> None:
 
     async with opened(app) as api:
         for name in ("a", "_", "a.b-c", "A9", "k" * 64, "9", "-a", "", "a b", "é", "k" * 65):
-            answer = await api.send("GET", "/tagged/instances", params={f"search.{name}": "x"})
-            assert bool(re.search(pattern, f"search.{name}")) == (answer.status_code == 200), name
+            response = await api.send("GET", "/tagged/instances", params={f"search.{name}": "x"})
+            assert bool(re.search(pattern, f"search.{name}")) == (response.status_code == 200), name
         for value in ("", "x", "5", ">=5", '"', "x" * 1000, "x" * 1001):
-            answer = await api.send("GET", "/tagged/instances", params={"search.n": value})
-            assert documented.is_valid({"search.n": value}) == (answer.status_code == 200), value
+            response = await api.send("GET", "/tagged/instances", params={"search.n": value})
+            assert documented.is_valid({"search.n": value}) == (response.status_code == 200), value
         for value, query in (
             (["x", "y"], "search.n=x&search.n=y"),
             (10**20, f"search.n={10**20}"),
@@ -246,13 +246,13 @@ async def test_a_search_is_described_by_its_names() -> None:
             ({"x": 1}, "search.n[x]=1"),
             ({}, ""),
         ):
-            answer = await api.send("GET", f"/tagged/instances?{query}")
-            assert documented.is_valid({"search.n": value}) == (answer.status_code == 200), query
+            response = await api.send("GET", f"/tagged/instances?{query}")
+            assert documented.is_valid({"search.n": value}) == (response.status_code == 200), query
         assert documented.is_valid({"n": ["x", "y"]})
         assert (await api.send("GET", "/tagged/instances?n=x&n=y")).status_code == 200
 
 
-async def test_what_most_instances_do_not_have_is_optional() -> None:
+async def test_fields_that_are_absent_when_empty_are_optional_in_the_document() -> None:
     parts = (await document_of(make_shop()[0]))["components"]["schemas"]
 
     optional = {
@@ -273,7 +273,7 @@ def optional_in(part: Any) -> set[str]:
     return set(part["properties"]) - set(part["required"])
 
 
-async def test_every_command_is_linked_to_what_was_made() -> None:
+async def test_a_created_instance_has_links_to_every_operation_on_it() -> None:
     document = await document_of(make_shop()[0])
 
     def linked(workflow: str) -> set[str]:
@@ -281,28 +281,28 @@ async def test_every_command_is_linked_to_what_was_made() -> None:
 
     assert linked("pipeline") - linked("order") == {"getFacts", "drawInstance", "killInstance"}
     assert linked("order.process") - linked("order") == {"getOutbox", "redeliverOutbox"}
-    below = [one for path, one in document["paths"].items() if "/{instance_id}/" in path and "post" in one]
+    below = [item for path, item in document["paths"].items() if "/{instance_id}/" in path and "post" in item]
     commands = {operations["post"]["operationId"].partition("-")[0] for operations in below}
     assert commands <= linked("order") | linked("pipeline") | linked("order.process")
-    made = document["paths"][f"{BASE}/pipeline/instances"]["post"]["responses"]["200"]["links"]
-    known = {one["operationId"] for path in document["paths"].values() for one in path.values()}
-    assert {link["operationId"] for link in made.values()} <= known
+    links = document["paths"][f"{BASE}/pipeline/instances"]["post"]["responses"]["200"]["links"]
+    known = {operation["operationId"] for item in document["paths"].values() for operation in item.values()}
+    assert {link["operationId"] for link in links.values()} <= known
 
 
-async def test_what_only_graphs_have_is_documented_for_graphs() -> None:
+async def test_graph_routes_are_documented_for_graphs_only() -> None:
     document = await document_of(make_shop()[0])
 
     for path, method in (("/facts", "get"), ("/mermaid", "get"), ("/kill", "post")):
-        [of_graphs] = [one for one in document["paths"] if one.endswith(f"/{{instance_id}}{path}")]
-        assert of_graphs == f"{BASE}/pipeline/instances/{{instance_id}}{path}"
-        parameters = {one["name"] for one in document["paths"][of_graphs][method]["parameters"]}
+        [documented] = [known for known in document["paths"] if known.endswith(f"/{{instance_id}}{path}")]
+        assert documented == f"{BASE}/pipeline/instances/{{instance_id}}{path}"
+        parameters = {parameter["name"] for parameter in document["paths"][documented][method]["parameters"]}
         assert parameters == {"instance_id", *(["prefix"] if path == "/facts" else [])}
     drawn = document["paths"][f"{BASE}/pipeline/mermaid"]["get"]["responses"]
     assert drawn["200"]["content"] == {"text/plain": {"schema": {"type": "string"}}}
     assert [*drawn["400"]["content"]] == ["application/json"]
 
 
-async def test_an_app_without_graphs_has_nothing_of_them() -> None:
+async def test_an_app_without_graphs_documents_no_graph_routes() -> None:
     app = Holdfast("sqlite://")
     app.remote("elsewhere")
 
@@ -317,7 +317,7 @@ KILLS: list[Any] = [
 ]  # fmt: skip
 
 
-async def test_the_schema_of_a_kill_takes_what_the_server_takes() -> None:
+async def test_the_schema_of_a_kill_accepts_what_the_server_accepts() -> None:
     app, _ = make_shop()
     document = await document_of(app)
     kill = document["paths"][f"{BASE}/pipeline/instances/{{instance_id}}/kill"]["post"]
@@ -328,24 +328,24 @@ async def test_the_schema_of_a_kill_takes_what_the_server_takes() -> None:
     async with opened(app) as api:
         await api.create("pipeline", id="g")
         for body in KILLS:
-            answer = await api.send("POST", "/pipeline/instances/g/kill", content=json.dumps(body))
-            assert documented.is_valid(body) == (answer.status_code != 400), body
+            response = await api.send("POST", "/pipeline/instances/g/kill", content=json.dumps(body))
+            assert documented.is_valid(body) == (response.status_code != 400), body
 
 
-async def test_limits_are_those_of_the_app() -> None:
+async def test_the_document_has_the_limits_of_the_app() -> None:
     app, _ = make_shop(limits=Limits(instance_id=7, page_size=9, event_type=5, batch=3, log_category=8))
     document = await document_of(app)
 
     listing = document["paths"][f"{BASE}/order/instances"]["get"]["parameters"]
-    assert next(one for one in listing if one["name"] == "pageSize")["schema"]["maximum"] == 9
+    assert next(parameter for parameter in listing if parameter["name"] == "pageSize")["schema"]["maximum"] == 9
     batch = document["paths"][f"{BASE}/order/instances/batch"]["post"]["requestBody"]["content"]["application/json"]
     assert batch["schema"]["properties"]["instances"]["maxItems"] == 3
     assert batch["schema"]["properties"]["instances"]["items"]["properties"]["id"]["maxLength"] == 7
     history = document["paths"][f"{BASE}/{{workflow}}/instances/{{instance_id}}/history"]["get"]["parameters"]
-    assert next(one for one in history if one["name"] == "logCategory")["schema"]["maxLength"] == 8
+    assert next(parameter for parameter in history if parameter["name"] == "logCategory")["schema"]["maxLength"] == 8
 
 
-async def test_tokens_are_described() -> None:
+async def test_bearer_tokens_are_described() -> None:
     token = "a-long-enough-token"
     app, _ = make_shop(authorize=BearerTokens({token: ["read"]}))
     async with client_of(app.asgi()) as http:
@@ -360,8 +360,8 @@ async def test_an_app_without_workflows_has_a_document() -> None:
 
 
 @pytest.mark.timeout(240)
-def test_the_document_is_true(request: pytest.FixtureRequest) -> None:
-    """The coverage phase sends each kind of wrong value for each parameter: 3,500 requests, with ``--long``."""
+def test_the_server_conforms_to_the_document_under_fuzzing(request: pytest.FixtureRequest) -> None:
+    """The coverage phase, only with ``--long``, sends each kind of invalid value for each parameter: 3,500 requests."""
     phases = "coverage,fuzzing,stateful" if request.config.getoption("--long") else "fuzzing,stateful"
     code, report, requests = fuzz(f"--phases={phases}", "--max-examples=2", "--seed=7", "--max-response-time=10")
 

@@ -1,4 +1,4 @@
-"""What is answered about workflows, instances and their history: every field, every null, every order."""
+"""Responses about workflows, instances and their histories: fields, nulls and orders."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LOG = {
 async def test_workflows_are_listed_in_the_order_of_registration_with_and_without_a_slash(api: Api) -> None:
     names = [
         "order", "echo", "nothing", "strict", "failing", "sleepy", "waiter", "approved", "doors", "retrying", "chatty",
-        "tagged", "tidy", "stubborn", "told", "second", "helper", "boss", "order.process", "pipeline",
+        "tagged", "tidy", "stubborn", "cancel_event", "second", "helper", "boss", "order.process", "pipeline",
     ]  # fmt: skip
 
     assert await api.get("") == await api.get("/") == {"workflows": [{"name": name} for name in names]}
@@ -45,7 +45,13 @@ async def test_a_list_is_newest_first_and_pages_by_cursor(api: Api) -> None:
     second = await api.get("/waiter/instances", pageSize=2, cursor=first["cursor"])
     third = await api.get("/waiter/instances", pageSize=2, cursor=second["nextCursor"])
 
-    assert [one["id"] for page in (first, second, third) for one in page["instances"]] == ["w4", "w3", "w2", "w1", "w0"]
+    assert [instance["id"] for page in (first, second, third) for instance in page["instances"]] == [
+        "w4",
+        "w3",
+        "w2",
+        "w1",
+        "w0",
+    ]
     assert first["cursor"] == first["nextCursor"]
     assert [page["hasNextPage"] for page in (first, second, third)] == [True, True, False]
     assert set(third) == {"instances", "hasNextPage"}
@@ -53,7 +59,7 @@ async def test_a_list_is_newest_first_and_pages_by_cursor(api: Api) -> None:
     assert DATE.fullmatch(first["instances"][0]["createdAt"])
 
 
-async def test_a_page_stays_where_it_is_while_new_instances_come(api: Api) -> None:
+async def test_a_cursor_keeps_its_position_while_instances_are_created(api: Api) -> None:
     for n in range(4):
         await api.create("waiter", id=f"w{n}")
     first = await api.get("/waiter/instances", pageSize=2)
@@ -61,7 +67,7 @@ async def test_a_page_stays_where_it_is_while_new_instances_come(api: Api) -> No
 
     second = await api.get("/waiter/instances", pageSize=2, cursor=first["cursor"])
 
-    assert [one["id"] for one in second["instances"]] == ["w1", "w0"]
+    assert [instance["id"] for instance in second["instances"]] == ["w1", "w0"]
 
 
 async def test_a_list_filters_by_status(api: Api) -> None:
@@ -71,14 +77,14 @@ async def test_a_list_filters_by_status(api: Api) -> None:
     await api.until("waiter", "b", "waiting")
 
     async def ids(status: str) -> list[str]:
-        return [one["id"] for one in (await api.get("/waiter/instances", status=status))["instances"]]
+        return [instance["id"] for instance in (await api.get("/waiter/instances", status=status))["instances"]]
 
     assert await ids("terminated") == ["a"]
     assert await ids("waiting") == ["b"]
     assert await ids("complete") == []
 
 
-async def test_a_list_has_25_entries_unless_asked_otherwise(api: Api) -> None:
+async def test_a_list_has_25_entries_by_default(api: Api) -> None:
     await api.post("/nothing/instances/batch", {"instances": [{"id": f"n{n}"} for n in range(30)]})
 
     assert len((await api.get("/nothing/instances"))["instances"]) == 25
@@ -114,11 +120,11 @@ async def test_a_list_has_25_entries_unless_asked_otherwise(api: Api) -> None:
         ("cursor=%FF", "INVALID_CURSOR"),
     ],
 )
-async def test_a_bad_query_of_a_list_is_refused(api: Api, query: str, code: str) -> None:
+async def test_an_invalid_query_of_a_list_is_refused(api: Api, query: str, code: str) -> None:
     assert await api.refused("GET", f"/waiter/instances?{query}") == (400, code)
 
 
-async def test_the_page_size_limit_is_the_apps() -> None:
+async def test_the_page_size_is_limited_by_the_app() -> None:
     app, _ = make_shop(limits=Limits(page_size=3))
     async with opened(app) as api:
         assert await api.refused("GET", "/waiter/instances?pageSize=4") == (400, "VALIDATION_ERROR")
@@ -131,11 +137,11 @@ async def test_the_page_size_limit_is_the_apps() -> None:
 async def test_an_instance_shows_every_field(api: Api) -> None:
     await api.create("order", {"id": "o", "total": 3}, id="o-1")
 
-    found = await api.until("order", "o-1", "waiting")
+    instance = await api.until("order", "o-1", "waiting")
 
-    assert set(found) == {"id", "details", "meta"}
-    assert found["details"] == {"status": "waiting"}
-    meta = found["meta"]
+    assert set(instance) == {"id", "details", "meta"}
+    assert instance["details"] == {"status": "waiting"}
+    meta = instance["meta"]
     assert set(meta) == {
         "workflowName", "kind", "runNumber", "params", "createdAt", "updatedAt", "startedAt", "completedAt",
         "currentStep", "why",
@@ -157,19 +163,19 @@ async def test_an_instance_shows_every_field(api: Api) -> None:
 async def test_an_instance_that_has_not_begun_has_no_step_and_no_start(virtual: Api) -> None:
     await virtual.create("nothing", id="n")
 
-    found = await virtual.get("/nothing/instances/n")
+    instance = await virtual.get("/nothing/instances/n")
 
-    assert "currentStep" not in found["meta"]
-    assert (found["meta"]["startedAt"], found["meta"]["params"]) == (None, None)
-    assert found["details"] == {"status": "active"}
+    assert "currentStep" not in instance["meta"]
+    assert (instance["meta"]["startedAt"], instance["meta"]["params"]) == (None, None)
+    assert instance["details"] == {"status": "active"}
 
 
 async def test_an_instance_that_ended_shows_its_output_unless_it_is_none(api: Api) -> None:
     for name, value in {"zero": 0, "empty": "", "no": False, "list": []}.items():
         await api.create("echo", value, id=name)
-        found = await api.until("echo", name, "complete")
-        assert found["details"] == {"status": "complete", "output": value}
-        assert DATE.fullmatch(found["meta"]["completedAt"])
+        instance = await api.until("echo", name, "complete")
+        assert instance["details"] == {"status": "complete", "output": value}
+        assert DATE.fullmatch(instance["meta"]["completedAt"])
     await api.create("nothing", id="none")
     assert (await api.until("nothing", "none", "complete"))["details"] == {"status": "complete"}
 
@@ -190,11 +196,11 @@ async def test_a_step_that_waits_for_its_retry_shows_when_and_why(api: Api) -> N
 @pytest.mark.parametrize(
     "path", ["", "/history", "/history/0", "/pause", "/resume", "/terminate", "/restart", "/cancel"]
 )
-async def test_an_instance_that_is_not_there_is_not_found(api: Api, path: str) -> None:
+async def test_a_missing_instance_is_not_found(api: Api, path: str) -> None:
     method = "GET" if not path or "history" in path else "POST"
 
     assert await api.refused(method, f"/waiter/instances/none{path}") == (404, "INSTANCE_NOT_FOUND")
-    assert await api.refused(method, f"/nobody/instances/none{path}") == (404, "WORKFLOW_NOT_FOUND")
+    assert await api.refused(method, f"/unknown/instances/none{path}") == (404, "WORKFLOW_NOT_FOUND")
     assert await api.refused(method, f"/waiter/instances/a.b{path}") == (400, "INVALID_INSTANCE_ID")
 
 
@@ -207,15 +213,15 @@ async def test_a_history_shows_every_field_of_steps_and_events(api: Api) -> None
     await api.post("/order/instances/o-1/events", {"type": "approval", "payload": {"by": "ann"}})
     await api.until("order", "o-1", "complete")
 
-    found = await api.get("/order/instances/o-1/history")
+    history = await api.get("/order/instances/o-1/history")
 
-    assert set(found) == {"runNumber", "steps", "events", "stepsHasNextPage", "eventsHasNextPage"}
-    charge, approval = found["steps"]
+    assert set(history) == {"runNumber", "steps", "events", "stepsHasNextPage", "eventsHasNextPage"}
+    charge, approval = history["steps"]
     assert set(charge) == set(approval) == HISTORY_STEP
     assert (charge["type"], charge["status"], charge["result"]) == ("do", "completed", "paid 3")
     assert (charge["attempts"], charge["maxAttempts"], charge["timeoutMs"]) == (1, 6, 600_000)
     assert approval["result"]["payload"] == {"by": "ann"}
-    other, event = found["events"]
+    other, event = history["events"]
     assert set(other) == set(event) == EVENT
     assert (other["type"], other["payload"], other["deliveredAt"], other["consumedByStepKey"]) == ("other", *[None] * 3)
     assert (event["payload"], event["consumedByStepKey"]) == ({"by": "ann"}, "approval")
@@ -245,35 +251,36 @@ async def test_a_sleep_is_a_step(h: Harness, virtual: Api) -> None:
     assert DATE.fullmatch(step["wakeAt"])
 
 
-async def pages(api: Api, path: str, of: str, **query: Any) -> list[list[Any]]:
-    found, cursor = [], {}
+async def pages(api: Api, path: str, name: str, **query: Any) -> list[list[Any]]:
+    """The pages of one list of a history."""
+    result, cursor = [], {}
     while True:
         page = await api.get(path, **query, **cursor)
-        found.append(page[of])
-        if not page[f"{of}HasNextPage"]:
-            assert of == "logs" or f"{of}Cursor" not in page
-            return found
-        cursor = {f"{of}Cursor": page[f"{of}Cursor"]}
+        result.append(page[name])
+        if not page[f"{name}HasNextPage"]:
+            assert name == "logs" or f"{name}Cursor" not in page
+            return result
+        cursor = {f"{name}Cursor": page[f"{name}Cursor"]}
 
 
 @pytest.mark.parametrize("order", ["asc", "desc"])
-@pytest.mark.parametrize("of", ["steps", "events", "logs"])
-async def test_each_list_of_a_history_pages_by_a_cursor_of_its_own(api: Api, of: str, order: str) -> None:
+@pytest.mark.parametrize("name", ["steps", "events", "logs"])
+async def test_each_list_of_a_history_has_its_own_cursor(api: Api, name: str, order: str) -> None:
     await api.create("chatty", 7, id="c")
     await api.until("chatty", "c", "waiting")
     for n in range(8):
         await api.post("/chatty/instances/c/events", {"type": "noise", "payload": n})
     path = "/chatty/instances/c/history"
-    whole = (await api.get(path, includeLogs="true"))[of]
-    assert len(whole) >= 7
+    complete = (await api.get(path, includeLogs="true"))[name]
+    assert len(complete) >= 7
 
-    found = await pages(api, path, of, pageSize=3, order=order, includeLogs="true")
+    paged = await pages(api, path, name, pageSize=3, order=order, includeLogs="true")
 
-    assert [len(page) for page in found[:-1]] == [3] * (len(found) - 1)
-    assert [one for page in found for one in page] == (whole if order == "asc" else whole[::-1])
+    assert [len(page) for page in paged[:-1]] == [3] * (len(paged) - 1)
+    assert [item for page in paged for item in page] == (complete if order == "asc" else complete[::-1])
 
 
-async def test_steps_ascend_by_their_beginning(api: Api) -> None:
+async def test_steps_are_ordered_by_their_start(api: Api) -> None:
     await api.create("chatty", 5, id="c")
     await api.until("chatty", "c", "waiting")
 
@@ -282,7 +289,7 @@ async def test_steps_ascend_by_their_beginning(api: Api) -> None:
     assert keys == [*(f"step {n}" for n in range(5)), "end"]
 
 
-async def test_a_run_that_never_was_has_an_empty_history(api: Api) -> None:
+async def test_a_run_that_does_not_exist_has_an_empty_history(api: Api) -> None:
     await api.create("chatty", 2, id="c")
     await api.until("chatty", "c", "waiting")
     empty = {"steps": [], "events": [], "stepsHasNextPage": False, "eventsHasNextPage": False}
@@ -303,29 +310,31 @@ async def test_an_old_run_stays_readable_after_a_restart(api: Api) -> None:
 
     assert (await api.get("/chatty/instances/c/history"))["runNumber"] == 1
     old = await api.get("/chatty/instances/c/history/0")
-    assert [one["result"] for one in old["steps"][:2]] == [one["result"] for one in before["steps"][:2]] == ["0", "1"]
+    assert (
+        [step["result"] for step in old["steps"][:2]] == [step["result"] for step in before["steps"][:2]] == ["0", "1"]
+    )
     assert old == await api.get("/chatty/instances/c/history", runNumber=0)
 
 
 # --- logs
 
 
-async def test_logs_come_only_when_asked_for_and_show_every_field(api: Api) -> None:
+async def test_logs_are_included_on_request_and_show_every_field(api: Api) -> None:
     await api.create("order", {"id": "o", "total": 3}, id="o")
     await api.until("order", "o", "waiting")
     path = "/order/instances/o/history"
 
     for query in ({}, {"includeLogs": "false"}):
         assert not {"logs", "logsCursor", "logsHasNextPage"} & set(await api.get(path, **query))
-    found = await api.get(path, includeLogs="true")
+    history = await api.get(path, includeLogs="true")
 
-    [line] = found["logs"]
+    [line] = history["logs"]
     assert set(line) == LOG
     assert line | {"id": 0, "createdAt": 0} == {
         "id": 0, "runNumber": 0, "stepKey": None, "attempt": None, "level": "info", "category": "workflow",
         "message": "charged", "data": {"payment": "paid 3"}, "isReplay": False, "createdAt": 0,
     }  # fmt: skip
-    assert found["logsHasNextPage"] is False
+    assert history["logsHasNextPage"] is False
 
 
 async def test_logs_are_filtered_exactly(api: Api) -> None:
@@ -333,8 +342,8 @@ async def test_logs_are_filtered_exactly(api: Api) -> None:
     await api.until("chatty", "c", "waiting")
 
     async def messages(**query: str) -> list[str]:
-        found = await api.get("/chatty/instances/c/history", includeLogs="true", **query)
-        return [line["message"] for line in found["logs"]]
+        history = await api.get("/chatty/instances/c/history", includeLogs="true", **query)
+        return [line["message"] for line in history["logs"]]
 
     assert await messages(logLevel="warn") == ["line 0", "line 2", "line 4"]
     assert await messages(logLevel="info") == ["line 1", "line 3", "line 5"]
@@ -343,35 +352,35 @@ async def test_logs_are_filtered_exactly(api: Api) -> None:
     assert await messages(logCategory="odd", logLevel="warn") == []
 
 
-async def test_a_logs_cursor_is_always_there_so_that_logs_can_be_followed(api: Api) -> None:
+async def test_a_logs_cursor_is_always_present_so_that_logs_can_be_followed(api: Api) -> None:
     await api.create("chatty", 3, id="c")
     await api.until("chatty", "c", "waiting")
     path = "/chatty/instances/c/history"
 
     first = await api.get(path, includeLogs="true")
-    behind = await api.get(path, includeLogs="true", logsCursor=first["logsCursor"])
+    after = await api.get(path, includeLogs="true", logsCursor=first["logsCursor"])
     assert [line["message"] for line in first["logs"]] == ["line 0", "line 1", "line 2"]
-    assert (behind["logs"], behind["logsCursor"]) == ([], first["logsCursor"])
+    assert (after["logs"], after["logsCursor"]) == ([], first["logsCursor"])
 
-    nothing_yet = await api.get(path, includeLogs="true", logLevel="error")
-    assert nothing_yet["logs"] == []
-    assert "logsCursor" in nothing_yet
-    from_there = await api.get(path, includeLogs="true", logsCursor=nothing_yet["logsCursor"])
-    assert from_there["logs"] == first["logs"]
+    empty = await api.get(path, includeLogs="true", logLevel="error")
+    assert empty["logs"] == []
+    assert "logsCursor" in empty
+    continued = await api.get(path, includeLogs="true", logsCursor=empty["logsCursor"])
+    assert continued["logs"] == first["logs"]
 
 
-async def test_a_cursor_of_an_empty_descending_page_leads_to_what_comes(h: Harness, virtual: Api) -> None:
+async def test_the_cursor_of_an_empty_descending_page_leads_to_later_lines(h: Harness, virtual: Api) -> None:
     await virtual.create("chatty", 2, id="c")
     path = "/chatty/instances/c/history"
     empty = await virtual.get(path, includeLogs="true", order="desc")
     await h.run_until_idle()
 
-    found = await virtual.get(path, includeLogs="true", order="desc", logsCursor=empty["logsCursor"])
+    history = await virtual.get(path, includeLogs="true", order="desc", logsCursor=empty["logsCursor"])
 
-    assert [line["message"] for line in found["logs"]] == ["line 1", "line 0"]
+    assert [line["message"] for line in history["logs"]] == ["line 1", "line 0"]
 
 
-async def test_the_longest_category_that_may_be_asked_for_is_the_longest_that_can_be_logged() -> None:
+async def test_the_limit_of_log_categories_applies_to_queries() -> None:
     app, _ = make_shop(limits=Limits(log_category=70))
     path = "/waiter/instances/w/history?includeLogs=true&logCategory="
     async with opened(app) as api:
@@ -405,7 +414,7 @@ async def test_the_longest_category_that_may_be_asked_for_is_the_longest_that_ca
         ("logsCursor=l-1", "INVALID_CURSOR"),
     ],
 )
-async def test_a_bad_query_of_a_history_is_refused(api: Api, query: str, code: str) -> None:
+async def test_an_invalid_query_of_a_history_is_refused(api: Api, query: str, code: str) -> None:
     await api.create("waiter", id="w")
 
     assert await api.refused("GET", f"/waiter/instances/w/history?{query}") == (400, code)
@@ -415,7 +424,7 @@ async def test_a_bad_query_of_a_history_is_refused(api: Api, query: str, code: s
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("run", ["x", "-1", "1.0", "%20", "0x1", "%00"])
-async def test_a_run_that_is_no_number_is_refused(api: Api, run: str) -> None:
+async def test_an_invalid_run_number_is_refused(api: Api, run: str) -> None:
     await api.create("waiter", id="w")
 
     assert await api.refused("GET", f"/waiter/instances/w/history/{run}") == (400, "VALIDATION_ERROR")

@@ -1,4 +1,4 @@
-"""Lists by attributes: how a value in a query is read, and what is found by it."""
+"""Lists by search attributes: the meaning of query values, and the instances found."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from http_api import Api
 
-from holdfast.http.queries import MOST_FILTERS
+from holdfast.http.queries import MAX_SEARCH_FILTERS
 from holdfast.testing import Harness
 
 EVERY_STORE = True
@@ -41,7 +41,7 @@ EQUAL = {
     "5.5": ["float"],
     "-3": ["negative"],
     "true": ["yes"],
-    "1": ["yes"],  # truth values compare as 0 and 1
+    "1": ["yes"],  # booleans compare as 0 and 1
     "false": ["no"],
     "-0": ["no"],
     '"5"': ["five"],
@@ -63,7 +63,7 @@ NOTHING = ["green", '"5', "True", "null", "[5]", " 5", "+5", ".5", "5.", "\u0665
 @pytest.fixture
 async def runs(h: Harness, virtual: Api) -> Api:
     entries = [{"id": name, "params": {"n": value}} for name, value in RUNS.items()]
-    content = json.dumps({"instances": entries})  # httpx has no lone surrogates
+    content = json.dumps({"instances": entries})  # httpx cannot encode lone surrogates
     assert (await virtual.send("POST", "/tagged/instances/batch", content=content)).status_code == 200
     await h.run_until_idle()
     return virtual
@@ -75,28 +75,28 @@ async def tag(h: Harness, api: Api, **runs: dict[str, Any]) -> None:
     await h.run_until_idle()
 
 
-async def found(api: Api, **search: str) -> list[str]:
+async def find(api: Api, **search: str) -> list[str]:
     query = {f"search.{key}": value for key, value in search.items()}
-    return [one["id"] for one in (await api.get("/tagged/instances", pageSize=100, **query))["instances"]]
+    return [instance["id"] for instance in (await api.get("/tagged/instances", pageSize=100, **query))["instances"]]
 
 
 # --- values
 
 
-async def test_a_value_is_read_as_what_it_looks_like(runs: Api) -> None:
-    assert {value: await found(runs, n=value) for value in EQUAL} == EQUAL
+async def test_a_query_value_is_compared_according_to_its_form(runs: Api) -> None:
+    assert {value: await find(runs, n=value) for value in EQUAL} == EQUAL
 
 
-async def test_what_nothing_has_finds_nothing(runs: Api) -> None:
-    assert {value: await found(runs, n=value) for value in NOTHING} == {value: [] for value in NOTHING}
+async def test_a_value_that_no_run_has_finds_nothing(runs: Api) -> None:
+    assert {value: await find(runs, n=value) for value in NOTHING} == {value: [] for value in NOTHING}
 
 
 COMPARE: dict[str, Callable[[Any, Any], bool]] = {"<": lt, "<=": le, ">": gt, ">=": ge}
 
 
 @pytest.mark.parametrize("op", COMPARE)
-async def test_ranges_have_numbers_or_texts_and_never_both(runs: Api, op: str) -> None:
-    """Texts with lone surrogates apart: SQLite puts them behind all others."""
+async def test_a_range_contains_only_numbers_or_only_texts(runs: Api, op: str) -> None:
+    """Texts with lone surrogates are excluded: SQLite sorts them after all others."""
     bounds = {
         "5": 5,
         "-3.5": -3.5,
@@ -110,9 +110,9 @@ async def test_ranges_have_numbers_or_texts_and_never_both(runs: Api, op: str) -
 
     for text, bound in bounds.items():
         fitting = [
-            name for name in reversed(RUNS) if name != "odd" and any(fits(op, one, bound) for one in values(name))
+            name for name in reversed(RUNS) if name != "odd" and any(fits(op, value, bound) for value in values(name))
         ]
-        assert [name for name in await found(runs, n=op + text) if name != "odd"] == fitting, text
+        assert [name for name in await find(runs, n=op + text) if name != "odd"] == fitting, text
 
 
 async def test_an_attribute_can_be_given_several_times(h: Harness, virtual: Api) -> None:
@@ -120,10 +120,10 @@ async def test_an_attribute_can_be_given_several_times(h: Harness, virtual: Api)
 
     listed = await virtual.get("/tagged/instances?search.n=>=2&search.n=<5")
 
-    assert [one["id"] for one in listed["instances"]] == ["n4", "n3", "n2"]
+    assert [instance["id"] for instance in listed["instances"]] == ["n4", "n3", "n2"]
 
 
-async def test_a_large_number_is_the_same_however_it_is_spelt(h: Harness, virtual: Api) -> None:
+async def test_a_large_number_is_equal_in_every_notation(h: Harness, virtual: Api) -> None:
     await tag(h, virtual, a={"n": 1e20}, b={"n": -1e17}, c={"n": 2**53}, d={"n": 1e300})
 
     for same in (
@@ -137,7 +137,7 @@ async def test_a_large_number_is_the_same_however_it_is_spelt(h: Harness, virtua
         },
         {">1e19": ["d", "a"], ">1" + "0" * 19: ["d", "a"], "<=-9" + "9" * 15: ["b"]},
     ):
-        assert {value: await found(virtual, n=value) for value in same} == same
+        assert {value: await find(virtual, n=value) for value in same} == same
 
 
 def values(name: str) -> list[Any]:
@@ -157,29 +157,29 @@ def fits(op: str, value: Any, bound: Any) -> bool:
         "search." + "k" * 65 + "=1", "search.n=" + "x" * 1001, 'search.n="' + "x" * 1001 + '"', "search.n=" + "9" * 400,
         "search.n=>" + "9" * 5000, "search.n=1e400", "search.n=<-1e400",
         "search.a=1&search.9=1", "search.n[x]=1", "search.n[]=1",
-        "&".join(f"search.k{n}=1" for n in range(MOST_FILTERS + 1)),
+        "&".join(f"search.k{n}=1" for n in range(MAX_SEARCH_FILTERS + 1)),
     ],
     ids=lambda query: query[:25],
 )  # fmt: skip
-async def test_what_cannot_be_searched_for_is_refused(virtual: Api, query: str) -> None:
-    answer = await virtual.send("GET", f"/tagged/instances?{query}")
+async def test_an_invalid_search_is_refused(virtual: Api, query: str) -> None:
+    response = await virtual.send("GET", f"/tagged/instances?{query}")
 
-    assert (answer.status_code, answer.json()["code"]) == (400, "VALIDATION_ERROR")
-    [issue] = answer.json()["issues"]
+    assert (response.status_code, response.json()["code"]) == (400, "VALIDATION_ERROR")
+    [issue] = response.json()["issues"]
     assert issue["path"][0] == "query"
     assert issue["path"][1].startswith("search")
 
 
-async def test_the_longest_that_can_be_searched_for(h: Harness, virtual: Api) -> None:
+async def test_the_longest_names_and_values_can_be_searched_for(h: Harness, virtual: Api) -> None:
     key, text = "k" * 64, "x" * 1000
     await tag(h, virtual, a={key: text, "big": 2**53, "a.b-c_d": 1, "_": 1})
 
     for name, value in [(key, text), (key, f'"{text}"'), (key, f">={text}"), ("big", str(2**53)), ("a.b-c_d", "1")]:
-        assert await found(virtual, **{name: value}) == ["a"]
-    assert await found(virtual, **{f"k{n}": "1" for n in range(MOST_FILTERS)}) == []
+        assert await find(virtual, **{name: value}) == ["a"]
+    assert await find(virtual, **{f"k{n}": "1" for n in range(MAX_SEARCH_FILTERS)}) == []
 
 
-# --- several, pages, statuses
+# --- several filters, pages, statuses
 
 
 async def test_several_filters_must_all_hold(h: Harness, virtual: Api) -> None:
@@ -190,11 +190,11 @@ async def test_several_filters_must_all_hold(h: Harness, virtual: Api) -> None:
         c={"customer": "c-2", "total": 250, "tags": ["eu"]},
     )  # fmt: skip
 
-    assert await found(virtual, customer="c-1") == ["b", "a"]
-    assert await found(virtual, customer="c-1", total=">=100") == ["b"]
-    assert await found(virtual, total=">=40", tags="eu") == ["c", "a"]
-    assert await found(virtual, customer="c-1", total=">40", tags="eu") == []
-    assert await found(virtual, customer="c-1", shop="x") == []
+    assert await find(virtual, customer="c-1") == ["b", "a"]
+    assert await find(virtual, customer="c-1", total=">=100") == ["b"]
+    assert await find(virtual, total=">=40", tags="eu") == ["c", "a"]
+    assert await find(virtual, customer="c-1", total=">40", tags="eu") == []
+    assert await find(virtual, customer="c-1", shop="x") == []
 
 
 async def test_a_search_pages_by_cursor(h: Harness, virtual: Api) -> None:
@@ -204,25 +204,29 @@ async def test_a_search_pages_by_cursor(h: Harness, virtual: Api) -> None:
         pages = [await virtual.get("/tagged/instances", pageSize=2, **search)]
         while pages[-1]["hasNextPage"]:
             pages.append(await virtual.get("/tagged/instances", pageSize=2, cursor=pages[-1]["cursor"], **search))
-        assert [[one["id"] for one in page["instances"]] for page in pages] == [["t8", "t6"], ["t4", "t2"], ["t0"]]
+        assert [[instance["id"] for instance in page["instances"]] for page in pages] == [
+            ["t8", "t6"],
+            ["t4", "t2"],
+            ["t0"],
+        ]
 
 
-async def test_a_search_goes_with_a_status_and_one_workflow(h: Harness, virtual: Api) -> None:
+async def test_a_search_can_be_combined_with_a_status_and_is_confined_to_one_workflow(h: Harness, virtual: Api) -> None:
     await tag(h, virtual, a={"n": 1}, b={"n": 1}, c={"n": 2})
     await virtual.post("/tagged/instances/a/terminate")
     await virtual.post("/tagged/instances/c/terminate")
 
-    async def of(workflow: str, **query: str) -> list[str]:
-        return [one["id"] for one in (await virtual.get(f"/{workflow}/instances", **query))["instances"]]
+    async def ids(workflow: str, **query: str) -> list[str]:
+        return [instance["id"] for instance in (await virtual.get(f"/{workflow}/instances", **query))["instances"]]
 
-    assert await of("tagged", status="terminated", **{"search.n": "1"}) == ["a"]
-    assert await of("tagged", status="waiting", **{"search.n": ">=1"}) == ["b"]
-    assert await of("waiter", **{"search.n": "1"}) == []
-    assert await virtual.refused("GET", "/nobody/instances?search.n=1") == (404, "WORKFLOW_NOT_FOUND")
+    assert await ids("tagged", status="terminated", **{"search.n": "1"}) == ["a"]
+    assert await ids("tagged", status="waiting", **{"search.n": ">=1"}) == ["b"]
+    assert await ids("waiter", **{"search.n": "1"}) == []
+    assert await virtual.refused("GET", "/unknown/instances?search.n=1") == (404, "WORKFLOW_NOT_FOUND")
 
 
-async def test_a_search_of_nothing_but_other_names_is_a_list(h: Harness, virtual: Api) -> None:
+async def test_unknown_query_parameters_are_ignored(h: Harness, virtual: Api) -> None:
     await tag(h, virtual, a={"n": 1})
 
     for query in ("search=x&searchn=2&n=3", "n=3&n=4&%00=&%00=&search=x&search=y"):
-        assert [one["id"] for one in (await virtual.get(f"/tagged/instances?{query}"))["instances"]] == ["a"]
+        assert [instance["id"] for instance in (await virtual.get(f"/tagged/instances?{query}"))["instances"]] == ["a"]

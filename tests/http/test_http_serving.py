@@ -1,4 +1,4 @@
-"""The application served: alone, mounted in another one, with its own lifespan and with somebody else's."""
+"""Serving the ASGI application: alone, mounted in another application, with its own and with a custom lifespan."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast import InvalidOptionError
 
 @asynccontextmanager
 async def running(api: Any) -> AsyncIterator[None]:
-    """What a server does around its requests."""
+    """Run the lifespan of an application, as a server does."""
     inbox: asyncio.Queue[Any] = asyncio.Queue()
     outbox: asyncio.Queue[Any] = asyncio.Queue()
     task = asyncio.create_task(api({"type": "lifespan", "asgi": {}}, inbox.get, outbox.put))
@@ -38,62 +38,62 @@ async def running(api: Any) -> AsyncIterator[None]:
     await task
 
 
-async def completes(api: Any, base: str) -> None:
+async def assert_runs_complete(api: Any, base: str) -> None:
     async with client_of(api, base) as http:
         shop = Api(http)
         assert {"name": "echo"} in (await shop.get(""))["workflows"]
-        made = await shop.create("echo", 5)
-        assert (await shop.until("echo", made, "complete"))["details"]["output"] == 5
+        created = await shop.create("echo", 5)
+        assert (await shop.until("echo", created, "complete"))["details"]["output"] == 5
 
 
-async def test_served_alone_it_opens_the_app_with_a_worker_and_closes_it() -> None:
+async def test_the_lifespan_opens_the_app_with_a_worker_and_closes_it() -> None:
     app, _ = make_shop()
     api = app.asgi()
 
     for _ in range(2):
         async with running(api):
-            await completes(api, "http://test/api/workflows")
+            await assert_runs_complete(api, "http://test/api/workflows")
     async with client_of(api) as http:
         assert await Api(http).refused("GET", "/echo/instances") == (503, "APP_CLOSED")
 
 
-async def test_an_app_that_is_open_already_stays_as_it_is() -> None:
+async def test_the_lifespan_does_not_change_an_open_app() -> None:
     app, _ = make_shop()
     api = app.asgi()
 
     async with app:
         async with running(api):
-            await completes(api, "http://test/api/workflows")
-        await completes(api, "http://test/api/workflows")
+            await assert_runs_complete(api, "http://test/api/workflows")
+        await assert_runs_complete(api, "http://test/api/workflows")
 
 
 @pytest.mark.parametrize("base", ["", "/", "/api/workflows", "/api/workflows/", "/deep/er/v1.2"])
-async def test_it_answers_under_any_path(base: str) -> None:
+async def test_the_api_can_be_served_under_any_path(base: str) -> None:
     app, _ = make_shop()
     async with app:
-        await completes(app.asgi(api=base), f"http://test{base.rstrip('/')}")
+        await assert_runs_complete(app.asgi(api=base), f"http://test{base.rstrip('/')}")
 
 
 @pytest.mark.parametrize("base", ["api", "/a b", "/{x}", "//", "/a//b", None])
-def test_a_path_that_is_none_is_refused(base: Any) -> None:
+def test_an_invalid_base_path_is_refused(base: Any) -> None:
     app, _ = make_shop()
 
     with pytest.raises(InvalidOptionError):
         app.asgi(api=base)
 
 
-async def test_mounted_in_fastapi_with_the_apps_lifespan() -> None:
+async def test_the_api_can_be_mounted_in_fastapi_with_the_apps_lifespan() -> None:
     app, _ = make_shop()
-    theirs = FastAPI(lifespan=app.lifespan)
-    theirs.mount("/flows", app.asgi())
+    outer = FastAPI(lifespan=app.lifespan)
+    outer.mount("/flows", app.asgi())
 
-    @theirs.get("/hello")
+    @outer.get("/hello")
     async def hello() -> str:
         return "hello"
 
-    async with running(theirs):
-        await completes(theirs, "http://test/flows/api/workflows")
-        async with client_of(theirs, "http://test") as http:
+    async with running(outer):
+        await assert_runs_complete(outer, "http://test/flows/api/workflows")
+        async with client_of(outer, "http://test") as http:
             assert (await http.get("/hello")).json() == "hello"
             assert "x-frame-options" not in (await http.get("/hello")).headers
             document = (await http.get("/flows/api/workflows/openapi.json")).json()
@@ -101,25 +101,25 @@ async def test_mounted_in_fastapi_with_the_apps_lifespan() -> None:
     assert "/api/workflows/echo/instances" in document["paths"]
 
 
-async def test_mounted_in_starlette_with_a_lifespan_of_their_own() -> None:
+async def test_the_api_can_be_mounted_in_starlette_with_a_custom_lifespan() -> None:
     app, _ = make_shop()
     events = []
 
     @asynccontextmanager
     async def lifespan(asgi: Any) -> AsyncIterator[None]:
-        events.append("theirs opens")
+        events.append("custom opens")
         async with app.lifespan(asgi):
             yield
-        events.append("theirs closes")
+        events.append("custom closes")
 
-    theirs = Starlette(routes=[Mount("/a/b", app.asgi(api=""))], lifespan=lifespan)
-    async with running(theirs), client_of(theirs, "http://test/a/b") as http:
+    outer = Starlette(routes=[Mount("/a/b", app.asgi(api=""))], lifespan=lifespan)
+    async with running(outer), client_of(outer, "http://test/a/b") as http:
         assert (await Api(http).get("/"))["workflows"]
         assert await Api(http).create("echo", 1, id="e")
-    assert events == ["theirs opens", "theirs closes"]
+    assert events == ["custom opens", "custom closes"]
 
 
-async def test_a_route_that_somebody_adds_is_behind_the_gate() -> None:
+async def test_a_route_added_by_the_user_is_behind_the_gate() -> None:
     from holdfast import Authorize, AuthRequest
 
     async def allow(_request: AuthRequest) -> None: ...
@@ -184,30 +184,30 @@ def uvicorn_of(directory: Path, port: int, *options: str) -> Iterator[subprocess
             process.stderr.close()
 
 
-def wait_for(port: int, path: str, holds: Any = None) -> Any:
-    """Ask until the server answers, and what it answers is so."""
+def wait_for(port: int, path: str, accept: Any = None) -> Any:
+    """Repeat a request until the server responds and ``accept`` is true of the response; return the response."""
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         try:
-            answer = httpx.get(f"http://127.0.0.1:{port}/api/workflows{path}").json()
-            if holds is None or holds(answer):
-                return answer
+            response = httpx.get(f"http://127.0.0.1:{port}/api/workflows{path}").json()
+            if accept is None or accept(response):
+                return response
         except httpx.TransportError:
             pass
         time.sleep(0.05)
-    raise AssertionError(f"no such answer at {path}")
+    raise AssertionError(f"no such response at {path}")
 
 
 def free_port() -> int:
     import socket
 
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return int(bound.getsockname()[1])
 
 
-def complete(answer: Any) -> bool:
-    return bool(answer.get("details", {}).get("status") == "complete")
+def complete(response: Any) -> bool:
+    return bool(response.get("details", {}).get("status") == "complete")
 
 
 def test_several_server_processes_share_one_file(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_a_reload_serves_the_new_code(tmp_path: Path) -> None:
         wait_for(port, "/echo/instances/e", complete)
         more = "\n@app.workflow\nasync def added(ctx):\n    return 1\n"
         served = tmp_path / "served.py"
-        time.sleep(1.1)  # a reloader that looks at times of files sees whole seconds
+        time.sleep(1.1)  # a reloader that compares modification times may have a resolution of one second
         served.write_text(served.read_text() + more)
 
-        wait_for(port, "", lambda answer: {"name": "added"} in answer.get("workflows", ()))
+        wait_for(port, "", lambda response: {"name": "added"} in response.get("workflows", ()))
         assert wait_for(port, "/echo/instances/e", complete)["details"]["output"] == 1

@@ -1,4 +1,4 @@
-"""Hostile connections to a real server: slow, half, endless, malformed. It goes on serving the others."""
+"""Hostile connections to a real server: slow, incomplete, endless, malformed. The server keeps serving others."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CREATE = "POST /api/workflows/echo/instances HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 
 @pytest.fixture
 def address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(bodies, "SECONDS", 1.0)
+    monkeypatch.setattr(bodies, "TIMEOUT_S", 1.0)
     app, _ = make_shop(f"sqlite:///{tmp_path / 'shop.db'}")
     with served(app.asgi()) as address:
         yield address
@@ -35,8 +35,8 @@ def connect(address: str) -> socket.socket:
     return socket.create_connection((parts.hostname, parts.port), timeout=30)
 
 
-def talk(address: str, data: bytes) -> bytes:
-    """Send, and read until the server closes the connection."""
+def exchange(address: str, data: bytes) -> bytes:
+    """Send data and read until the server closes the connection."""
     with closing(connect(address)) as connection:
         with suppress(ConnectionError):
             connection.sendall(data)
@@ -44,19 +44,19 @@ def talk(address: str, data: bytes) -> bytes:
 
 
 def read(connection: socket.socket) -> bytes:
-    answer = b""
+    response = b""
     with suppress(ConnectionError):
         while chunk := connection.recv(65536):
-            answer += chunk
-    return answer
+            response += chunk
+    return response
 
 
-def status(answer: bytes) -> int:
-    return int(answer.split(b" ", 2)[1])
+def status(response: bytes) -> int:
+    return int(response.split(b" ", 2)[1])
 
 
-def unharmed(address: str, instances: int = 0) -> None:
-    """The server answers at once, and only what was acknowledged is there."""
+def assert_unharmed(address: str, instances: int = 0) -> None:
+    """The server responds quickly, and has only the instances whose creation it acknowledged."""
     base = f"{address}/api/workflows"
     began = time.monotonic()
     assert httpx.get(f"{base}/_health", timeout=10).json() == {"status": "ok"}
@@ -65,7 +65,7 @@ def unharmed(address: str, instances: int = 0) -> None:
 
 
 def resident() -> int:
-    """Memory of this process now, in bytes."""
+    """Resident memory of this process in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
@@ -94,41 +94,41 @@ def test_an_endless_head_is_refused(address: str, name: str) -> None:
     assert httpx.get(f"{address}/api/workflows/_health", timeout=10).status_code == 200
 
 
-def test_a_large_head_is_refused_in_json_and_a_usual_one_is_not(address: str) -> None:
-    def asked(size: int) -> bytes:
-        return talk(address, HEAD + b"Connection: close\r\nX: " + b"x" * size + b"\r\n\r\n")
+def test_a_large_head_is_refused_with_json_and_an_ordinary_one_is_accepted(address: str) -> None:
+    def request(size: int) -> bytes:
+        return exchange(address, HEAD + b"Connection: close\r\nX: " + b"x" * size + b"\r\n\r\n")
 
-    assert status(asked(30_000)) == 200
-    with closing(connect(address)) as connection:  # not more than it reads before it refuses
+    assert status(request(30_000)) == 200
+    with closing(connect(address)) as connection:  # not more than the server reads before it refuses the head
         connection.sendall(HEAD + b"X: " + b"x" * 66_000)
-        answer = read(connection)
-    assert status(answer) == 431
-    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["code"] == "HEADERS_TOO_LARGE"
+        response = read(connection)
+    assert status(response) == 431
+    assert json.loads(response.split(b"\r\n\r\n", 1)[1])["code"] == "HEADERS_TOO_LARGE"
 
 
 @pytest.mark.parametrize("start", [b"", b"GET /", HEAD, HEAD + b"X: "])
-def test_half_a_head_is_given_up_after_a_while(address: str, monkeypatch: pytest.MonkeyPatch, start: bytes) -> None:
-    monkeypatch.setattr(protocol, "SECONDS", 0.3)
+def test_an_incomplete_head_is_refused_after_a_timeout(
+    address: str, monkeypatch: pytest.MonkeyPatch, start: bytes
+) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.3)
     with closing(connect(address)) as connection:
         connection.settimeout(0.05)
         connection.sendall(start)
-        answer, began = b"", time.monotonic()
-        while not answer and time.monotonic() - began < 30:
+        response, began = b"", time.monotonic()
+        while not response and time.monotonic() - began < 30:
             with suppress(TimeoutError):
-                answer = connection.recv(65536)
-            if start and not answer:
+                response = connection.recv(65536)
+            if start and not response:
                 with suppress(ConnectionError):
-                    connection.sendall(b"x")  # it drips
+                    connection.sendall(b"x")  # slowly, byte by byte
 
-    assert status(answer) == 408
-    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["code"] == "REQUEST_TIMEOUT"
-    unharmed(address)
+    assert status(response) == 408
+    assert json.loads(response.split(b"\r\n\r\n", 1)[1])["code"] == "REQUEST_TIMEOUT"
+    assert_unharmed(address)
 
 
-def test_a_request_that_takes_longer_than_its_head_may_is_answered(
-    address: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(protocol, "SECONDS", 0.3)
+def test_the_timeout_of_the_head_does_not_apply_to_the_body(address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "HEAD_TIMEOUT_S", 0.3)
     with closing(connect(address)) as connection:
         connection.sendall(f"{CREATE}Content-Length: 2\r\nConnection: close\r\n\r\n".encode())
         time.sleep(0.6)
@@ -136,37 +136,37 @@ def test_a_request_that_takes_longer_than_its_head_may_is_answered(
         assert status(read(connection)) == 200
 
 
-def test_half_a_body_is_given_up_after_a_while(address: str) -> None:
+def test_an_incomplete_body_is_refused_after_a_timeout(address: str) -> None:
     began = time.monotonic()
-    answer = talk(address, f'{CREATE}Content-Length: 100\r\n\r\n{{"params": '.encode())
+    response = exchange(address, f'{CREATE}Content-Length: 100\r\n\r\n{{"params": '.encode())
 
     assert time.monotonic() - began < 15
-    assert status(answer) == 408
-    assert b"connection: close" in answer.lower()
-    assert json.loads(answer.split(b"\r\n\r\n", 1)[1])["code"] == "REQUEST_TIMEOUT"
-    unharmed(address)
+    assert status(response) == 408
+    assert b"connection: close" in response.lower()
+    assert json.loads(response.split(b"\r\n\r\n", 1)[1])["code"] == "REQUEST_TIMEOUT"
+    assert_unharmed(address)
 
 
-def test_a_body_that_drips_is_given_up_after_a_while(address: str) -> None:
+def test_a_body_that_arrives_slowly_is_refused_after_a_timeout(address: str) -> None:
     with closing(connect(address)) as connection:
         connection.sendall(f"{CREATE}Content-Length: 1000\r\n\r\n".encode())
         connection.settimeout(0.05)
-        answer = b""
+        response = b""
         began = time.monotonic()
-        while not answer and time.monotonic() - began < 30:
+        while not response and time.monotonic() - began < 30:
             connection.sendall(b" ")
             with suppress(TimeoutError):
-                answer = connection.recv(65536)
+                response = connection.recv(65536)
 
-    assert status(answer) == 408
-    unharmed(address)
+    assert status(response) == 408
+    assert_unharmed(address)
 
 
 def test_a_body_cut_off_by_the_end_of_the_connection_starts_nothing(address: str) -> None:
     for _ in range(20):
         with closing(connect(address)) as connection:
             connection.sendall(f'{CREATE}Content-Length: 100\r\n\r\n{{"params": 1'.encode())
-    unharmed(address)
+    assert_unharmed(address)
 
 
 def test_an_endless_chunked_body_is_refused(address: str) -> None:
@@ -178,30 +178,30 @@ def test_an_endless_chunked_body_is_refused(address: str) -> None:
             while sent < 64 * 1024 * 1024:
                 connection.sendall(chunk)
                 sent += len(chunk)
-        answer = read(connection)
+        response = read(connection)
 
-    assert not answer or status(answer) == 413
+    assert not response or status(response) == 413
     assert sent < 64 * 1024 * 1024
-    unharmed(address)
+    assert_unharmed(address)
 
 
-def test_a_chunk_that_claims_to_be_huge_takes_no_memory(address: str) -> None:
+def test_a_huge_announced_chunk_allocates_no_memory(address: str) -> None:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with closing(connect(address)) as connection:
         connection.sendall(f"{CREATE}Transfer-Encoding: chunked\r\n\r\n7fffffff\r\nx".encode())
         time.sleep(0.2)
         assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
-    unharmed(address)
+    assert_unharmed(address)
 
 
-def test_many_tiny_chunks_are_one_body(address: str) -> None:
+def test_a_body_may_arrive_in_many_tiny_chunks(address: str) -> None:
     body = json.dumps({"id": "tiny", "params": "x" * 5000}).encode()
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body) + b"0\r\n\r\n"
 
-    answer = talk(address, f"{CREATE}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode() + chunks)
+    response = exchange(address, f"{CREATE}Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n".encode() + chunks)
 
-    assert status(answer) == 200
-    unharmed(address, instances=1)
+    assert status(response) == 200
+    assert_unharmed(address, instances=1)
 
 
 @pytest.mark.parametrize(
@@ -227,10 +227,10 @@ def test_many_tiny_chunks_are_one_body(address: str) -> None:
     ids=lambda request: repr(request[:60]),
 )  # fmt: skip
 def test_a_malformed_request_is_refused(address: str, request_: bytes) -> None:
-    answer = talk(address, request_)
+    response = exchange(address, request_)
 
-    assert not answer or 400 <= status(answer) < 500
-    unharmed(address)
+    assert not response or 400 <= status(response) < 500
+    assert_unharmed(address)
 
 
 def test_requests_on_one_connection_are_answered_in_order(address: str) -> None:
@@ -239,23 +239,23 @@ def test_requests_on_one_connection_are_answered_in_order(address: str) -> None:
         return f"{CREATE}Content-Length: {len(body)}\r\n\r\n".encode() + body
 
     last = b"GET /api/workflows/none HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n"
-    answer = talk(address, b"".join(create(n) for n in range(10)) + last)
+    response = exchange(address, b"".join(create(n) for n in range(10)) + last)
 
-    assert [part.split(b'"id":"')[1][:2] for part in answer.split(b"HTTP/1.1 200")[1:]] == [
+    assert [part.split(b'"id":"')[1][:2] for part in response.split(b"HTTP/1.1 200")[1:]] == [
         b"p%d" % n for n in range(10)
     ]
-    assert answer.count(b"HTTP/1.1 404") == 1
-    unharmed(address, instances=10)
+    assert response.count(b"HTTP/1.1 404") == 1
+    assert_unharmed(address, instances=10)
 
 
-def test_many_slow_connections_do_not_keep_others_out(address: str) -> None:
+def test_many_slow_connections_do_not_block_other_requests(address: str) -> None:
     slow = [connect(address) for _ in range(200)]
     try:
         for n, connection in enumerate(slow):
             half = CREATE if n % 2 else f"{CREATE}Content-Length: 100\r\n\r\n{{"
             connection.sendall(half.encode())
-        unharmed(address)
+        assert_unharmed(address)
     finally:
         for connection in slow:
             connection.close()
-    unharmed(address)
+    assert_unharmed(address)

@@ -1,6 +1,6 @@
-"""Two tenants behind the hook of docs/routes.md: neither can see, change or guess anything of the other.
+"""Two tenants behind the hook of docs/routes.md: neither can see, change or infer anything about the other.
 
-Routes are taken from the application itself, so that a new one is tried too.
+The routes are read from the application, so that a new route is tested too.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ BODIES: dict[str, Any] = {
 }
 
 
-def policy_of_the_page() -> tuple[Authorize, dict[str, dict[str, str]]]:
-    """The policy that the page shows, and the headers of each tenant."""
+def page_policy() -> tuple[Authorize, dict[str, dict[str, str]]]:
+    """The policy of the page, and the request headers of each tenant."""
     section = PAGE.read_text().split("A hook is an async function.")[1]
     names: dict[str, Any] = {}
     for block in re.findall(r"^```python\n(.*?)^```$", section, re.MULTILINE | re.DOTALL):
@@ -45,7 +45,7 @@ async def policy_by_attribute(request: AuthRequest) -> Filter:
 
 
 async def creation_by_attribute(request: AuthRequest) -> None:
-    if any(not (one.id or "").startswith(request.headers["x-tenant"]) for one in request.instances):
+    if any(not (instance.id or "").startswith(request.headers["x-tenant"]) for instance in request.instances):
         raise Denied(403, "not yours")
 
 
@@ -55,37 +55,37 @@ def policies() -> dict[str, tuple[Authorize, dict[str, dict[str, str]]]]:
         create=creation_by_attribute,
     )  # fmt: skip
     return {
-        "the page's": policy_of_the_page(),
-        "by attribute": (by_attribute, {name: {"X-Tenant": name} for name in ("acme", "globex")}),
+        "id prefix": page_policy(),
+        "attribute": (by_attribute, {name: {"X-Tenant": name} for name in ("acme", "globex")}),
     }
 
 
 @dataclass(frozen=True)
-class Two:
-    """A server with instances of two tenants, paused, and what each of them says."""
+class TwoTenants:
+    """A server with paused instances of two tenants, and the request headers of each tenant."""
 
     app: Holdfast
     api: Api
     headers: dict[str, dict[str, str]]
     routes: Sequence[Spec]
 
-    async def ask(self, tenant: str, spec: Spec, path: str, body: Any = None) -> httpx.Response:
+    async def send(self, tenant: str, spec: Spec, path: str, body: Any = None) -> httpx.Response:
         options = {"json": body if body is not None else BODIES.get(spec.name, {})} if spec.method == "POST" else {}
         return await self.api.send(spec.method, path, headers=self.headers[tenant], **options)
 
-    async def everything_of(self, tenant: str) -> list[Any]:
-        found = []
+    async def state_of(self, tenant: str) -> list[Any]:
+        state = []
         for workflow in OF_EACH_KIND:
-            for one in (await self.app.list(workflow, id_prefix=f"{tenant}-", limit=100)).items:
-                run = await self.app.get(workflow, one.id)
-                found += [await run.describe(), await run.history()]
-        return found
+            for instance in (await self.app.list(workflow, id_prefix=f"{tenant}-", limit=100)).items:
+                run = await self.app.get(workflow, instance.id)
+                state += [await run.describe(), await run.history()]
+        return state
 
 
-@pytest.fixture(params=["the page's", "by attribute"])
-async def two(request: pytest.FixtureRequest, where: dict[str, Any]) -> AsyncIterator[Two]:
+@pytest.fixture(params=["id prefix", "attribute"])
+async def tenants(request: pytest.FixtureRequest, database_options: dict[str, Any]) -> AsyncIterator[TwoTenants]:
     authorize, headers = policies()[request.param]
-    app, _ = make_shop(**where, authorize=authorize)
+    app, _ = make_shop(**database_options, authorize=authorize)
     async with app.connect():
         for tenant in ("acme", "globex"):
             for n in range(2):
@@ -95,75 +95,79 @@ async def two(request: pytest.FixtureRequest, where: dict[str, Any]) -> AsyncIte
         asgi = app.asgi(tick=True)
         routes = {route.spec for route in asgi.routes if isinstance(route, GatedRoute) and route.spec.scope is not None}
         async with client_of(asgi) as http:
-            yield Two(app, Api(http), headers, sorted(routes, key=lambda spec: spec.name))
+            yield TwoTenants(app, Api(http), headers, sorted(routes, key=lambda spec: spec.name))
 
 
-def without(answer: httpx.Response, id: str) -> tuple[int, str]:
-    return answer.status_code, answer.text.replace(id, "<id>")
+def without_id(response: httpx.Response, id: str) -> tuple[int, str]:
+    return response.status_code, response.text.replace(id, "<id>")
 
 
-async def test_every_route_about_an_instance_hides_those_of_others(two: Two) -> None:
-    before = await two.everything_of("globex")
+@pytest.mark.promise("no-secrets")
+async def test_every_instance_route_hides_instances_of_other_tenants(tenants: TwoTenants) -> None:
+    before = await tenants.state_of("globex")
     tried = 0
-    for spec in two.routes:
+    for spec in tenants.routes:
         if spec.reach is not Reach.ONE:
             continue
         for workflow in OF_EACH_KIND:
             path = spec.path.replace("{workflow}", workflow).replace("{run}", "0")
-            theirs = await two.ask("acme", spec, path.replace("{instance_id}", "globex-0"))
-            nobodys = await two.ask("acme", spec, path.replace("{instance_id}", "globex-9"))
-            missing = await two.ask("acme", spec, path.replace("{instance_id}", "acme-9"))
+            theirs = await tenants.send("acme", spec, path.replace("{instance_id}", "globex-0"))
+            unused = await tenants.send("acme", spec, path.replace("{instance_id}", "globex-9"))
+            missing = await tenants.send("acme", spec, path.replace("{instance_id}", "acme-9"))
 
             assert (theirs.status_code, theirs.json()["code"]) == (404, "INSTANCE_NOT_FOUND"), spec.name
-            assert without(theirs, "globex-0") == without(nobodys, "globex-9"), spec.name
-            if spec.kind is None or workflow == "pipeline":
-                assert without(theirs, "globex-0") == without(missing, "acme-9"), spec.name
+            assert without_id(theirs, "globex-0") == without_id(unused, "globex-9"), spec.name
+            if not spec.needs_units or workflow == "pipeline":
+                assert without_id(theirs, "globex-0") == without_id(missing, "acme-9"), spec.name
             tried += 1
     assert tried >= 14 * len(OF_EACH_KIND)
-    assert await two.everything_of("globex") == before
+    assert await tenants.state_of("globex") == before
 
 
-async def test_routes_about_an_instance_work_for_its_own_tenant(two: Two) -> None:
-    for spec in two.routes:
-        if spec.reach is Reach.ONE and spec.kind is None:
+async def test_instance_routes_work_for_the_instances_own_tenant(tenants: TwoTenants) -> None:
+    for spec in tenants.routes:
+        if spec.reach is Reach.ONE and not spec.needs_units:
             path = spec.path.replace("{workflow}", "order.process").replace("{instance_id}", "acme-0")
-            answer = await two.ask("acme", spec, path.replace("{run}", "0"))
-            assert answer.status_code in (200, 409), (spec.name, answer.text)
+            response = await tenants.send("acme", spec, path.replace("{run}", "0"))
+            assert response.status_code in (200, 409), (spec.name, response.text)
 
 
-async def test_nothing_is_created_under_an_id_of_others(two: Two) -> None:
-    before = [await two.everything_of(tenant) for tenant in ("acme", "globex")]
-    creating = [spec for spec in two.routes if spec.reach is Reach.NEW]
+async def test_a_tenant_cannot_create_an_id_of_another_tenant(tenants: TwoTenants) -> None:
+    before = [await tenants.state_of(tenant) for tenant in ("acme", "globex")]
+    creating = [spec for spec in tenants.routes if spec.reach is Reach.NEW]
     assert creating
     for spec in creating:
         path = spec.path.replace("{workflow}", "waiter")
-        answers = []
+        responses = []
         for theirs in ("globex-0", "globex-9"):  # one that exists, one that does not
             mixed = {"instances": [{"id": "acme-7"}, {"id": theirs}]}
             bodies: list[Any] = [{"id": theirs}, {"instances": [{"id": theirs}]}, mixed]
             for body in bodies:
                 if ("instances" in body) == spec.path.endswith("/batch"):
-                    answer = await two.ask("acme", spec, path, body)
-                    assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN"), body
-                    answers.append(without(answer, theirs))
-        assert len(set(answers)) == 1
-    answer = await two.ask("acme", next(one for one in creating if "batch" not in one.path), "/waiter/instances", {})
-    assert answer.status_code == 403
-    assert [await two.everything_of(tenant) for tenant in ("acme", "globex")] == before
+                    response = await tenants.send("acme", spec, path, body)
+                    assert (response.status_code, response.json()["code"]) == (403, "FORBIDDEN"), body
+                    responses.append(without_id(response, theirs))
+        assert len(set(responses)) == 1
+    response = await tenants.send(
+        "acme", next(spec for spec in creating if "batch" not in spec.path), "/waiter/instances", {}
+    )
+    assert response.status_code == 403
+    assert [await tenants.state_of(tenant) for tenant in ("acme", "globex")] == before
 
 
-async def test_a_tenant_creates_what_is_its_own(two: Two) -> None:
-    for spec in two.routes:
+async def test_a_tenant_can_create_its_own_ids(tenants: TwoTenants) -> None:
+    for spec in tenants.routes:
         if spec.reach is Reach.NEW:
-            answer = await two.ask("acme", spec, spec.path.replace("{workflow}", "waiter"))
-            assert answer.status_code == 200, answer.text
-    assert [one.id for one in (await two.app.list("waiter", id_prefix="acme-new")).items] == ["acme-new"]
+            response = await tenants.send("acme", spec, spec.path.replace("{workflow}", "waiter"))
+            assert response.status_code == 200, response.text
+    assert [instance.id for instance in (await tenants.app.list("waiter", id_prefix="acme-new")).items] == ["acme-new"]
 
 
-async def test_lists_show_only_a_tenants_own(two: Two) -> None:
-    listing = [spec for spec in two.routes if spec.reach is Reach.LIST]
+async def test_lists_show_only_instances_of_the_tenant(tenants: TwoTenants) -> None:
+    listing = [spec for spec in tenants.routes if spec.reach is Reach.LIST]
     assert listing
-    cursor = (await two.app.list("waiter", limit=1)).cursor  # behind the newest, which is the other's
+    # The cursor is after the newest instance, which belongs to the other tenant.
+    cursor = (await tenants.app.list("waiter", limit=1)).cursor
     queries = ["", "pageSize=1", "status=paused", f"cursor={cursor}", "cursor=i999999", "idPrefix=acme", "search.n=1"]
     conflicts = ["idPrefix=globex-", "idPrefix=globex-0", "search.secret=globexs", "search.tenant=globex",
                  "search.tenant=globex&search.tenant=acme", "search.tenant=%3E%3Dglobex"]  # fmt: skip
@@ -171,23 +175,23 @@ async def test_lists_show_only_a_tenants_own(two: Two) -> None:
         for workflow in OF_EACH_KIND:
             path = spec.path.replace("{workflow}", workflow)
             for query in queries:
-                answer = await two.ask("acme", spec, f"{path}?{query}")
-                assert answer.status_code == 200, answer.text
-                assert "globex" not in answer.text, query
+                response = await tenants.send("acme", spec, f"{path}?{query}")
+                assert response.status_code == 200, response.text
+                assert "globex" not in response.text, query
             for query in conflicts:
-                answer = await two.ask("acme", spec, f"{path}?{query}")
-                assert answer.json() == {"instances": [], "hasNextPage": False}, query
-            every = (await two.ask("acme", spec, path)).json()["instances"]
-            assert [one["id"] for one in every] == ["acme-1", "acme-0"]
+                response = await tenants.send("acme", spec, f"{path}?{query}")
+                assert response.json() == {"instances": [], "hasNextPage": False}, query
+            listed = (await tenants.send("acme", spec, path)).json()["instances"]
+            assert [instance["id"] for instance in listed] == ["acme-1", "acme-0"]
 
 
-async def test_pages_end_where_a_tenants_own_end(two: Two) -> None:
-    [spec] = [spec for spec in two.routes if spec.name == "listInstances"]
+async def test_paging_ends_after_the_instances_of_the_tenant(tenants: TwoTenants) -> None:
+    [spec] = [spec for spec in tenants.routes if spec.name == "listInstances"]
     seen: list[str] = []
     query = ""
     while True:
-        page = (await two.ask("acme", spec, f"/waiter/instances?pageSize=1{query}")).json()
-        seen += [one["id"] for one in page["instances"]]
+        page = (await tenants.send("acme", spec, f"/waiter/instances?pageSize=1{query}")).json()
+        seen += [instance["id"] for instance in page["instances"]]
         if not page["hasNextPage"]:
             break
         query = f"&cursor={page['cursor']}"
@@ -195,46 +199,46 @@ async def test_pages_end_where_a_tenants_own_end(two: Two) -> None:
     assert seen == ["acme-1", "acme-0"]
 
 
-async def test_routes_about_no_instance_show_none(two: Two) -> None:
+async def test_routes_without_instances_show_no_instances(tenants: TwoTenants) -> None:
     tried = set()
-    for spec in two.routes:
+    for spec in tenants.routes:
         if spec.reach is Reach.NONE:
-            answer = await two.ask("acme", spec, spec.path.replace("{workflow}", "pipeline"))
-            assert answer.status_code == 200, spec.name
-            assert "globex" not in answer.text
+            response = await tenants.send("acme", spec, spec.path.replace("{workflow}", "pipeline"))
+            assert response.status_code == 200, spec.name
+            assert "globex" not in response.text
             tried.add(spec.name)
     assert tried == {"drawGraph", "getHealth", "getOpenapi", "listWorkflows"}
 
 
-async def test_routes_about_all_instances_are_refused(two: Two) -> None:
-    before = await two.everything_of("globex")
+async def test_routes_about_all_instances_are_refused_to_a_tenant(tenants: TwoTenants) -> None:
+    before = await tenants.state_of("globex")
     tried = set()
-    for spec in two.routes:
+    for spec in tenants.routes:
         if spec.reach is Reach.ALL:
-            answer = await two.ask("acme", spec, spec.path)
-            assert (answer.status_code, answer.json()["code"]) == (403, "FORBIDDEN")
+            response = await tenants.send("acme", spec, spec.path)
+            assert (response.status_code, response.json()["code"]) == (403, "FORBIDDEN")
             tried.add(spec.name)
     assert tried == {"tick"}
-    assert await two.everything_of("globex") == before
+    assert await tenants.state_of("globex") == before
 
 
-async def test_a_path_that_does_not_exist_tells_nothing(two: Two) -> None:
-    if "Authorization" not in two.headers["acme"]:
-        return  # without a request hook, it is denied
+async def test_an_unknown_path_reveals_nothing(tenants: TwoTenants) -> None:
+    if "Authorization" not in tenants.headers["acme"]:
+        return  # without a request hook the path is denied
     for path in ("/waiter/instances/globex-0/nope", "/nope/instances/globex-0", "/globex"):
-        answer = await two.api.send("GET", path, headers=two.headers["acme"])
-        assert answer.status_code == 404
-        assert "globexs" not in answer.text
+        response = await tenants.api.send("GET", path, headers=tenants.headers["acme"])
+        assert response.status_code == 404
+        assert "globexs" not in response.text
 
 
 @pytest.mark.above_the_store
-async def test_whoever_has_no_tenant_gets_nothing() -> None:
-    authorize, _ = policy_of_the_page()
+async def test_a_caller_without_a_tenant_is_refused_everywhere() -> None:
+    authorize, _ = page_policy()
     app, _ = make_shop(authorize=authorize)
     async with app.connect(), client_of(app.asgi(tick=True)) as http:
         for route in app.asgi(tick=True).routes:
             assert isinstance(route, GatedRoute)
             if route.spec.scope is not None:
                 for headers in ({}, {"Authorization": "Bearer "}, {"Authorization": "acme"}, {"X-Tenant": "acme"}):
-                    answer = await http.request(route.spec.method, route.spec.path, headers=headers)
-                    assert answer.status_code == 401, route.spec.name
+                    response = await http.request(route.spec.method, route.spec.path, headers=headers)
+                    assert response.status_code == 401, route.spec.name

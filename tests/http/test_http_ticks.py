@@ -1,4 +1,4 @@
-"""Ticks over HTTP as the only runner: no worker anywhere, and everything ends all the same."""
+"""Ticks over HTTP as the only runner: runs complete without a worker."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def make_app(calls: Counter[str], **options: Any) -> Holdfast:
     @app.workflow
     async def everything(ctx: Context) -> list[Any]:
         name = ctx.info.instance_id
-        tried = await flaky(name)
-        await ctx.sleep("rest", "1 hour")
-        born = await ctx.run(child, name)
+        attempt = await flaky(name)
+        await ctx.sleep("pause", "1 hour")
+        child_result = await ctx.run(child, name)
         event = await ctx.wait_for_event("go", type="go", timeout="24 hours")
-        return [tried, born, event.payload]
+        return [attempt, child_result, event.payload]
 
     @app.step
     async def count(name: str) -> None:
@@ -69,34 +69,34 @@ def calls() -> Counter[str]:
 
 
 @pytest.fixture
-def shop(where: dict[str, Any], calls: Counter[str]) -> tuple[Holdfast, None]:
-    return make_app(calls, **where), None
+def shop(database_options: dict[str, Any], calls: Counter[str]) -> tuple[Holdfast, None]:
+    return make_app(calls, **database_options), None
 
 
-async def test_ticks_alone_bring_retries_sleeps_children_and_events_to_their_end(h: Harness) -> None:
+async def test_ticks_alone_complete_runs_with_retries_sleeps_children_and_events(h: Harness) -> None:
     async with client_of(h.app.asgi(tick=True)) as http:
         api = Api(http)
         await api.create("everything", id="a")
 
-        async def pass_by(duration: str) -> None:
-            """Time goes by, and nobody works; then ticks come until nothing is due."""
+        async def advance_and_tick(duration: str) -> None:
+            """Advance the time without a worker, then send ticks until nothing is due."""
             await h.advance(duration, run=False)
             while (await api.post(TICK))["processed"]:
                 pass
 
-        await pass_by("0 s")
+        await advance_and_tick("0 s")
         for duration in ("1 minute", "1 minute", "1 hour", "10 minutes"):
             assert await api.status("everything", "a") == "waiting"
-            await pass_by(duration)
+            await advance_and_tick(duration)
         assert (await api.get("/everything/instances/a"))["meta"]["currentStep"]["type"] == "waitForEvent"
         await api.post("/everything/instances/a/events", {"type": "go", "payload": 7})
-        await pass_by("0 s")
+        await advance_and_tick("0 s")
         ended = await api.get("/everything/instances/a")
 
     assert ended["details"] == {"status": "complete", "output": ["attempt 3", "child of a", 7]}
 
 
-async def test_nothing_moves_between_ticks(h: Harness, calls: Counter[str]) -> None:
+async def test_no_run_advances_between_ticks(h: Harness, calls: Counter[str]) -> None:
     async with client_of(h.app.asgi(tick=True)) as http:
         api = Api(http)
         await api.create("short", id="a")
@@ -123,8 +123,8 @@ async def test_ticks_run_graphs_and_obey_pause_and_cancel(h: Harness) -> None:
         assert await api.status("everything", "cancelled") == "cancelled"
 
 
-async def test_ticks_that_come_at_once_share_the_work(where: dict[str, Any], calls: Counter[str]) -> None:
-    app = make_app(calls, **where)
+async def test_concurrent_ticks_share_the_runs(database_options: dict[str, Any], calls: Counter[str]) -> None:
+    app = make_app(calls, **database_options)
     async with app.connect(), client_of(app.asgi(tick=True)) as http:
         api = Api(http)
         names = [f"s{n}" for n in range(12)]
@@ -135,35 +135,35 @@ async def test_ticks_that_come_at_once_share_the_work(where: dict[str, Any], cal
             pass
         done = await api.get("/short/instances", status="complete")
 
-    assert sum(one["processed"] for one in ticked) <= len(names)
+    assert sum(response["processed"] for response in ticked) <= len(names)
     assert len(done["instances"]) == len(names)
     assert calls == Counter(names)  # each step was called once
 
 
-async def test_a_run_whose_tick_was_cut_off_goes_on_with_a_later_one(h: Harness, calls: Counter[str]) -> None:
+async def test_a_run_of_an_interrupted_tick_continues_with_a_later_tick(h: Harness, calls: Counter[str]) -> None:
     async with client_of(h.app.asgi(tick=True)) as http:
         api = Api(http)
         await api.create("short", id="a")
-        cut_off = asyncio.create_task(api.post(TICK))
+        interrupted = asyncio.create_task(api.post(TICK))
 
         async def called() -> bool:
             return calls["a"] > 0
 
         await until(called)
-        cut_off.cancel()
-        await asyncio.gather(cut_off, return_exceptions=True)
-        await h.advance("1 hour", run=False)  # its lease, if nobody gave it back, has run out
+        interrupted.cancel()
+        await asyncio.gather(interrupted, return_exceptions=True)
+        await h.advance("1 hour", run=False)  # its lease has expired, if the task was not released
         while (await api.post(TICK))["processed"]:
             pass
 
         assert await api.status("short", "a") == "complete"
 
 
-# --- who may tick
+# --- authorization of ticks
 
 
 @pytest.mark.above_the_store
-async def test_a_tick_needs_its_hook(calls: Counter[str]) -> None:
+async def test_a_tick_is_authorized_by_its_hook(calls: Counter[str]) -> None:
     async def scheduler(request: AuthRequest) -> None:
         if request.headers.get("x-scheduler") != "cron":
             raise Denied(401, "only the scheduler ticks")
@@ -180,12 +180,12 @@ async def test_a_tick_needs_its_hook(calls: Counter[str]) -> None:
         assert await api.refused("POST", TICK) == (401, "UNAUTHORIZED")
         assert await api.refused("POST", TICK, headers=cron, json={"maxInstances": 11}) == (403, "FORBIDDEN")
         assert calls["a"] == 0
-        answer = await api.send("POST", TICK, headers=cron, json={"maxInstances": 10})
-        assert answer.json() == {"processed": 1}
+        response = await api.send("POST", TICK, headers=cron, json={"maxInstances": 10})
+        assert response.json() == {"processed": 1}
 
 
 @pytest.mark.above_the_store
-async def test_a_caller_who_may_reach_only_some_instances_may_not_tick(calls: Counter[str]) -> None:
+async def test_a_caller_confined_by_a_filter_may_not_tick(calls: Counter[str]) -> None:
     async def confined(_request: AuthRequest) -> Filter:
         return Filter(id_prefix="a")
 
@@ -200,18 +200,18 @@ async def test_a_caller_who_may_reach_only_some_instances_may_not_tick(calls: Co
 
 
 @pytest.mark.above_the_store
-async def test_an_asgi_application_without_a_worker_leaves_the_work_to_ticks(calls: Counter[str]) -> None:
+async def test_an_asgi_application_without_a_worker_runs_instances_only_at_ticks(calls: Counter[str]) -> None:
     app = make_app(calls, url="sqlite://")
     asgi = app.asgi(tick=True, worker=False)
     async with asgi.router.lifespan_context(asgi), client_of(asgi) as http:
         api = Api(http)
         await api.create("short", id="a")
-        assert await api.post(TICK) == {"processed": 1}  # a worker would have begun it already
+        assert await api.post(TICK) == {"processed": 1}  # a worker would have started the run already
         assert await api.status("short", "a") == "complete"
 
 
 @pytest.mark.above_the_store
-async def test_an_application_that_is_open_already_stays_as_it_is(calls: Counter[str]) -> None:
+async def test_the_lifespan_does_not_change_an_open_application(calls: Counter[str]) -> None:
     app = make_app(calls, url="sqlite://")
     asgi = app.asgi(worker=False)
     async with app:

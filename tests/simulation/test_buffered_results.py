@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.model import Status, StepType
-from holdfast.store.protocol import Commit, Committed, Fact, FactState, Finish, Follows, TaskRef, Verdict
+from holdfast.store.protocol import Commit, Committed, Fact, FactState, Finish, Following, TaskRef, Verdict
 from holdfast.testing.simulation.buffered_results import ResultWatch
 
 TASK = TaskRef(1, 0, "w1", 1)
@@ -32,9 +32,9 @@ def added_late(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]], stat
     rows = Rows(status)
     watch = ResultWatch(rows)
     rows.facts = before
-    watch.before("add_late", (1, [LATE], []))
+    watch.before("add_late_results", (1, [LATE], []))
     rows.facts = after
-    return [*watch.after("add_late", (1, [LATE], []), True)]
+    return [*watch.after("add_late_results", (1, [LATE], []), True)]
 
 
 @pytest.mark.parametrize(("status", "after"), [("terminated", [ROW]), ("active", []), ("complete", [])])
@@ -52,7 +52,7 @@ def test_a_run_that_ends_has_the_results_that_its_code_saw() -> None:
     rows = Rows()
     watch = ResultWatch(rows)
     watch.saw(TASK, "u1", 1)
-    call = "commit", ([Commit(TASK, follows=Follows(next=Finish(Status.COMPLETE)))],), [Committed(Verdict.APPLIED)]
+    call = "commit", ([Commit(TASK, following=Following(next=Finish(Status.COMPLETE)))],), [Committed(Verdict.APPLIED)]
 
     assert len([*watch.after(*call)]) == 1
     rows.facts = [ROW]

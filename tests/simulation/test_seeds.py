@@ -8,6 +8,19 @@ import pytest
 
 from holdfast.testing.simulation import run_seed
 
+pytestmark = pytest.mark.promise(
+    "committed-results-never-change",
+    "fencing",
+    "durability",
+    "no-lost-wakeup",
+    "liveness",
+    "finality",
+    "at-least-once-steps",
+    "messages-once-in-order",
+    "outbox",
+    "exact-replay",
+)
+
 SEEDS = range(1, 51)  # `make simulate` runs a thousand
 KNOWN = [
     int(line.split()[0])

@@ -20,7 +20,7 @@ from holdfast import Context, Holdfast, Retry, WorkflowNotFoundError
 from holdfast.testing import FindingKind, SimulationError, SimulationReport, simulate
 from holdfast.testing.simulation.planted import planted
 from holdfast.testing.users.loop import UsersLoop
-from holdfast.testing.users.scene import CALM, Play, perform
+from holdfast.testing.users.seed_run import BASELINE_SEED, Scenario, run_seed
 
 PROGRAM = """
 import asyncio
@@ -122,7 +122,7 @@ def test_what_is_due_happens_when_it_is_due(app: Holdfast) -> None:
         await ctx.sleep("a long time", "100 days")
         return (ctx.now() - began).total_seconds()
 
-    seen = perform(Play(app, "order", None, "i", {}, (), None, None, ()), CALM)
+    seen = run_seed(Scenario(app, "order", None, "i", {}, (), None, None, ()), BASELINE_SEED)
 
     assert [later - before for before, later in pairwise(calls)] == pytest.approx([60, 60], abs=0.05)
     assert seen.run.result == pytest.approx(100 * 86_400, abs=0.05)
@@ -200,7 +200,7 @@ def test_time_that_is_skipped_moves_what_is_to_come() -> None:
 
     async def skip() -> None:
         alarm = loop.call_later(2, lambda: rung.append(loop.time()))
-        loop.pass_time(3600)
+        loop.skip_time(3600)
         assert alarm.when() == 3602
         await asyncio.sleep(5)
 
@@ -272,7 +272,7 @@ async def test_a_thread_of_its_own(app: Holdfast) -> None:
     async def order(_ctx: Context) -> None:
         await call()
 
-    assert "works in a thread of its own" in await refused(app, order)
+    assert "works in its own thread" in await refused(app, order)
 
 
 async def test_a_bug_of_the_engine_is_not_the_users(app: Holdfast) -> None:

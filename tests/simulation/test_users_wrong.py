@@ -97,7 +97,7 @@ async def test_a_step_that_was_cut_off_in_the_middle(app: Holdfast, world: World
 
     [finding] = report.findings
     assert (finding.kind, finding.step) == (FindingKind.STEP, "'move'")
-    assert "cut off, then returned None" in finding.message
+    assert "interrupted, then returned None" in finding.message
     assert any("dies within step 'move'" in line for line in finding.story)
 
 
@@ -366,7 +366,7 @@ async def test_a_run_that_fails_without_any_fault(app: Holdfast) -> None:
 
 
 async def test_a_run_that_never_comes_to_an_end(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.testing.users.scene._MOST_CALLBACKS", 5_000)
+    monkeypatch.setattr("holdfast.testing.users.seed_run._MAX_CALLBACKS", 5_000)
 
     @app.workflow
     async def clock(ctx: Context) -> None:
@@ -433,7 +433,7 @@ async def test_rows_that_differ(app: Holdfast, world: World) -> None:
         await note()
 
     report = await found(
-        app, order, world=world.fresh, view=lambda _done: None, tables=["CREATE TABLE line (n INTEGER)"]
+        app, order, seeds=20, world=world.fresh, view=lambda _done: None, tables=["CREATE TABLE line (n INTEGER)"]
     )
     assert [(one.kind, one.step) for one in report.findings] == [(FindingKind.STEP, "'note'")]
     assert "{'line': [(2,)]}" in report.findings[0].message

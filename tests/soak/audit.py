@@ -14,8 +14,8 @@ from typing import Any
 
 import asyncpg
 
+from chaos.database_probe import RETENTION, DatabaseProbe
 from chaos.server import Server
-from chaos.witness import RETENTION, Witness
 from chaos.workload import ACCOUNTS, account_of
 
 from .workload import Expected, expected_of, number_of
@@ -54,7 +54,7 @@ def retention() -> str:
     return found[1]
 
 
-class Auditor(Witness):
+class Auditor(DatabaseProbe):
     def __init__(self, server: Server, database: str, *, age: float, deleting: bool = True) -> None:
         """``age``: how many seconds a run is kept. ``deleting``: or else for ever."""
         super().__init__(server, database, application=RETENTION)
@@ -70,7 +70,7 @@ class Auditor(Witness):
             async with connection.transaction(isolation="repeatable_read"):
                 return await self._sweep(connection, self._age if age is None else age)
 
-        self.deleted += await self.patiently(one)
+        self.deleted += await self.with_retry(one)
 
     async def _sweep(self, connection: asyncpg.Connection[Any], age: float) -> int:
         old = await connection.fetch(_OLD.replace(_NINETY_DAYS, str(age)))
@@ -85,10 +85,10 @@ class Auditor(Witness):
     async def _check(self, connection: asyncpg.Connection[Any], rows: Sequence[Any]) -> None:
         ids = [row["id"] for row in rows]
         mail, outbox = await connection.fetch(_MAIL, ids), await connection.fetch(_OUTBOX, ids)
-        letters, told, ledger = defaultdict(list), Counter[int](), Counter[tuple[str, str, int]]()
-        for letter in mail:
-            assert letter["taken"], f"nobody took {dict(letter)}"
-            letters[letter["run"]].append((letter["type"], _value(letter["payload"])))
+        start_events, told, ledger = defaultdict(list), Counter[int](), Counter[tuple[str, str, int]]()
+        for start_event in mail:
+            assert start_event["taken"], f"nobody took {dict(start_event)}"
+            start_events[start_event["run"]].append((start_event["type"], _value(start_event["payload"])))
         for row in outbox:
             assert row["delivered"], f"{dict(row)} was not delivered"
             told[row["run"]] += 1
@@ -96,7 +96,7 @@ class Auditor(Witness):
         for row in rows:
             n = number_of(row["instance_id"])
             expected = expected_of(row["workflow"], n)
-            _check_one(row, expected, letters[row["id"]], told[row["id"]])
+            _check_one(row, expected, start_events[row["id"]], told[row["id"]])
             ledger.subtract((row["instance_id"], entry, n) for entry in expected.ledger)
             self._right.add((row["workflow"], row["instance_id"]))
         assert not any(ledger.values()), f"not there once: { {key: times for key, times in ledger.items() if times} }"
@@ -106,7 +106,7 @@ class Auditor(Witness):
     async def open_runs(self) -> int:
         return int(await self.one("SELECT count(*) FROM holdfast.holdfast_run WHERE completed_at IS NULL"))
 
-    async def at_the_end(self, acknowledged: Path) -> int:
+    async def check_at_end(self, acknowledged: Path) -> int:
         """Everything that was acknowledged came out right, and nothing is left; how many runs there were."""
         await self.sweep(age=0)
         told = {tuple(line.split()) for line in acknowledged.read_text().splitlines()}
@@ -133,7 +133,7 @@ def _check_one(row: Any, expected: Expected, mail: Sequence[tuple[str, Any]], to
     if expected.output is not None:
         assert _value(row["output"]) == expected.output, f"{run} came to {row['output']}"
     if row["workflow"] != "counter":  # which got numbers for as long as it lived
-        assert sorted(mail, key=str) == sorted(expected.mail, key=str), f"{run} got {mail}"
+        assert sorted(mail, key=str) == sorted(expected.events, key=str), f"{run} got {mail}"
     assert told == expected.outbox, f"{run} told the world {told} times"
 
 

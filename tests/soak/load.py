@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from chaos.waiting import connected, insist, until
+from chaos.waiting import connected, retry_until_available, until
 from holdfast import Handle, Holdfast, InstanceTerminalError
 
 from .workload import COUNTER, STARTED, expected_of, graph_results, id_of, steering_of
@@ -45,7 +45,7 @@ class Load:
 
     async def _one(self, workflow: str, n: int) -> None:
         try:
-            run = await insist(lambda: self._app.start(workflow, n, id=id_of(workflow, n)))
+            run = await retry_until_available(lambda: self._app.start(workflow, n, id=id_of(workflow, n)))
             self._note(workflow, run.id)
             if workflow == "steered":
                 await self._steer(run, steering_of(n), n)
@@ -61,56 +61,56 @@ class Load:
 
     async def _send_all(self, run: Handle[Any], workflow: str, n: int) -> None:
         """Each twice under one id: it must arrive once."""
-        for number, (topic, payload) in enumerate(expected_of(workflow, n).mail):
+        for number, (topic, payload) in enumerate(expected_of(workflow, n).events):
             await asyncio.sleep(self._rng.uniform(0, 2))
             for _ in range(2):
                 with suppress(InstanceTerminalError):  # it had all it waited for
-                    await insist(lambda: run.send_event(topic, payload, id=f"event-{number}"))  # noqa: B023
+                    await retry_until_available(lambda: run.send_event(topic, payload, id=f"event-{number}"))  # noqa: B023
 
     async def _see(self, run: Handle[Any], workflow: str, n: int) -> None:
         """The result of every run, and of some of them all there is to see."""
         if self._rng.random() < 0.2:
-            await insist(run.describe)
-            await insist(run.history)
-            await insist(run.logs)
-        result = await insist(lambda: run.result(timeout=_SURE))
+            await retry_until_available(run.describe)
+            await retry_until_available(run.history)
+            await retry_until_available(run.logs)
+        result = await retry_until_available(lambda: run.result(timeout=_SURE))
         expected = graph_results(n) if workflow == "layered" else expected_of(workflow, n).output
         assert result == expected, f"{run.pid} came to {result}"
 
     async def _steer(self, run: Handle[Any], how: str, n: int) -> None:
-        await insist(run.pause)
+        await retry_until_available(run.pause)
         await until(lambda: self._is_paused(run), f"{run.pid} is not paused", _SURE)  # once its worker lets go of it
-        await insist(run.resume)
+        await retry_until_available(run.resume)
         if how == "restart":
-            await insist(run.restart)
+            await retry_until_available(run.restart)
         with suppress(InstanceTerminalError):  # done, and the answer got lost
             if how == "cancel":
-                await insist(lambda: run.cancel("enough"))
+                await retry_until_available(lambda: run.cancel("enough"))
             elif how == "terminate":
-                await insist(lambda: run.terminate("enough"))
+                await retry_until_available(lambda: run.terminate("enough"))
             else:
-                await insist(lambda: run.send_event("go", n, id="go"))
+                await retry_until_available(lambda: run.send_event("go", n, id="go"))
 
     async def _is_paused(self, run: Handle[Any]) -> bool:
-        return (await insist(run.status)).status == "paused"
+        return (await retry_until_available(run.status)).status == "paused"
 
     async def _count(self, stop: asyncio.Event) -> None:
         """A run that goes on as new all the time, fed one number after the other."""
-        run = await insist(lambda: self._app.start(COUNTER, [0, 0], id=id_of(COUNTER, 0)))
+        run = await retry_until_available(lambda: self._app.start(COUNTER, [0, 0], id=id_of(COUNTER, 0)))
         self._note(COUNTER, run.id)
         last = 0
         while not stop.is_set():
             last += 1
-            await insist(lambda: run.send_event("add", last, id=f"add-{last}"))  # noqa: B023
+            await retry_until_available(lambda: run.send_event("add", last, id=f"add-{last}"))  # noqa: B023
             await asyncio.sleep(2 * self._pause)
-        await insist(lambda: run.send_event("stop", id="stop"))
-        result = await insist(lambda: run.result(timeout=_SURE))
+        await retry_until_available(lambda: run.send_event("stop", id="stop"))
+        result = await retry_until_available(lambda: run.result(timeout=_SURE))
         assert result == [last, last * (last + 1) // 2], f"{last} numbers came to {result}"
 
     async def _look(self, stop: asyncio.Event) -> None:
         """What a dashboard asks, again and again."""
         while not stop.is_set():
-            await insist(lambda: self._app.list("sequence", status="complete"))
-            await insist(lambda: self._app.list("versioned", search={"lot": "lot 3"}))
-            await insist(self._app.workers)
+            await retry_until_available(lambda: self._app.list("sequence", status="complete"))
+            await retry_until_available(lambda: self._app.list("versioned", search={"lot": "lot 3"}))
+            await retry_until_available(self._app.workers)
             await asyncio.sleep(1)

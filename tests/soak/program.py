@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.cli.memory import settle
+from holdfast.cli.garbage_collection import configure
 
 from .load import Load
 from .workload import make_app
@@ -35,7 +35,7 @@ async def _work(url: str, counts: Path, plants: tuple[str, ...], worker: dict[st
     kept: list[str] = []
     keep = (lambda value: kept.append(value * 50)) if "memory" in plants else (lambda _value: None)  # 4 MB a minute
     app = make_app(url, keep, **worker)
-    settle()  # as `holdfast worker` does
+    configure()  # as `holdfast worker` does
     async with app, _counting(counts), _losing_connections(url if "connections" in plants else None):
         await stop.wait()
 
@@ -58,7 +58,7 @@ async def _counting(file: Path) -> AsyncIterator[None]:
     """Tell how many objects there are, in a file that is always whole.
 
     Circles are looked for first: the driver leaves some behind when the server restarts, and they are found by
-    themselves only once there are 50,000 objects (``settle``), which minutes do not bring.
+    themselves only once there are 50,000 objects (``garbage_collection.configure``), which minutes do not bring.
     """
 
     async def count() -> None:

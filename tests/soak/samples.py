@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chaos.witness import Witness
+from chaos.database_probe import DatabaseProbe
 
 from .flat import RULES, Series, What, rate
 
@@ -49,7 +49,7 @@ class Process:
 
 class Sampler:
     def __init__(
-        self, witness: Witness, processes: Callable[[], Iterable[Process]], deleted: Callable[[], int]
+        self, witness: DatabaseProbe, processes: Callable[[], Iterable[Process]], deleted: Callable[[], int]
     ) -> None:
         """``deleted``: how many runs are not in the table any more."""
         self._witness = witness

@@ -10,13 +10,13 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+from chaos.database_probe import GUARDS, DatabaseProbe
 from chaos.faults import make_plan, summary
 from chaos.injection import Injector, Slot, kill_all, open_proxy
 from chaos.processes import Child
 from chaos.proxy import Proxy
 from chaos.server import Server
 from chaos.waiting import until
-from chaos.witness import GUARDS, Witness
 from chaos.workload import TABLES
 
 from .audit import Auditor
@@ -119,7 +119,7 @@ class Soak:
         self._auditor = Auditor(self._server, self._database, age=self._size.kept, deleting=deleting)
         stack.push_async_callback(self._auditor.close)
         await self._auditor.execute(TABLES + GUARDS)
-        witness = Witness(self._server, self._database)
+        witness = DatabaseProbe(self._server, self._database)
         stack.push_async_callback(witness.close)
         self._sampler = Sampler(witness, self._processes, lambda: self._auditor.deleted)
         stack.callback(kill_all, self._slots)
@@ -188,7 +188,7 @@ class Soak:
         """It ends by itself only if something came out wrong."""
         while self._feeder.alive:
             await asyncio.sleep(0.5)
-        raise AssertionError(f"the client ended: {self._feeder.said()[-3000:]}")
+        raise AssertionError(f"the client ended: {self._feeder.log_text()[-3000:]}")
 
     async def _finish(self) -> int:
         """Everything comes to its end, and is right; how many runs there were."""
@@ -197,15 +197,15 @@ class Soak:
         await until(self._nothing_open, "not all runs have ended", self._size.calm)
         codes = [await slot.worker.end() for slot in self._slots]
         assert codes == [0] * len(codes), f"exit codes {codes}"
-        return await self._auditor.at_the_end(self._acknowledged)
+        return await self._auditor.check_at_end(self._acknowledged)
 
     async def _nothing_open(self) -> bool:
         return await self._auditor.open_runs() == 0
 
     def _story(self) -> str:
         """What is known when something went wrong."""
-        said = [f"{slot.name}: {slot.worker.said()[-2000:]}" for slot in self._slots]
-        return "\n".join([f"seed {self._seed}", f"client: {self._feeder.said()[-3000:]}", *said])
+        said = [f"{slot.name}: {slot.worker.log_text()[-2000:]}" for slot in self._slots]
+        return "\n".join([f"seed {self._seed}", f"client: {self._feeder.log_text()[-3000:]}", *said])
 
     # --- the judgement
 

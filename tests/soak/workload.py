@@ -62,7 +62,7 @@ class Expected:
     status: str = "complete"
     output: Any = None
     """None: nobody looks at it."""
-    mail: tuple[tuple[str, Any], ...] = ()
+    events: tuple[tuple[str, Any], ...] = ()
     """What it was sent, from outside or by other runs, and has taken."""
     ledger: tuple[str, ...] = ()
     outbox: int = 0
@@ -83,17 +83,17 @@ def steering_of(n: int) -> str:
 def expected_of(workflow: str, n: int) -> Expected:
     for planned in copy_of(n):
         if planned.workflow == workflow:
-            return Expected(output=planned.expected, mail=planned.events, ledger=planned.ledger)
+            return Expected(output=planned.expected, events=planned.events, ledger=planned.ledger)
     go = steering_of(n)
     return {
         "family": Expected(output=[2 * n, 2 * n + 1, f"{n}?"]),
         "leaf": Expected(output=n),
-        "oracle": Expected(output=n, mail=(("question", n), ("stop", None))),
+        "oracle": Expected(output=n, events=(("question", n), ("stop", None))),
         "guardian": Expected(output=f"fragile/{id_of('fragile', n)} fell"),
         "fragile": Expected("errored"),
         "versioned": Expected(output=[1, _PATCHES]),
         "steered": Expected(_STEERED[go], *((n, (("go", n),)) if _STEERED[go] == "complete" else ())),
-        "order": Expected(output=[n, n], mail=(("paid", n),), outbox=1),
+        "order": Expected(output=[n, n], events=(("paid", n),), outbox=1),
         "layered": Expected(),
         COUNTER: Expected(),
     }[workflow]

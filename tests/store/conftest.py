@@ -1,4 +1,4 @@
-"""Hands stores to the suite. A new store joins with one more entry in ``STORES``."""
+"""Fixtures that run the conformance suite on every store. A new store is one more entry in ``STORES``."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ STORES: dict[str, Callable[[Path, FakeClock], Store]] = {
     "postgres": _postgres,
 }
 NUMBERED = ["postgres"]
-"""Those whose placeholders are $1, $2."""
+"""Stores whose placeholders are $1, $2."""
 SHARED = ["sqlite", "postgres"]
-"""Those that two stores, in one process or two, can have open at the same time."""
+"""Stores whose database can be open in two store objects at the same time, in one process or two."""
 
 
-IN_MEMORY = ("test_claim.py", "test_commit.py", "test_life.py", "test_transactions.py")
-"""Tests that always run on a database in memory too; the others do so with ``--long``. It differs in its connections
-only, and the tests of the engine run on it."""
+IN_MEMORY = ("test_claim.py", "test_commit.py", "test_lifecycle.py", "test_transactions.py")
+"""Tests that always run on a database in memory too; the other tests do so with ``--long``. A database in memory
+differs only in its connections, and the tests of the engine use it."""
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -64,11 +64,11 @@ async def world(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock
     await store.open()
     yield World(store, clock, numbered=request.param in NUMBERED)
     await store.close()
-    _databases.give_back(tmp_path)
+    _databases.release(tmp_path)
 
 
 @pytest.fixture(params=SHARED)
 def database(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Iterator[Database]:
-    """Makes any number of stores on one database."""
+    """Creates any number of stores on one database."""
     yield lambda: STORES[request.param](tmp_path, clock)
-    _databases.give_back(tmp_path)
+    _databases.release(tmp_path)

@@ -1,26 +1,28 @@
-"""Claiming: who gets what, in which order, and when to ask again."""
+"""Claims: which tasks a worker receives, in which order, and when the next task is due."""
 
 from __future__ import annotations
 
 import asyncio
+
+import pytest
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import Finish, NewRun, Release, TaskRef
 from store.world import FLOW, LEASE, World, result, waiting
 
 
-async def test_a_claim_holds_the_run_with_all_that_is_known_of_it(world: World) -> None:
+async def test_a_claim_returns_the_run_record_and_its_mailbox(world: World) -> None:
     run = await world.start("a", params=b"[1]")
 
-    claim = await world.take("w1")
+    claim = await world.claim_one("w1")
 
     assert claim.task == TaskRef(run.run, 0, "w1", 1)
-    assert (claim.kind, claim.lost, list(claim.mailbag.mail)) == (TaskKind.RUN, False, [])
+    assert (claim.kind, claim.lost, list(claim.mailbox_page.events)) == (TaskKind.RUN, False, [])
     assert (claim.run.params, claim.run.owner, claim.run.status) == (b"[1]", "w1", Status.ACTIVE)
     assert claim.run == await world.find("a")
 
 
-async def test_a_claimed_task_is_nobody_elses(world: World) -> None:
+async def test_a_claimed_task_is_not_claimed_by_another_worker(world: World) -> None:
     await world.start("a")
     await world.claim("w1")
 
@@ -43,14 +45,14 @@ async def test_each_claim_raises_the_epoch(world: World) -> None:
 
     epochs = []
     for _ in range(3):
-        claim = await world.take()
+        claim = await world.claim_one()
         epochs.append(claim.task.epoch)
         await world.store.release([claim.task])
 
     assert epochs == [1, 2, 3]
 
 
-async def test_not_more_than_the_limit_is_taken(world: World) -> None:
+async def test_a_claim_returns_at_most_the_limit(world: World) -> None:
     await world.store.create([NewRun(FLOW, f"r{n}") for n in range(5)])
 
     first = await world.claim(limit=3)
@@ -59,7 +61,7 @@ async def test_not_more_than_the_limit_is_taken(world: World) -> None:
     assert (len(first.claims), len(second.claims)) == (3, 2)
 
 
-async def test_a_limit_of_nothing_takes_nothing_and_says_what_is_due(world: World) -> None:
+async def test_a_claim_with_limit_zero_claims_nothing_and_returns_next_due(world: World) -> None:
     await world.start("a")
 
     none = await world.claim(limit=0)
@@ -67,7 +69,7 @@ async def test_a_limit_of_nothing_takes_nothing_and_says_what_is_due(world: Worl
     assert (list(none.claims), none.next_due) == ([], await world.now())
 
 
-async def test_other_workflows_are_left_alone(world: World) -> None:
+async def test_tasks_of_other_workflows_are_not_claimed(world: World) -> None:
     await world.start("a", workflow="unknown")
     await world.start("b")
 
@@ -75,7 +77,7 @@ async def test_other_workflows_are_left_alone(world: World) -> None:
     assert await world.claimed_ids(workflows=["unknown"]) == ["a"]
 
 
-async def test_other_queues_are_left_alone(world: World) -> None:
+async def test_tasks_of_other_queues_are_not_claimed(world: World) -> None:
     await world.start("a", queue="slow")
     await world.start("b")
 
@@ -83,30 +85,30 @@ async def test_other_queues_are_left_alone(world: World) -> None:
     assert await world.claimed_ids(queues=["fast", "slow"]) == ["a"]
 
 
-async def test_without_queues_or_workflows_nothing_is_taken(world: World) -> None:
+async def test_a_claim_without_queues_or_workflows_claims_nothing(world: World) -> None:
     await world.start("a")
 
     assert await world.claimed_ids(queues=[]) == []
     assert await world.claimed_ids(workflows=[]) == []
 
 
-async def test_what_goes_on_comes_before_what_starts(world: World) -> None:
+async def test_runs_that_continue_are_claimed_before_new_runs(world: World) -> None:
     await world.start("new", priority=-5)
     world.clock.advance(1)
-    await world.wait("woken", "go")
+    await world.start_waiting("woken", "go")
     await world.send("go", "woken")
 
     assert await world.claimed_ids() == ["woken", "new"]
 
 
-async def test_a_lower_priority_number_comes_first(world: World) -> None:
+async def test_a_lower_priority_number_is_claimed_first(world: World) -> None:
     for name, priority in (("c", 7), ("a", -3), ("b", 0)):
         await world.start(name, priority=priority)
 
     assert await world.claimed_ids() == ["a", "b", "c"]
 
 
-async def test_of_equal_priority_the_longest_due_comes_first(world: World) -> None:
+async def test_the_longest_due_task_of_equal_priority_is_claimed_first(world: World) -> None:
     for name in ("first", "second", "third"):
         await world.start(name)
         world.clock.advance(1)
@@ -119,12 +121,12 @@ async def test_queues_and_workflows_of_one_priority_are_merged_by_time(world: Wo
         await world.start(name, workflow=workflow, queue=queue)
         world.clock.advance(1)
 
-    asked = {"queues": ["q1", "q2"], "workflows": ["x", "y"]}
-    assert await world.claimed_ids(limit=3, **asked) == ["1", "2", "3"]
-    assert await world.claimed_ids(limit=3, **asked) == ["4"]
+    requested = {"queues": ["q1", "q2"], "workflows": ["x", "y"]}
+    assert await world.claimed_ids(limit=3, **requested) == ["1", "2", "3"]
+    assert await world.claimed_ids(limit=3, **requested) == ["4"]
 
 
-async def test_many_priorities_are_taken_in_order(world: World) -> None:
+async def test_tasks_of_many_priorities_are_claimed_in_order(world: World) -> None:
     await world.store.create([NewRun(FLOW, f"r{n:02}", priority=n) for n in range(40)])
 
     taken = await world.claimed_ids(limit=5)
@@ -132,7 +134,7 @@ async def test_many_priorities_are_taken_in_order(world: World) -> None:
     assert taken == [f"r{n:02}" for n in range(5)]
 
 
-async def test_next_due_is_the_earliest_of_what_is_not_due_yet(world: World) -> None:
+async def test_next_due_is_the_time_of_the_earliest_task_that_is_not_due_yet(world: World) -> None:
     now = await world.now()
     for name, delay, priority in (("c", 300, 0), ("a", 100, 9), ("b", 200, 5)):
         await world.start(name, delay_ms=delay, priority=priority)
@@ -140,7 +142,7 @@ async def test_next_due_is_the_earliest_of_what_is_not_due_yet(world: World) -> 
     assert (await world.claim()).next_due == now + 100
 
 
-async def test_next_due_is_exact_after_a_claim_that_took_everything_due(world: World) -> None:
+async def test_next_due_is_exact_after_a_claim_of_all_due_tasks(world: World) -> None:
     await world.start("now")
     await world.start("later", delay_ms=100)
 
@@ -159,7 +161,7 @@ async def test_next_due_is_not_later_than_now_while_due_tasks_remain(world: Worl
     assert claimed.next_due <= claimed.now == await world.now()
 
 
-async def test_next_due_passes_over_what_was_not_asked_for(world: World) -> None:
+async def test_next_due_ignores_queues_and_workflows_that_were_not_requested(world: World) -> None:
     await world.start("a", workflow="unknown")
     await world.start("b", queue="slow")
 
@@ -167,16 +169,16 @@ async def test_next_due_passes_over_what_was_not_asked_for(world: World) -> None
 
 
 async def test_a_waiting_run_is_active_once_claimed(world: World) -> None:
-    waiting_since = (await world.wait("a", run_at=await world.now() + 10)).updated_at
+    waiting_since = (await world.start_waiting("a", run_at=await world.now() + 10)).updated_at
     world.clock.advance(10)
 
-    claim = await world.take()
+    claim = await world.claim_one()
 
     assert claim.run.status is Status.ACTIVE
     assert claim.run.updated_at == waiting_since + 10
 
 
-async def test_a_claim_brings_the_undelivered_mail_in_order(world: World) -> None:
+async def test_a_claim_returns_the_undelivered_events_in_order(world: World) -> None:
     await world.start("a")
     await world.start("b")
     for word in ("one", "two", "three"):
@@ -184,19 +186,19 @@ async def test_a_claim_brings_the_undelivered_mail_in_order(world: World) -> Non
 
     claims = {claim.run.instance_id: claim for claim in (await world.claim()).claims}
 
-    assert [(mail.n, mail.type, mail.payload) for mail in claims["a"].mailbag.mail] == [
+    assert [(event.n, event.type, event.payload) for event in claims["a"].mailbox_page.events] == [
         (1, "one", b"one"),
         (2, "two", b"two"),
         (3, "three", b"three"),
     ]
-    assert list(claims["b"].mailbag.mail) == []
+    assert list(claims["b"].mailbox_page.events) == []
 
 
-async def test_the_kind_says_why_a_task_is_due(world: World) -> None:
+async def test_the_task_kind_tells_why_a_task_is_due(world: World) -> None:
     now = await world.now()
-    task = await world.begin("retry")
+    task = await world.start_claimed("retry")
     await world.commit(task, then=Release(now, TaskKind.RETRY))
-    await world.wait("timer", run_at=now)
+    await world.start_waiting("timer", run_at=now)
     await world.start("paused")
     await world.store.pause(FLOW, "paused")
     await world.store.resume(FLOW, "paused")
@@ -212,8 +214,9 @@ async def test_the_kind_says_why_a_task_is_due(world: World) -> None:
     }
 
 
+@pytest.mark.promise("finality")
 async def test_a_finished_run_is_never_claimed(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.commit(task, facts=[result("s")], then=Finish(Status.COMPLETE))
     world.clock.advance(10 * LEASE)
 
@@ -221,8 +224,8 @@ async def test_a_finished_run_is_never_claimed(world: World) -> None:
     assert (await world.claim()).next_due is None
 
 
-async def test_a_run_that_waits_for_a_message_is_not_due_by_itself(world: World) -> None:
-    await world.wait("a", "go")
+async def test_a_run_that_waits_for_an_event_is_not_due(world: World) -> None:
+    await world.start_waiting("a", "go")
     world.clock.advance(10**9)
 
     claimed = await world.claim()
@@ -231,7 +234,7 @@ async def test_a_run_that_waits_for_a_message_is_not_due_by_itself(world: World)
 
 
 async def test_a_release_in_the_past_is_due_at_once(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.commit(task, then=waiting(run_at=await world.now() - 10**6))
 
     assert await world.claimed_ids() == ["a"]

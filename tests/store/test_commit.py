@@ -1,4 +1,4 @@
-"""A commit: all that one turn writes, in one transaction or not at all."""
+"""Commits: everything that one turn writes at one time, in one transaction or not at all."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from holdfast.store.protocol import (
     Signal,
     Verdict,
 )
-from store.world import FLOW, LEASE, World, failure, line, result, turn, waiting
+from store.world import FLOW, LEASE, World, failure, log_line, result, turn, waiting
 
 
-async def test_facts_come_back_as_they_were_written(world: World) -> None:
-    task = await world.begin("a")
+async def test_facts_are_read_as_they_were_written(world: World) -> None:
+    task = await world.start_claimed("a")
     full = Fact(
         FactState.RESULT,
         "charge",
@@ -52,8 +52,8 @@ async def test_facts_come_back_as_they_were_written(world: World) -> None:
     assert [type(fact.ok) for fact in await world.store.facts(task.run)] == [bool, bool]
 
 
-async def test_what_was_observed_and_what_follows_are_both_written(world: World) -> None:
-    task = await world.begin("a")
+async def test_observed_and_following_parts_are_both_written(world: World) -> None:
+    task = await world.start_claimed("a")
 
     answer = await world.commit(task, facts=[result("s")], then_facts=[result("t")])
 
@@ -61,8 +61,8 @@ async def test_what_was_observed_and_what_follows_are_both_written(world: World)
     assert await world.keys(task.run) == ["s", "t"]
 
 
-async def test_attempts_of_one_step_are_facts_of_their_own(world: World) -> None:
-    task = await world.begin("a")
+async def test_attempts_of_one_step_are_separate_facts(world: World) -> None:
+    task = await world.start_claimed("a")
 
     await world.commit(task, facts=[failure("s", 1)])
     await world.commit(task, facts=[failure("s", 2)])
@@ -72,8 +72,9 @@ async def test_attempts_of_one_step_are_facts_of_their_own(world: World) -> None
     assert [(fact.state, fact.n) for fact in facts] == [(0, 0), (2, 1), (2, 2)]
 
 
+@pytest.mark.promise("committed-results-never-change")
 async def test_a_result_is_written_once_and_never_changed(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.commit(task, facts=[result("s", value=b"1")])
 
     with pytest.raises(StateError):
@@ -82,8 +83,9 @@ async def test_a_result_is_written_once_and_never_changed(world: World) -> None:
     assert [(fact.key, fact.value) for fact in await world.store.facts(task.run)] == [("s", b"1")]
 
 
-async def test_a_commit_that_breaks_the_rules_fails_alone(world: World) -> None:
-    tasks = [await world.begin(f"r{n}") for n in range(20)]
+@pytest.mark.promise("isolation-of-runs")
+async def test_a_commit_that_violates_a_constraint_fails_alone(world: World) -> None:
+    tasks = [await world.start_claimed(f"r{n}") for n in range(20)]
     await world.commit(tasks[7], facts=[result("s", value=b"first")])
 
     answers = await asyncio.gather(
@@ -96,8 +98,8 @@ async def test_a_commit_that_breaks_the_rules_fails_alone(world: World) -> None:
     assert values == [b"second"] * 7 + [b"first"] + [b"second"] * 12
 
 
-async def test_a_finished_run_has_its_outcome_and_no_task(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_finished_run_has_its_output_and_no_task(world: World) -> None:
+    task = await world.start_claimed("a")
     world.clock.advance(50)
 
     await world.commit(task, then=Finish(Status.COMPLETE, output=b'"done"'))
@@ -110,7 +112,7 @@ async def test_a_finished_run_has_its_outcome_and_no_task(world: World) -> None:
 
 
 async def test_a_failed_run_has_its_error(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
 
     await world.commit(task, then=Finish(Status.ERRORED, error=b'{"name":"Oops"}'))
 
@@ -119,7 +121,7 @@ async def test_a_failed_run_has_its_error(world: World) -> None:
 
 
 async def test_started_at_is_set_once(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
 
     await world.commit(task, started_at=111)
     await world.commit(task, started_at=222)
@@ -128,7 +130,7 @@ async def test_started_at_is_set_once(world: World) -> None:
 
 
 async def test_a_released_run_waits_for_its_time(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     world.clock.advance(10)
     due = await world.now() + 500
 
@@ -139,11 +141,11 @@ async def test_a_released_run_waits_for_its_time(world: World) -> None:
     assert (run.status, run.run_at, run.owner, run.updated_at) == (Status.WAITING, due, None, due - 500)
     assert await world.claimed_ids() == []
     world.clock.advance(500)
-    assert (await world.take()).kind is TaskKind.RETRY
+    assert (await world.claim_one()).kind is TaskKind.RETRY
 
 
 async def test_a_turn_that_stops_early_stays_active(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
 
     await world.commit(task, then=Release(await world.now(), TaskKind.WAKE, status=Status.ACTIVE))
 
@@ -151,8 +153,8 @@ async def test_a_turn_that_stops_early_stays_active(world: World) -> None:
     assert await world.claimed_ids() == ["a"]
 
 
-async def test_a_parked_run_is_paused_and_says_why(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_parked_run_is_paused_and_has_a_note(world: World) -> None:
+    task = await world.start_claimed("a")
 
     await world.commit(task, facts=[result("s")], then=Park("the history does not fit the code"))
 
@@ -163,8 +165,8 @@ async def test_a_parked_run_is_paused_and_says_why(world: World) -> None:
     assert await world.keys(task.run) == ["s"]
 
 
-async def test_the_note_of_a_parked_run_goes_with_its_resume(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_resume_clears_the_note_of_a_parked_run(world: World) -> None:
+    task = await world.start_claimed("a")
     await world.commit(task, then=Park("stuck"))
 
     await world.store.resume(FLOW, "a")
@@ -173,45 +175,46 @@ async def test_the_note_of_a_parked_run_goes_with_its_resume(world: World) -> No
 
 
 async def test_logs_are_numbered_in_each_run_and_kept_in_order(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
 
-    await world.store.commit([turn(a, logs=[line("1"), line("2")]), turn(b, logs=[line("x")])])
-    await world.commit(a, logs=[line("3")], then_logs=[line("4")])
+    await world.store.commit([turn(a, logs=[log_line("1"), log_line("2")]), turn(b, logs=[log_line("x")])])
+    await world.commit(a, logs=[log_line("3")], then_logs=[log_line("4")])
 
     from_a = await world.store.logs(_all(a.run))
     from_b = await world.store.logs(_all(b.run))
-    assert [(log.n, log.line.message) for log in from_a] == [(1, "1"), (2, "2"), (3, "3"), (4, "4")]
-    assert [(log.n, log.line.message) for log in from_b] == [(1, "x")]
+    assert [(log.n, log.log.message) for log in from_a] == [(1, "1"), (2, "2"), (3, "3"), (4, "4")]
+    assert [(log.n, log.log.message) for log in from_b] == [(1, "x")]
 
 
 async def test_a_delivered_event_is_consumed_by_its_step(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.send("go", payload=b"1")
     await world.send("go", payload=b"2")
 
     await world.commit(task, deliveries=[Delivery(1, "wait", 77)])
 
-    assert [mail.n for mail in await world.unread(task.run)] == [2]
+    assert [event.n for event in await world.undelivered(task.run)] == [2]
     consumed, _ = await world.store.events(PageQuery(task.run))
     assert (consumed.n, consumed.delivered_at, consumed.consumed_by) == (1, 77, "wait")
 
 
-@pytest.mark.parametrize("event", [1, 2], ids=["consumed before", "not there"])
-async def test_an_event_is_consumed_once(world: World, event: int) -> None:
-    task = await world.begin("a")
+@pytest.mark.promise("messages-once-in-order")
+@pytest.mark.parametrize("number", [1, 2], ids=["consumed before", "missing"])
+async def test_an_event_is_consumed_once(world: World, number: int) -> None:
+    task = await world.start_claimed("a")
     await world.send("go")
     await world.commit(task, deliveries=[Delivery(1, "first", 1)])
 
     with pytest.raises(StateError):
-        await world.commit(task, facts=[result("s")], deliveries=[Delivery(event, "second", 2)])
+        await world.commit(task, facts=[result("s")], deliveries=[Delivery(number, "second", 2)])
 
-    [mail] = await world.store.events(PageQuery(task.run))
-    assert mail.consumed_by == "first"
+    [event] = await world.store.events(PageQuery(task.run))
+    assert event.consumed_by == "first"
     assert await world.keys(task.run) == []
 
 
-async def test_a_commit_that_sends_to_nobody_is_rejected_whole(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_commit_that_sends_to_a_missing_run_is_rejected(world: World) -> None:
+    task = await world.start_claimed("a")
     await world.start("b")
     sends = [NewEvent(FLOW, "b", "go"), NewEvent(FLOW, "?", "go")]
 
@@ -219,20 +222,20 @@ async def test_a_commit_that_sends_to_nobody_is_rejected_whole(world: World) -> 
 
     assert (answer.verdict, answer.unreachable) == (Verdict.REJECTED, True)
     assert await world.store.facts(task.run) == []
-    assert (await world.take("w2")).mailbag.mail == ()
+    assert (await world.claim_one("w2")).mailbox_page.events == ()
 
 
 async def test_a_commit_sends_to_a_run_that_it_starts(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
 
     answer = await world.commit(task, starts=[NewRun(FLOW, "b")], sends=[NewEvent(FLOW, "b", "go")])
 
     assert answer.verdict is Verdict.APPLIED
-    assert [mail.type for mail in (await world.take("w2")).mailbag.mail] == ["go"]
+    assert [event.type for event in (await world.claim_one("w2")).mailbox_page.events] == ["go"]
 
 
 async def test_a_commit_starts_runs(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.start("old")
 
     answer = await world.commit(task, starts=[NewRun(FLOW, "child", b"1"), NewRun(FLOW, "old")])
@@ -242,27 +245,27 @@ async def test_a_commit_starts_runs(world: World) -> None:
 
 
 async def test_a_commit_sends_events(world: World) -> None:
-    task = await world.begin("a")
-    await world.wait("b", "go")
+    task = await world.start_claimed("a")
+    await world.start_waiting("b", "go")
 
     answer = await world.commit(task, sends=[NewEvent(FLOW, "b", "go", b"1", sender="a")])
 
     assert [(one.accepted, one.woken) for one in answer.sent] == [(True, True)]
-    [mail] = (await world.take("w2")).mailbag.mail
-    assert (mail.type, mail.payload, mail.sender) == ("go", b"1", "a")
+    [event] = (await world.claim_one("w2")).mailbox_page.events
+    assert (event.type, event.payload, event.sender) == ("go", b"1", "a")
 
 
 async def test_a_run_that_sends_to_itself_and_waits_is_due_at_once(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
 
     answer = await world.commit(task, sends=[NewEvent(FLOW, "a", "go")], then=waiting("go"))
 
     assert answer.due_now
-    assert len((await world.take()).mailbag.mail) == 1
+    assert len((await world.claim_one()).mailbox_page.events) == 1
 
 
 async def test_a_batch_is_applied_in_order_when_one_commit_signals_the_next(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
 
     _, second = await world.store.commit([turn(a, sends=[NewEvent(FLOW, "b", "go")]), turn(b, then=waiting("go"))])
 
@@ -270,20 +273,20 @@ async def test_a_batch_is_applied_in_order_when_one_commit_signals_the_next(worl
 
 
 async def test_a_payload_of_a_mebibyte_is_stored(world: World) -> None:
-    task = await world.begin("a", params=b"p" * 2**20)
+    task = await world.start_claimed("a", params=b"p" * 2**20)
     big = b"x" * 2**20
 
-    await world.commit(task, facts=[result("s", value=big)], logs=[line("l", data=big)])
+    await world.commit(task, facts=[result("s", value=big)], logs=[log_line("l", data=big)])
 
     assert (await world.store.facts(task.run))[0].value == big
     assert (await world.find("a")).params == b"p" * 2**20
 
 
 async def test_five_hundred_commits_at_once_are_all_applied(world: World) -> None:
-    tasks = [await world.begin(f"r{n}") for n in range(500)]
+    tasks = [await world.start_claimed(f"r{n}") for n in range(500)]
 
     answers = await asyncio.gather(
-        *(world.commit(task, facts=[result("s", seq=n)], logs=[line(str(n))]) for n, task in enumerate(tasks))
+        *(world.commit(task, facts=[result("s", seq=n)], logs=[log_line(str(n))]) for n, task in enumerate(tasks))
     )
 
     assert {answer.verdict for answer in answers} == {Verdict.APPLIED}
@@ -291,7 +294,7 @@ async def test_five_hundred_commits_at_once_are_all_applied(world: World) -> Non
     assert stored == list(range(0, 500, 50))
 
 
-async def test_an_empty_batch_of_commits_is_nothing(world: World) -> None:
+async def test_an_empty_batch_of_commits_returns_nothing(world: World) -> None:
     assert await world.store.commit([]) == []
 
 

@@ -1,4 +1,4 @@
-"""Pause, resume, terminate, restart: at once where nobody works, by signal where somebody does, never after the end."""
+"""Pause, resume, terminate, restart: at once without an owner, by a signal to the owner, never after the end."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import pytest
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
+    AffectedRuns,
+    ControlResult,
     Delivery,
     Finish,
     NewEvent,
@@ -16,16 +18,14 @@ from holdfast.store.protocol import (
     Park,
     Release,
     Signal,
-    Steered,
-    Touched,
     Verdict,
 )
-from store.world import FLOW, LEASE, World, line, result, turn, waiting
+from store.world import FLOW, LEASE, World, log_line, result, turn, waiting
 
 # --------------------------------------------------------------------------------------------------- pause
 
 
-async def test_pausing_a_run_that_nobody_holds_takes_effect_at_once(world: World) -> None:
+async def test_pausing_a_run_without_an_owner_takes_effect_at_once(world: World) -> None:
     before = await world.start("a")
     world.clock.advance(3)
 
@@ -37,16 +37,16 @@ async def test_pausing_a_run_that_nobody_holds_takes_effect_at_once(world: World
     assert (await world.claim()).next_due is None
 
 
-async def test_pausing_a_sleeper_keeps_it_from_waking(world: World) -> None:
-    await world.wait("a", run_at=await world.now() + 10)
+async def test_a_paused_run_does_not_wake_at_its_time(world: World) -> None:
+    await world.start_waiting("a", run_at=await world.now() + 10)
     await world.store.pause(FLOW, "a")
     world.clock.advance(10**6)
 
     assert await world.claimed_ids() == []
 
 
-async def test_pausing_a_held_run_signals_its_holder(world: World) -> None:
-    task = await world.begin("a")
+async def test_pausing_an_owned_run_signals_its_owner(world: World) -> None:
+    task = await world.start_claimed("a")
 
     answer = await world.store.pause(FLOW, "a")
 
@@ -54,13 +54,13 @@ async def test_pausing_a_held_run_signals_its_holder(world: World) -> None:
     assert not answer.pausing
     run = await world.find("a")
     assert (run.status, run.pausing, run.owner) == (Status.ACTIVE, True, "w1")
-    assert [held.signal for held in await world.store.signals("w1")] == [Signal.PAUSE]
+    assert [held.signal for held in await world.store.fetch_signals("w1")] == [Signal.PAUSE]
     assert [held.signal for held in await world.store.heartbeat("w1", LEASE)] == [Signal.PAUSE]
     assert (await world.commit(task, in_flight=1)).verdict is Verdict.PAUSING
 
 
-async def test_a_pause_drops_what_follows_and_keeps_what_was_observed(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_pause_drops_the_following_part_and_keeps_the_observed_part(world: World) -> None:
+    task = await world.start_claimed("a")
     await world.send("go")
     await world.store.pause(FLOW, "a")
 
@@ -68,12 +68,12 @@ async def test_a_pause_drops_what_follows_and_keeps_what_was_observed(world: Wor
         task,
         facts=[result("seen", event=1)],
         deliveries=[Delivery(1, "seen", 1)],
-        logs=[line("seen")],
+        logs=[log_line("seen")],
         starts=[NewRun(FLOW, "child")],
         sends=[NewEvent(FLOW, "child", "go")],
         started_at=9,
-        then_facts=[result("follows")],
-        then_logs=[line("follows")],
+        then_facts=[result("following")],
+        then_logs=[log_line("following")],
         then=Finish(Status.COMPLETE, b"1"),
     )
 
@@ -82,14 +82,14 @@ async def test_a_pause_drops_what_follows_and_keeps_what_was_observed(world: Wor
     assert (len(answer.started), len(answer.sent)) == (1, 1)
     assert (run.status, run.started_at, run.output, run.owner, run.pausing) == (Status.PAUSED, 9, None, None, False)
     assert await world.keys(task.run) == ["seen"]
-    assert [log.line.message for log in await world.store.logs(PageQuery(task.run))] == ["seen"]
-    assert list((await world.store.load(task.run)).mail) == [1]
+    assert [log.log.message for log in await world.store.logs(PageQuery(task.run))] == ["seen"]
+    assert list((await world.store.load(task.run)).events) == [1]
     assert await world.claimed_ids(owner="w2") == ["child"]
 
 
-@pytest.mark.parametrize("then", [waiting("go"), Park("x"), None], ids=["release", "park", "go on"])
+@pytest.mark.parametrize("then", [waiting("go"), Park("x"), None], ids=["release", "park", "continue"])
 async def test_a_pause_drops_every_kind_of_end_of_a_turn(world: World, then: Release | Park | None) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.store.pause(FLOW, "a")
 
     assert (await world.commit(task, then=then)).verdict is Verdict.PAUSED
@@ -98,7 +98,7 @@ async def test_a_pause_drops_every_kind_of_end_of_a_turn(world: World, then: Rel
 
 
 async def test_a_pause_waits_for_steps_in_flight(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.store.pause(FLOW, "a")
 
     first = await world.commit(task, facts=[result("s")], in_flight=2)
@@ -111,7 +111,7 @@ async def test_a_pause_waits_for_steps_in_flight(world: World) -> None:
     assert (await world.commit(task)).verdict is Verdict.LOST
 
 
-async def test_pausing_twice_is_pausing_once(world: World) -> None:
+async def test_pausing_a_paused_run_changes_nothing(world: World) -> None:
     await world.start("a")
     await world.store.pause(FLOW, "a")
     paused = await world.find("a")
@@ -123,7 +123,7 @@ async def test_pausing_twice_is_pausing_once(world: World) -> None:
 
 
 async def test_pausing_a_parked_run_keeps_its_note(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.commit(task, then=Park("why"))
 
     await world.store.pause(FLOW, "a")
@@ -132,31 +132,31 @@ async def test_pausing_a_parked_run_keeps_its_note(world: World) -> None:
 
 
 async def test_a_paused_run_buffers_events_and_is_not_woken(world: World) -> None:
-    run = await world.wait("a", "go")
+    run = await world.start_waiting("a", "go")
     await world.store.pause(FLOW, "a")
 
     sent = await world.send("go")
 
     assert (sent.accepted, sent.woken) == (True, False)
     assert await world.claimed_ids() == []
-    assert len(await world.unread(run.run)) == 1
+    assert len(await world.undelivered(run.run)) == 1
 
 
 async def test_a_pause_of_a_lost_turn_takes_effect_when_it_is_reaped(world: World) -> None:
-    await world.begin("a")
+    await world.start_claimed("a")
     await world.store.pause(FLOW, "a")
     world.clock.advance(LEASE)
 
-    [freed] = await world.store.reap(9)
+    [expired] = await world.store.reap(9)
 
-    assert not freed.parked
+    assert not expired.parked
     run = await world.find("a")
     assert (run.status, run.pausing) == (Status.PAUSED, False)
     assert await world.claimed_ids() == []
 
 
-async def test_a_pause_of_a_task_that_is_given_back_takes_effect(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_pause_takes_effect_when_the_task_is_released(world: World) -> None:
+    task = await world.start_claimed("a")
     await world.store.pause(FLOW, "a")
 
     assert await world.store.release([task]) == 1
@@ -167,7 +167,7 @@ async def test_a_pause_of_a_task_that_is_given_back_takes_effect(world: World) -
 
 
 async def test_a_resumed_run_is_due_at_once(world: World) -> None:
-    await world.wait("a", run_at=await world.now() + 10**6)
+    await world.start_waiting("a", run_at=await world.now() + 10**6)
     await world.store.pause(FLOW, "a")
     paused = await world.find("a")
     world.clock.advance(5)
@@ -177,80 +177,82 @@ async def test_a_resumed_run_is_due_at_once(world: World) -> None:
     run = await world.find("a")
     assert answer == paused
     assert (run.status, run.run_at, run.updated_at) == (Status.ACTIVE, await world.now(), await world.now())
-    assert (await world.take()).kind is TaskKind.RESUME
+    assert (await world.claim_one()).kind is TaskKind.RESUME
 
 
 async def test_the_epoch_survives_a_pause(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.store.pause(FLOW, "a")
     await world.commit(task)
     await world.store.resume(FLOW, "a")
 
-    assert (await world.take()).task.epoch == task.epoch + 1
+    assert (await world.claim_one()).task.epoch == task.epoch + 1
     assert (await world.commit(task, facts=[result("late")])).verdict is Verdict.LOST
 
 
 async def test_a_pause_can_be_withdrawn_before_it_takes_effect(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.store.pause(FLOW, "a")
 
     await world.store.resume(FLOW, "a")
 
     assert not (await world.find("a")).pausing
-    assert await world.store.signals("w1") == []
+    assert await world.store.fetch_signals("w1") == []
     answer = await world.commit(task, then=Finish(Status.COMPLETE))
     assert (answer.verdict, (await world.find("a")).status) == (Verdict.APPLIED, Status.COMPLETE)
 
 
-async def test_withdrawing_a_pause_keeps_the_mail_signal(world: World) -> None:
-    await world.begin("a")
+async def test_withdrawing_a_pause_keeps_the_events_signal(world: World) -> None:
+    await world.start_claimed("a")
     await world.send("go")
     await world.store.pause(FLOW, "a")
 
     await world.store.resume(FLOW, "a")
 
-    assert [held.signal for held in await world.store.signals("w1")] == [Signal.MAIL]
+    assert [held.signal for held in await world.store.fetch_signals("w1")] == [Signal.EVENTS]
 
 
-async def test_reading_the_mail_signal_keeps_the_pause(world: World) -> None:
-    await world.begin("a")
+async def test_reading_the_events_signal_keeps_the_pause_signal(world: World) -> None:
+    await world.start_claimed("a")
     await world.send("go")
     await world.store.pause(FLOW, "a")
 
-    first, second = await world.store.signals("w1"), await world.store.signals("w1")
+    first, second = await world.store.fetch_signals("w1"), await world.store.fetch_signals("w1")
 
-    assert [held.signal for held in first] == [Signal.MAIL | Signal.PAUSE]
+    assert [held.signal for held in first] == [Signal.EVENTS | Signal.PAUSE]
     assert [held.signal for held in second] == [Signal.PAUSE]
 
 
 async def test_resuming_a_run_that_is_not_paused_does_nothing(world: World) -> None:
-    run = await world.wait("a", run_at=await world.now() + 100)
+    run = await world.start_waiting("a", run_at=await world.now() + 100)
 
     assert await world.store.resume(FLOW, "a") == run
     assert await world.find("a") == run
 
 
-async def test_events_that_came_during_a_pause_are_there_after_it(world: World) -> None:
-    await world.wait("a", "go")
+@pytest.mark.promise("no-lost-wakeup")
+async def test_events_sent_during_a_pause_are_claimed_after_the_resume(world: World) -> None:
+    await world.start_waiting("a", "go")
     await world.store.pause(FLOW, "a")
     await world.send("go")
     await world.store.resume(FLOW, "a")
 
-    assert len((await world.take()).mailbag.mail) == 1
+    assert len((await world.claim_one()).mailbox_page.events) == 1
 
 
 # --------------------------------------------------------------------------------------------------- terminate
 
 
+@pytest.mark.promise("finality")
 @pytest.mark.parametrize("state", ["new", "held", "waiting", "paused"])
 async def test_terminating_ends_a_run_at_once(world: World, state: str) -> None:
     match state:
         case "new":
             await world.start("a")
         case "held":
-            await world.begin("a")
+            await world.start_claimed("a")
         case "waiting":
-            await world.wait("a", "go")
+            await world.start_waiting("a", "go")
         case _:
             await world.start("a")
             await world.store.pause(FLOW, "a")
@@ -272,9 +274,10 @@ async def test_terminating_ends_a_run_at_once(world: World, state: str) -> None:
     assert (await world.claim()).next_due is None
 
 
+@pytest.mark.promise("finality")
 @pytest.mark.parametrize("status", [Status.COMPLETE, Status.ERRORED, Status.CANCELLED, Status.TERMINATED])
-async def test_terminal_is_final(world: World, status: Status) -> None:
-    ended = await world.end("a", status)
+async def test_a_terminal_run_is_never_changed(world: World, status: Status) -> None:
+    ended = await world.start_ended("a", status)
     world.clock.advance(7)
 
     answers = [
@@ -291,9 +294,9 @@ async def test_terminal_is_final(world: World, status: Status) -> None:
     assert await world.find("a") == ended
 
 
-async def test_what_a_terminated_run_did_stays_readable(world: World) -> None:
-    task = await world.begin("a")
-    await world.commit(task, facts=[result("s")], logs=[line("l")])
+async def test_the_history_of_a_terminated_run_stays_readable(world: World) -> None:
+    task = await world.start_claimed("a")
+    await world.commit(task, facts=[result("s")], logs=[log_line("l")])
 
     await world.terminate("a")
 
@@ -304,7 +307,7 @@ async def test_what_a_terminated_run_did_stays_readable(world: World) -> None:
 # --------------------------------------------------------------------------------------------------- restart
 
 
-async def test_a_restart_makes_a_new_run_of_the_same_instance(world: World) -> None:
+async def test_a_restart_creates_a_new_run_of_the_same_instance(world: World) -> None:
     old = await world.start("a", params=b"[1]", queue="slow", priority=4, kind="chain", seed=42)
     world.clock.advance(5)
 
@@ -318,7 +321,7 @@ async def test_a_restart_makes_a_new_run_of_the_same_instance(world: World) -> N
 
 
 async def test_a_restart_ends_the_old_run_which_stays_readable(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.commit(task, facts=[result("s")])
 
     new = await world.restart("a")
@@ -329,8 +332,9 @@ async def test_a_restart_ends_the_old_run_which_stays_readable(world: World) -> 
     assert (await world.commit(task)).verdict is Verdict.LOST
 
 
+@pytest.mark.promise("finality")
 async def test_a_restart_does_not_change_how_the_old_run_ended(world: World) -> None:
-    ended = await world.end("a")
+    ended = await world.start_ended("a")
     world.clock.advance(5)
 
     await world.restart("a")
@@ -339,13 +343,13 @@ async def test_a_restart_does_not_change_how_the_old_run_ended(world: World) -> 
 
 
 async def test_a_restarted_run_begins_as_a_fresh_one(world: World) -> None:
-    await world.begin("a")
+    await world.start_claimed("a")
     await world.send("go")
     await world.restart("a")
 
-    claim = await world.take("w2")
+    claim = await world.claim_one("w2")
 
-    assert (claim.kind, claim.task.epoch, claim.lost, list(claim.mailbag.mail)) == (TaskKind.RUN, 1, False, [])
+    assert (claim.kind, claim.task.epoch, claim.lost, list(claim.mailbox_page.events)) == (TaskKind.RUN, 1, False, [])
 
 
 async def test_a_run_can_be_restarted_again_and_again(world: World) -> None:
@@ -358,22 +362,22 @@ async def test_a_run_can_be_restarted_again_and_again(world: World) -> None:
 
 
 @pytest.mark.parametrize("verb", ["pause", "resume"])
-async def test_there_is_nothing_to_do_to_an_unknown_run(world: World, verb: str) -> None:
+async def test_pausing_or_resuming_an_unknown_run_returns_none(world: World, verb: str) -> None:
     assert await getattr(world.store, verb)(FLOW, "nobody") is None
 
 
-async def test_there_is_nothing_to_end_of_an_unknown_run(world: World) -> None:
+async def test_terminating_cancelling_or_restarting_an_unknown_run_returns_none(world: World) -> None:
     answers = [
         await world.terminate("nobody"),
         await world.cancel("nobody", deadline_ms=5),
         await world.store.restart(FLOW, "nobody"),
     ]
 
-    assert answers == [Steered(None, Touched())] * 3
+    assert answers == [ControlResult(None, AffectedRuns())] * 3
 
 
-async def test_follows_is_dropped_also_in_the_middle_of_a_batch(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_a_pause_drops_the_following_part_in_the_middle_of_a_batch(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await world.store.pause(FLOW, "a")
 
     first, second = await world.store.commit(

@@ -1,4 +1,4 @@
-"""Creating runs: an id is one run, whoever asks first."""
+"""Creating runs: an id is one run, whichever call is first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def test_a_new_run_has_what_it_was_created_with(world: World) -> None:
     assert (run.instance, run.run_at, run.owner) == (run.run, now, None)
 
 
-async def test_what_create_answers_is_what_a_read_finds(world: World) -> None:
+async def test_the_created_record_equals_the_stored_one(world: World) -> None:
     plain = await world.create("a", params=b"1", delay_ms=5)
     claimed = await world.create("b", owner="w1", lease_ms=LEASE)
 
@@ -31,7 +31,7 @@ async def test_what_create_answers_is_what_a_read_finds(world: World) -> None:
     assert await world.find("b") == claimed.run
 
 
-async def test_an_id_that_exists_gives_its_run_and_changes_nothing(world: World) -> None:
+async def test_creating_an_existing_id_returns_its_run_and_changes_nothing(world: World) -> None:
     first = await world.start("a", params=b"1")
 
     again = await world.create("a", params=b"2", queue="other")
@@ -66,7 +66,7 @@ async def test_concurrent_creates_of_one_id_make_one_run(world: World) -> None:
     assert len({answer.run.run for answer in answers}) == 1
 
 
-async def test_an_existing_id_gives_the_current_run_after_a_restart(world: World) -> None:
+async def test_creating_an_existing_id_returns_the_current_run_after_a_restart(world: World) -> None:
     await world.start("a")
     await world.restart("a")
 
@@ -76,12 +76,12 @@ async def test_an_existing_id_gives_the_current_run_after_a_restart(world: World
     assert again.run.number == 1
 
 
-async def test_an_empty_batch_is_nothing(world: World) -> None:
+async def test_creating_an_empty_batch_returns_nothing(world: World) -> None:
     assert await world.store.create([]) == []
     assert await world.ids() == []
 
 
-async def test_a_run_created_with_an_owner_is_born_claimed(world: World) -> None:
+async def test_a_run_created_with_an_owner_is_claimed(world: World) -> None:
     made = await world.create("a", owner="w1", lease_ms=LEASE)
 
     assert made.epoch == 1
@@ -90,12 +90,12 @@ async def test_a_run_created_with_an_owner_is_born_claimed(world: World) -> None
     assert [held.run for held in await world.store.heartbeat("w1", LEASE)] == [made.run.run]
 
 
-async def test_an_owned_run_whose_lease_ran_out_can_be_claimed_by_another(world: World) -> None:
+async def test_a_run_created_claimed_can_be_claimed_by_another_worker_after_its_lease(world: World) -> None:
     await world.create("a", owner="w1", lease_ms=LEASE)
     world.clock.advance(LEASE)
 
     await world.store.reap(5)
-    claim = await world.take("w2")
+    claim = await world.claim_one("w2")
 
     assert claim.task.epoch == 2
     assert claim.lost
@@ -113,7 +113,7 @@ async def test_a_delayed_run_is_due_after_its_delay(world: World) -> None:
     assert [claim.kind for claim in late.claims] == [TaskKind.RUN]
 
 
-async def test_a_thousand_runs_in_one_batch_come_in_their_order(world: World) -> None:
+async def test_a_thousand_runs_in_one_batch_are_created_in_order(world: World) -> None:
     made = await world.store.create([NewRun(FLOW, f"r{n}") for n in range(1_000)])
 
     assert all(one.created for one in made)

@@ -1,4 +1,4 @@
-"""Time that runs out: who is told to end a run, and the cancellations that set a time."""
+"""Expiry: overdue runs are claimed to be ended, and cancellations with a deadline set an expiry."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
     CANCEL,
-    Answer,
     CancelRun,
     Expiry,
     Finish,
     NewRun,
+    RequestResult,
     Signal,
     Verdict,
 )
@@ -21,8 +21,8 @@ LONG = 10 * LEASE
 
 
 async def _state(world: World, state: str) -> int:
-    """A run that expires, in some state; answers which."""
-    task = await world.begin("a", "w1", expires_ms=100, expiry=Expiry.RUN)
+    """Create a run that expires, in the given state; returns its id."""
+    task = await world.start_claimed("a", "w1", expires_ms=100, expiry=Expiry.RUN)
     match state:
         case "new":
             await world.store.release([task])
@@ -38,7 +38,7 @@ async def _state(world: World, state: str) -> int:
     return task.run
 
 
-async def test_a_run_says_when_it_expires_and_what_that_means(world: World) -> None:
+async def test_a_run_record_has_its_expiry(world: World) -> None:
     made = await world.create("a", expires_ms=100, expiry=Expiry.EXECUTION)
     plain = await world.create("b")
 
@@ -48,7 +48,7 @@ async def test_a_run_says_when_it_expires_and_what_that_means(world: World) -> N
 
 
 @pytest.mark.parametrize("state", ["new", "held", "waiting", "sleeping", "paused", "pausing"])
-async def test_a_run_whose_time_has_run_out_is_handed_out_whatever_it_does(world: World, state: str) -> None:
+async def test_an_expired_run_is_claimed_as_overdue_in_any_state(world: World, state: str) -> None:
     run = await _state(world, state)
     world.clock.advance(100)
 
@@ -58,12 +58,12 @@ async def test_a_run_whose_time_has_run_out_is_handed_out_whatever_it_does(world
     assert list(claimed.claims) == []
     assert (overdue.task.run, overdue.task.owner) == (run, "w2")
     assert (overdue.run.run, overdue.run.owner, overdue.run.expiry) == (run, "w2", "run")
-    assert list(overdue.mailbag.mail) == []
+    assert list(overdue.mailbox_page.events) == []
     answer = await world.commit(overdue.task, then=Finish(Status.ERRORED))
     assert (answer.verdict, (await world.find("a")).status) == (Verdict.APPLIED, Status.ERRORED)
 
 
-async def test_a_run_whose_time_has_not_run_out_is_not(world: World) -> None:
+async def test_a_run_that_has_not_expired_is_not_claimed_as_overdue(world: World) -> None:
     await _state(world, "waiting")
     world.clock.advance(99)
 
@@ -72,8 +72,9 @@ async def test_a_run_whose_time_has_not_run_out_is_not(world: World) -> None:
     assert (list(claimed.claims), list(claimed.overdue)) == ([], [])
 
 
-async def test_who_held_it_until_then_can_write_no_more(world: World) -> None:
-    task = await world.begin("a", "w1", expires_ms=100, expiry=Expiry.RUN)
+@pytest.mark.promise("fencing")
+async def test_the_previous_owner_of_an_overdue_run_is_fenced(world: World) -> None:
+    task = await world.start_claimed("a", "w1", expires_ms=100, expiry=Expiry.RUN)
     world.clock.advance(100)
 
     [overdue] = (await world.claim("w2")).overdue
@@ -84,8 +85,8 @@ async def test_who_held_it_until_then_can_write_no_more(world: World) -> None:
     assert [held.run for held in await world.store.heartbeat("w2", LEASE)] == [task.run]
 
 
-async def test_its_own_holder_may_be_the_one_who_ends_it(world: World) -> None:
-    task = await world.begin("a", "w1", expires_ms=100, expiry=Expiry.RUN)
+async def test_an_owner_may_claim_its_own_overdue_run(world: World) -> None:
+    task = await world.start_claimed("a", "w1", expires_ms=100, expiry=Expiry.RUN)
     world.clock.advance(100)
 
     [overdue] = (await world.claim("w1")).overdue
@@ -93,7 +94,7 @@ async def test_its_own_holder_may_be_the_one_who_ends_it(world: World) -> None:
     assert overdue.task == task._replace(epoch=task.epoch + 1)
 
 
-async def test_it_is_handed_out_once_while_its_holder_lives(world: World) -> None:
+async def test_an_overdue_run_is_claimed_once_within_a_lease(world: World) -> None:
     await _state(world, "waiting")
     world.clock.advance(100)
     [overdue] = (await world.claim("w2")).overdue
@@ -104,7 +105,7 @@ async def test_it_is_handed_out_once_while_its_holder_lives(world: World) -> Non
     assert (await world.commit(overdue.task)).verdict is Verdict.APPLIED
 
 
-async def test_it_is_handed_out_again_when_its_holder_died(world: World) -> None:
+async def test_an_overdue_run_is_claimed_again_after_its_lease_expired(world: World) -> None:
     run = await _state(world, "waiting")
     world.clock.advance(100)
     await world.claim("w2")
@@ -117,7 +118,7 @@ async def test_it_is_handed_out_again_when_its_holder_died(world: World) -> None
     assert list(claimed.claims) == []
 
 
-async def test_overdue_runs_come_on_top_of_the_limit(world: World) -> None:
+async def test_overdue_runs_do_not_count_towards_the_limit(world: World) -> None:
     await world.store.create([NewRun(FLOW, f"o{n}", expires_ms=10, expiry=Expiry.RUN) for n in range(3)])
     await world.store.create([NewRun(FLOW, f"r{n}") for n in range(3)])
     world.clock.advance(10)
@@ -128,7 +129,7 @@ async def test_overdue_runs_come_on_top_of_the_limit(world: World) -> None:
     assert [claim.run.instance_id for claim in claimed.claims] == ["r0", "r1"]
 
 
-async def test_a_claim_of_nothing_leaves_what_is_overdue(world: World) -> None:
+async def test_a_claim_with_limit_zero_claims_no_overdue_runs(world: World) -> None:
     await _state(world, "new")
     world.clock.advance(100)
 
@@ -139,7 +140,7 @@ async def test_a_claim_of_nothing_leaves_what_is_overdue(world: World) -> None:
     assert len((await world.claim("w2")).overdue) == 1
 
 
-async def test_many_overdue_runs_are_handed_out_bit_by_bit(world: World) -> None:
+async def test_the_number_of_overdue_runs_per_claim_is_bounded(world: World) -> None:
     await world.store.create([NewRun(FLOW, f"o{n}", expires_ms=10, expiry=Expiry.RUN) for n in range(250)])
     world.clock.advance(10)
     seen: list[int] = []
@@ -154,7 +155,7 @@ async def test_many_overdue_runs_are_handed_out_bit_by_bit(world: World) -> None
     assert list((await world.claim("w2")).overdue) == []
 
 
-async def test_the_longest_overdue_come_first(world: World) -> None:
+async def test_the_longest_overdue_runs_are_claimed_first(world: World) -> None:
     for n, ms in enumerate((30, 10, 20)):
         await world.start(f"r{n}", expires_ms=ms, expiry=Expiry.RUN)
     world.clock.advance(30)
@@ -174,9 +175,9 @@ async def test_next_due_is_also_when_any_run_expires(world: World) -> None:
     assert (await world.claim()).next_due == now + 50
 
 
-async def test_next_due_counts_the_time_of_a_held_and_a_paused_run(world: World) -> None:
+async def test_next_due_includes_the_expiry_of_owned_and_paused_runs(world: World) -> None:
     now = await world.now()
-    await world.begin("held", expires_ms=200, expiry=Expiry.RUN)
+    await world.start_claimed("held", expires_ms=200, expiry=Expiry.RUN)
     assert (await world.claim("w2")).next_due == now + 200
 
     await world.start("paused", expires_ms=100, expiry=Expiry.RUN)
@@ -185,8 +186,8 @@ async def test_next_due_counts_the_time_of_a_held_and_a_paused_run(world: World)
     assert (await world.claim("w2")).next_due == now + 100
 
 
-async def test_what_has_ended_does_not_expire(world: World) -> None:
-    task = await world.begin("a", expires_ms=100, expiry=Expiry.RUN)
+async def test_an_ended_run_does_not_expire(world: World) -> None:
+    task = await world.start_claimed("a", expires_ms=100, expiry=Expiry.RUN)
     await world.finish(task)
     await world.start("b", expires_ms=100, expiry=Expiry.RUN)
     await world.terminate("b")
@@ -198,12 +199,12 @@ async def test_what_has_ended_does_not_expire(world: World) -> None:
     assert (await world.find("a")).expires_at is None
 
 
-async def test_time_runs_through_a_release_and_a_loss(world: World) -> None:
-    task = await world.begin("a", expires_ms=LONG, expiry=Expiry.RUN)
+async def test_an_expiry_survives_a_release_and_a_loss(world: World) -> None:
+    task = await world.start_claimed("a", expires_ms=LONG, expiry=Expiry.RUN)
     expires_at = (await world.find("a")).expires_at
     await world.commit(task, then=waiting("go"))
     await world.send("go")
-    await world.take("w2")
+    await world.claim_one("w2")
     world.clock.advance(LEASE)
     await world.store.reap(1)
 
@@ -212,8 +213,8 @@ async def test_time_runs_through_a_release_and_a_loss(world: World) -> None:
     assert (run.status, run.expires_at, run.expiry) == (Status.PAUSED, expires_at, "run")
 
 
-async def test_an_overdue_claim_says_whether_somebody_held_the_run(world: World) -> None:
-    await world.begin("held", expires_ms=10, expiry=Expiry.RUN)
+async def test_an_overdue_claim_is_marked_lost_if_the_run_was_owned(world: World) -> None:
+    await world.start_claimed("held", expires_ms=10, expiry=Expiry.RUN)
     await world.start("free", expires_ms=10, expiry=Expiry.RUN)
     world.clock.advance(10)
 
@@ -225,26 +226,26 @@ async def test_an_overdue_claim_says_whether_somebody_held_the_run(world: World)
 # --------------------------------------------------------------------------------------------------- cancel
 
 
-async def test_a_cancellation_is_an_event(world: World) -> None:
-    run = await world.wait("a", "go")
+async def test_a_cancellation_is_stored_as_an_event(world: World) -> None:
+    run = await world.start_waiting("a", "go")
 
     steered = await world.cancel("a", payload=b'{"reason":"r","deadlineMs":null}')
 
-    [mail] = await world.unread(run.run)
-    assert (mail.type, mail.payload, mail.sender) == (CANCEL, b'{"reason":"r","deadlineMs":null}', None)
-    assert (steered.run, steered.touched.woken, steered.touched.work) == (run, [run.run], True)
-    claim = await world.take()
+    [event] = await world.undelivered(run.run)
+    assert (event.type, event.payload, event.sender) == (CANCEL, b'{"reason":"r","deadlineMs":null}', None)
+    assert (steered.run, steered.affected.woken, steered.affected.work) == (run, [run.run], True)
+    claim = await world.claim_one()
     assert (claim.kind, claim.run.expires_at) == (TaskKind.WAKE, None)
-    assert [one.type for one in claim.mailbag.mail] == [CANCEL]
+    assert [one.type for one in claim.mailbox_page.events] == [CANCEL]
 
 
-async def test_a_cancellation_signals_who_holds_the_run(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_cancellation_signals_the_owner(world: World) -> None:
+    task = await world.start_claimed("a")
 
     steered = await world.cancel("a")
 
-    assert (steered.touched.woken, steered.touched.ended) == ([task.run], [])
-    assert [held.signal for held in await world.store.signals("w1")] == [Signal.MAIL]
+    assert (steered.affected.woken, steered.affected.ended) == ([task.run], [])
+    assert [held.signal for held in await world.store.fetch_signals("w1")] == [Signal.EVENTS]
 
 
 async def test_a_cancellation_waits_for_the_end_of_a_pause(world: World) -> None:
@@ -253,10 +254,10 @@ async def test_a_cancellation_waits_for_the_end_of_a_pause(world: World) -> None
 
     steered = await world.cancel("a")
 
-    assert steered.touched.woken == []
+    assert steered.affected.woken == []
     assert await world.claimed_ids() == []
     await world.store.resume(FLOW, "a")
-    assert [mail.type for mail in (await world.take()).mailbag.mail] == [CANCEL]
+    assert [event.type for event in (await world.claim_one()).mailbox_page.events] == [CANCEL]
 
 
 async def test_a_cancellation_reaches_a_run_that_has_not_begun(world: World) -> None:
@@ -264,22 +265,22 @@ async def test_a_cancellation_reaches_a_run_that_has_not_begun(world: World) -> 
 
     steered = await world.cancel("a")
 
-    assert steered.touched.woken == [run.run]
-    assert (await world.take()).run.started_at is None
+    assert steered.affected.woken == [run.run]
+    assert (await world.claim_one()).run.started_at is None
 
 
-async def test_who_is_asked_to_cancel_again_gets_another_event(world: World) -> None:
+async def test_a_second_cancellation_is_another_event(world: World) -> None:
     run = await world.start("a")
 
     await world.cancel("a")
     await world.cancel("a")
 
-    assert [mail.type for mail in await world.unread(run.run)] == [CANCEL, CANCEL]
+    assert [event.type for event in await world.undelivered(run.run)] == [CANCEL, CANCEL]
 
 
 @pytest.mark.parametrize("state", ["new", "held", "waiting", "paused"])
-async def test_a_cancellation_with_a_deadline_sets_a_time(world: World, state: str) -> None:
-    task = await world.begin("a")
+async def test_a_cancellation_with_a_deadline_sets_the_expiry(world: World, state: str) -> None:
+    task = await world.start_claimed("a")
     match state:
         case "new":
             await world.store.release([task])
@@ -302,10 +303,10 @@ async def test_a_cancellation_with_a_deadline_sets_a_time(world: World, state: s
     ("before", "deadline", "expected"),
     [(100, 50, (50, "cancel")), (100, 200, (100, "run")), (None, 200, (200, "cancel")), (100, None, (100, "run"))],
 )
-async def test_a_deadline_makes_a_runs_time_shorter_and_never_longer(
+async def test_a_deadline_shortens_an_expiry_and_never_extends_it(
     world: World, before: int | None, deadline: int | None, expected: tuple[int, str]
 ) -> None:
-    await world.begin("a", expires_ms=before, expiry=before and Expiry.RUN)
+    await world.start_claimed("a", expires_ms=before, expiry=before and Expiry.RUN)
 
     await world.cancel("a", deadline_ms=deadline)
 
@@ -313,31 +314,31 @@ async def test_a_deadline_makes_a_runs_time_shorter_and_never_longer(
     assert (run.expires_at, run.expiry) == (now + expected[0], expected[1])
 
 
-async def test_the_shortest_deadline_counts(world: World) -> None:
-    await world.begin("a")
+async def test_the_earliest_deadline_is_kept(world: World) -> None:
+    await world.start_claimed("a")
     for deadline in (100, 50, 70):
         await world.cancel("a", deadline_ms=deadline)
 
     assert (await world.find("a")).expires_at == await world.now() + 50
 
 
-async def test_a_run_that_has_ended_is_not_asked(world: World) -> None:
-    ended = await world.end("a")
+async def test_a_cancellation_of_an_ended_run_has_no_effect(world: World) -> None:
+    ended = await world.start_ended("a")
 
     steered = await world.cancel("a", deadline_ms=100)
 
-    assert (steered.run, steered.touched.woken) == (ended, [])
+    assert (steered.run, steered.affected.woken) == (ended, [])
     assert await world.find("a") == ended
-    assert await world.unread(ended.run) == []
+    assert await world.undelivered(ended.run) == []
 
 
-async def test_a_run_can_ask_another_to_cancel(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_a_run_can_cancel_another_run(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
 
-    answer = await world.act(a, CancelRun(FLOW, "b", b'{"reason":null,"deadlineMs":100}', 100))
+    answer = await world.operate(a, CancelRun(FLOW, "b", b'{"reason":null,"deadlineMs":100}', 100))
 
-    [mail] = await world.unread(b.run)
-    assert answer.acted == [Answer.DONE]
-    assert (mail.type, mail.payload, mail.sender) == (CANCEL, b'{"reason":null,"deadlineMs":100}', pid("a"))
+    [event] = await world.undelivered(b.run)
+    assert answer.operation_results == [RequestResult.DONE]
+    assert (event.type, event.payload, event.sender) == (CANCEL, b'{"reason":null,"deadlineMs":100}', pid("a"))
     run = await world.find("b")
     assert (run.expires_at, run.expiry) == (await world.now() + 100, "cancel")

@@ -1,4 +1,4 @@
-"""The fence: only the holder of this very claim writes; a loser changes nothing and is told."""
+"""The fence: only the owner of the current claim writes; a stale turn writes nothing and receives LOST."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ import pytest
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import Delivery, Finish, NewEvent, NewRun, Park, Statement, TaskRef, Verdict
-from store.world import FLOW, LEASE, World, line, result, turn, waiting
+from store.world import FLOW, LEASE, World, log_line, result, turn, waiting
+
+pytestmark = pytest.mark.promise("fencing")
 
 
 async def _lost_to_another(world: World) -> TaskRef:
-    """A task that w1 held and w2 holds now."""
-    task = await world.begin("a", "w1")
+    """The claim of w1 of a task that w2 owns now."""
+    task = await world.start_claimed("a", "w1")
     world.clock.advance(LEASE)
     await world.store.reap(9)
-    await world.take("w2")
+    await world.claim_one("w2")
     return task
 
 
@@ -22,7 +24,7 @@ async def _lost_to_another(world: World) -> TaskRef:
     "write",
     [
         {"facts": [result("s")]},
-        {"logs": [line("hello")]},
+        {"logs": [log_line("hello")]},
         {"deliveries": [Delivery(1, "s", 1)]},
         {"starts": [NewRun(FLOW, "child")]},
         {"sends": [NewEvent(FLOW, "b", "go")]},
@@ -47,14 +49,14 @@ async def test_a_stale_turn_writes_nothing(world: World, write: dict[str, object
     assert answer.verdict is Verdict.LOST
     assert (await world.find("a"), await world.find("b")) == before
     assert await world.keys(task.run) == []
-    assert [mail.n for mail in await world.unread(task.run)] == [1]
-    assert (await world.store.load(task.run)).logged == 0
+    assert [event.n for event in await world.undelivered(task.run)] == [1]
+    assert (await world.store.load(task.run)).log_count == 0
     assert await world.store.find(FLOW, "child") is None
-    assert await world.unread(before[1].run) == []
+    assert await world.undelivered(before[1].run) == []
 
 
-async def test_the_holder_writes_although_its_lease_ran_out_as_long_as_nobody_took_the_task(world: World) -> None:
-    task = await world.begin("a")
+async def test_an_owner_may_write_after_its_lease_expired_until_the_task_is_reaped_or_claimed(world: World) -> None:
+    task = await world.start_claimed("a")
     world.clock.advance(10 * LEASE)
 
     answer = await world.commit(task, facts=[result("s")])
@@ -63,8 +65,8 @@ async def test_the_holder_writes_although_its_lease_ran_out_as_long_as_nobody_to
     assert await world.keys(task.run) == ["s"]
 
 
-async def test_a_reaped_task_is_lost_before_anybody_takes_it(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_reaped_task_is_lost_before_it_is_claimed_again(world: World) -> None:
+    task = await world.start_claimed("a")
     world.clock.advance(LEASE)
     await world.store.reap(9)
 
@@ -72,9 +74,9 @@ async def test_a_reaped_task_is_lost_before_anybody_takes_it(world: World) -> No
 
 
 async def test_the_same_owner_under_an_older_epoch_is_lost(world: World) -> None:
-    task = await world.begin("a", "w1")
+    task = await world.start_claimed("a", "w1")
     await world.store.release([task])
-    newer = (await world.take("w1")).task
+    newer = (await world.claim_one("w1")).task
 
     assert (await world.commit(task, facts=[result("old")])).verdict is Verdict.LOST
     assert (await world.commit(newer, facts=[result("new")])).verdict is Verdict.APPLIED
@@ -82,13 +84,13 @@ async def test_the_same_owner_under_an_older_epoch_is_lost(world: World) -> None
 
 
 async def test_another_owner_under_the_right_epoch_is_lost(world: World) -> None:
-    task = await world.begin("a", "w1")
+    task = await world.start_claimed("a", "w1")
 
     assert (await world.commit(task._replace(owner="w2"))).verdict is Verdict.LOST
 
 
-async def test_a_turn_that_gave_its_task_back_can_write_no_more(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_turn_that_released_its_task_is_fenced(world: World) -> None:
+    task = await world.start_claimed("a")
     await world.commit(task, then=waiting("go"))
 
     assert (await world.commit(task, facts=[result("late")])).verdict is Verdict.LOST
@@ -98,8 +100,9 @@ async def test_a_run_that_does_not_exist_is_lost(world: World) -> None:
     assert (await world.commit(TaskRef(999, 0, "w1", 1))).verdict is Verdict.LOST
 
 
+@pytest.mark.promise("finality")
 async def test_a_turn_of_a_terminated_run_is_lost(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.terminate("a")
 
     answer = await world.commit(task, facts=[result("s")], then=Finish(Status.COMPLETE, b"1"))
@@ -109,7 +112,7 @@ async def test_a_turn_of_a_terminated_run_is_lost(world: World) -> None:
 
 
 async def test_a_turn_of_a_restarted_run_is_lost(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.restart("a")
 
     answer = await world.commit(task, facts=[result("s")])
@@ -118,9 +121,9 @@ async def test_a_turn_of_a_restarted_run_is_lost(world: World) -> None:
     assert await world.keys((await world.find("a")).run) == []
 
 
-async def test_one_lost_commit_of_a_batch_does_not_touch_the_others(world: World) -> None:
+async def test_one_lost_commit_of_a_batch_does_not_affect_the_others(world: World) -> None:
     stale = await _lost_to_another(world)
-    good = [await world.begin(name) for name in ("b", "c")]
+    good = [await world.start_claimed(name) for name in ("b", "c")]
 
     answers = await world.store.commit([turn(task, facts=[result("s")]) for task in (good[0], stale, good[1])])
 
@@ -130,7 +133,7 @@ async def test_one_lost_commit_of_a_batch_does_not_touch_the_others(world: World
 
 
 async def test_two_commits_of_one_task_in_a_batch_are_applied_in_order(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
 
     answers = await world.store.commit(
         [turn(task, facts=[result("s")]), turn(task, then=waiting("go")), turn(task, facts=[result("late")])]

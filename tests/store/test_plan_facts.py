@@ -1,4 +1,4 @@
-"""Plans: what a run was started to do is written with it, and handed on to all that come after it."""
+"""PLAN facts: written with the run and copied to its successors; facts by state and key; tombstones."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from holdfast.store.protocol import (
     ParentClose,
     TerminateRun,
 )
-from store.world import FLOW, LEASE, World, act, done, failure, plan, result, unit
+from store.world import FLOW, LEASE, World, done, failure, plan, recorded, result, unit
 
 CANCELLATION = b'{"reason":"why","deadlineMs":null}'
 STEPS = [plan("pack", 0, max_attempts=3, timeout_ms=1_000), plan("send", 1, value=b'{"to": "you"}')]
@@ -28,7 +28,7 @@ async def plans(world: World, run: int) -> list[Fact]:
     return await world.store.facts(run, FactState.PLAN)
 
 
-# --- written and handed on
+# --- written and copied to successors
 
 
 async def test_a_plan_is_written_with_the_run(world: World) -> None:
@@ -37,7 +37,7 @@ async def test_a_plan_is_written_with_the_run(world: World) -> None:
     assert await world.store.facts(run.run) == STEPS
 
 
-async def test_plans_of_a_batch_keep_apart(world: World) -> None:
+async def test_plans_of_a_batch_are_kept_apart(world: World) -> None:
     made = await world.store.create(
         [NewRun(FLOW, "a", plan=STEPS), NewRun(FLOW, "b"), NewRun(FLOW, "c", plan=STEPS[:1])]
     )
@@ -45,7 +45,7 @@ async def test_plans_of_a_batch_keep_apart(world: World) -> None:
     assert [await plans(world, one.run.run) for one in made] == [STEPS, [], STEPS[:1]]
 
 
-async def test_a_run_that_is_used_in_its_place_keeps_its_own_plan(world: World) -> None:
+async def test_an_existing_run_that_is_used_keeps_its_own_plan(world: World) -> None:
     run = await world.start("a", plan=STEPS)
 
     again = await world.create("a", plan=[plan("other")])
@@ -54,7 +54,7 @@ async def test_a_run_that_is_used_in_its_place_keeps_its_own_plan(world: World) 
 
 
 @pytest.mark.parametrize("policy", [{"on_conflict": OnConflict.TERMINATE_EXISTING}, {"on_reuse": OnReuse.ALLOW}])
-async def test_a_run_that_takes_the_place_of_another_has_its_own_plan(world: World, policy: dict[str, str]) -> None:
+async def test_a_replacing_run_has_its_own_plan(world: World, policy: dict[str, str]) -> None:
     await world.start("a", plan=STEPS)
     if "on_reuse" in policy:
         await world.terminate("a")
@@ -65,18 +65,18 @@ async def test_a_run_that_takes_the_place_of_another_has_its_own_plan(world: Wor
     assert await plans(world, new.run) == [plan("other")]
 
 
-async def test_the_next_run_has_the_plan_and_nothing_else_of_the_one_before(world: World) -> None:
-    task = await world.begin("a", plan=STEPS)
+async def test_a_successor_takes_over_the_plan_facts_only(world: World) -> None:
+    task = await world.start_claimed("a", plan=STEPS)
     await world.commit(task, facts=[result("pack"), failure("send", 1)])
 
-    new = await world.go_on(task)
+    new = await world.continue_run(task)
 
     assert await world.store.facts(new.run) == STEPS
     assert await plans(world, task.run) == STEPS
 
 
-async def test_a_restart_has_the_plan_and_so_has_the_one_after_it(world: World) -> None:
-    task = await world.begin("a", plan=STEPS)
+async def test_a_restart_and_its_successor_have_the_plan(world: World) -> None:
+    task = await world.start_claimed("a", plan=STEPS)
     await world.commit(task, facts=[result("pack")])
 
     first = await world.restart("a")
@@ -85,7 +85,7 @@ async def test_a_restart_has_the_plan_and_so_has_the_one_after_it(world: World) 
     assert [await world.store.facts(run.run) for run in (first, second)] == [STEPS, STEPS]
 
 
-async def test_a_graph_that_is_restarted_has_plan_and_units(world: World) -> None:
+async def test_a_restarted_graph_has_its_plan_and_units(world: World) -> None:
     shape = plan("meta", value=b'{"nodes": {}}')
     await world.graph("a", unit(1), plan=[shape])
 
@@ -95,8 +95,8 @@ async def test_a_graph_that_is_restarted_has_plan_and_units(world: World) -> Non
     assert await world.claimed_units() == [1]
 
 
-async def test_a_plan_goes_on_with_units(world: World) -> None:
-    task = await world.begin("a", plan=STEPS)
+async def test_a_successor_with_units_has_the_plan(world: World) -> None:
+    task = await world.start_claimed("a", plan=STEPS)
 
     await world.finish(task, next=NextRun(None, units=[unit(1)]))
 
@@ -104,18 +104,18 @@ async def test_a_plan_goes_on_with_units(world: World) -> None:
     assert await plans(world, new.run) == STEPS
 
 
-async def test_a_run_that_is_started_by_another_has_its_plan(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_run_started_by_another_run_has_its_plan(world: World) -> None:
+    task = await world.start_claimed("a")
 
     await world.commit(
-        task, starts=[NewRun(FLOW, "b", plan=STEPS)], acts=[act("child", NewRun(FLOW, "c", plan=STEPS[:1]))]
+        task, starts=[NewRun(FLOW, "b", plan=STEPS)], operations=[recorded("child", NewRun(FLOW, "c", plan=STEPS[:1]))]
     )
 
     assert await plans(world, (await world.find("b")).run) == STEPS
     assert await plans(world, (await world.find("c")).run) == STEPS[:1]
 
 
-async def test_the_keys_of_a_plan_can_be_any_text(world: World) -> None:
+async def test_a_plan_key_can_be_any_text(world: World) -> None:
     odd = [plan("\ud800", 1), plan("ü\x00", 0)]
 
     run = await world.start("a", plan=odd)
@@ -129,12 +129,12 @@ async def test_the_keys_of_a_plan_can_be_any_text(world: World) -> None:
 
 
 async def _varied(world: World) -> int:
-    task = await world.begin("a", plan=STEPS)
+    task = await world.start_claimed("a", plan=STEPS)
     await world.commit(task, facts=[result("b"), result("a"), failure("a", 2), failure("a", 1), failure("b", 1)])
     return task.run
 
 
-async def test_facts_of_a_state(world: World) -> None:
+async def test_facts_can_be_read_by_state(world: World) -> None:
     run = await _varied(world)
 
     assert [fact.key for fact in await world.store.facts(run, FactState.RESULT)] == ["a", "b"]
@@ -147,7 +147,7 @@ async def test_facts_of_a_state(world: World) -> None:
     assert await world.store.facts(run, FactState.ITEM) == []
 
 
-async def test_facts_of_a_state_with_some_keys(world: World) -> None:
+async def test_facts_can_be_read_by_state_and_keys(world: World) -> None:
     run = await _varied(world)
 
     found = await world.store.facts(run, FactState.FAILURE, ["b", "none", "a", "a"])
@@ -157,8 +157,8 @@ async def test_facts_of_a_state_with_some_keys(world: World) -> None:
     assert await world.store.facts(run, FactState.RESULT, []) == []
 
 
-async def test_facts_with_a_key_of_any_text(world: World) -> None:
-    task = await world.begin("a")
+async def test_facts_can_be_read_by_a_key_of_any_text(world: World) -> None:
+    task = await world.start_claimed("a")
     await world.commit(task, facts=[result("\ud800"), result("ü")])
 
     found = await world.store.facts(task.run, FactState.RESULT, ["\ud800", "ü"])
@@ -166,7 +166,7 @@ async def test_facts_with_a_key_of_any_text(world: World) -> None:
     assert {fact.key for fact in found} == {"\ud800", "ü"}
 
 
-async def test_facts_of_a_run_are_not_those_of_others(world: World) -> None:
+async def test_facts_of_other_runs_are_not_returned(world: World) -> None:
     run = await _varied(world)
     other = await world.start("b", plan=STEPS[:1])
 
@@ -175,7 +175,7 @@ async def test_facts_of_a_run_are_not_those_of_others(world: World) -> None:
     assert len(await world.store.facts(run)) == 7
 
 
-# --- the end by somebody's hand
+# --- tombstones
 
 
 @pytest.mark.parametrize("reason", ["enough", None, 'a "quoted" \x00 \ud800 ü'])
@@ -186,7 +186,7 @@ async def test_a_terminated_graph_has_a_tombstone_with_the_reason(world: World, 
 
     run = await world.find("a")
     assert steered.run is not None
-    assert (steered.run.status, steered.touched.ended) == (Status.ACTIVE, [task.run])
+    assert (steered.run.status, steered.affected.ended) == (Status.ACTIVE, [task.run])
     assert (run.status, run.note) == (Status.TERMINATED, reason)
     assert await _reasons(world, task.run) == [reason]
 
@@ -202,12 +202,12 @@ async def test_a_cancelled_graph_ends_at_once_with_a_tombstone(world: World, rea
     steered = await world.cancel("a", payload=payload, deadline_ms=5)
 
     run = await world.find("a")
-    assert (run.status, run.output, run.note, steered.touched.ended) == (Status.CANCELLED, None, None, [task.run])
+    assert (run.status, run.output, run.note, steered.affected.ended) == (Status.CANCELLED, None, None, [task.run])
     assert json.loads(run.error or b"") == {
         "name": "CancelledError", "message": message, "kind": "Cancelled", "retryable": False,
     }  # fmt: skip
     assert await _reasons(world, task.run) == [reason]
-    assert list((await world.advance(done(task), room=5)).applied) == [False]
+    assert list((await world.advance(done(task), claim_limit=5)).applied) == [False]
     assert await world.claimed_units() == []
 
 
@@ -221,26 +221,26 @@ async def test_a_paused_graph_can_be_cancelled(world: World) -> None:
 
 
 @pytest.mark.parametrize("verb", ["terminate", "cancel"])
-async def test_a_graph_that_an_act_ends_has_a_tombstone(world: World, verb: str) -> None:
+async def test_a_graph_ended_by_an_operation_has_a_tombstone(world: World, verb: str) -> None:
     [task] = await world.graph("a", unit(1))
-    other = await world.begin("b", "w2")
+    other = await world.start_claimed("b", "w2")
 
     deed = TerminateRun(FLOW, "a", "why") if verb == "terminate" else CancelRun(FLOW, "a", CANCELLATION, None)
-    committed = await world.act(other, deed)
+    committed = await world.operate(other, deed)
 
     assert (await world.find("a")).status == ("terminated" if verb == "terminate" else "cancelled")
-    assert committed.touched is not None
-    assert committed.touched.ended == [task.run]
+    assert committed.affected is not None
+    assert committed.affected.ended == [task.run]
     assert await _reasons(world, task.run) == ["why"]
 
 
 @pytest.mark.parametrize(
     ("parent_close", "status"), [("terminate", Status.TERMINATED), ("request_cancel", Status.CANCELLED)]
 )
-async def test_a_graph_that_ends_with_its_parent_has_a_tombstone_and_so_have_graphs_below_it(
+async def test_graphs_that_end_with_their_parent_have_tombstones(
     world: World, parent_close: str, status: Status
 ) -> None:
-    parent = await world.begin("p")
+    parent = await world.start_claimed("p")
     made = {"parent": f"{FLOW}/p", "parent_run": parent.run, "parent_close": ParentClose(parent_close)}
     [task] = await world.graph("a", unit(1), **made)
     [below] = await world.graph("b", unit(1), parent=f"{FLOW}/a", parent_run=task.run)
@@ -253,7 +253,7 @@ async def test_a_graph_that_ends_with_its_parent_has_a_tombstone_and_so_have_gra
     assert await world.store.heartbeat("w1", LEASE) == []
 
 
-async def test_a_graph_that_is_restarted_leaves_its_tombstone_with_the_run_that_ended(world: World) -> None:
+async def test_the_tombstone_of_a_restarted_graph_stays_with_the_old_run(world: World) -> None:
     [task] = await world.graph("a", unit(1))
 
     new = await world.restart("a", units=[unit(1)])
@@ -262,10 +262,10 @@ async def test_a_graph_that_is_restarted_leaves_its_tombstone_with_the_run_that_
     assert await _reasons(world, new.run) == []
 
 
-async def test_a_run_that_is_no_graph_or_ended_by_itself_has_no_tombstone(world: World) -> None:
-    task = await world.begin("a")
+async def test_other_runs_and_finished_graphs_have_no_tombstone(world: World) -> None:
+    task = await world.start_claimed("a")
     [node] = await world.graph("g", unit(1))
-    [itself] = (await world.advance(done(node))).taken
+    [itself] = (await world.advance(done(node))).claimed
 
     await world.terminate("a")
     await world.finish(itself)
@@ -277,15 +277,15 @@ async def test_a_run_that_is_no_graph_or_ended_by_itself_has_no_tombstone(world:
 
 
 async def _reasons(world: World, run: int) -> list[str | None]:
-    """What the tombstones of a run say."""
+    """The reasons in the tombstones of a run."""
     return [json.loads(fact.value or b"") for fact in await world.store.facts(run, FactState.TOMBSTONE)]
 
 
-async def test_units_of_a_run_that_an_act_ends_are_gone(world: World) -> None:
+async def test_units_of_a_run_ended_by_an_operation_are_deleted(world: World) -> None:
     await world.graph("a", unit(1), unit(2, 1))
-    task = await world.begin("b", "w2")
+    task = await world.start_claimed("b", "w2")
 
-    await world.act(task, TerminateRun(FLOW, "a", None))
+    await world.operate(task, TerminateRun(FLOW, "a", None))
 
     assert await world.store.heartbeat("w1", LEASE) == []
     assert await world.claimed_units() == []

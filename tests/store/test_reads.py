@@ -1,4 +1,4 @@
-"""Reads: what is there, in which order, and page by page."""
+"""Reads: results, their order, and pages."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import pytest
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import Delivery, ListQuery, NewRun, PageQuery
-from store.world import FLOW, World, line, result
+from store.world import FLOW, World, log_line, result
 
 
-async def test_find_knows_the_current_run_and_those_before(world: World) -> None:
+async def test_find_returns_the_current_run_and_earlier_ones_by_number(world: World) -> None:
     first = await world.start("a")
     await world.restart("a")
 
@@ -20,7 +20,7 @@ async def test_find_knows_the_current_run_and_those_before(world: World) -> None
     assert await world.store.find("other", "a") is None
 
 
-async def test_get_answers_in_the_order_asked_and_leaves_out_what_is_not_there(world: World) -> None:
+async def test_get_returns_runs_in_the_requested_order_without_missing_ones(world: World) -> None:
     a, b = await world.start("a"), await world.start("b")
 
     found = await world.store.get([b.run, 999, a.run])
@@ -49,9 +49,9 @@ async def test_a_list_merges_all_workflows_by_age(world: World) -> None:
 @pytest.mark.parametrize("workflow", [None, FLOW])
 async def test_a_list_filters_by_status(world: World, workflow: str | None) -> None:
     await world.start("active")
-    await world.wait("waiting", "go")
-    await world.end("complete")
-    await world.wait("too", "go")
+    await world.start_waiting("waiting", "go")
+    await world.start_ended("complete")
+    await world.start_waiting("too", "go")
 
     assert await world.ids(workflow=workflow, status=Status.WAITING) == ["too", "waiting"]
     assert await world.ids(workflow=workflow, status=Status.COMPLETE) == ["complete"]
@@ -71,9 +71,9 @@ async def test_a_list_is_read_page_by_page(world: World, workflow: str | None) -
     assert seen == [f"r{n}" for n in reversed(range(7))]
 
 
-async def test_a_page_of_one_status_is_read_on_from_its_cursor(world: World) -> None:
+async def test_a_list_of_one_status_continues_from_its_cursor(world: World) -> None:
     for n in range(5):
-        await world.wait(f"w{n}", "go")
+        await world.start_waiting(f"w{n}", "go")
         await world.start(f"a{n}")
     first = await world.store.list(ListQuery(FLOW, Status.WAITING, limit=2))
 
@@ -83,7 +83,7 @@ async def test_a_page_of_one_status_is_read_on_from_its_cursor(world: World) -> 
     assert rest == ["w2", "w1", "w0"]
 
 
-async def test_a_restarted_instance_is_listed_once_in_its_old_place(world: World) -> None:
+async def test_a_restarted_instance_is_listed_once_in_its_old_position(world: World) -> None:
     for name in ("a", "b", "c"):
         await world.start(name)
     await world.restart("b")
@@ -93,8 +93,8 @@ async def test_a_restarted_instance_is_listed_once_in_its_old_place(world: World
     assert [(run.instance_id, run.number) for run in runs] == [("c", 0), ("b", 1), ("a", 0)]
 
 
-async def test_a_list_shows_what_the_task_says(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_list_includes_the_columns_of_the_task(world: World) -> None:
+    task = await world.start_claimed("a")
     await world.store.pause(FLOW, "a")
 
     [run] = await world.store.list(ListQuery())
@@ -102,9 +102,9 @@ async def test_a_list_shows_what_the_task_says(world: World) -> None:
     assert (run.owner, run.pausing, run.losses) == (task.owner, True, 0)
 
 
-async def test_a_run_says_which_events_would_wake_it_while_nobody_holds_it(world: World) -> None:
+async def test_a_run_record_has_its_topics_while_it_has_no_owner(world: World) -> None:
     new = await world.start("new")
-    waits = await world.wait("waits", "go", "stop")
+    waits = await world.start_waiting("waits", "go", "stop")
     await world.send("go", "waits")
     claims = {claim.run.instance_id: claim.run for claim in (await world.claim()).claims}
 
@@ -112,20 +112,20 @@ async def test_a_run_says_which_events_would_wake_it_while_nobody_holds_it(world
     assert claims["waits"].topics == (await world.find("waits")).topics == frozenset()
 
 
-async def test_load_has_all_that_a_replay_needs(world: World) -> None:
-    task = await world.begin("a")
+async def test_load_returns_all_that_a_replay_needs(world: World) -> None:
+    task = await world.start_claimed("a")
     await world.send("go", payload=b"1")
     await world.send("go", payload=b"2")
     await world.send("go", payload=b"3")
-    logs = [line("flow"), line("step", step_key="s"), line("again", is_replay=True), line("flow too")]
+    logs = [log_line("flow"), log_line("step", step_key="s"), log_line("again", is_replay=True), log_line("flow too")]
     facts = [result("consumed", event=2), result("looked at", event=3), result("s")]
     await world.commit(task, facts=facts, deliveries=[Delivery(1, "unnamed", 5), Delivery(2, "wait", 5)], logs=logs)
 
     snapshot = await world.store.load(task.run)
 
     assert [fact.key for fact in snapshot.facts] == ["consumed", "looked at", "s"]
-    assert {n: (mail.n, mail.payload) for n, mail in snapshot.mail.items()} == {2: (2, b"2"), 3: (3, b"3")}
-    assert snapshot.logged == 2
+    assert {n: (event.n, event.payload) for n, event in snapshot.events.items()} == {2: (2, b"2"), 3: (3, b"3")}
+    assert snapshot.log_count == 2
 
 
 async def test_load_of_a_fresh_run_is_empty(world: World) -> None:
@@ -133,13 +133,14 @@ async def test_load_of_a_fresh_run_is_empty(world: World) -> None:
 
     snapshot = await world.store.load(run.run)
 
-    assert (list(snapshot.facts), dict(snapshot.mail), snapshot.logged) == ([], {}, 0)
+    assert (list(snapshot.facts), dict(snapshot.events), snapshot.log_count) == ([], {}, 0)
 
 
+@pytest.mark.promise("isolation-of-runs")
 async def test_runs_do_not_see_each_others_facts_events_and_logs(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await world.send("go", "a")
-    await world.commit(a, facts=[result("s")], logs=[line("l")])
+    await world.commit(a, facts=[result("s")], logs=[log_line("l")])
 
     assert await world.store.facts(b.run) == []
     assert await world.store.events(PageQuery(b.run)) == []
@@ -152,7 +153,7 @@ async def test_events_are_read_page_by_page_in_both_directions(world: World) -> 
         await world.send("go")
 
     async def numbers(**page: object) -> list[int]:
-        return [mail.n for mail in await world.store.events(PageQuery(run.run, **page))]  # type: ignore[arg-type]
+        return [event.n for event in await world.store.events(PageQuery(run.run, **page))]  # type: ignore[arg-type]
 
     assert await numbers() == [1, 2, 3, 4, 5]
     assert await numbers(limit=2) == [1, 2]
@@ -162,8 +163,8 @@ async def test_events_are_read_page_by_page_in_both_directions(world: World) -> 
     assert await numbers(after=5) == []
 
 
-async def test_events_show_delivered_and_undelivered(world: World) -> None:
-    task = await world.begin("a")
+async def test_events_returns_delivered_and_undelivered_events(world: World) -> None:
+    task = await world.start_claimed("a")
     await world.send("go")
     await world.send("go")
     await world.commit(task, deliveries=[Delivery(1, "s", 8)])
@@ -175,13 +176,13 @@ async def test_events_show_delivered_and_undelivered(world: World) -> None:
 
 
 async def test_logs_are_read_page_by_page_and_filtered(world: World) -> None:
-    task = await world.begin("a")
-    lines = [line(str(n), level="warn" if n % 2 else "info", category="x" if n < 3 else "y") for n in range(6)]
+    task = await world.start_claimed("a")
+    lines = [log_line(str(n), level="warn" if n % 2 else "info", category="x" if n < 3 else "y") for n in range(6)]
     await world.commit(task, logs=lines)
 
     async def messages(**page: object) -> str:
         found = await world.store.logs(PageQuery(task.run, **page))  # type: ignore[arg-type]
-        return "".join(log.line.message for log in found)
+        return "".join(log.log.message for log in found)
 
     assert await messages() == "012345"
     assert await messages(level="warn") == "135"
@@ -192,12 +193,12 @@ async def test_logs_are_read_page_by_page_and_filtered(world: World) -> None:
     assert await messages(descending=True, after=3, level="info") == "0"
 
 
-async def test_a_log_line_comes_back_as_it_was(world: World) -> None:
-    task = await world.begin("a")
-    full = line("m", level="error", category="http", data=b"[1]", at=9, step_key="s", attempt=2, is_replay=True)
+async def test_a_log_line_is_read_as_it_was_written(world: World) -> None:
+    task = await world.start_claimed("a")
+    full = log_line("m", level="error", category="http", data=b"[1]", at=9, step_key="s", attempt=2, is_replay=True)
 
     await world.commit(task, logs=[full])
 
     [stored] = await world.store.logs(PageQuery(task.run))
-    assert stored.line == full
-    assert stored.line.is_replay is True
+    assert stored.log == full
+    assert stored.log.is_replay is True

@@ -1,15 +1,15 @@
-"""Whatever bytes and texts go in come out the same: also NUL, and strings that are not valid Unicode."""
+"""All bytes and texts are read as they were written, including NUL and strings that are not valid Unicode."""
 
 from __future__ import annotations
 
 from itertools import count
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import (
-    AnswerEvent,
     Attributes,
     Condition,
     Delivery,
@@ -19,16 +19,19 @@ from holdfast.store.protocol import (
     PageQuery,
     Park,
     Reply,
+    ReplyToEvent,
     Term,
 )
-from store.world import FLOW, World, line, result, turn
+from store.world import FLOW, World, log_line, result, turn
+
+pytestmark = pytest.mark.promise("clear-errors")
 
 texts = st.text(st.characters(), max_size=30) | st.text(st.characters(categories=["Cs"]), min_size=1, max_size=3)
 payloads = st.none() | st.binary(max_size=100)
 numbers = st.integers(-(2**63), 2**63 - 1)
 ids = (f"r{n}" for n in count())
 
-# Ids differ in each example, and how fast a busy machine generates them does not matter here.
+# Each example has its own ids. The speed of generation does not matter here.
 _checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 _settings = settings(max_examples=60, deadline=None, suppress_health_check=_checks)
 
@@ -36,8 +39,10 @@ _settings = settings(max_examples=60, deadline=None, suppress_health_check=_chec
 @_settings
 @given(st.lists(texts, min_size=1, max_size=5, unique=True), payloads, texts, numbers)
 @example(["\0", "a\0b", "\ud800", "\udfff\0", ""], b"\0\xff", "\ud800", 2**63 - 1)
-async def test_facts(world: World, keys: list[str], value: bytes | None, title: str, number: int) -> None:
-    task = await world.begin(next(ids))
+async def test_any_fact_is_read_as_it_was_written(
+    world: World, keys: list[str], value: bytes | None, title: str, number: int
+) -> None:
+    task = await world.start_claimed(next(ids))
     facts = [result(key, value=value, name=title, at=number) for key in keys]
 
     await world.store.commit([turn(task, facts=facts)])
@@ -50,22 +55,26 @@ async def test_facts(world: World, keys: list[str], value: bytes | None, title: 
 @_settings
 @given(texts, payloads, st.none() | texts)
 @example("\0\ud800", b"", "\udc80")
-async def test_logs(world: World, message: str, data: bytes | None, key: str | None) -> None:
-    task = await world.begin(next(ids))
-    written = line(message, data=data, step_key=key)
+async def test_any_log_is_read_as_it_was_written(
+    world: World, message: str, data: bytes | None, key: str | None
+) -> None:
+    task = await world.start_claimed(next(ids))
+    written = log_line(message, data=data, step_key=key)
 
     await world.commit(task, logs=[written])
 
     [stored] = await world.store.logs(PageQuery(task.run))
-    assert stored.line == written
+    assert stored.log == written
 
 
 @_settings
 @given(payloads, texts, texts, texts)
 @example(b"\0", "\ud800", "\udfff", "\ud800\0")
-async def test_events(world: World, payload: bytes | None, sender: str, dedup: str, key: str) -> None:
+async def test_any_event_is_read_as_it_was_written(
+    world: World, payload: bytes | None, sender: str, dedup: str, key: str
+) -> None:
     name = next(ids)
-    task = await world.begin(name)
+    task = await world.start_claimed(name)
 
     await world.send("go", name, payload=payload, sender=sender, dedup=dedup)
     again = await world.send("go", name, dedup=dedup)
@@ -79,10 +88,10 @@ async def test_events(world: World, payload: bytes | None, sender: str, dedup: s
 @_settings
 @given(payloads, texts, numbers)
 @example(b"", "\ud800", -1)
-async def test_runs(world: World, params: bytes | None, note: str, seed: int) -> None:
+async def test_any_run_is_read_as_it_was_written(world: World, params: bytes | None, note: str, seed: int) -> None:
     name = next(ids)
     await world.store.create([NewRun(FLOW, name, params, seed=seed)])
-    parked = await world.begin(name + "-parked")
+    parked = await world.start_claimed(name + "-parked")
     await world.commit(parked, then=Park(note))
     await world.terminate(name, note)
 
@@ -94,12 +103,12 @@ async def test_runs(world: World, params: bytes | None, note: str, seed: int) ->
 @_settings
 @given(payloads, payloads, payloads, texts)
 @example(b"", b"\0", b"\xff", "\ud800\0")
-async def test_what_a_run_comes_with(
+async def test_options_and_attributes_of_a_run_are_read_as_they_were_written(
     world: World, options: bytes | None, memo: bytes | None, search: bytes | None, note: str
 ) -> None:
     name = next(ids)
     made = await world.create(name, options=options, attributes=Attributes(memo, search))
-    task = (await world.take()).task
+    task = (await world.claim_one()).task
 
     await world.finish(task, Status.ERRORED, note=note, next=NextRun(None))
 
@@ -112,15 +121,17 @@ async def test_what_a_run_comes_with(
 @_settings
 @given(texts, texts, payloads)
 @example("\ud800", "\0", b"\xff")
-async def test_questions_and_answers(world: World, dedup: str, ask: str, value: bytes | None) -> None:
+async def test_any_ask_and_reply_are_read_as_they_were_written(
+    world: World, dedup: str, ask: str, value: bytes | None
+) -> None:
     name = next(ids)
-    task = await world.begin(name)
+    task = await world.start_claimed(name)
     await world.send("ask", name, dedup=dedup, ask=ask)
 
-    await world.act(task, AnswerEvent(1, Reply(True, value)))
+    await world.operate(task, ReplyToEvent(1, Reply(True, value)))
 
-    [mail] = await world.unread(task.run)
-    assert mail.ask == ask
+    [event] = await world.undelivered(task.run)
+    assert event.ask == ask
     assert await world.store.reply(task.run, dedup) == Reply(True, value)
 
 
@@ -128,7 +139,7 @@ async def test_questions_and_answers(world: World, dedup: str, ask: str, value: 
 @given(texts, texts | numbers | st.floats(allow_nan=False, allow_infinity=False))
 @example("\ud800", "\udfff\0")
 @example("\0", 2**63 - 1)
-async def test_terms(world: World, key: str, value: str | float) -> None:
+async def test_a_run_is_found_by_any_search_term(world: World, key: str, value: str | float) -> None:
     name = next(ids)
     await world.create(name, attributes=Attributes(None, b"{}", [Term(key, value)]))
 

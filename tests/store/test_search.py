@@ -1,4 +1,4 @@
-"""Attributes: what runs say of themselves, and finding them by it."""
+"""Memo and search attributes of runs, and searches by search terms."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pytest
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import Attributes, Condition, Finish, ListQuery, NewRun, Term, Verdict
-from store.world import FLOW, World, line, result, turn, waiting
+from store.world import FLOW, World, log_line, result, turn, waiting
 
 
-def said(**terms: Any) -> Attributes:
-    """A list is several terms."""
+def search_attributes(**terms: Any) -> Attributes:
+    """Search attributes with these terms; a list is several terms."""
     every = [Term(key, one) for key, value in terms.items() for one in (value if isinstance(value, list) else [value])]
     return Attributes(None, repr(terms).encode(), every)
 
@@ -26,24 +26,24 @@ def where(text: str, value: Any) -> Condition:
 async def _cities(world: World) -> None:
     await world.store.create(
         [
-            NewRun(FLOW, "r0", attributes=said(city="Bonn", total=5)),
-            NewRun(FLOW, "r1", attributes=said(city="Rome", total=10)),
-            NewRun(FLOW, "r2", attributes=said(city="Bonn", total=10.5)),
+            NewRun(FLOW, "r0", attributes=search_attributes(city="Bonn", total=5)),
+            NewRun(FLOW, "r1", attributes=search_attributes(city="Rome", total=10)),
+            NewRun(FLOW, "r2", attributes=search_attributes(city="Bonn", total=10.5)),
             NewRun(FLOW, "r3"),
-            NewRun(FLOW, "r4", attributes=said(city="Bonn", total=-3)),
-            NewRun("other", "r5", attributes=said(city="Bonn", total=10)),
+            NewRun(FLOW, "r4", attributes=search_attributes(city="Bonn", total=-3)),
+            NewRun("other", "r5", attributes=search_attributes(city="Bonn", total=10)),
         ]
     )
 
 
-# --------------------------------------------------------------------------------------------------- saying
+# --------------------------------------------------------------------------------------------------- writing
 
 
-async def test_a_run_says_something_of_itself_with_a_commit(world: World) -> None:
-    task = await world.begin("a")
+async def test_a_commit_sets_memo_and_search_attributes(world: World) -> None:
+    task = await world.start_claimed("a")
 
     answer = await world.commit(
-        task, attributes=Attributes(b'{"m":1}', b'{"k":"v"}', [Term("k", "v")]), then_logs=[line("l")]
+        task, attributes=Attributes(b'{"m":1}', b'{"k":"v"}', [Term("k", "v")]), then_logs=[log_line("l")]
     )
 
     run = await world.find("a")
@@ -52,20 +52,20 @@ async def test_a_run_says_something_of_itself_with_a_commit(world: World) -> Non
     assert await world.ids(search=[where("k =", "v")]) == ["a"]
 
 
-async def test_what_is_said_replaces_what_was_said(world: World) -> None:
-    task = await world.begin("a", attributes=replace(said(k="old", gone=1), memo=b"1"))
+async def test_new_attributes_replace_the_old_ones(world: World) -> None:
+    task = await world.start_claimed("a", attributes=replace(search_attributes(k="old", gone=1), memo=b"1"))
 
-    await world.commit(task, attributes=replace(said(k="new"), memo=b"2"))
+    await world.commit(task, attributes=replace(search_attributes(k="new"), memo=b"2"))
 
     run = await world.find("a")
-    assert (run.memo, run.search) == (b"2", said(k="new").search)
+    assert (run.memo, run.search) == (b"2", search_attributes(k="new").search)
     assert await world.ids(search=[where("k =", "old")]) == []
     assert await world.ids(search=[where("gone =", 1)]) == []
     assert await world.ids(search=[where("k =", "new")]) == ["a"]
 
 
-async def test_what_is_not_said_stays(world: World) -> None:
-    task = await world.begin("a", attributes=Attributes(b"1", b'{"k":1}', [Term("k", 1)]))
+async def test_attributes_that_are_none_keep_their_value(world: World) -> None:
+    task = await world.start_claimed("a", attributes=Attributes(b"1", b'{"k":1}', [Term("k", 1)]))
 
     await world.commit(task, attributes=Attributes(memo=b"2"))
     first = await world.find("a")
@@ -79,8 +79,8 @@ async def test_what_is_not_said_stays(world: World) -> None:
     assert await world.ids(search=[where("k =", 2)]) == ["a"]
 
 
-async def test_what_was_said_can_be_taken_back(world: World) -> None:
-    task = await world.begin("a", attributes=said(k=1))
+async def test_search_terms_can_be_removed(world: World) -> None:
+    task = await world.start_claimed("a", attributes=search_attributes(k=1))
 
     await world.commit(task, attributes=Attributes(search=b"{}"))
 
@@ -88,31 +88,31 @@ async def test_what_was_said_can_be_taken_back(world: World) -> None:
     assert await world.ids(search=[where("k =", 1)]) == []
 
 
-async def test_what_is_said_is_left_out_with_a_pause(world: World) -> None:
-    task = await world.begin("a")
+async def test_attributes_are_not_written_when_a_pause_was_requested(world: World) -> None:
+    task = await world.start_claimed("a")
     await world.store.pause(FLOW, "a")
 
-    await world.commit(task, attributes=said(k=1))
+    await world.commit(task, attributes=search_attributes(k=1))
 
     assert (await world.find("a")).search is None
     assert await world.ids(search=[where("k =", 1)]) == []
 
 
-async def test_a_turn_that_lost_its_task_says_nothing(world: World) -> None:
-    task = await world.begin("a", attributes=said(k=1))
+async def test_a_stale_turn_writes_no_attributes(world: World) -> None:
+    task = await world.start_claimed("a", attributes=search_attributes(k=1))
 
-    await world.commit(task._replace(epoch=9), attributes=said(k=2))
+    await world.commit(task._replace(epoch=9), attributes=search_attributes(k=2))
 
     assert await world.ids(search=[where("k =", 1)]) == ["a"]
 
 
-async def test_many_say_something_in_one_batch(world: World) -> None:
-    tasks = [await world.begin(f"r{n}") for n in range(4)]
+async def test_one_batch_sets_the_attributes_of_many_runs(world: World) -> None:
+    tasks = [await world.start_claimed(f"r{n}") for n in range(4)]
     ends: list[Any] = [Finish(Status.COMPLETE), waiting("go"), None, None]
 
     await world.store.commit(
         [
-            turn(task, facts=[result("s")], attributes=said(n=n), then=end)
+            turn(task, facts=[result("s")], attributes=search_attributes(n=n), then=end)
             for n, (task, end) in enumerate(zip(tasks, ends, strict=True))
         ]
     )
@@ -123,7 +123,7 @@ async def test_many_say_something_in_one_batch(world: World) -> None:
 # --------------------------------------------------------------------------------------------------- finding
 
 
-async def test_runs_are_found_by_what_is_equal_the_newest_first(world: World) -> None:
+async def test_runs_are_found_by_equality_the_newest_first(world: World) -> None:
     await _cities(world)
 
     assert await world.ids(search=[where("city =", "Bonn")]) == ["r5", "r4", "r2", "r0"]
@@ -152,7 +152,7 @@ async def test_runs_are_found_by_what_is_equal_the_newest_first(world: World) ->
         (where("city <", ""), []),
     ],
 )
-async def test_runs_are_found_by_what_is_less_or_more(world: World, condition: Condition, expected: list[str]) -> None:
+async def test_runs_are_found_by_comparison(world: World, condition: Condition, expected: list[str]) -> None:
     await _cities(world)
 
     assert await world.ids(search=[condition]) == expected
@@ -178,9 +178,9 @@ async def test_all_conditions_must_hold(world: World, conditions: list[Condition
 
 @pytest.mark.parametrize("workflow", [None, FLOW])
 @pytest.mark.parametrize("condition", [where("k =", 1), where("k >", 0)])
-async def test_conditions_go_with_a_status(world: World, workflow: str | None, condition: Condition) -> None:
+async def test_conditions_combine_with_a_status(world: World, workflow: str | None, condition: Condition) -> None:
     for name in ("a", "b", "c"):
-        await world.start(name, attributes=said(k=1))
+        await world.start(name, attributes=search_attributes(k=1))
     await world.start("d")
     await world.terminate("b")
     await world.terminate("d")
@@ -195,8 +195,10 @@ async def test_conditions_go_with_a_status(world: World, workflow: str | None, c
 
 @pytest.mark.parametrize("workflow", [None, FLOW])
 @pytest.mark.parametrize("condition", [where("k =", 1), where("k >", 0), where("n >=", 3)])
-async def test_what_was_found_is_read_page_by_page(world: World, workflow: str | None, condition: Condition) -> None:
-    await world.store.create([NewRun(FLOW, f"r{n}", attributes=said(k=1 - n % 2, n=10 - n)) for n in range(10)])
+async def test_search_results_are_read_page_by_page(world: World, workflow: str | None, condition: Condition) -> None:
+    await world.store.create(
+        [NewRun(FLOW, f"r{n}", attributes=search_attributes(k=1 - n % 2, n=10 - n)) for n in range(10)]
+    )
     every = await world.ids(workflow=workflow, search=[condition])
     seen: list[str] = []
     before = None
@@ -211,9 +213,7 @@ async def test_what_was_found_is_read_page_by_page(world: World, workflow: str |
 
 
 @pytest.mark.parametrize("workflow", [None, FLOW])
-async def test_an_id_prefix_keeps_only_the_instances_whose_id_begins_with_it(
-    world: World, workflow: str | None
-) -> None:
+async def test_an_id_prefix_selects_the_instances_whose_id_begins_with_it(world: World, workflow: str | None) -> None:
     ids = ["a", "a-", "a-2", "a-1", "a-1-z", "a_1", "A-1", "b-1", "0"]
     await world.store.create([NewRun(FLOW, one) for one in ids])
 
@@ -226,8 +226,10 @@ async def test_an_id_prefix_keeps_only_the_instances_whose_id_begins_with_it(
     assert await begin("b-2") == []
 
 
-async def test_an_id_prefix_goes_with_a_status_and_with_conditions(world: World) -> None:
-    await world.store.create([NewRun(FLOW, f"{one}-{n}", attributes=said(n=n)) for one in "ab" for n in range(4)])
+async def test_an_id_prefix_combines_with_a_status_and_conditions(world: World) -> None:
+    await world.store.create(
+        [NewRun(FLOW, f"{one}-{n}", attributes=search_attributes(n=n)) for one in "ab" for n in range(4)]
+    )
     await world.terminate("a-1")
 
     assert await world.ids(id_prefix="a-", status=Status.TERMINATED) == ["a-1"]
@@ -237,7 +239,7 @@ async def test_an_id_prefix_goes_with_a_status_and_with_conditions(world: World)
     assert await world.ids(id_prefix="a-", search=[where("n >", 0)], status=Status.ACTIVE) == ["a-3", "a-2"]
 
 
-async def test_a_list_by_id_prefix_shows_each_instance_once_and_page_by_page(world: World) -> None:
+async def test_a_list_by_id_prefix_returns_each_instance_once_across_pages(world: World) -> None:
     await world.store.create([NewRun(FLOW, f"{one}-{n}") for n in range(5) for one in "ab"])
     await world.store.restart(FLOW, "a-2")
     seen: list[str] = []
@@ -251,8 +253,8 @@ async def test_a_list_by_id_prefix_shows_each_instance_once_and_page_by_page(wor
 
 
 async def test_numbers_and_texts_are_never_equal(world: World) -> None:
-    await world.start("number", attributes=said(k=1))
-    await world.start("text", attributes=said(k="1"))
+    await world.start("number", attributes=search_attributes(k=1))
+    await world.start("text", attributes=search_attributes(k="1"))
 
     async def ids(op: str, value: Any) -> list[str]:
         return await world.ids(search=[Condition("k", op, value)])
@@ -264,8 +266,8 @@ async def test_numbers_and_texts_are_never_equal(world: World) -> None:
 
 
 async def test_one_run_may_have_many_values_of_a_key(world: World) -> None:
-    await world.start("a", attributes=said(tag=["red", "round", "red"]))
-    await world.start("b", attributes=said(tag=["blue", "round"]))
+    await world.start("a", attributes=search_attributes(tag=["red", "round", "red"]))
+    await world.start("b", attributes=search_attributes(tag=["blue", "round"]))
 
     assert await world.ids(search=[where("tag =", "red")]) == ["a"]
     assert await world.ids(search=[where("tag =", "round")]) == ["b", "a"]
@@ -274,50 +276,50 @@ async def test_one_run_may_have_many_values_of_a_key(world: World) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "ü", "a\x00b", "%_'\"", "日本", "x" * 500, "\ud800"])
-async def test_any_text_can_be_looked_for(world: World, text: str) -> None:
-    await world.start("a", attributes=said(k=text))
-    await world.start("b", attributes=said(k=text + "more"))
+async def test_any_text_can_be_searched_for(world: World, text: str) -> None:
+    await world.start("a", attributes=search_attributes(k=text))
+    await world.start("b", attributes=search_attributes(k=text + "more"))
 
     assert await world.ids(search=[where("k =", text)]) == ["a"]
 
 
 @pytest.mark.parametrize("number", [0, -1, 2**53, -(2**53), 0.1, -1e300, 1.5])
-async def test_any_number_can_be_looked_for(world: World, number: float) -> None:
-    await world.start("a", attributes=said(k=number))
+async def test_any_number_can_be_searched_for(world: World, number: float) -> None:
+    await world.start("a", attributes=search_attributes(k=number))
 
     assert await world.ids(search=[where("k =", number)]) == ["a"]
     assert await world.ids(search=[where("k <", number)]) == []
     assert await world.ids(search=[where("k >=", number)]) == ["a"]
 
 
-async def test_the_values_of_a_key_that_is_like_another_are_kept_apart(world: World) -> None:
-    await world.start("a", attributes=said(k="v", kk="w"))
+async def test_values_of_similar_keys_are_distinct(world: World) -> None:
+    await world.start("a", attributes=search_attributes(k="v", kk="w"))
 
     assert await world.ids(search=[where("k =", "w")]) == []
     assert await world.ids(search=[where("K =", "v")]) == []
 
 
 async def test_a_run_that_has_ended_can_still_be_found(world: World) -> None:
-    task = await world.begin("a", attributes=said(k=1))
+    task = await world.start_claimed("a", attributes=search_attributes(k=1))
     await world.finish(task)
 
     assert await world.ids(search=[where("k =", 1)]) == ["a"]
 
 
 async def test_only_the_current_run_is_found(world: World) -> None:
-    await world.begin("a", attributes=said(k=1))
+    await world.start_claimed("a", attributes=search_attributes(k=1))
     await world.restart("a")
-    claim = await world.take("w2")
+    claim = await world.claim_one("w2")
 
-    await world.commit(claim.task, attributes=said(k=2))
+    await world.commit(claim.task, attributes=search_attributes(k=2))
 
     assert await world.ids(search=[where("k =", 1)]) == []
     [run] = await world.store.list(ListQuery(search=[where("k =", 2)]))
     assert run.number == 1
 
 
-async def test_what_is_found_is_the_whole_run(world: World) -> None:
-    await world.begin("a", attributes=said(k=1))
+async def test_a_search_returns_complete_run_records(world: World) -> None:
+    await world.start_claimed("a", attributes=search_attributes(k=1))
 
     [run] = await world.store.list(ListQuery(search=[where("k =", 1)]))
 

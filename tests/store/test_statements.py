@@ -1,4 +1,4 @@
-"""Users' statements in a commit: done with it or not at all, and kept off what is not theirs."""
+"""Users' statements in a commit: executed with it or not at all, and denied access to the engine's tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import Finish, NewRun, Statement, TaskRef, Verdict
-from store.world import FLOW, World, line, result, turn
+from store.world import FLOW, World, log_line, result, turn
 
 CREATE = Statement("CREATE TABLE mine (a INTEGER PRIMARY KEY, b TEXT NOT NULL)", ())
 
@@ -19,20 +19,20 @@ def insert(a: Any, b: Any = "x") -> Statement:
 
 
 async def _is_there(world: World, a: int) -> bool:
-    """A second insert is refused as not unique exactly if the first was stored."""
-    task = await world.begin(f"look-{a}")
+    """True if the row is stored: a second insert is then rejected as not unique."""
+    task = await world.start_claimed(f"check-{a}")
     return (await world.commit(task, statements=[insert(a)])).unique
 
 
 @pytest.fixture
 async def task(world: World) -> TaskRef:
-    """A run whose table is there."""
-    task = await world.begin("a")
+    """An owned run, in a database that has the user's table."""
+    task = await world.start_claimed("a")
     assert (await world.commit(task, statements=[CREATE])).verdict is Verdict.APPLIED
     return task
 
 
-async def test_a_statement_is_done_with_its_commit(world: World, task: TaskRef) -> None:
+async def test_a_statement_is_executed_with_its_commit(world: World, task: TaskRef) -> None:
     answer = await world.commit(task, statements=[insert(1), insert(2)], facts=[result("s")])
 
     assert answer.verdict is Verdict.APPLIED
@@ -48,7 +48,7 @@ async def test_a_uniqueness_violation_rejects_the_commit(world: World, task: Tas
         task,
         statements=[insert(2), insert(1)],
         facts=[result("s")],
-        logs=[line("l")],
+        logs=[log_line("l")],
         starts=[NewRun(FLOW, "child")],
         then=Finish(Status.COMPLETE),
     )
@@ -56,7 +56,7 @@ async def test_a_uniqueness_violation_rejects_the_commit(world: World, task: Tas
     assert (answer.verdict, answer.unique) == (Verdict.REJECTED, True)
     assert answer.message
     assert await world.keys(task.run) == []
-    assert (await world.store.load(task.run)).logged == 0
+    assert (await world.store.load(task.run)).log_count == 0
     assert await world.store.find(FLOW, "child") is None
     run = await world.find("a")
     assert (run.status, run.owner) == (Status.ACTIVE, "w1")
@@ -74,7 +74,7 @@ async def test_a_uniqueness_violation_rejects_the_commit(world: World, task: Tas
     ],
     ids=["not null", "no such table", "no SQL", "too few arguments", "no such type"],
 )
-async def test_any_other_failure_rejects_the_commit_too(world: World, task: TaskRef, statement: Statement) -> None:
+async def test_any_other_statement_error_rejects_the_commit(world: World, task: TaskRef, statement: Statement) -> None:
     answer = await world.commit(task, statements=[insert(7), statement], facts=[result("s")])
 
     assert (answer.verdict, answer.unique) == (Verdict.REJECTED, False)
@@ -83,14 +83,14 @@ async def test_any_other_failure_rejects_the_commit_too(world: World, task: Task
     assert not await _is_there(world, 7)
 
 
-async def test_after_a_rejection_the_turn_goes_on(world: World, task: TaskRef) -> None:
+async def test_a_turn_can_commit_after_a_rejection(world: World, task: TaskRef) -> None:
     await world.commit(task, statements=[Statement("nonsense", ())])
 
     assert (await world.commit(task, facts=[result("s")])).verdict is Verdict.APPLIED
 
 
-async def test_a_rejected_commit_does_not_touch_its_batch(world: World, task: TaskRef) -> None:
-    b, c = await world.begin("b"), await world.begin("c")
+async def test_a_rejected_commit_does_not_affect_its_batch(world: World, task: TaskRef) -> None:
+    b, c = await world.start_claimed("b"), await world.start_claimed("c")
 
     answers = await world.store.commit(
         [
@@ -104,8 +104,9 @@ async def test_a_rejected_commit_does_not_touch_its_batch(world: World, task: Ta
     assert [await world.keys(one.run) for one in (b, task, c)] == [["s"], [], ["s"]]
 
 
-async def test_rejections_among_concurrent_commits_are_their_own(world: World, task: TaskRef) -> None:
-    tasks = [await world.begin(f"r{n}") for n in range(30)]
+@pytest.mark.promise("isolation-of-runs")
+async def test_a_rejection_affects_only_its_own_commit_among_concurrent_ones(world: World, task: TaskRef) -> None:
+    tasks = [await world.start_claimed(f"r{n}") for n in range(30)]
 
     answers = await asyncio.gather(
         *(world.commit(one, statements=[insert(n % 10)], facts=[result("s")]) for n, one in enumerate(tasks))
@@ -118,14 +119,15 @@ async def test_rejections_among_concurrent_commits_are_their_own(world: World, t
         assert await world.keys(one.run) == (["s"] if one in applied else [])
 
 
-async def test_a_statement_of_a_lost_turn_is_not_done(world: World, task: TaskRef) -> None:
+@pytest.mark.promise("fencing")
+async def test_a_statement_of_a_stale_turn_is_not_executed(world: World, task: TaskRef) -> None:
     await world.store.release([task])
 
     assert (await world.commit(task, statements=[insert(1)])).verdict is Verdict.LOST
     assert not await _is_there(world, 1)
 
 
-async def test_a_statement_is_done_although_a_pause_was_asked_for(world: World, task: TaskRef) -> None:
+async def test_a_statement_is_executed_although_a_pause_was_requested(world: World, task: TaskRef) -> None:
     await world.store.pause(FLOW, "a")
 
     assert (await world.commit(task, statements=[insert(1)])).verdict is Verdict.PAUSED

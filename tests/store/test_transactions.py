@@ -1,4 +1,4 @@
-"""A step's own transaction: what it wrote and the commit that carries it are both there, or neither is."""
+"""Live transactions: the rows of a step and the commit that carries them are written together or not at all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from holdfast.core.model import Status
 from holdfast.errors import AppClosedError, StateError, UniqueConstraintError
 from holdfast.store.protocol import Finish, LiveTransaction, NewEvent, NewRun, Statement, TaskRef, Verdict
-from store.world import FLOW, LEASE, Database, FakeClock, World, line, result, turn, waiting
+from store.world import FLOW, LEASE, Database, FakeClock, World, log_line, result, turn, waiting
 
 CREATE = "CREATE TABLE mine (a INTEGER PRIMARY KEY, b TEXT)"
 
@@ -20,7 +20,7 @@ async def _insert(world: World, live: LiveTransaction, a: int, b: str | None = "
 
 
 async def _stored(world: World) -> list[int]:
-    """What is in the table for whoever looks now."""
+    """The rows of the table that a new transaction sees."""
     live = await world.store.begin()
     rows = await live.fetch("SELECT a FROM mine ORDER BY a", ())
     await live.rollback()
@@ -28,7 +28,7 @@ async def _stored(world: World) -> list[int]:
 
 
 async def _begin(world: World, *values: int) -> LiveTransaction:
-    """A transaction that has inserted these."""
+    """A live transaction that has inserted these values."""
     live = await world.store.begin()
     for value in values:
         assert await _insert(world, live, value) == 1
@@ -37,29 +37,30 @@ async def _begin(world: World, *values: int) -> LiveTransaction:
 
 @pytest.fixture
 async def task(world: World) -> TaskRef:
-    """A held run, in a database that has the user's table."""
-    task = await world.begin("a")
+    """An owned run, in a database that has the user's table."""
+    task = await world.start_claimed("a")
     live = await world.store.begin()
     await live.execute(CREATE, ())
     assert (await world.commit(task, transaction=live)).verdict is Verdict.APPLIED
     return task
 
 
-# --- it ends with its commit
+# --- ended by a commit
 
 
-async def test_its_rows_and_the_result_are_there_together(world: World, task: TaskRef) -> None:
+@pytest.mark.promise("at-least-once-steps")
+async def test_rows_of_a_live_transaction_are_committed_with_the_result(world: World, task: TaskRef) -> None:
     live = await _begin(world, 1, 2)
 
-    answer = await world.commit(task, facts=[result("s")], logs=[line("l")], transaction=live)
+    answer = await world.commit(task, facts=[result("s")], logs=[log_line("l")], transaction=live)
 
     assert answer.verdict is Verdict.APPLIED
     assert await _stored(world) == [1, 2]
     assert await world.keys(task.run) == ["s"]
 
 
-async def test_all_else_of_the_commit_is_written_in_it(world: World, task: TaskRef) -> None:
-    await world.wait("b", "go")
+async def test_the_whole_commit_is_written_in_the_live_transaction(world: World, task: TaskRef) -> None:
+    await world.start_waiting("b", "go")
     live = await _begin(world, 1)
 
     answer = await world.commit(
@@ -79,7 +80,7 @@ async def test_all_else_of_the_commit_is_written_in_it(world: World, task: TaskR
     assert sorted(await world.claimed_ids()) == ["b", "child"]
 
 
-async def test_one_that_wrote_nothing_can_be_committed(world: World, task: TaskRef) -> None:
+async def test_a_live_transaction_without_writes_can_be_committed(world: World, task: TaskRef) -> None:
     live = await world.store.begin()
 
     assert (await world.commit(task, facts=[result("s")], transaction=live)).verdict is Verdict.APPLIED
@@ -87,7 +88,8 @@ async def test_one_that_wrote_nothing_can_be_committed(world: World, task: TaskR
     assert await world.keys(task.run) == ["s"]
 
 
-async def test_a_turn_that_lost_its_task_leaves_neither(world: World, task: TaskRef) -> None:
+@pytest.mark.promise("fencing")
+async def test_a_stale_turn_writes_neither_rows_nor_facts(world: World, task: TaskRef) -> None:
     await world.store.release([task])
     live = await _begin(world, 1)
 
@@ -98,9 +100,10 @@ async def test_a_turn_that_lost_its_task_leaves_neither(world: World, task: Task
     assert await world.keys(task.run) == []
 
 
-async def test_a_task_lost_while_it_was_open_leaves_neither(world: World, task: TaskRef) -> None:
+@pytest.mark.promise("fencing")
+async def test_a_task_lost_during_the_transaction_writes_neither_rows_nor_facts(world: World, task: TaskRef) -> None:
     live = await _begin(world, 1)
-    releasing = asyncio.ensure_future(world.store.release([task]))  # may have to wait for it
+    releasing = asyncio.ensure_future(world.store.release([task]))  # may have to wait for the transaction
 
     answer = await world.commit(task, facts=[result("s")], transaction=live)
     await releasing
@@ -111,6 +114,7 @@ async def test_a_task_lost_while_it_was_open_leaves_neither(world: World, task: 
     assert await world.keys(task.run) == (["s"] if applied else [])
 
 
+@pytest.mark.promise("at-least-once-steps")
 @pytest.mark.parametrize(
     "write",
     [
@@ -120,7 +124,9 @@ async def test_a_task_lost_while_it_was_open_leaves_neither(world: World, task: 
     ],
     ids=["unreachable", "failed statement", "not unique"],
 )
-async def test_a_rejected_commit_leaves_neither(world: World, task: TaskRef, write: dict[str, Any]) -> None:
+async def test_a_rejected_commit_writes_neither_rows_nor_facts(
+    world: World, task: TaskRef, write: dict[str, Any]
+) -> None:
     live = await _begin(world, 1)
 
     answer = await world.commit(task, facts=[result("s")], transaction=live, **write)
@@ -132,7 +138,9 @@ async def test_a_rejected_commit_leaves_neither(world: World, task: TaskRef, wri
 
 
 @pytest.mark.parametrize(("in_flight", "verdict"), [(0, Verdict.PAUSED), (1, Verdict.PAUSING)])
-async def test_a_pause_keeps_what_was_observed(world: World, task: TaskRef, in_flight: int, verdict: Verdict) -> None:
+async def test_a_pause_keeps_the_rows_and_the_observed_part(
+    world: World, task: TaskRef, in_flight: int, verdict: Verdict
+) -> None:
     await world.store.pause(FLOW, "a")
     live = await _begin(world, 1)
 
@@ -145,7 +153,7 @@ async def test_a_pause_keeps_what_was_observed(world: World, task: TaskRef, in_f
     assert await world.keys(task.run) == ["s"]
 
 
-async def test_a_signal_is_told_as_by_any_commit(world: World, task: TaskRef) -> None:
+async def test_a_commit_with_a_live_transaction_returns_signals(world: World, task: TaskRef) -> None:
     await world.send("go", "a")
     live = await _begin(world, 1)
 
@@ -154,7 +162,7 @@ async def test_a_signal_is_told_as_by_any_commit(world: World, task: TaskRef) ->
     assert answer.signal
 
 
-# --- or it is rolled back
+# --- rolled back
 
 
 async def test_a_rollback_leaves_nothing(world: World, task: TaskRef) -> None:
@@ -165,7 +173,7 @@ async def test_a_rollback_leaves_nothing(world: World, task: TaskRef) -> None:
     assert await _stored(world) == []
 
 
-async def test_after_a_rollback_its_commit_is_rejected(world: World, task: TaskRef) -> None:
+async def test_a_commit_after_the_rollback_is_rejected(world: World, task: TaskRef) -> None:
     live = await _begin(world, 1)
     await live.rollback()
 
@@ -198,7 +206,7 @@ async def test_a_rollback_after_the_end_does_nothing(world: World, task: TaskRef
     assert await _stored(world) == [1, 2]
 
 
-async def test_after_the_end_it_takes_no_statements(world: World, task: TaskRef) -> None:
+async def test_an_ended_live_transaction_takes_no_statements(world: World, task: TaskRef) -> None:
     live = await _begin(world, 1)
     await live.rollback()
 
@@ -210,10 +218,10 @@ async def test_after_the_end_it_takes_no_statements(world: World, task: TaskRef)
     assert await _stored(world) == []
 
 
-# --- its statements
+# --- statements
 
 
-async def test_execute_tells_how_many_rows_it_changed(world: World, task: TaskRef) -> None:
+async def test_execute_returns_the_number_of_changed_rows(world: World, task: TaskRef) -> None:
     live = await world.store.begin()
 
     assert await live.execute(world.sql("INSERT INTO mine (a, b) VALUES (?, ?), (?, ?)"), (1, "x", 2, "y")) == 2
@@ -224,7 +232,7 @@ async def test_execute_tells_how_many_rows_it_changed(world: World, task: TaskRe
     await live.rollback()
 
 
-async def test_fetch_gives_rows_by_column_name(world: World, task: TaskRef) -> None:
+async def test_fetch_returns_rows_by_column_name(world: World, task: TaskRef) -> None:
     live = await _begin(world)
     await _insert(world, live, 1, "eins \u2603")
     await _insert(world, live, 2, None)
@@ -247,13 +255,13 @@ async def test_fetch_may_write_and_return(world: World, task: TaskRef) -> None:
     assert await _stored(world) == [5]
 
 
-async def test_it_sees_what_was_committed_before_it(world: World, task: TaskRef) -> None:
+async def test_a_live_transaction_sees_earlier_commits(world: World, task: TaskRef) -> None:
     await world.commit(task, transaction=await _begin(world, 1))
 
     assert await _stored(world) == [1]
 
 
-async def test_a_uniqueness_violation_has_a_name(world: World, task: TaskRef) -> None:
+async def test_a_uniqueness_violation_raises_unique_constraint_error(world: World, task: TaskRef) -> None:
     live = await _begin(world, 1)
 
     with pytest.raises(UniqueConstraintError) as caught:
@@ -276,11 +284,11 @@ async def test_a_statement_that_fails_raises_and_the_transaction_can_be_rolled_b
     assert await _stored(world) == []
 
 
-# --- with others
+# --- batches and concurrency
 
 
-async def test_in_a_batch_answers_are_in_the_order_of_the_commits(world: World, task: TaskRef) -> None:
-    b, c, d = [await world.begin(name) for name in "bcd"]
+async def test_results_of_a_batch_are_in_the_order_of_the_commits(world: World, task: TaskRef) -> None:
+    b, c, d = [await world.start_claimed(name) for name in "bcd"]
     await world.store.release([d])
     live = await _begin(world, 1)
 
@@ -300,8 +308,8 @@ async def test_in_a_batch_answers_are_in_the_order_of_the_commits(world: World, 
     assert await _stored(world) == [1]
 
 
-async def test_one_that_is_lost_does_not_touch_its_batch(world: World, task: TaskRef) -> None:
-    b, c = await world.begin("b"), await world.begin("c")
+async def test_a_lost_commit_with_a_live_transaction_does_not_affect_its_batch(world: World, task: TaskRef) -> None:
+    b, c = await world.start_claimed("b"), await world.start_claimed("c")
     await world.store.release([task])
     live = await _begin(world, 1)
 
@@ -314,8 +322,8 @@ async def test_one_that_is_lost_does_not_touch_its_batch(world: World, task: Tas
     assert await _stored(world) == []
 
 
-async def test_one_that_is_over_does_not_touch_its_batch(world: World, task: TaskRef) -> None:
-    b, c = await world.begin("b"), await world.begin("c")
+async def test_an_ended_live_transaction_does_not_affect_its_batch(world: World, task: TaskRef) -> None:
+    b, c = await world.start_claimed("b"), await world.start_claimed("c")
     over = await _begin(world, 1)
     await over.rollback()
     live = await _begin(world, 2)
@@ -328,11 +336,11 @@ async def test_one_that_is_over_does_not_touch_its_batch(world: World, task: Tas
     assert await _stored(world) == [2]
 
 
-async def test_many_at_once_are_all_applied(world: World, task: TaskRef) -> None:
+async def test_many_concurrent_live_transactions_are_all_applied(world: World, task: TaskRef) -> None:
     await world.commit(task, transaction=await _begin(world, 0))
 
     async def add(name: str) -> Verdict:
-        own = await world.begin(name)
+        own = await world.start_claimed(name)
         live = await world.store.begin()
         await live.execute("UPDATE mine SET a = a + 1", ())
         return (await world.commit(own, facts=[result("s")], transaction=live)).verdict
@@ -343,8 +351,8 @@ async def test_many_at_once_are_all_applied(world: World, task: TaskRef) -> None
     assert await _stored(world) == [10]
 
 
-async def test_others_go_on_or_wait_and_are_done_afterwards(world: World, task: TaskRef) -> None:
-    other = await world.begin("b")
+async def test_other_calls_run_or_wait_and_finish_after_the_live_transaction(world: World, task: TaskRef) -> None:
+    other = await world.start_claimed("b")
     await world.start("d")
     live = await _begin(world, 1)
 
@@ -352,7 +360,7 @@ async def test_others_go_on_or_wait_and_are_done_afterwards(world: World, task: 
     written = asyncio.create_task(world.commit(other, facts=[result("s")]))
     made = asyncio.create_task(world.create("c"))
     rest = asyncio.gather(world.send("go", "b"), world.claim("w2"), world.store.pause(FLOW, "d"))
-    looked = asyncio.create_task(world.store.changed(None))
+    looked = asyncio.create_task(world.store.wait_for_change(None))
     for _ in range(10):
         await asyncio.sleep(0)
     await _insert(world, live, 2)
@@ -365,13 +373,13 @@ async def test_others_go_on_or_wait_and_are_done_afterwards(world: World, task: 
     assert await _stored(world) == [1, 2]
 
 
-async def test_one_who_waits_for_a_transaction_may_give_up(world: World, task: TaskRef) -> None:
+async def test_a_caller_that_waits_for_a_live_transaction_can_be_cancelled(world: World, task: TaskRef) -> None:
     first = await _begin(world, 1)
     second = asyncio.create_task(world.store.begin())
     await asyncio.sleep(0.01)
     second.cancel()
     [got] = await asyncio.gather(second, return_exceptions=True)
-    if not isinstance(got, BaseException):  # where several may be open, nobody had to wait
+    if not isinstance(got, BaseException):  # a store that allows several transactions did not make the caller wait
         await got.rollback()
     await world.commit(task, transaction=first)
 
@@ -379,25 +387,25 @@ async def test_one_who_waits_for_a_transaction_may_give_up(world: World, task: T
     assert await _stored(world) == [1]
 
 
-async def test_a_statement_whose_caller_gave_up_does_not_outlive_the_rollback(world: World, task: TaskRef) -> None:
+async def test_a_statement_of_a_cancelled_caller_does_not_outlive_the_rollback(world: World, task: TaskRef) -> None:
     live = await _begin(world, 1)
-    asked = asyncio.create_task(_insert(world, live, 2))
+    call = asyncio.create_task(_insert(world, live, 2))
     await asyncio.sleep(0)
-    asked.cancel()
+    call.cancel()
 
     await live.rollback()
 
     assert await _stored(world) == []
 
 
-# --- and its store
+# --- the store of a transaction
 
 
 async def test_a_transaction_of_another_store_is_refused(database: Database, clock: FakeClock) -> None:
     one, two = database(), database()
     await one.open()
     await two.open()
-    task = await World(one, clock).begin("a")
+    task = await World(one, clock).start_claimed("a")
     live = await two.begin()
 
     with pytest.raises(StateError):
@@ -409,23 +417,23 @@ async def test_a_transaction_of_another_store_is_refused(database: Database, clo
     await two.close()
 
 
-async def test_a_closed_store_begins_none(database: Database) -> None:
+async def test_a_closed_store_begins_no_live_transaction(database: Database) -> None:
     with pytest.raises(AppClosedError):
         await database().begin()
 
 
-async def test_one_that_is_open_when_its_store_closes_leaves_nothing(database: Database, clock: FakeClock) -> None:
+async def test_a_live_transaction_that_is_open_at_close_is_rolled_back(database: Database, clock: FakeClock) -> None:
     store = database()
     await store.open()
     world = World(store, clock)
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     live = await store.begin()
     await live.execute(CREATE, ())
     await world.commit(task, transaction=live)
     live = await store.begin()
     await live.execute("INSERT INTO mine (a) VALUES (1)", ())
 
-    async with asyncio.timeout(5):  # it is not waited for
+    async with asyncio.timeout(5):  # close does not wait for the transaction
         await store.close()
 
     await live.rollback()

@@ -1,4 +1,4 @@
-"""The views for people: chains and graphs as tables, from the facts and the task alone."""
+"""The views for users' queries: chains and graphs as tables, from the facts and the task alone."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import Advance, Fact, FactState, Finish, GiveBack, Lease, Release, TaskRef
+from holdfast.store.protocol import Advance, Fact, FactState, Finish, Lease, Release, TaskRef, UnitRelease
 from store.world import FLOW, LEASE, World, done, failure, plan, result, unit
 
 STEPS = [plan("pack", 0, max_attempts=3), plan("weigh", 1, max_attempts=5), plan("send", 2)]
@@ -19,11 +19,11 @@ STEP_COLUMNS = (
 
 
 async def chain(world: World, id: str = "a", **options: Any) -> TaskRef:
-    return await world.begin(id, kind="chain", plan=STEPS, **options)
+    return await world.start_claimed(id, kind="chain", plan=STEPS, **options)
 
 
 async def steps(world: World, run: int) -> list[dict[str, Any]]:
-    return await world.look("holdfast_chain_step", run, "step_seq")
+    return await world.read_view("holdfast_chain_step", run, "step_seq")
 
 
 async def step(world: World, run: int, seq: int) -> dict[str, Any]:
@@ -31,7 +31,7 @@ async def step(world: World, run: int, seq: int) -> dict[str, Any]:
 
 
 async def instance(world: World, run: int) -> dict[str, Any]:
-    [row] = await world.look("holdfast_chain_instance", run, "run")
+    [row] = await world.read_view("holdfast_chain_instance", run, "run")
     return row
 
 
@@ -54,7 +54,7 @@ def later(run_at: int | None, kind: TaskKind = TaskKind.RETRY) -> Release:
 # --- chains
 
 
-async def test_a_chain_that_begins(world: World) -> None:
+async def test_a_new_chain_has_its_first_step_ready_and_the_others_pending(world: World) -> None:
     now = await world.now()
     run = await world.start("a", kind="chain", plan=STEPS, options=b'{"version": 7}')
 
@@ -80,10 +80,10 @@ async def test_a_chain_that_begins(world: World) -> None:
     assert [(row["attempts"], row["max_attempts"]) for row in found] == [(0, 3), (0, 5), (0, None)]
 
 
-async def test_only_chains_are_shown(world: World) -> None:
-    task = await world.begin("a", plan=STEPS)
+async def test_the_chain_views_show_only_chains(world: World) -> None:
+    task = await world.start_claimed("a", plan=STEPS)
 
-    assert await world.look("holdfast_chain_instance", task.run, "run") == []
+    assert await world.read_view("holdfast_chain_instance", task.run, "run") == []
     assert await steps(world, task.run) == []
 
 
@@ -93,7 +93,7 @@ async def test_a_chain_without_options_has_no_version(world: World) -> None:
     assert (await instance(world, task.run))["workflow_version"] is None
 
 
-async def test_a_step_somebody_holds_is_running(world: World) -> None:
+async def test_a_step_whose_task_is_owned_is_running(world: World) -> None:
     now = await world.now()
     task = await chain(world)
 
@@ -115,7 +115,7 @@ async def test_a_step_with_its_own_lease_is_locked_for_that_long_after_each_hear
     assert (first, second) == (await world.now() + 4 * LEASE, await world.now() + 5 * LEASE)
 
 
-async def test_a_step_that_is_done_hands_on_to_the_next(world: World) -> None:
+async def test_a_done_step_is_followed_by_the_next(world: World) -> None:
     task = await chain(world)
     await world.commit(task, facts=[failure("pack", 1, value=error("full")), result("pack", attempts=2)])
 
@@ -127,7 +127,7 @@ async def test_a_step_that_is_done_hands_on_to_the_next(world: World) -> None:
     assert (row["current_step_seq"], row["current_step_type"]) == (1, "weigh")
 
 
-async def test_a_step_that_failed_is_ready_again_at_its_time(world: World) -> None:
+async def test_a_failed_step_is_ready_again_at_its_retry_time(world: World) -> None:
     task = await chain(world)
     at = await world.now() + 500
     facts = [failure("pack", 1, value=error("one"), wake_at=5), failure("pack", 2, value=error("two"), wake_at=at)]
@@ -138,7 +138,7 @@ async def test_a_step_that_failed_is_ready_again_at_its_time(world: World) -> No
     assert (row["status"], row["attempts"], row["next_run_at"], row["last_error"]) == ("READY", 2, at, "two")
 
 
-async def test_a_step_that_lost_its_worker_says_so(world: World) -> None:
+async def test_a_step_that_lost_its_worker_shows_lease_expired(world: World) -> None:
     task = await chain(world)
     await world.commit(task, facts=[failure("pack", 1, value=error("one"))])
     world.clock.advance(LEASE)
@@ -157,7 +157,7 @@ async def test_a_step_that_lost_its_worker_says_so(world: World) -> None:
 
 
 @pytest.mark.parametrize("in_time", [True, False])
-async def test_a_step_that_waits(world: World, in_time: bool) -> None:
+async def test_a_waiting_step_shows_its_event_type_and_deadline(world: World, in_time: bool) -> None:
     task = await chain(world)
     deadline = await world.now() + 500 if in_time else None
 
@@ -179,7 +179,7 @@ async def test_a_step_whose_wait_is_over_is_ready(world: World) -> None:
     assert row["next_run_at"] == now
 
 
-async def test_a_step_that_waits_again(world: World) -> None:
+async def test_a_step_that_waits_again_shows_its_new_deadline(world: World) -> None:
     task = await chain(world)
     now = await world.now()
     facts = [wait("pack", 0, now + 500), woken("pack", 0), wait("pack", 1, now + 900)]
@@ -200,7 +200,7 @@ async def test_a_step_that_was_woken_before_its_deadline_is_ready(world: World) 
     assert (row["status"], row["next_run_at"]) == ("READY", now)
 
 
-async def test_a_chain_that_failed(world: World) -> None:
+async def test_a_failed_chain_shows_its_dead_step(world: World) -> None:
     task = await chain(world)
     world.clock.advance(5)
     dead = result("pack", ok=False, value=error("broken"), attempts=3)
@@ -211,11 +211,11 @@ async def test_a_chain_that_failed(world: World) -> None:
     assert (row["status"], row["attempts"], row["last_error"]) == ("DEAD", 3, "broken")
     ended = await instance(world, task.run)
     assert (ended["status"], ended["completed_at"], ended["failed_at"]) == ("FAILED", None, await world.now())
-    assert (ended["current_step_seq"], ended["current_step_type"]) == (0, "pack")  # it stays where it died
+    assert (ended["current_step_seq"], ended["current_step_type"]) == (0, "pack")  # the current step is the dead one
     assert (await step(world, task.run, 1))["status"] == "PENDING"
 
 
-async def test_a_chain_that_is_complete(world: World) -> None:
+async def test_a_complete_chain_shows_all_steps_done(world: World) -> None:
     task = await chain(world)
     world.clock.advance(5)
     facts = [result(name, attempts=1) for name in ("pack", "weigh", "send")]
@@ -229,7 +229,7 @@ async def test_a_chain_that_is_complete(world: World) -> None:
 
 
 @pytest.mark.parametrize("status", [Status.CANCELLED, Status.TERMINATED])
-async def test_a_chain_that_was_ended_is_cancelled(world: World, status: Status) -> None:
+async def test_a_terminated_or_cancelled_chain_is_shown_as_canceled(world: World, status: Status) -> None:
     task = await chain(world)
 
     await world.commit(task, then=Finish(status))
@@ -248,7 +248,7 @@ async def test_a_chain_that_waits_or_is_paused_is_running(world: World) -> None:
     assert (await step(world, paused.run, 0))["status"] == "READY"
 
 
-async def test_a_step_of_any_name_can_be_looked_at(world: World) -> None:
+async def test_a_step_of_any_name_is_shown(world: World) -> None:
     run = await world.start("a", kind="chain", plan=[plan("\ud800", 0), plan("ü", 1)])
 
     found = await steps(world, run.run)
@@ -262,14 +262,14 @@ async def test_a_step_of_any_name_can_be_looked_at(world: World) -> None:
 
 
 async def facts(world: World, run: int) -> dict[str, Any]:
-    rows = await world.look("holdfast_graph_fact", run, "key")
+    rows = await world.read_view("holdfast_graph_fact", run, "key")
     assert all(set(row) == {"run", "pid", "key", "value"} for row in rows)
     assert {(row["run"], row["pid"]) for row in rows} <= {(run, "flow/a")}
     assert len({row["key"] for row in rows}) == len(rows)
     return {row["key"]: json.loads(row["value"]) for row in rows}
 
 
-async def test_a_graph_as_facts(world: World) -> None:
+async def test_the_graph_view_shows_facts_with_keys_and_values(world: World) -> None:
     meta = plan("meta", value=b'{"nodes": {"a": []}}')
     first, second, third = await world.graph("a", unit(1), unit(2), unit(3), unit(4, 1), plan=[meta])
     at = await world.now()
@@ -279,9 +279,9 @@ async def test_a_graph_as_facts(world: World) -> None:
 
     await world.advance(
         Advance(first, results=[result("a", kind="node", value=b'{"x": [1, "\\u00fc"]}', at=5)]),
-        Advance(second, facts=[failure("b", 1)], results=[bad, skipped], drops=[4]),
-        Advance(third, facts=[item], then=GiveBack(await world.now())),
-        room=1,
+        Advance(second, facts=[failure("b", 1)], results=[bad, skipped], removed_units=[4]),
+        Advance(third, facts=[item], release=UnitRelease(await world.now())),
+        claim_limit=1,
     )
 
     lease = {"owner": "w1", "lease": at + LEASE}
@@ -306,14 +306,14 @@ async def test_a_graph_that_was_killed_has_a_tombstone(world: World) -> None:
     assert (await facts(world, task.run))["tombstone"] == {"reason": "enough", "ts": at}
 
 
-async def test_only_graphs_are_shown_as_facts(world: World) -> None:
-    task = await world.begin("a", plan=[plan("meta", value=b"1")])
+async def test_the_graph_view_shows_only_graphs(world: World) -> None:
+    task = await world.start_claimed("a", plan=[plan("meta", value=b"1")])
     await world.commit(task, facts=[result("s")])
 
     assert await facts(world, task.run) == {}
 
 
-async def test_a_node_of_any_name_can_be_looked_at(world: World) -> None:
+async def test_a_node_of_any_name_is_shown(world: World) -> None:
     [task] = await world.graph("a", unit(1)._replace(key="\ud800"))
 
     await world.advance(done(task, key="\ud800"))

@@ -1,4 +1,4 @@
-"""Watching: who is told when a run ends, and what becomes of its children."""
+"""Watches: exit events at the end of a run, and what happens to its children."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
     CANCEL,
     EXIT,
-    Answer,
+    AffectedRuns,
     Finish,
-    Mail,
     NewRun,
     ParentClose,
+    RelatedRun,
     Relations,
-    Relative,
+    RequestResult,
     Signal,
+    StoredEvent,
     TaskRef,
-    Touched,
     UnwatchRun,
     Verdict,
     Watch,
     WatchRun,
 )
-from store.world import FLOW, LEASE, World, pid, touched, turn, waiting
+from store.world import FLOW, LEASE, World, affected, pid, turn, waiting
 
 MONITOR, LINK = Watch.MONITOR, Watch.LINK
 
 
 async def _watch(world: World, task: TaskRef, id: str, watch: Watch = MONITOR, at: int = 0) -> None:
-    assert (await world.act(task, WatchRun(FLOW, id, watch), at=at)).acted == [Answer.DONE]
+    assert (await world.operate(task, WatchRun(FLOW, id, watch), at=at)).operation_results == [RequestResult.DONE]
 
 
 async def _child(world: World, parent: TaskRef, id: str, **options: Any) -> TaskRef:
     [row] = await world.store.get([parent.run])
-    return await world.begin(id, parent=pid(row.instance_id), parent_run=parent.run, **options)
+    return await world.start_claimed(id, parent=pid(row.instance_id), parent_run=parent.run, **options)
 
 
-def _told(mail: Mail) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(mail.payload or b"")
-    return told
+def _payload(event: StoredEvent) -> dict[str, Any]:
+    payload: dict[str, Any] = json.loads(event.payload or b"")
+    return payload
 
 
 async def _exits(world: World, run: int) -> list[tuple[str | None, int]]:
-    """Of whom it was told, and why."""
-    return [(mail.sender, _told(mail)["watch"]) for mail in await world.unread(run) if mail.type == EXIT]
+    """The senders and watch flags of the exit events that a run has received."""
+    return [(event.sender, _payload(event)["watch"]) for event in await world.undelivered(run) if event.type == EXIT]
 
 
-# --------------------------------------------------------------------------------------------------- being told
+# --------------------------------------------------------------------------------------------------- exit events
 
 
 @pytest.mark.parametrize(
@@ -62,59 +62,59 @@ async def _exits(world: World, run: int) -> list[tuple[str | None, int]]:
         (Finish(Status.CANCELLED, error=b'"c"', note='in "time"'), "cancelled", None, "c", 'in "time"'),
     ],
 )
-async def test_who_watches_is_told_how_a_run_ended(
+async def test_a_watcher_receives_status_output_and_error_of_the_end(
     world: World, end: Finish, status: str, output: Any, error: Any, note: str | None
 ) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
     world.clock.advance(5)
 
     answer = await world.commit(b, then=end)
 
-    [mail] = await world.unread(a.run)
-    assert (mail.n, mail.type, mail.sender, mail.created_at) == (1, EXIT, pid("b"), await world.now())
-    assert _told(mail) == {"watch": 1, "status": status, "output": output, "error": error, "note": note}
-    assert mail.payload is not None
-    assert mail.payload.isascii()
-    assert (touched(answer).woken, touched(answer).ended) == ([a.run], [])
+    [event] = await world.undelivered(a.run)
+    assert (event.n, event.type, event.sender, event.created_at) == (1, EXIT, pid("b"), await world.now())
+    assert _payload(event) == {"watch": 1, "status": status, "output": output, "error": error, "note": note}
+    assert event.payload is not None
+    assert event.payload.isascii()
+    assert (affected(answer).woken, affected(answer).ended) == ([a.run], [])
 
 
 @pytest.mark.parametrize("reason", [None, "enough", 'ü "quoted" \\ \n \ud800'])
-async def test_who_watches_is_told_of_a_termination_and_its_reason(world: World, reason: str | None) -> None:
-    a = await world.begin("a")
+async def test_a_watcher_receives_a_termination_with_its_reason(world: World, reason: str | None) -> None:
+    a = await world.start_claimed("a")
     await world.start("b")
     await _watch(world, a, "b")
 
     steered = await world.terminate("b", reason)
 
-    [mail] = await world.unread(a.run)
-    assert _told(mail) == {"watch": 1, "status": "terminated", "output": None, "error": None, "note": reason}
-    assert steered.touched.woken == [a.run]
+    [event] = await world.undelivered(a.run)
+    assert _payload(event) == {"watch": 1, "status": "terminated", "output": None, "error": None, "note": reason}
+    assert steered.affected.woken == [a.run]
 
 
 async def test_a_finished_run_has_the_note_it_ended_with(world: World) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
 
     await world.finish(task, Status.ERRORED, note="its time has run out")
 
     assert (await world.find("a")).note == "its time has run out"
 
 
-async def test_an_exit_wakes_whatever_is_waited_for(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_an_exit_wakes_a_run_whatever_it_waits_for(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
     await world.commit(a, then=waiting("go", run_at=await world.now() + 10**6))
 
     answer = await world.finish(b)
 
-    claim = await world.take("w2")
-    assert (touched(answer).woken, touched(answer).work) == ([a.run], True)
+    claim = await world.claim_one("w2")
+    assert (affected(answer).woken, affected(answer).work) == ([a.run], True)
     assert (claim.run.instance_id, claim.kind) == ("a", TaskKind.WAKE)
-    assert [mail.type for mail in claim.mailbag.mail] == [EXIT]
+    assert [event.type for event in claim.mailbox_page.events] == [EXIT]
 
 
 async def test_an_exit_wakes_a_run_that_waits_for_no_message_at_all(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
     await world.commit(a, then=waiting())
 
@@ -123,32 +123,33 @@ async def test_an_exit_wakes_a_run_that_waits_for_no_message_at_all(world: World
     assert await world.claimed_ids(owner="w2") == ["a"]
 
 
-async def test_an_exit_signals_who_holds_the_watcher(world: World) -> None:
-    a, b = await world.begin("a", "w1"), await world.begin("b", "w2")
+async def test_an_exit_signals_the_owner_of_the_watcher(world: World) -> None:
+    a, b = await world.start_claimed("a", "w1"), await world.start_claimed("b", "w2")
     await _watch(world, a, "b")
 
     answer = await world.finish(b)
 
-    assert (touched(answer).woken, touched(answer).work) == ([a.run], False)
-    assert [(held.run, held.signal) for held in await world.store.signals("w1")] == [(a.run, Signal.MAIL)]
+    assert (affected(answer).woken, affected(answer).work) == ([a.run], False)
+    assert [(held.run, held.signal) for held in await world.store.fetch_signals("w1")] == [(a.run, Signal.EVENTS)]
 
 
 async def test_an_exit_does_not_wake_a_paused_run(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
     await world.commit(a, then=waiting("go"))
     await world.store.pause(FLOW, "a")
 
     answer = await world.finish(b)
 
-    assert touched(answer) == Touched()
+    assert affected(answer) == AffectedRuns()
     assert await world.claimed_ids(owner="w2") == []
     await world.store.resume(FLOW, "a")
-    assert [mail.type for mail in (await world.take("w2")).mailbag.mail] == [EXIT]
+    assert [event.type for event in (await world.claim_one("w2")).mailbox_page.events] == [EXIT]
 
 
+@pytest.mark.promise("no-lost-wakeup")
 async def test_an_exit_that_came_before_the_release_makes_it_due(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
     await world.finish(b)
 
@@ -159,7 +160,7 @@ async def test_an_exit_that_came_before_the_release_makes_it_due(world: World) -
 
 
 async def test_an_exit_that_was_seen_does_not_make_a_release_due(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
     await world.finish(b)
 
@@ -170,7 +171,7 @@ async def test_an_exit_that_was_seen_does_not_make_a_release_due(world: World) -
 
 @pytest.mark.parametrize("first", ["a", "b"])
 async def test_watcher_and_watched_can_be_in_one_batch(world: World, first: str) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
     both = [turn(a, then=waiting("other")), turn(b, then=Finish(Status.COMPLETE))]
 
@@ -179,8 +180,8 @@ async def test_watcher_and_watched_can_be_in_one_batch(world: World, first: str)
     assert await world.claimed_ids(owner="w2") == ["a"]
 
 
-async def test_both_can_end_in_one_batch(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_watcher_and_watched_can_end_in_one_batch(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b", LINK)
 
     answers = await world.store.commit([turn(task, then=Finish(Status.COMPLETE)) for task in (a, b)])
@@ -189,8 +190,8 @@ async def test_both_can_end_in_one_batch(world: World) -> None:
     assert await world.store.relations(a.run) == await world.store.relations(b.run) == Relations([], [], [])
 
 
-async def test_who_watches_is_told_once(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_a_watcher_receives_one_exit(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
     await world.finish(b)
 
@@ -201,43 +202,43 @@ async def test_who_watches_is_told_once(world: World) -> None:
     assert await _exits(world, a.run) == [(pid("b"), 1)]
 
 
-async def test_what_has_ended_already_is_told_at_once(world: World) -> None:
-    await world.end("b", Status.ERRORED)
-    a = await world.begin("a")
+async def test_watching_an_ended_run_sends_its_exit_at_once(world: World) -> None:
+    await world.start_ended("b", Status.ERRORED)
+    a = await world.start_claimed("a")
 
-    answer = await world.act(a, WatchRun(FLOW, "b", MONITOR))
+    answer = await world.operate(a, WatchRun(FLOW, "b", MONITOR))
 
-    [mail] = await world.unread(a.run)
-    assert (answer.acted, answer.signal) == ([Answer.DONE], Signal.MAIL)
-    assert (mail.sender, _told(mail)["watch"], _told(mail)["status"]) == (pid("b"), 1, "errored")
+    [event] = await world.undelivered(a.run)
+    assert (answer.operation_results, answer.signal) == ([RequestResult.DONE], Signal.EVENTS)
+    assert (event.sender, _payload(event)["watch"], _payload(event)["status"]) == (pid("b"), 1, "errored")
     assert (await world.store.relations(a.run)).watches == []
 
 
-async def test_a_hundred_watchers_are_all_told(world: World) -> None:
-    b = await world.begin("b")
-    watchers = [await world.begin(f"w{n}") for n in range(100)]
+async def test_a_hundred_watchers_all_receive_the_exit(world: World) -> None:
+    b = await world.start_claimed("b")
+    watchers = [await world.start_claimed(f"w{n}") for n in range(100)]
     for watcher in watchers:
         await _watch(world, watcher, "b")
 
     answer = await world.finish(b)
 
-    assert sorted(touched(answer).woken) == [watcher.run for watcher in watchers]
+    assert sorted(affected(answer).woken) == [watcher.run for watcher in watchers]
     assert [await _exits(world, watcher.run) for watcher in watchers] == [[(pid("b"), 1)]] * 100
 
 
-async def test_who_has_ended_is_told_nothing(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_an_ended_watcher_receives_no_exit(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
     await world.finish(a)
 
     answer = await world.finish(b)
 
-    assert touched(answer) == Touched()
-    assert await world.unread(a.run) == []
+    assert affected(answer) == AffectedRuns()
+    assert await world.undelivered(a.run) == []
 
 
 async def test_watches_end_with_the_watcher(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
 
     await world.terminate("a")
@@ -245,47 +246,47 @@ async def test_watches_end_with_the_watcher(world: World) -> None:
     assert (await world.store.relations(b.run)).watched_by == []
 
 
-async def test_the_end_of_a_run_that_nobody_watches_touches_nobody(world: World) -> None:
-    task = await world.begin("a")
-    await world.begin("b")
+async def test_the_end_of_an_unwatched_run_affects_no_run(world: World) -> None:
+    task = await world.start_claimed("a")
+    await world.start_claimed("b")
 
-    assert touched(await world.finish(task)) == Touched()
-
-
-# --------------------------------------------------------------------------------------------------- kinds of watching
+    assert affected(await world.finish(task)) == AffectedRuns()
 
 
-async def test_a_monitor_goes_one_way(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+# --------------------------------------------------------------------------------------------------- flags
+
+
+async def test_a_monitor_is_one_way(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b", MONITOR)
 
     await world.finish(a)
 
-    assert await world.unread(b.run) == []
+    assert await world.undelivered(b.run) == []
 
 
-@pytest.mark.parametrize(("ends", "told"), [("a", "b"), ("b", "a")])
-async def test_a_link_goes_both_ways(world: World, ends: str, told: str) -> None:
-    tasks = {name: await world.begin(name) for name in ("a", "b")}
+@pytest.mark.parametrize(("ends", "watcher"), [("a", "b"), ("b", "a")])
+async def test_a_link_is_mutual(world: World, ends: str, watcher: str) -> None:
+    tasks = {name: await world.start_claimed(name) for name in ("a", "b")}
     await _watch(world, tasks["a"], "b", LINK)
 
     await world.finish(tasks[ends])
 
-    assert await _exits(world, tasks[told].run) == [(pid(ends), 2)]
+    assert await _exits(world, tasks[watcher].run) == [(pid(ends), 2)]
 
 
-async def test_a_link_is_undone_with_either_end(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_a_link_is_removed_at_the_end_of_either_run(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b", LINK)
 
     await world.finish(a)
     answer = await world.finish(b)
 
-    assert touched(answer) == Touched()
+    assert affected(answer) == AffectedRuns()
 
 
-async def test_watching_twice_is_told_once_with_both_reasons(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_watching_twice_sends_one_exit_with_both_flags(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b", MONITOR)
     await _watch(world, a, "b", LINK, at=1)
     await _watch(world, a, "b", MONITOR, at=2)
@@ -295,8 +296,8 @@ async def test_watching_twice_is_told_once_with_both_reasons(world: World) -> No
     assert await _exits(world, a.run) == [(pid("b"), int(MONITOR | LINK))]
 
 
-async def test_each_side_of_a_link_has_its_own_reasons(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_each_side_of_a_link_has_its_own_flags(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b", MONITOR | LINK)
 
     await world.finish(a)
@@ -304,62 +305,62 @@ async def test_each_side_of_a_link_has_its_own_reasons(world: World) -> None:
     assert await _exits(world, b.run) == [(pid("a"), int(LINK))]
 
 
-@pytest.mark.parametrize(("undone", "told"), [(MONITOR, [2]), (LINK, [1]), (MONITOR | LINK, [])])
-async def test_watching_is_undone_by_its_reasons(world: World, undone: Watch, told: list[int]) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+@pytest.mark.parametrize(("removed", "kept"), [(MONITOR, [2]), (LINK, [1]), (MONITOR | LINK, [])])
+async def test_unwatching_removes_the_given_flags(world: World, removed: Watch, kept: list[int]) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b", MONITOR | LINK)
 
-    answer = await world.act(a, UnwatchRun(FLOW, "b", undone), at=1)
+    answer = await world.operate(a, UnwatchRun(FLOW, "b", removed), at=1)
     await world.finish(b)
 
-    assert answer.acted == [Answer.DONE]
-    assert await _exits(world, a.run) == [(pid("b"), reason) for reason in told]
+    assert answer.operation_results == [RequestResult.DONE]
+    assert await _exits(world, a.run) == [(pid("b"), reason) for reason in kept]
 
 
-async def test_an_undone_link_is_undone_both_ways(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_removing_a_link_removes_both_directions(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b", LINK)
 
-    await world.act(b, UnwatchRun(FLOW, "a", LINK))
+    await world.operate(b, UnwatchRun(FLOW, "a", LINK))
     await world.finish(a)
 
-    assert await world.unread(b.run) == []
+    assert await world.undelivered(b.run) == []
     assert await world.store.relations(b.run) == Relations([], [], [])
 
 
-async def test_a_monitor_of_the_others_own_stays_when_a_link_is_undone(world: World) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_the_other_runs_monitor_is_kept_when_a_link_is_removed(world: World) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b", LINK)
     await _watch(world, b, "a", MONITOR)
 
-    await world.act(a, UnwatchRun(FLOW, "b", LINK), at=1)
+    await world.operate(a, UnwatchRun(FLOW, "b", LINK), at=1)
     await world.finish(a)
 
     assert await _exits(world, b.run) == [(pid("a"), 1)]
 
 
 @pytest.mark.parametrize("state", ["living", "ended"])
-async def test_to_undo_what_was_not_done_is_done(world: World, state: str) -> None:
-    a, b = await world.begin("a"), await world.begin("b")
+async def test_unwatching_an_unwatched_run_returns_done(world: World, state: str) -> None:
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     if state == "ended":
         await world.finish(b)
 
-    assert (await world.act(a, UnwatchRun(FLOW, "b", MONITOR | LINK))).acted == [Answer.DONE]
+    assert (await world.operate(a, UnwatchRun(FLOW, "b", MONITOR | LINK))).operation_results == [RequestResult.DONE]
 
 
-async def test_a_run_may_watch_itself_and_hears_nothing(world: World) -> None:
-    a = await world.begin("a")
+async def test_a_run_may_watch_itself_and_receives_no_exit(world: World) -> None:
+    a = await world.start_claimed("a")
     await _watch(world, a, "a", MONITOR | LINK)
 
     assert (await world.finish(a)).verdict is Verdict.APPLIED
-    assert await world.unread(a.run) == []
+    assert await world.undelivered(a.run) == []
 
 
 # --------------------------------------------------------------------------------------------------- children
 
 
-async def test_a_child_knows_its_parent(world: World) -> None:
-    parent = await world.begin("p")
+async def test_a_child_record_has_its_parent(world: World) -> None:
+    parent = await world.start_claimed("p")
 
     made = await world.create("c", parent=pid("p"), parent_run=parent.run)
 
@@ -369,17 +370,17 @@ async def test_a_child_knows_its_parent(world: World) -> None:
 
 
 async def test_a_parent_watches_its_child_from_the_start(world: World) -> None:
-    parent = await world.begin("p")
+    parent = await world.start_claimed("p")
     child = await _child(world, parent, "c")
 
     await world.finish(child, output=b"7")
 
-    [mail] = await world.unread(parent.run)
-    assert (mail.sender, _told(mail)["watch"], _told(mail)["output"]) == (pid("c"), 1, 7)
+    [event] = await world.undelivered(parent.run)
+    assert (event.sender, _payload(event)["watch"], _payload(event)["output"]) == (pid("c"), 1, 7)
 
 
 async def test_a_child_can_be_linked_from_the_start(world: World) -> None:
-    parent = await world.begin("p")
+    parent = await world.start_claimed("p")
     child = await _child(world, parent, "c", watch=MONITOR | LINK, parent_close=ParentClose.ABANDON)
 
     await world.finish(parent)
@@ -387,36 +388,36 @@ async def test_a_child_can_be_linked_from_the_start(world: World) -> None:
     assert await _exits(world, child.run) == [(pid("p"), 2)]
 
 
-async def test_a_child_that_is_not_watched_tells_nobody(world: World) -> None:
-    parent = await world.begin("p")
+async def test_an_unwatched_child_sends_no_exit(world: World) -> None:
+    parent = await world.start_claimed("p")
     child = await _child(world, parent, "c", watch=Watch(0))
 
     await world.finish(child)
 
-    assert await world.unread(parent.run) == []
+    assert await world.undelivered(parent.run) == []
 
 
-async def test_a_start_that_found_another_run_makes_no_child_of_it(world: World) -> None:
-    parent = await world.begin("p")
-    other = await world.begin("c")
+async def test_a_start_that_uses_an_existing_run_does_not_make_it_a_child(world: World) -> None:
+    parent = await world.start_claimed("p")
+    other = await world.start_claimed("c")
 
-    await world.act(parent, NewRun(FLOW, "c", parent=pid("p"), parent_run=parent.run))
+    await world.operate(parent, NewRun(FLOW, "c", parent=pid("p"), parent_run=parent.run))
     await world.finish(parent)
 
     assert ((await world.find("c")).status, (await world.find("c")).parent) == (Status.ACTIVE, None)
-    assert touched(await world.finish(other)) == Touched()
+    assert affected(await world.finish(other)) == AffectedRuns()
 
 
 async def _end(world: World, task: TaskRef, how: str) -> list[int]:
-    """End a parent; answers which others have ended by that."""
+    """End a parent; returns the other runs that ended by that."""
     name = (await world.store.get([task.run]))[0].instance_id
     match how:
         case "finish":
-            return touched(await world.finish(task)).ended
+            return affected(await world.finish(task)).ended
         case "terminate":
-            return [run for run in (await world.terminate(name)).touched.ended if run != task.run]
+            return [run for run in (await world.terminate(name)).affected.ended if run != task.run]
         case _:
-            return [run for run in (await world.store.restart(FLOW, name)).touched.ended if run != task.run]
+            return [run for run in (await world.store.restart(FLOW, name)).affected.ended if run != task.run]
 
 
 HOW = ["finish", "terminate", "restart"]
@@ -425,7 +426,7 @@ HOW = ["finish", "terminate", "restart"]
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("state", ["new", "held", "waiting", "paused"])
 async def test_a_child_is_terminated_with_its_parent(world: World, how: str, state: str) -> None:
-    parent = await world.begin("p")
+    parent = await world.start_claimed("p")
     child = await _child(world, parent, "c", parent_close=ParentClose.TERMINATE)
     match state:
         case "new":
@@ -448,8 +449,8 @@ async def test_a_child_is_terminated_with_its_parent(world: World, how: str, sta
 
 
 @pytest.mark.parametrize("how", HOW)
-async def test_an_abandoned_child_goes_on(world: World, how: str) -> None:
-    parent = await world.begin("p")
+async def test_an_abandoned_child_continues(world: World, how: str) -> None:
+    parent = await world.start_claimed("p")
     child = await _child(world, parent, "c", parent_close=ParentClose.ABANDON)
     before = await world.find("c")
 
@@ -457,28 +458,28 @@ async def test_an_abandoned_child_goes_on(world: World, how: str) -> None:
 
     assert await world.find("c") == before
     assert ended == []
-    assert await world.unread(child.run) == []
+    assert await world.undelivered(child.run) == []
     assert (await world.commit(child)).verdict is Verdict.APPLIED
 
 
 @pytest.mark.parametrize("how", HOW)
-async def test_a_child_is_asked_to_cancel(world: World, how: str) -> None:
-    parent = await world.begin("p")
+async def test_a_child_with_request_cancel_receives_a_cancellation(world: World, how: str) -> None:
+    parent = await world.start_claimed("p")
     child = await _child(world, parent, "c", parent_close=ParentClose.REQUEST_CANCEL)
     await world.commit(child, then=waiting("go"))
 
     await _end(world, parent, how)
 
-    [mail] = await world.unread(child.run)
-    assert (mail.type, mail.sender) == (CANCEL, pid("p"))
-    assert set(_told(mail)) == {"reason", "deadlineMs"}
-    assert _told(mail)["deadlineMs"] is None
+    [event] = await world.undelivered(child.run)
+    assert (event.type, event.sender) == (CANCEL, pid("p"))
+    assert set(_payload(event)) == {"reason", "deadlineMs"}
+    assert _payload(event)["deadlineMs"] is None
     assert (await world.find("c")).expires_at is None
     assert "c" in await world.claimed_ids(owner="w2")
 
 
-async def test_a_child_that_has_ended_stays_as_it_ended(world: World) -> None:
-    parent = await world.begin("p")
+async def test_an_ended_child_is_not_changed_by_its_parents_end(world: World) -> None:
+    parent = await world.start_claimed("p")
     child = await _child(world, parent, "c")
     await world.finish(child, output=b"7")
     ended = await world.find("c")
@@ -489,29 +490,29 @@ async def test_a_child_that_has_ended_stays_as_it_ended(world: World) -> None:
     assert await world.find("c") == ended
 
 
-async def test_the_parent_is_not_told_of_the_children_that_end_with_it(world: World) -> None:
-    parent = await world.begin("p")
+async def test_a_parent_receives_no_exit_of_children_that_end_with_it(world: World) -> None:
+    parent = await world.start_claimed("p")
     await _child(world, parent, "c", watch=MONITOR | LINK)
 
     await world.finish(parent)
 
-    assert await world.unread(parent.run) == []
+    assert await world.undelivered(parent.run) == []
 
 
-async def test_others_who_watch_a_child_are_told_of_its_end(world: World) -> None:
-    parent, other = await world.begin("p"), await world.begin("o")
+async def test_other_watchers_of_a_child_receive_its_exit(world: World) -> None:
+    parent, other = await world.start_claimed("p"), await world.start_claimed("o")
     await _child(world, parent, "c")
     await _watch(world, other, "c")
 
     answer = await world.finish(parent)
 
-    [mail] = await world.unread(other.run)
-    assert (mail.sender, _told(mail)["status"]) == (pid("c"), "terminated")
-    assert touched(answer).woken == [other.run]
+    [event] = await world.undelivered(other.run)
+    assert (event.sender, _payload(event)["status"]) == (pid("c"), "terminated")
+    assert affected(answer).woken == [other.run]
 
 
-async def test_the_children_of_others_are_left_alone(world: World) -> None:
-    parent, other = await world.begin("p"), await world.begin("o")
+async def test_children_of_other_runs_are_not_changed(world: World) -> None:
+    parent, other = await world.start_claimed("p"), await world.start_claimed("o")
     await _child(world, other, "c")
 
     await world.finish(parent)
@@ -519,8 +520,8 @@ async def test_the_children_of_others_are_left_alone(world: World) -> None:
     assert (await world.find("c")).status is Status.ACTIVE
 
 
-async def test_a_family_ends_down_to_the_last_or_to_who_was_abandoned(world: World) -> None:
-    top = await world.begin("top")
+async def test_an_end_propagates_to_all_descendants_except_below_an_abandoned_child(world: World) -> None:
+    top = await world.start_claimed("top")
     middle = await _child(world, top, "middle")
     low = await _child(world, middle, "low")
     free = await _child(world, middle, "free", parent_close=ParentClose.ABANDON)
@@ -528,12 +529,12 @@ async def test_a_family_ends_down_to_the_last_or_to_who_was_abandoned(world: Wor
 
     answer = await world.finish(top)
 
-    assert sorted(touched(answer).ended) == [middle.run, low.run]
+    assert sorted(affected(answer).ended) == [middle.run, low.run]
     assert [run.status for run in await world.store.get([free.run, under_free.run])] == [Status.ACTIVE] * 2
 
 
 async def test_a_thousand_generations_end_together(world: World) -> None:
-    tasks = [await world.begin("g0")]
+    tasks = [await world.start_claimed("g0")]
     for n in range(1, 1_000):
         [created] = await world.store.create(
             [NewRun(FLOW, f"g{n}", owner="w1", lease_ms=LEASE, parent=pid(f"g{n - 1}"), parent_run=tasks[-1].run)]
@@ -542,36 +543,36 @@ async def test_a_thousand_generations_end_together(world: World) -> None:
 
     steered = await world.terminate("g0", "all of you")
 
-    assert sorted(steered.touched.ended) == [task.run for task in tasks]
+    assert sorted(steered.affected.ended) == [task.run for task in tasks]
     assert await world.store.heartbeat("w1", LEASE) == []
     assert await world.ids(status=Status.ACTIVE) == []
 
 
 async def test_three_hundred_children_end_with_their_parent(world: World) -> None:
-    parent = await world.begin("p")
+    parent = await world.start_claimed("p")
     await world.store.create([NewRun(FLOW, f"c{n}", parent=pid("p"), parent_run=parent.run) for n in range(300)])
 
     answer = await world.finish(parent)
 
-    assert len(touched(answer).ended) == 300
+    assert len(affected(answer).ended) == 300
     assert (await world.claim("w2")).claims == ()
 
 
-async def test_parents_that_end_in_one_batch_take_their_own_children_with_them(world: World) -> None:
-    parents = [await world.begin(f"p{n}") for n in range(3)]
+async def test_parents_that_end_in_one_batch_end_their_own_children(world: World) -> None:
+    parents = [await world.start_claimed(f"p{n}") for n in range(3)]
     children = [await _child(world, parent, f"c{n}") for n, parent in enumerate(parents[:2])]
 
     answers = await world.store.commit([turn(parent, then=Finish(Status.COMPLETE)) for parent in parents])
 
-    assert [touched(answer).ended for answer in answers] == [[children[0].run], [children[1].run], []]
+    assert [affected(answer).ended for answer in answers] == [[children[0].run], [children[1].run], []]
 
 
-async def test_a_restarted_child_is_still_its_parents(world: World) -> None:
-    parent = await world.begin("p")
+async def test_a_restarted_child_stays_a_child_of_its_parent(world: World) -> None:
+    parent = await world.start_claimed("p")
     await _child(world, parent, "c")
     again = await world.restart("c")
     assert again.parent == pid("p")
-    assert await world.unread(parent.run) == []
+    assert await world.undelivered(parent.run) == []
 
     await world.finish(parent)
 
@@ -581,7 +582,7 @@ async def test_a_restarted_child_is_still_its_parents(world: World) -> None:
 # --------------------------------------------------------------------------------------------------- relations
 
 
-async def test_relations_of_a_run_that_has_none(world: World) -> None:
+async def test_a_run_without_relations_has_empty_relations(world: World) -> None:
     run = await world.start("a")
 
     assert await world.store.relations(run.run) == Relations([], [], [])
@@ -589,7 +590,7 @@ async def test_relations_of_a_run_that_has_none(world: World) -> None:
 
 
 async def test_relations_show_children_also_ended_ones_the_oldest_first(world: World) -> None:
-    parent = await world.begin("p")
+    parent = await world.start_claimed("p")
     first = await _child(world, parent, "z")
     await _child(world, parent, "y")
     await _child(world, parent, "x")
@@ -599,15 +600,15 @@ async def test_relations_show_children_also_ended_ones_the_oldest_first(world: W
     relations = await world.store.relations(parent.run)
 
     assert relations.children == [
-        Relative(pid("z"), Status.COMPLETE),
-        Relative(pid("y"), Status.ACTIVE),
-        Relative(pid("x"), Status.ACTIVE),
+        RelatedRun(pid("z"), Status.COMPLETE),
+        RelatedRun(pid("y"), Status.ACTIVE),
+        RelatedRun(pid("x"), Status.ACTIVE),
     ]
     assert isinstance(relations.children[0].status, Status)
 
 
-async def test_relations_show_who_watches_whom_and_why(world: World) -> None:
-    a, b, c = await world.begin("a"), await world.begin("b"), await world.begin("c")
+async def test_relations_show_watches_and_watchers_with_their_flags(world: World) -> None:
+    a, b, c = await world.start_claimed("a"), await world.start_claimed("b"), await world.start_claimed("c")
     await _watch(world, a, "b", MONITOR)
     await _watch(world, a, "c", MONITOR | LINK, at=1)
 
@@ -618,8 +619,8 @@ async def test_relations_show_who_watches_whom_and_why(world: World) -> None:
     assert await world.store.relations(c.run) == Relations([], [(pid("a"), LINK)], [(pid("a"), MONITOR | LINK)])
 
 
-async def test_relations_show_a_hundred_of_each(world: World) -> None:
-    parent = await world.begin("p")
+async def test_relations_show_at_most_a_hundred_of_each(world: World) -> None:
+    parent = await world.start_claimed("p")
     new = [NewRun(FLOW, f"c{n:03}", parent=pid("p"), parent_run=parent.run, watch=LINK) for n in range(120)]
     await world.store.create(new)
 

@@ -1,4 +1,4 @@
-"""What the suite's tests speak in: a clock to move, and short words for what a client and a worker ask of a store."""
+"""Helpers of the conformance suite: a fake clock, and short forms of the calls that clients and workers make."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
     EXIT,
     FIRST_EPOCH,
-    Act,
     Advance,
     Advanced,
+    AffectedRuns,
     Attributes,
     Claim,
     Claimant,
@@ -22,29 +22,29 @@ from holdfast.store.protocol import (
     ClaimResult,
     Commit,
     Committed,
+    ControlResult,
     Created,
-    Deed,
     Fact,
     FactState,
     Finish,
-    Follows,
+    Following,
     ListQuery,
     Log,
-    Mail,
+    MissingDecrement,
     NewEvent,
     NewRun,
     NewUnit,
     NextRun,
     Observed,
-    Opening,
+    Operation,
     Park,
+    RecordedOperation,
     Release,
     RunRecord,
     Sent,
-    Steered,
     Store,
+    StoredEvent,
     TaskRef,
-    Touched,
 )
 
 FLOW = "flow"
@@ -52,7 +52,7 @@ LEASE = 1_000
 
 
 class FakeClock:
-    """Time that stands still until it is moved."""
+    """A clock that stands still until ``advance``."""
 
     def __init__(self) -> None:
         self._now = datetime(2030, 1, 1, tzinfo=UTC)
@@ -68,13 +68,13 @@ class FakeClock:
 
 
 Database = Callable[[], Store]
-"""Makes a store on one and the same database; each has a connection of its own."""
+"""Creates a store on one shared database; each store has its own connections."""
 
 
 class World:
     """One open store and its clock.
 
-    ``numbered``: its placeholders are $1, $2; else they are question marks.
+    ``numbered``: the store's placeholders are $1, $2; else they are question marks.
     """
 
     def __init__(self, store: Store, clock: FakeClock, *, numbered: bool = False) -> None:
@@ -83,7 +83,7 @@ class World:
         self._numbered = numbered
 
     def sql(self, text: str) -> str:
-        """A statement that was written with question marks, in the store's own style."""
+        """Convert the question marks of a statement to the store's placeholders."""
         n = count(1)
         return re.sub(r"\?", lambda _: f"${next(n)}", text) if self._numbered else text
 
@@ -116,30 +116,30 @@ class World:
     async def claimed_ids(self, **options: Any) -> list[str]:
         return [claim.run.instance_id for claim in (await self.claim(**options)).claims]
 
-    async def take(self, owner: str = "w1", **options: Any) -> Claim:
+    async def claim_one(self, owner: str = "w1", **options: Any) -> Claim:
         [claim] = (await self.claim(owner, **options)).claims
         return claim
 
-    async def begin(self, id: str = "a", owner: str = "w1", **options: Any) -> TaskRef:
-        """A run that ``owner`` holds."""
+    async def start_claimed(self, id: str = "a", owner: str = "w1", **options: Any) -> TaskRef:
+        """Create a run that ``owner`` owns."""
         created = await self.create(id, owner=owner, lease_ms=LEASE, **options)
         return TaskRef(created.run.run, 0, owner, created.epoch)
 
     async def graph(self, id: str = "a", *units: NewUnit, **options: Any) -> list[TaskRef]:
-        """A run with units; those that w1 holds, as many as are due at once (or ``room``)."""
-        options = {"kind": "graph", "owner": "w1", "lease_ms": LEASE, "room": len(units)} | options
+        """Create a run with units. Returns the units that w1 owns: all that are due, or ``claim_limit`` of them."""
+        options = {"kind": "graph", "owner": "w1", "lease_ms": LEASE, "claim_limit": len(units)} | options
         created = await self.create(id, units=units, **options)
         return [TaskRef(created.run.run, unit, "w1", FIRST_EPOCH) for unit in created.units]
 
-    async def advance(self, *advances: Advance, owner: str = "w1", room: int = 0) -> Advanced:
-        return await self.store.advance(advances, Claimant(owner, LEASE, ["default"]), room)
+    async def advance(self, *advances: Advance, owner: str = "w1", claim_limit: int = 0) -> Advanced:
+        return await self.store.advance(advances, Claimant(owner, LEASE, ["default"]), claim_limit)
 
     async def claimed_units(self, owner: str = "w1", **options: Any) -> list[int]:
         return sorted(claim.task.unit for claim in (await self.claim(owner, **options)).claims)
 
-    async def wait(self, id: str = "a", *topics: str, run_at: int | None = None) -> RunRecord:
-        """A run that waits for events of these types, or for a time."""
-        task = await self.begin(id)
+    async def start_waiting(self, id: str = "a", *topics: str, run_at: int | None = None) -> RunRecord:
+        """Create a run that waits for events of these types, or for a time."""
+        task = await self.start_claimed(id)
         await self.commit(task, then=waiting(*topics, run_at=run_at))
         return await self.find(id)
 
@@ -147,40 +147,42 @@ class World:
         [answer] = await self.store.commit([turn(task, **options)])
         return answer
 
-    async def end(self, id: str = "a", status: Any = None) -> RunRecord:
-        """A run that has ended by itself."""
-        task = await self.begin(id)
+    async def start_ended(self, id: str = "a", status: Any = None) -> RunRecord:
+        """Create a run that has finished."""
+        task = await self.start_claimed(id)
         await self.commit(task, then=Finish(status or Status.COMPLETE, output=b"7"))
         return await self.find(id)
 
-    async def act(self, task: TaskRef, *deeds: Deed, at: int = 0, **options: Any) -> Committed:
-        """A commit that does these, with the facts act0, act1, ... (or from ``at`` on)."""
-        return await self.commit(task, acts=[act(f"act{n}", deed) for n, deed in enumerate(deeds, at)], **options)
+    async def operate(self, task: TaskRef, *operations: Operation, at: int = 0, **options: Any) -> Committed:
+        """Commit operations, with the facts op0, op1, ... (numbered from ``at``)."""
+        return await self.commit(
+            task, operations=[recorded(f"op{n}", one) for n, one in enumerate(operations, at)], **options
+        )
 
     async def finish(self, task: TaskRef, status: Status = Status.COMPLETE, **fields: Any) -> Committed:
         return await self.commit(task, then=Finish(status, **fields))
 
-    async def go_on(self, task: TaskRef, params: bytes | None = None, **fields: Any) -> RunRecord:
-        """The run ends, and another takes its place, which is answered."""
+    async def continue_run(self, task: TaskRef, params: bytes | None = None, **fields: Any) -> RunRecord:
+        """End the run with a successor, which is returned."""
         ended = (await self.store.get([task.run]))[0]
         await self.finish(task, next=NextRun(params, **fields))
         return await self.find(ended.instance_id, ended.number + 1, workflow=ended.workflow)
 
-    async def gone_on(self, task: TaskRef, times: int = 1) -> TaskRef:
-        """The run that w1 holds after so many continuations. Nothing else may be due."""
+    async def continue_claimed(self, task: TaskRef, times: int = 1) -> TaskRef:
+        """Continue the run ``times`` times, and claim each successor as w1. No other run may be due."""
         for _ in range(times):
-            await self.go_on(task, continues=True)
-            task = (await self.take("w1")).task
+            await self.continue_run(task, continues=True)
+            task = (await self.claim_one("w1")).task
         return task
 
-    async def terminate(self, id: str = "a", reason: str | None = None) -> Steered:
+    async def terminate(self, id: str = "a", reason: str | None = None) -> ControlResult:
         return await self.store.terminate(FLOW, id, reason)
 
-    async def cancel(self, id: str = "a", *, payload: bytes = b"{}", deadline_ms: int | None = None) -> Steered:
+    async def cancel(self, id: str = "a", *, payload: bytes = b"{}", deadline_ms: int | None = None) -> ControlResult:
         return await self.store.cancel(FLOW, id, payload, deadline_ms)
 
-    async def exit(self, id: str = "a") -> None:
-        """Mail of the engine, which wakes a run whatever it waits for: a run that it watches has ended."""
+    async def send_exit(self, id: str = "a") -> None:
+        """Send an EXIT event: an event of the engine, which wakes a run whatever it waits for."""
         await self.send(EXIT, id)
 
     async def restart(self, id: str = "a", **options: Any) -> RunRecord:
@@ -188,9 +190,9 @@ class World:
         assert run is not None
         return run
 
-    async def unread(self, run: int, *topics: str) -> list[Mail]:
-        """All that is undelivered, or only what is of these types or the engine's."""
-        return list((await self.store.undelivered(run, frozenset(topics) if topics else None)).mail)
+    async def undelivered(self, run: int, *topics: str) -> list[StoredEvent]:
+        """All undelivered events, or only those of these types and the engine's own."""
+        return list((await self.store.undelivered(run, frozenset(topics) if topics else None)).events)
 
     async def find(self, id: str = "a", number: int | None = None, *, workflow: str = FLOW) -> RunRecord:
         found = await self.store.find(workflow, id, number)
@@ -204,8 +206,8 @@ class World:
     async def ids(self, **query: Any) -> list[str]:
         return [run.instance_id for run in await self.store.list(ListQuery(**query))]
 
-    async def look(self, view: str, run: int, order: str) -> list[dict[str, Any]]:
-        """What people see of a run."""
+    async def read_view(self, view: str, run: int, order: str) -> list[dict[str, Any]]:
+        """The rows of a view for one run."""
         live = await self.store.begin()
         rows = await live.fetch(self.sql(f"SELECT * FROM {view} WHERE run = ? ORDER BY {order}"), (run,))
         await live.rollback()
@@ -218,7 +220,7 @@ class World:
         return [fact.key for fact in await self.store.facts(run, FactState.RESULT)]
 
     async def starts(self, run: int) -> list[tuple[str, int]]:
-        """Which units were claimed, and under which epochs."""
+        """The keys of the units that were claimed, and the epochs of the claims."""
         return [(fact.key, fact.n) for fact in await self.store.facts(run, FactState.START)]
 
 
@@ -228,15 +230,15 @@ def turn(
     then: Finish | Park | Release | None = None,
     then_facts: Iterable[Fact] = (),
     then_logs: Iterable[Log] = (),
-    acts: Iterable[Act] = (),
+    operations: Iterable[RecordedOperation] = (),
     attributes: Attributes | None = None,
     in_flight: int = 0,
     started_at: int | None = None,
     seen: int = 0,
     **observed: Any,
 ) -> Commit:
-    follows = Follows(list(then_facts), list(then_logs), attributes, list(acts), then)
-    return Commit(task, Observed(**observed), follows, in_flight, started_at, seen)
+    following = Following(list(then_facts), list(then_logs), attributes, list(operations), then)
+    return Commit(task, Observed(**observed), following, in_flight, started_at, seen)
 
 
 def waiting(*topics: str, run_at: int | None = None) -> Release:
@@ -252,28 +254,29 @@ def plan(key: str, n: int = 0, **fields: Any) -> Fact:
     return Fact(FactState.PLAN, key, n, "plan", 1, 1, **fields)
 
 
-def done(task: TaskRef, *opens: int, key: str | None = None, **fields: Any) -> Advance:
-    """A unit (whose key is its letter) has its result, and these miss one less."""
-    results = [result(key or letter(task.unit), kind="node", seq=None)]
-    return Advance(task, results=results, opens=[Opening(unit) for unit in opens], **fields)
+def done(task: TaskRef, *decremented: int, key: str | None = None, **fields: Any) -> Advance:
+    """An advance with the unit's result, which decrements ``missing`` of the other units given."""
+    results = [result(key or unit_key(task.unit), kind="node", seq=None)]
+    return Advance(task, results=results, decrements=[MissingDecrement(unit) for unit in decremented], **fields)
 
 
-def letter(unit: int) -> str:
+def unit_key(unit: int) -> str:
+    """The n-th letter of the alphabet."""
     return chr(ord("a") + unit - 1)
 
 
 def unit(number: int, missing: int = 0) -> NewUnit:
-    """One whose key is its letter."""
-    return NewUnit(number, letter(number), missing)
+    """A unit with the key ``unit_key``."""
+    return NewUnit(number, unit_key(number), missing)
 
 
-def act(key: str, deed: Deed) -> Act:
-    return Act(deed, result(key, kind="act", value=None))
+def recorded(key: str, operation: Operation) -> RecordedOperation:
+    return RecordedOperation(operation, result(key, kind="operation", value=None))
 
 
-def touched(answer: Committed | Created) -> Touched:
-    """What else that changed."""
-    return answer.touched or Touched()
+def affected(answer: Committed | Created) -> AffectedRuns:
+    """The other runs that a commit or a start affected."""
+    return answer.affected or AffectedRuns()
 
 
 def pid(id: str, workflow: str = FLOW) -> str:
@@ -284,6 +287,6 @@ def failure(key: str, n: int, **fields: Any) -> Fact:
     return Fact(FactState.FAILURE, key, n, "do", 1, 1, ok=False, **fields)
 
 
-def line(message: str, **fields: Any) -> Log:
+def log_line(message: str, **fields: Any) -> Log:
     row: dict[str, Any] = {"level": "info", "category": "code", "data": None, "at": 1} | fields
     return Log(message=message, **row)

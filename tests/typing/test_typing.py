@@ -1,4 +1,4 @@
-"""The type checkers reject every mistake in ``rejected.py``. What they accept is ``api.py`` (`make check`)."""
+"""The type checkers reject every marked line of ``rejected.py``. `make check` tests that they accept ``api.py``."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def mypy_errors() -> set[int]:
 
 def pyright_errors() -> set[int]:
     report = json.loads(output_of("basedpyright", "--outputjson"))
-    errors = [one for one in report["generalDiagnostics"] if one["severity"] == "error"]
-    return {one["range"]["start"]["line"] + 1 for one in errors}
+    errors = [found for found in report["generalDiagnostics"] if found["severity"] == "error"]
+    return {error["range"]["start"]["line"] + 1 for error in errors}
 
 
 @pytest.mark.parametrize("errors", [mypy_errors, pyright_errors])
-def test_every_wrong_call_is_an_error_and_nothing_else_is(errors) -> None:
+def test_the_marked_lines_and_no_others_are_errors(errors) -> None:
     assert sorted(errors()) == sorted(marked_lines())

@@ -1,4 +1,4 @@
-"""Leaves no machine behind."""
+"""Closes the machines that a test has opened."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from .machine_bench import OPEN
+from .machine_bench import OPEN_BENCHES
 
 
 @pytest.fixture(autouse=True)
 def closed_benches() -> Iterator[None]:
     yield
-    while OPEN:
-        OPEN.pop().close()
+    while OPEN_BENCHES:
+        OPEN_BENCHES.pop().close()

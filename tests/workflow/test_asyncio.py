@@ -1,4 +1,4 @@
-"""Ordinary asyncio in workflow code is durable: it comes out the same live and after a cold replay at any point."""
+"""Ordinary asyncio code in a workflow is durable: its result is the same live and after a replay at any point."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast import Context
 
 from .machine_bench import Bench
 
-Drive = Callable[[Bench], object]
+Observation = Callable[[Bench], object]
 
 
 def _noop() -> Any: ...
@@ -23,35 +23,35 @@ async def _sleep_then(seconds: float, value: Any) -> Any:
     return value
 
 
-def _run(fn: Any, *drive: Drive, cold_after: int | None = None) -> Any:
-    """The result when the given things happen one after the other; a new machine takes over after so many of them."""
+def _run(fn: Any, *observations: Observation, replay_after: int | None = None) -> Any:
+    """The result after these observations, with a replay on a new machine after the first ``replay_after`` of them."""
     bench = Bench(fn)
-    bench.go()
-    for n, happen in enumerate(drive):
-        if n == cold_after:
-            bench.cold()
-        happen(bench)
-    if cold_after == len(drive):
-        bench.cold()
+    bench.advance()
+    for n, observe in enumerate(observations):
+        if n == replay_after:
+            bench.replay()
+        observe(bench)
+    if replay_after == len(observations):
+        bench.replay()
     return bench.result
 
 
-def everywhere(fn: Any, *drive: Drive) -> Any:
-    """The result, which must be the same wherever a new machine takes over."""
-    results = [_run(fn, *drive, cold_after=cut) for cut in (None, *range(len(drive) + 1))]
+def replayed_result(fn: Any, *observations: Observation) -> Any:
+    """The result after these observations. It must be the same for a replay after any number of them."""
+    results = [_run(fn, *observations, replay_after=cut) for cut in (None, *range(len(observations) + 1))]
     assert all(result == results[0] for result in results), results
     return results[0]
 
 
-def passes(seconds: float) -> Drive:
+def time_passes(seconds: float) -> Observation:
     return lambda bench: bench.sleep(seconds)
 
 
-def ends(key: str, value: Any = None) -> Drive:
+def step_ends(key: str, value: Any = None) -> Observation:
     return lambda bench: bench.finish(key, value)
 
 
-def comes(type: str, payload: Any = None) -> Drive:
+def event_arrives(type: str, payload: Any = None) -> Observation:
     return lambda bench: bench.send(type, payload)
 
 
@@ -61,37 +61,37 @@ def test_sleep_is_a_durable_timer() -> None:
         await asyncio.sleep(90)
         return (ctx.now() - before).total_seconds()
 
-    assert everywhere(flow, passes(60), passes(60)) == 90
+    assert replayed_result(flow, time_passes(60), time_passes(60)) == 90
 
 
 @pytest.mark.parametrize("name", ["timer#1", "timer", "1", "sleep"])
-def test_a_step_of_any_name_lives_beside_anonymous_sleeps(name: str) -> None:
+def test_a_step_of_any_name_does_not_collide_with_unnamed_timers(name: str) -> None:
     async def flow(ctx: Context) -> Any:
         nap = asyncio.create_task(asyncio.sleep(5, "slept"))
         await asyncio.sleep(0)
         return [await ctx.do(name, _noop), await nap, await asyncio.sleep(1, "again")]
 
-    assert everywhere(flow, ends(name, "step"), passes(6)) == ["step", "slept", "again"]
+    assert replayed_result(flow, step_ends(name, "step"), time_passes(6)) == ["step", "slept", "again"]
 
 
-def test_gather_keeps_the_order_of_its_arguments_whoever_ends_first() -> None:
+def test_gather_keeps_the_order_of_its_arguments_in_any_order_of_completion() -> None:
     async def flow(ctx: Context) -> Any:
         return await asyncio.gather(ctx.do("a", _noop), ctx.do("b", _noop), _sleep_then(5, "c"))
 
-    assert everywhere(flow, ends("b", 2), passes(9), ends("a", 1)) == [1, 2, "c"]
+    assert replayed_result(flow, step_ends("b", 2), time_passes(9), step_ends("a", 1)) == [1, 2, "c"]
 
 
-def test_gather_returns_exceptions_when_asked() -> None:
+def test_gather_returns_exceptions_if_requested() -> None:
     async def flow(ctx: Context) -> Any:
-        found = await asyncio.gather(ctx.do("a", _noop), _sleep_then(1, "c"), return_exceptions=True)
-        return [str(one) for one in found]
+        results = await asyncio.gather(ctx.do("a", _noop), _sleep_then(1, "c"), return_exceptions=True)
+        return [str(item) for item in results]
 
     def broken(bench: Bench) -> None:
         from holdfast import NonRetryableError
 
         bench.fail("a", NonRetryableError("no"))
 
-    assert everywhere(flow, broken, passes(1)) == ["no", "c"]
+    assert replayed_result(flow, broken, time_passes(1)) == ["no", "c"]
 
 
 def test_task_group_waits_for_all_its_tasks() -> None:
@@ -100,7 +100,7 @@ def test_task_group_waits_for_all_its_tasks() -> None:
             tasks = [group.create_task(ctx.do(name, _noop)) for name in "abc"]
         return [task.result() for task in tasks]
 
-    assert everywhere(flow, ends("c", 3), ends("a", 1), ends("b", 2)) == [1, 2, 3]
+    assert replayed_result(flow, step_ends("c", 3), step_ends("a", 1), step_ends("b", 2)) == [1, 2, 3]
 
 
 def test_task_group_cancels_the_others_when_one_fails() -> None:
@@ -126,7 +126,7 @@ def test_task_group_cancels_the_others_when_one_fails() -> None:
             seen.append(str(caught.exceptions[0]))
         return seen
 
-    assert everywhere(flow, passes(1)) == ["cancelled", "hasty"]
+    assert replayed_result(flow, time_passes(1)) == ["cancelled", "hasty"]
 
 
 def test_wait_returns_at_the_first_completed() -> None:
@@ -139,16 +139,16 @@ def test_wait_returns_at_the_first_completed() -> None:
             rounds.append(sorted(task.result() for task in done))
         return rounds
 
-    assert everywhere(flow, ends("b", 2), ends("c", 3), ends("a", 1)) == [[2], [3], [1]]
+    assert replayed_result(flow, step_ends("b", 2), step_ends("c", 3), step_ends("a", 1)) == [[2], [3], [1]]
 
 
-def test_wait_with_a_timeout_leaves_the_rest_pending() -> None:
+def test_wait_with_a_timeout_leaves_unfinished_tasks_pending() -> None:
     async def flow(ctx: Context) -> Any:
         task = asyncio.create_task(ctx.do("a", _noop))
         done, pending = await asyncio.wait([task], timeout=5)
         return [len(done), len(pending), await task]
 
-    assert everywhere(flow, passes(6), ends("a", "late")) == [0, 1, "late"]
+    assert replayed_result(flow, time_passes(6), step_ends("a", "late")) == [0, 1, "late"]
 
 
 @pytest.mark.parametrize("as_tasks", [True, False], ids=["tasks", "bare coroutines"])
@@ -156,43 +156,43 @@ def test_as_completed_yields_in_the_recorded_order(as_tasks: bool) -> None:
     async def flow(ctx: Context) -> Any:
         work: list[Any] = [ctx.do(name, _noop) for name in "abcd"]
         if as_tasks:
-            work = [asyncio.create_task(one) for one in work]
-        return [await one for one in asyncio.as_completed(work)]
+            work = [asyncio.create_task(item) for item in work]
+        return [await item for item in asyncio.as_completed(work)]
 
-    happen = [ends("c", "c"), ends("a", "a"), ends("d", "d"), ends("b", "b")]
-    assert everywhere(flow, *happen) == ["c", "a", "d", "b"]
+    observations = [step_ends("c", "c"), step_ends("a", "a"), step_ends("d", "d"), step_ends("b", "b")]
+    assert replayed_result(flow, *observations) == ["c", "a", "d", "b"]
 
 
-def test_as_completed_starts_bare_coroutines_in_the_order_given() -> None:
+def test_as_completed_starts_bare_coroutines_in_the_order_of_its_argument() -> None:
     async def flow(ctx: Context) -> Any:
         started: list[int] = []
 
-        async def one(n: int) -> int:
+        async def branch(n: int) -> int:
             started.append(n)
             await asyncio.sleep(1)
             return n
 
-        ended = [await done for done in asyncio.as_completed([one(n) for n in range(50)])]
+        ended = [await done for done in asyncio.as_completed([branch(n) for n in range(50)])]
         return started == ended == list(range(50))
 
-    assert everywhere(flow, passes(1)) is True
+    assert replayed_result(flow, time_passes(1)) is True
 
 
-def test_wait_for_lets_a_result_in_time_through() -> None:
+def test_wait_for_returns_a_result_that_comes_in_time() -> None:
     async def flow(ctx: Context) -> Any:
         return await asyncio.wait_for(ctx.do("a", _noop), timeout=10)
 
-    assert everywhere(flow, passes(9), ends("a", "in time"), passes(100)) == "in time"
+    assert replayed_result(flow, time_passes(9), step_ends("a", "in time"), time_passes(100)) == "in time"
 
 
-def test_wait_for_gives_up_after_its_timeout() -> None:
+def test_wait_for_raises_after_its_timeout() -> None:
     async def flow(ctx: Context) -> Any:
         try:
             return await asyncio.wait_for(ctx.do("a", _noop), timeout=10)
         except TimeoutError:
             return ctx.now().timestamp()
 
-    assert everywhere(flow, passes(9), passes(1)) == 1010
+    assert replayed_result(flow, time_passes(9), time_passes(1)) == 1010
 
 
 def test_a_timeout_block_bounds_everything_in_it() -> None:
@@ -206,7 +206,7 @@ def test_a_timeout_block_bounds_everything_in_it() -> None:
             done.append("timeout")
         return done
 
-    assert everywhere(flow, passes(5), ends("a", "a"), passes(5)) == ["a", "timeout"]
+    assert replayed_result(flow, time_passes(5), step_ends("a", "a"), time_passes(5)) == ["a", "timeout"]
 
 
 def test_a_shield_keeps_the_inner_step_running() -> None:
@@ -217,10 +217,10 @@ def test_a_shield_keeps_the_inner_step_running() -> None:
         except TimeoutError:
             return ["gave up", await inner]
 
-    assert everywhere(flow, passes(1), ends("a", "kept")) == ["gave up", "kept"]
+    assert replayed_result(flow, time_passes(1), step_ends("a", "kept")) == ["gave up", "kept"]
 
 
-def test_a_queue_joins_producers_and_consumers() -> None:
+def test_a_queue_passes_items_from_producers_to_consumers_in_order() -> None:
     async def flow(ctx: Context) -> Any:
         queue: asyncio.Queue[str] = asyncio.Queue(maxsize=1)
 
@@ -236,10 +236,10 @@ def test_a_queue_joins_producers_and_consumers() -> None:
                 group.create_task(produce(name))
             return [item async for item in read()]
 
-    assert everywhere(flow, ends("c", "c"), ends("a", "a"), ends("b", "b")) == ["c", "a", "b"]
+    assert replayed_result(flow, step_ends("c", "c"), step_ends("a", "a"), step_ends("b", "b")) == ["c", "a", "b"]
 
 
-def test_an_event_releases_all_who_wait_in_their_order() -> None:
+def test_an_event_wakes_its_waiters_in_order() -> None:
     async def flow(ctx: Context) -> Any:
         event, passed = asyncio.Event(), []
 
@@ -254,10 +254,10 @@ def test_an_event_releases_all_who_wait_in_their_order() -> None:
             event.set()
         return passed
 
-    assert everywhere(flow, ends("open")) == list(range(20))
+    assert replayed_result(flow, step_ends("open")) == list(range(20))
 
 
-def test_a_lock_is_handed_on_in_the_order_of_asking() -> None:
+def test_a_lock_is_acquired_in_the_order_of_requests() -> None:
     async def flow(ctx: Context) -> Any:
         lock, order = asyncio.Lock(), []
 
@@ -268,10 +268,10 @@ def test_a_lock_is_handed_on_in_the_order_of_asking() -> None:
         await asyncio.gather(*(worker(name) for name in "abc"))
         return order
 
-    assert everywhere(flow, ends("a", 1), ends("b", 2), ends("c", 3)) == [1, 2, 3]
+    assert replayed_result(flow, step_ends("a", 1), step_ends("b", 2), step_ends("c", 3)) == [1, 2, 3]
 
 
-def test_a_semaphore_bounds_how_many_steps_are_in_flight() -> None:
+def test_a_semaphore_limits_the_steps_in_flight() -> None:
     in_flight: list[int] = []
 
     async def flow(ctx: Context) -> Any:
@@ -287,12 +287,12 @@ def test_a_semaphore_bounds_how_many_steps_are_in_flight() -> None:
     def count(bench: Bench) -> None:
         in_flight.append(len(bench.calls))
 
-    happen = [count, ends("b", "b"), count, ends("c", "c"), ends("a", "a"), ends("d", "d")]
-    assert everywhere(flow, *happen) == ["b", "c", "a", "d"]
+    observations = [count, step_ends("b", "b"), count, step_ends("c", "c"), step_ends("a", "a"), step_ends("d", "d")]
+    assert replayed_result(flow, *observations) == ["b", "c", "a", "d"]
     assert set(in_flight) == {2}
 
 
-def test_a_condition_wakes_who_waits_for_it() -> None:
+def test_a_condition_wakes_its_waiters() -> None:
     async def flow(ctx: Context) -> Any:
         condition, stock, taken = asyncio.Condition(), [0], []
 
@@ -312,10 +312,10 @@ def test_a_condition_wakes_who_waits_for_it() -> None:
                     condition.notify_all()
         return taken
 
-    assert everywhere(flow, ends("first", 1), ends("second", 1)) == [0, 1]
+    assert replayed_result(flow, step_ends("first", 1), step_ends("second", 1)) == [0, 1]
 
 
-def test_an_event_wait_races_a_step_and_a_timer() -> None:
+def test_the_first_of_an_event_a_step_and_a_timer_ends_a_race() -> None:
     async def flow(ctx: Context) -> Any:
         tasks = {
             "step": asyncio.create_task(ctx.do("work", _noop)),
@@ -325,6 +325,6 @@ def test_an_event_wait_races_a_step_and_a_timer() -> None:
         await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
         return [name for name, task in tasks.items() if task.done()]
 
-    assert everywhere(flow, comes("answer", 1)) == ["event"]
-    assert everywhere(flow, ends("work")) == ["step"]
-    assert everywhere(flow, passes(5)) == ["timer"]
+    assert replayed_result(flow, event_arrives("answer", 1)) == ["event"]
+    assert replayed_result(flow, step_ends("work")) == ["step"]
+    assert replayed_result(flow, time_passes(5)) == ["timer"]

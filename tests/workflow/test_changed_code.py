@@ -1,4 +1,4 @@
-"""Code that changes under open runs: what fits goes on, what does not is parked with both sides shown."""
+"""Code that changes while runs are open: runs that match it continue, others are parked with an explanation."""
 
 from __future__ import annotations
 
@@ -28,19 +28,20 @@ def test_code_may_gain_and_lose_steps_under_an_open_run() -> None:
         return [gained, first, await ctx.do("last", _work)]
 
     bench = Bench(old)
-    bench.go()
+    bench.advance()
     bench.finish("dropped", 0)
     bench.finish("kept", 1)
-    bench.code(new)
-    bench.cold()
+    bench.deploy(new)
+    bench.replay()
     assert list(bench.calls) == ["gained"]
     bench.finish("gained", "new")
     bench.finish("last", 2)
     assert bench.result == ["new", 1, 2]
-    bench.cold()
+    bench.replay()
     assert bench.result == ["new", 1, 2]
 
 
+@pytest.mark.promise("exact-replay", store=None)
 @pytest.mark.parametrize("asked_as", ["step", "wait"])
 def test_a_recorded_step_asked_for_as_another_kind_parks_the_run_with_both_sides_shown(asked_as: str) -> None:
     async def old(ctx: Context) -> None:
@@ -52,9 +53,9 @@ def test_a_recorded_step_asked_for_as_another_kind_parks_the_run_with_both_sides
         return await ctx.wait_for_event("thing", type="thing")
 
     bench = Bench(old)
-    bench.go()
-    bench.code(new)
-    bench.cold()
+    bench.advance()
+    bench.deploy(new)
+    bench.replay()
     assert isinstance(bench.end, Park)
     kind = StepType.DO if asked_as == "step" else StepType.WAIT
     for text in ("NON_DETERMINISTIC", "'thing'", "sleep", kind.value):
@@ -63,19 +64,19 @@ def test_a_recorded_step_asked_for_as_another_kind_parks_the_run_with_both_sides
     assert (bench.logs[-1].category, bench.logs[-1].level) == ("system", "error")
     assert bench.calls == {}
 
-    bench.code(old)
-    bench.cold()
+    bench.deploy(old)
+    bench.replay()
     bench.sleep(3600)
     assert bench.result is None
 
 
-def test_one_name_for_two_kinds_in_one_execution_is_an_error_of_the_code() -> None:
+def test_using_one_name_for_two_kinds_in_one_execution_raises_an_error() -> None:
     async def flow(ctx: Context) -> None:
         await ctx.do("thing", _work)
         await ctx.sleep("thing", 1)
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.finish("thing")
     assert bench.error.name == "StepTypeMismatchError"
     assert "'thing'" in bench.error.message

@@ -1,4 +1,4 @@
-"""Channels and select: order, meeting, closing, and that nothing is lost or left behind."""
+"""Channels and ``select``: order, waiting, closing and cancellation, without lost values or leftover waiters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.errors import ChannelClosed, InvalidOptionError
 from holdfast.workflow.channels import Channel, Selected, select
 
 
-async def settle() -> None:
+async def run_ready_tasks() -> None:
     for _ in range(10):
         await asyncio.sleep(0)
 
@@ -23,91 +23,91 @@ def spawn(coro: Any) -> asyncio.Task[Any]:
     return asyncio.ensure_future(coro)
 
 
-def waiting(channel: Channel[Any]) -> int:
+def waiter_count(channel: Channel[Any]) -> int:
     return len(channel._receivers) + len(channel._senders)
 
 
-async def test_a_send_without_capacity_meets_its_receiver() -> None:
-    ch: Channel[int] = Channel()
-    sending = spawn(ch.send(1))
-    await settle()
+async def test_a_send_without_capacity_waits_for_its_receiver() -> None:
+    channel: Channel[int] = Channel()
+    sending = spawn(channel.send(1))
+    await run_ready_tasks()
     assert not sending.done()
-    assert await ch.receive() == 1
+    assert await channel.receive() == 1
     await sending
 
 
-async def test_a_receiver_that_waits_is_met() -> None:
-    ch: Channel[int] = Channel()
-    receiving = spawn(ch.receive())
-    await settle()
-    await ch.send(1)
+async def test_a_waiting_receiver_gets_the_next_value() -> None:
+    channel: Channel[int] = Channel()
+    receiving = spawn(channel.receive())
+    await run_ready_tasks()
+    await channel.send(1)
     assert await receiving == 1
 
 
 async def test_a_send_within_the_capacity_does_not_wait() -> None:
-    ch: Channel[int] = Channel(2)
-    await ch.send(1)
-    await ch.send(2)
-    third = spawn(ch.send(3))
-    await settle()
-    assert (len(ch), third.done()) == (2, False)
-    assert await ch.receive() == 1
+    channel: Channel[int] = Channel(2)
+    await channel.send(1)
+    await channel.send(2)
+    third = spawn(channel.send(3))
+    await run_ready_tasks()
+    assert (len(channel), third.done()) == (2, False)
+    assert await channel.receive() == 1
     await third
-    assert [await ch.receive(), await ch.receive()] == [2, 3]
+    assert [await channel.receive(), await channel.receive()] == [2, 3]
 
 
 async def test_receivers_are_served_in_the_order_they_came() -> None:
-    ch: Channel[int] = Channel()
-    tasks = [spawn(ch.receive()) for _ in range(3)]
-    await settle()
+    channel: Channel[int] = Channel()
+    tasks = [spawn(channel.receive()) for _ in range(3)]
+    await run_ready_tasks()
     for n in range(3):
-        await ch.send(n)
+        await channel.send(n)
     assert [await task for task in tasks] == [0, 1, 2]
 
 
 async def test_senders_are_served_in_the_order_they_came() -> None:
-    ch: Channel[int] = Channel()
-    tasks = [spawn(ch.send(n)) for n in range(3)]
-    await settle()
-    assert [await ch.receive() for _ in range(3)] == [0, 1, 2]
+    channel: Channel[int] = Channel()
+    tasks = [spawn(channel.send(n)) for n in range(3)]
+    await run_ready_tasks()
+    assert [await channel.receive() for _ in range(3)] == [0, 1, 2]
     await asyncio.gather(*tasks)
 
 
-async def test_what_was_sent_before_the_close_is_still_received() -> None:
-    ch: Channel[int] = Channel(3)
-    await ch.send(1)
-    await ch.send(2)
-    ch.close()
-    ch.close()
-    assert [item async for item in ch] == [1, 2]
+async def test_values_sent_before_the_close_are_still_received() -> None:
+    channel: Channel[int] = Channel(3)
+    await channel.send(1)
+    await channel.send(2)
+    channel.close()
+    channel.close()
+    assert [item async for item in channel] == [1, 2]
     with pytest.raises(ChannelClosed, match="received"):
-        await ch.receive()
+        await channel.receive()
 
 
-async def test_after_the_close_nothing_can_be_sent() -> None:
-    ch: Channel[int] = Channel(3)
-    ch.close()
+async def test_a_send_to_a_closed_channel_is_refused() -> None:
+    channel: Channel[int] = Channel(3)
+    channel.close()
     with pytest.raises(ChannelClosed, match="sent"):
-        await ch.send(1)
+        await channel.send(1)
 
 
-async def test_whoever_waits_is_told_of_the_close() -> None:
-    ch: Channel[int] = Channel()
-    receiving = [spawn(ch.receive()), spawn(ch.receive())]
+async def test_a_close_raises_channel_closed_in_waiting_senders_and_receivers() -> None:
+    channel: Channel[int] = Channel()
+    receiving = [spawn(channel.receive()), spawn(channel.receive())]
     other: Channel[int] = Channel()
     sending = spawn(other.send(1))
-    await settle()
-    ch.close()
+    await run_ready_tasks()
+    channel.close()
     other.close()
     for task in (*receiving, sending):
         with pytest.raises(ChannelClosed):
             await task
 
 
-async def test_none_is_a_value() -> None:
-    ch: Channel[None] = Channel(1)
-    await ch.send(None)
-    assert await select(ch) == Selected(ch, None, ok=True)
+async def test_none_can_be_sent_and_received() -> None:
+    channel: Channel[None] = Channel(1)
+    await channel.send(None)
+    assert await select(channel) == Selected(channel, None, ok=True)
 
 
 @pytest.mark.parametrize("bad", [-1, 1.5, "1", None, True])
@@ -119,7 +119,7 @@ def test_a_bad_capacity_is_refused(bad: Any) -> None:
 # --- select
 
 
-async def test_the_first_listed_of_those_that_are_ready_wins() -> None:
+async def test_select_chooses_the_first_ready_case_in_the_argument_list() -> None:
     one: Channel[int] = Channel(1)
     two: Channel[int] = Channel(1)
     await one.send(1)
@@ -128,44 +128,44 @@ async def test_the_first_listed_of_those_that_are_ready_wins() -> None:
     assert await select(two, one) == Selected(one, 1, ok=True)
 
 
-async def test_a_send_is_a_case_like_any_other() -> None:
+async def test_select_accepts_a_send_as_a_case() -> None:
     full: Channel[int] = Channel()
     free: Channel[int] = Channel(1)
     assert await select(full.sending(1), free.sending(2)) == Selected(free, None, ok=True)
     assert await free.receive() == 2
 
 
-async def test_a_closed_channel_is_ready() -> None:
+async def test_a_closed_channel_is_always_ready() -> None:
     closed: Channel[int] = Channel()
     closed.close()
     assert await select(Channel(), closed) == Selected(closed, None, ok=False)
     assert await select(Channel(), closed.sending(1)) == Selected(closed, None, ok=False)
 
 
-async def test_with_a_default_it_does_not_wait() -> None:
+async def test_select_with_a_default_does_not_wait() -> None:
     assert await select(Channel(), default=True) == Selected(None, None, ok=False)
     assert await select(default=True) == Selected(None, None, ok=False)
 
 
-async def test_one_of_several_waits_wins_and_the_others_leave_nothing_behind() -> None:
+async def test_a_select_that_waited_removes_its_other_waiters() -> None:
     one: Channel[int] = Channel()
     two: Channel[int] = Channel()
     three: Channel[int] = Channel()
     choosing = spawn(select(one, two, three.sending(7)))
-    await settle()
+    await run_ready_tasks()
     await two.send(2)
     assert await choosing == Selected(two, 2, ok=True)
-    assert waiting(one) == waiting(two) == waiting(three) == 0
+    assert waiter_count(one) == waiter_count(two) == waiter_count(three) == 0
     assert await select(three, default=True) == Selected(None, None, ok=False)
 
 
-async def test_two_sends_in_one_moment_do_not_both_meet_one_select() -> None:
+async def test_a_select_takes_only_one_of_two_simultaneous_sends() -> None:
     one: Channel[int] = Channel()
     two: Channel[int] = Channel()
     choosing = spawn(select(one, two))
-    await settle()
+    await run_ready_tasks()
     first, second = spawn(one.send(1)), spawn(two.send(2))
-    await settle()
+    await run_ready_tasks()
     assert await choosing == Selected(one, 1, ok=True)
     assert (first.done(), second.done()) == (True, False)
     assert await two.receive() == 2
@@ -173,29 +173,29 @@ async def test_two_sends_in_one_moment_do_not_both_meet_one_select() -> None:
 
 
 async def test_a_select_may_list_a_channel_twice() -> None:
-    ch: Channel[int] = Channel()
-    choosing = spawn(select(ch, ch))
-    await settle()
-    await ch.send(1)
-    assert await choosing == Selected(ch, 1, ok=True)
-    assert waiting(ch) == 0
+    channel: Channel[int] = Channel()
+    choosing = spawn(select(channel, channel))
+    await run_ready_tasks()
+    await channel.send(1)
+    assert await choosing == Selected(channel, 1, ok=True)
+    assert waiter_count(channel) == 0
 
 
 async def test_a_select_can_send_to_another_select() -> None:
-    ch: Channel[int] = Channel()
-    choosing = spawn(select(ch.sending(5), Channel()))
-    await settle()
-    assert await select(ch) == Selected(ch, 5, ok=True)
-    assert await choosing == Selected(ch, None, ok=True)
+    channel: Channel[int] = Channel()
+    choosing = spawn(select(channel.sending(5), Channel()))
+    await run_ready_tasks()
+    assert await select(channel) == Selected(channel, 5, ok=True)
+    assert await choosing == Selected(channel, None, ok=True)
 
 
-@pytest.mark.parametrize("bad", [1, None, "ch"])
-async def test_what_is_no_case_is_refused(bad: Any) -> None:
+@pytest.mark.parametrize("bad", [1, None, "text"])
+async def test_select_refuses_values_that_are_no_case(bad: Any) -> None:
     with pytest.raises(InvalidOptionError, match="select takes"):
         await select(bad)
 
 
-async def test_to_wait_for_nothing_is_refused() -> None:
+async def test_select_without_cases_and_default_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="at least one"):
         await select()
 
@@ -203,36 +203,36 @@ async def test_to_wait_for_nothing_is_refused() -> None:
 # --- cancelling
 
 
-async def test_a_receiver_that_is_cancelled_leaves_the_value_to_the_next() -> None:
-    ch: Channel[int] = Channel()
-    gone, stays = spawn(ch.receive()), spawn(ch.receive())
-    await settle()
+async def test_a_receiver_that_is_cancelled_leaves_the_value_to_the_next_receiver() -> None:
+    channel: Channel[int] = Channel()
+    gone, stays = spawn(channel.receive()), spawn(channel.receive())
+    await run_ready_tasks()
     gone.cancel()
-    await settle()
-    await ch.send(1)
+    await run_ready_tasks()
+    await channel.send(1)
     assert await stays == 1
 
 
-async def test_a_value_handed_to_a_receiver_that_is_then_cancelled_is_not_lost() -> None:
-    ch: Channel[Any] = Channel(3)
-    receiving = spawn(ch.receive())
-    await settle()
-    await ch.send(None)
-    await ch.send(2)
+async def test_a_value_given_to_a_receiver_that_is_then_cancelled_is_not_lost() -> None:
+    channel: Channel[Any] = Channel(3)
+    receiving = spawn(channel.receive())
+    await run_ready_tasks()
+    await channel.send(None)
+    await channel.send(2)
     receiving.cancel()  # it was given None, and has not run since
     with pytest.raises(asyncio.CancelledError):
         await receiving
-    assert [await ch.receive(), await ch.receive()] == [None, 2]
+    assert [await channel.receive(), await channel.receive()] == [None, 2]
 
 
 async def test_a_sender_that_is_cancelled_sends_nothing() -> None:
-    ch: Channel[int] = Channel()
-    sending = spawn(ch.send(1))
-    await settle()
+    channel: Channel[int] = Channel()
+    sending = spawn(channel.send(1))
+    await run_ready_tasks()
     sending.cancel()
-    await settle()
-    assert await select(ch, default=True) == Selected(None, None, ok=False)
-    assert waiting(ch) == 0
+    await run_ready_tasks()
+    assert await select(channel, default=True) == Selected(None, None, ok=False)
+    assert waiter_count(channel) == 0
 
 
 # --- against a model
@@ -242,34 +242,34 @@ async def test_a_sender_that_is_cancelled_sends_nothing() -> None:
     capacity=st.integers(0, 3),
     moves=st.lists(st.sampled_from(["send", "receive", "cancel send", "cancel receive"]), max_size=40),
 )
-def test_it_behaves_like_a_queue_with_a_line_at_both_ends(capacity: int, moves: list[str]) -> None:
+def test_a_channel_behaves_like_a_queue_with_waiting_senders_and_receivers(capacity: int, moves: list[str]) -> None:
     async def play() -> None:
-        ch: Channel[int] = Channel(capacity)
+        channel: Channel[int] = Channel(capacity)
         senders: deque[tuple[int, asyncio.Task[None]]] = deque()
         receivers: deque[asyncio.Task[int]] = deque()
         sent, received, cancelled = 0, list[int](), set[int]()
         for move in moves:
             if move == "send":
-                senders.append((sent, spawn(ch.send(sent))))
+                senders.append((sent, spawn(channel.send(sent))))
                 sent += 1
             elif move == "receive":
-                receivers.append(spawn(ch.receive()))
+                receivers.append(spawn(channel.receive()))
             elif move == "cancel send" and senders and not senders[-1][1].done():
                 number, task = senders.pop()
                 task.cancel()
                 cancelled.add(number)
             elif move == "cancel receive" and receivers and not receivers[-1].done():
                 receivers.pop().cancel()
-            await settle()
+            await run_ready_tasks()
             received += [task.result() for task in receivers if task.done()]
             receivers = deque(task for task in receivers if not task.done())
             senders = deque(item for item in senders if not item[1].done())
-            assert not (receivers and len(ch))
-            assert not (senders and len(ch) < capacity)
-            assert len(ch) <= capacity
+            assert not (receivers and len(channel))
+            assert not (senders and len(channel) < capacity)
+            assert len(channel) <= capacity
         expected = [n for n in range(sent) if n not in cancelled]
         assert received == expected[: len(received)]
-        assert len(received) + len(ch) + len(senders) == len(expected)
+        assert len(received) + len(channel) + len(senders) == len(expected)
         for task in [*receivers, *(task for _, task in senders)]:
             task.cancel()
 

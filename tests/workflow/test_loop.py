@@ -1,4 +1,4 @@
-"""The loop refuses what would reach outside a run, and keeps sets in one order."""
+"""The workflow loop refuses I/O, keeps sets of tasks in one order, and closes dropped code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast import Context, IOInWorkflowError
 
 from .machine_bench import Bench
 
-REACHING_OUT: dict[str, Callable[[], Any]] = {
+IO_CALLS: dict[str, Callable[[], Any]] = {
     "run_in_executor": lambda: asyncio.get_running_loop().run_in_executor(None, print),
     "to_thread": lambda: asyncio.to_thread(print),
     "open_connection": lambda: asyncio.open_connection("localhost", 1),
@@ -42,8 +42,8 @@ REACHING_OUT: dict[str, Callable[[], Any]] = {
     "stop": lambda: asyncio.get_running_loop().stop(),
 }
 
-# What asyncio calls on the loop for the call in user code.
-NAMED = {
+# The method of the loop that asyncio calls, where its name differs from that of the user's call.
+LOOP_METHODS = {
     "to_thread": "run_in_executor",
     "open_connection": "create_connection",
     "start_server": "create_server",
@@ -54,11 +54,11 @@ NAMED = {
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", REACHING_OUT)
+@pytest.mark.parametrize("name", IO_CALLS)
 def test_io_raises_an_error_that_names_the_call_and_advises_a_step(name: str) -> None:
     async def flow(ctx: Context) -> str:
         try:
-            found = REACHING_OUT[name]()
+            found = IO_CALLS[name]()
             if asyncio.iscoroutine(found) or asyncio.isfuture(found):
                 await found
         except IOInWorkflowError as error:
@@ -66,13 +66,13 @@ def test_io_raises_an_error_that_names_the_call_and_advises_a_step(name: str) ->
         return "nothing was raised"
 
     bench = Bench(flow)
-    bench.go()
-    assert f"{NAMED.get(name, name)}()" in bench.result
+    bench.advance()
+    assert f"{LOOP_METHODS.get(name, name)}()" in bench.result
     assert "step" in bench.result
     assert "ctx.do" in bench.result
 
 
-def test_no_method_of_an_event_loop_is_left_unanswered() -> None:
+def test_every_method_of_an_event_loop_is_implemented_or_refused() -> None:
     from holdfast.workflow.loop import WorkflowLoop
 
     own = {"get_exception_handler", "get_task_factory"}
@@ -84,19 +84,19 @@ def test_no_method_of_an_event_loop_is_left_unanswered() -> None:
     assert missing == []
 
 
-def test_the_outer_loop_is_the_running_one_again_afterwards() -> None:
+def test_the_outer_loop_is_the_running_loop_again_after_an_advance() -> None:
     async def flow(ctx: Context) -> None:
         await asyncio.sleep(1)
 
     async def outside() -> bool:
         before = asyncio.get_running_loop()
-        Bench(flow).go()
+        Bench(flow).advance()
         return asyncio.get_running_loop() is before
 
     assert asyncio.run(outside())
 
 
-def test_sets_of_tasks_have_one_order() -> None:
+def test_sets_of_tasks_have_the_same_order_on_every_replay() -> None:
     async def flow(ctx: Context) -> list[str]:
         tasks = {asyncio.create_task(asyncio.sleep(1), name=f"t{n}") for n in range(64)}
         done, _ = await asyncio.wait(tasks)
@@ -105,10 +105,10 @@ def test_sets_of_tasks_have_one_order() -> None:
     orders = set()
     for _ in range(3):
         bench = Bench(flow)
-        bench.go()
+        bench.advance()
         bench.sleep(1)
         orders.add(tuple(bench.result))
-        bench.cold()
+        bench.replay()
         orders.add(tuple(bench.result))
     assert len(orders) == 1
 
@@ -125,12 +125,12 @@ def test_as_completed_imported_before_the_library_is_refused_for_bare_coroutines
             coro.close()
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     assert bench.error.name == "IOInWorkflowError"
     assert "as_completed" in bench.error.message
 
 
-def test_an_exception_that_nobody_awaits_becomes_a_system_log_line() -> None:
+def test_an_exception_that_is_never_retrieved_becomes_a_system_log_line() -> None:
     async def flow(ctx: Context) -> None:
         async def broken() -> None:
             raise ValueError("unseen")
@@ -141,20 +141,20 @@ def test_an_exception_that_nobody_awaits_becomes_a_system_log_line() -> None:
         await asyncio.sleep(1)
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.sleep(2)
     assert bench.result is None
     assert any("unseen" in line.message and line.category == "system" for line in bench.logs)
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()], ids=["sys.exit", "ctrl-c"])
-def test_an_exit_in_workflow_code_is_that_runs_failure(error: BaseException) -> None:
+def test_an_exit_in_workflow_code_fails_its_run(error: BaseException) -> None:
     async def flow(ctx: Context) -> None:
         await asyncio.sleep(1)
         raise error
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.sleep(1)
     assert bench.error.name == type(error).__name__
 
@@ -165,7 +165,7 @@ def test_a_step_call_that_is_not_awaited_is_reported_and_does_not_run() -> None:
         return "done"
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     assert bench.result == "done"
     assert bench.calls == {}
     [line] = bench.logs
@@ -190,7 +190,7 @@ def test_cleanup_that_awaits_is_closed_at_once_when_a_run_is_dropped() -> None:
             await asyncio.sleep(1)
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     assert bench.machine is not None
     bench.machine.close()
     assert seen == ["first", "second"]
@@ -220,10 +220,10 @@ def test_the_cleanup_of_an_async_generator_left_behind_is_durable() -> None:
         await ctx.sleep("after", 10)
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.sleep(2)
     assert list(bench.calls) == ["cleanup"]
-    bench.cold()
+    bench.replay()
     assert list(bench.calls) == ["cleanup"]
     bench.finish("cleanup")
     bench.sleep(10)
@@ -231,7 +231,7 @@ def test_the_cleanup_of_an_async_generator_left_behind_is_durable() -> None:
     assert seen == ["WorkflowLoop", "WorkflowLoop", "cleaned up"]
 
 
-def test_an_async_generator_of_a_dropped_run_reaches_nothing_outside() -> None:
+def test_an_async_generator_of_a_dropped_run_is_closed_on_the_workflow_loop() -> None:
     seen: list[str] = []
 
     async def flow(ctx: Context) -> None:
@@ -239,7 +239,7 @@ def test_an_async_generator_of_a_dropped_run_reaches_nothing_outside() -> None:
             await ctx.sleep("busy", 60)
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.sleep(1)
     hooks = sys.get_asyncgen_hooks()
     bench.close()

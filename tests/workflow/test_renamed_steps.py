@@ -1,4 +1,4 @@
-"""Steps that are renamed or removed under open runs: what the machine warns of, and what it takes for the same step."""
+"""Steps that are renamed or removed while runs are open: warnings, parked runs, and results found by old names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from holdfast import Context, DefinitionError, Holdfast, Step
 from holdfast.store.protocol import Park
-from holdfast.workflow.driver import Manners
+from holdfast.workflow.driver import WorkflowOptions
 
 from .machine_bench import Bench, Workflow
 
@@ -17,17 +17,17 @@ from .machine_bench import Bench, Workflow
 def _work() -> Any: ...
 
 
-def _app(*names: str, **renamed: str | tuple[str, ...]) -> tuple[Holdfast, dict[str, Step[..., Any]]]:
-    """A release with these steps; ``new=old``: with the names that they had before."""
+def _release(*names: str, **renamed: str | tuple[str, ...]) -> tuple[Holdfast, dict[str, Step[..., Any]]]:
+    """An app with these steps; ``new=old`` declares a renamed step."""
     app = Holdfast("sqlite://")
     steps = {name: app.step(name=name)(_work) for name in names}
     steps |= {new: app.step(name=new, renamed_from=old)(_work) for new, old in renamed.items()}
     return app, steps
 
 
-def _charged(*, then: str = "ship") -> Bench:
-    """An open run that has charged and waits for an event, as the first release left it."""
-    app, steps = _app("charge", then)
+def _run_after_charge(*, then: str = "ship") -> Bench:
+    """An open run of the first release that has called ``charge`` and waits for an event."""
+    app, steps = _release("charge", then)
 
     async def old(ctx: Context) -> Any:
         paid = await steps["charge"]()
@@ -35,14 +35,14 @@ def _charged(*, then: str = "ship") -> Bench:
         return [paid, await steps[then]()]
 
     bench = Bench(old)
-    bench.code(old, app=app)
-    bench.go()
+    bench.deploy(old, app=app)
+    bench.advance()
     bench.finish("charge", "paid")
     return bench
 
 
-def _code(steps: dict[str, Step[..., Any]], *names: str) -> Workflow:
-    """Code that calls these steps, and waits for an event after the first."""
+def _workflow_calling(steps: dict[str, Step[..., Any]], *names: str) -> Workflow:
+    """A workflow that calls these steps, and waits for an event after the first."""
 
     async def new(ctx: Context) -> Any:
         results = [await steps[names[0]]()]
@@ -56,11 +56,11 @@ def _warnings(bench: Bench) -> list[str]:
     return [log.message for log in bench.logs if log.category == "system" and log.level == "warn"]
 
 
-def test_a_step_without_a_record_is_warned_of_if_a_recorded_one_is_not_registered_any_more() -> None:
-    bench = _charged()
-    app, steps = _app("charge_card", "ship")
-    bench.code(_code(steps, "charge_card", "ship"), app=app)
-    bench.cold()
+def test_calling_an_unrecorded_step_logs_a_warning_if_a_recorded_step_is_not_registered() -> None:
+    bench = _run_after_charge()
+    app, steps = _release("charge_card", "ship")
+    bench.deploy(_workflow_calling(steps, "charge_card", "ship"), app=app)
+    bench.replay()
     [warning] = _warnings(bench)
     assert "'charge_card'" in warning
     assert "'charge'" in warning
@@ -68,19 +68,19 @@ def test_a_step_without_a_record_is_warned_of_if_a_recorded_one_is_not_registere
 
 
 def test_a_replay_does_not_repeat_the_warning() -> None:
-    bench = _charged()
-    app, steps = _app("charge_card", "ship")
-    bench.code(_code(steps, "charge_card", "ship"), app=app)
-    for lost in (False, False, True):  # the step has no record yet at the second time
-        bench.cold(lost=lost)
+    bench = _run_after_charge()
+    app, steps = _release("charge_card", "ship")
+    bench.deploy(_workflow_calling(steps, "charge_card", "ship"), app=app)
+    for lost in (False, False, True):  # at the second replay the step still has no record
+        bench.replay(lost=lost)
     assert len(_warnings(bench)) == 1
 
 
-def test_the_same_pair_of_names_is_warned_of_once() -> None:
-    bench = _charged()
-    app, steps = _app("charge_card")
-    bench.code(_code(steps, "charge_card", "charge_card", "charge_card"), app=app)
-    bench.cold()
+def test_the_warning_is_logged_once_per_pair_of_names() -> None:
+    bench = _run_after_charge()
+    app, steps = _release("charge_card")
+    bench.deploy(_workflow_calling(steps, "charge_card", "charge_card", "charge_card"), app=app)
+    bench.replay()
     bench.finish("charge_card")
     bench.send("go")
     bench.finish("charge_card#2")
@@ -88,11 +88,11 @@ def test_the_same_pair_of_names_is_warned_of_once() -> None:
     assert len(_warnings(bench)) == 1
 
 
-def test_a_new_step_before_recorded_ones_that_are_registered_is_not_warned_of() -> None:
-    bench = _charged()
-    app, steps = _app("charge", "check", "ship")
-    bench.code(_code(steps, "check", "charge", "ship"), app=app)
-    bench.cold()
+def test_a_new_step_before_recorded_steps_that_are_registered_logs_no_warning() -> None:
+    bench = _run_after_charge()
+    app, steps = _release("charge", "check", "ship")
+    bench.deploy(_workflow_calling(steps, "check", "charge", "ship"), app=app)
+    bench.replay()
     bench.finish("check", "checked")
     bench.send("go")
     bench.finish("ship", "shipped")
@@ -100,7 +100,7 @@ def test_a_new_step_before_recorded_ones_that_are_registered_is_not_warned_of() 
     assert _warnings(bench) == []
 
 
-def test_names_given_to_do_are_not_registered_and_not_warned_of() -> None:
+def test_names_passed_to_ctx_do_log_no_warning() -> None:
     async def old(ctx: Context) -> None:
         await ctx.do("first", _work)
         await ctx.do("second", _work)
@@ -110,18 +110,18 @@ def test_names_given_to_do_are_not_registered_and_not_warned_of() -> None:
         await ctx.do("first", _work)
 
     bench = Bench(old)
-    bench.go()
+    bench.advance()
     bench.finish("first")
-    bench.code(new, manners=Manners(replay="strict"))
-    bench.cold()
+    bench.deploy(new, options=WorkflowOptions(replay="strict"))
+    bench.replay()
     assert list(bench.calls) == ["zeroth"]
     assert _warnings(bench) == []
 
 
-def test_a_plain_function_of_a_saga_is_not_taken_for_a_step_that_is_gone() -> None:
+def test_a_plain_function_of_a_saga_is_not_taken_for_an_unregistered_step() -> None:
     def undo() -> None: ...
 
-    app, steps = _app("check")
+    app, steps = _release("check")
 
     async def old(ctx: Context) -> None:
         with suppress(ValueError):
@@ -134,53 +134,53 @@ def test_a_plain_function_of_a_saga_is_not_taken_for_a_step_that_is_gone() -> No
         await steps["check"]()
 
     bench = Bench(old)
-    bench.go()
+    bench.advance()
     bench.finish("undo")
-    bench.code(new, app=app, manners=Manners(replay="strict"))
-    bench.cold()
+    bench.deploy(new, app=app, options=WorkflowOptions(replay="strict"))
+    bench.replay()
     assert list(bench.calls) == ["check"]
 
 
-def test_a_retired_step_is_not_warned_of() -> None:
-    bench = _charged()
-    app, steps = _app("invoice", "ship")
+def test_a_retired_step_logs_no_warning() -> None:
+    bench = _run_after_charge()
+    app, steps = _release("invoice", "ship")
     app.retired_steps("charge")
-    bench.code(_code(steps, "invoice", "ship"), app=app, manners=Manners(replay="strict"))
-    bench.cold()
+    bench.deploy(_workflow_calling(steps, "invoice", "ship"), app=app, options=WorkflowOptions(replay="strict"))
+    bench.replay()
     assert list(bench.calls) == ["invoice"]
     assert _warnings(bench) == []
 
 
-def test_strict_replay_parks_the_run_before_the_call_and_goes_on_when_the_code_fits() -> None:
-    bench = _charged()
-    app, steps = _app("charge_card", "ship")
-    bench.code(_code(steps, "charge_card", "ship"), app=app, manners=Manners(replay="strict"))
-    bench.cold()
+def test_strict_replay_parks_the_run_before_the_call_and_continues_with_matching_code() -> None:
+    bench = _run_after_charge()
+    app, steps = _release("charge_card", "ship")
+    bench.deploy(_workflow_calling(steps, "charge_card", "ship"), app=app, options=WorkflowOptions(replay="strict"))
+    bench.replay()
     assert isinstance(bench.end, Park)
     for text in ("NON_DETERMINISTIC", "'charge'", "'charge_card'"):
         assert text in bench.end.note
         assert text in bench.logs[-1].message
     assert bench.calls == {}
 
-    app, steps = _app("ship", charge_card="charge")
-    bench.code(_code(steps, "charge_card", "ship"), app=app, manners=Manners(replay="strict"))
-    bench.cold()
+    app, steps = _release("ship", charge_card="charge")
+    bench.deploy(_workflow_calling(steps, "charge_card", "ship"), app=app, options=WorkflowOptions(replay="strict"))
+    bench.replay()
     bench.send("go")
     bench.finish("ship", "shipped")
     assert bench.result == ["paid", "shipped"]
 
 
 def test_a_strict_worker_parks_runs_of_lenient_workflows() -> None:
-    bench = _charged()
-    app, steps = _app("charge_card", "ship")
-    bench.code(_code(steps, "charge_card", "ship"), app=app)
+    bench = _run_after_charge()
+    app, steps = _release("charge_card", "ship")
+    bench.deploy(_workflow_calling(steps, "charge_card", "ship"), app=app)
     bench.strict = True
-    bench.cold()
+    bench.replay()
     assert isinstance(bench.end, Park)
 
 
 def test_a_renamed_step_has_the_results_that_were_recorded_under_its_old_names() -> None:
-    app, steps = _app("charge")
+    app, steps = _release("charge")
 
     async def old(ctx: Context) -> None:
         await steps["charge"]()
@@ -188,78 +188,78 @@ def test_a_renamed_step_has_the_results_that_were_recorded_under_its_old_names()
         await ctx.wait_for_event("go", type="go")
 
     bench = Bench(old)
-    bench.code(old, app=app)
-    bench.go()
+    bench.deploy(old, app=app)
+    bench.advance()
     bench.finish("charge", 1)
     bench.finish("charge#2", 2)
 
-    app, steps = _app(charge_card=("bill", "charge"))
+    app, steps = _release(charge_card=("bill", "charge"))
 
     async def new(ctx: Context) -> Any:
         results = [await steps["charge_card"](), await steps["charge_card"]()]
         await ctx.wait_for_event("go", type="go")
         return [*results, await steps["charge_card"]()]
 
-    bench.code(new, app=app)
-    bench.cold()
+    bench.deploy(new, app=app)
+    bench.replay()
     bench.send("go")
     assert list(bench.calls) == ["charge_card#3"]
     bench.finish("charge_card#3", 3)
     assert bench.result == [1, 2, 3]
-    bench.cold()
+    bench.replay()
     assert bench.result == [1, 2, 3]
     assert _warnings(bench) == []
 
 
-def test_a_step_renamed_between_two_attempts_goes_on_counting_under_its_first_key() -> None:
-    app, steps = _app("charge")
+def test_a_step_renamed_between_two_attempts_keeps_its_key_and_its_attempt_count() -> None:
+    app, steps = _release("charge")
 
     async def old(_ctx: Context) -> Any:
         return await steps["charge"]()
 
     bench = Bench(old)
-    bench.code(old, app=app)
-    bench.go()
+    bench.deploy(old, app=app)
+    bench.advance()
     bench.fail("charge", RuntimeError("gateway down"))
 
-    app, steps = _app(charge_card="charge")
+    app, steps = _release(charge_card="charge")
 
     async def new(_ctx: Context) -> Any:
         return await steps["charge_card"]()
 
-    bench.code(new, app=app)
-    bench.cold()
+    bench.deploy(new, app=app)
+    bench.replay()
     bench.sleep(60)
     assert bench.calls["charge"].attempt == 2
-    bench.cold(lost=True)
+    bench.replay(lost=True)
     assert bench.calls["charge"].attempt == 3
     bench.finish("charge", "paid")
     assert bench.result == "paid"
 
 
-def test_a_renamed_step_has_the_result_recorded_under_a_name_given_to_do() -> None:
+def test_a_renamed_step_has_the_result_recorded_under_a_name_passed_to_ctx_do() -> None:
     async def old(ctx: Context) -> None:
         await ctx.do("charge", _work)
         await ctx.wait_for_event("go", type="go")
 
     bench = Bench(old)
-    bench.go()
+    bench.advance()
     bench.finish("charge", "paid")
-    app, steps = _app("ship", charge_card="charge")
-    bench.code(_code(steps, "charge_card", "ship"), app=app)
-    bench.cold()
+    app, steps = _release("ship", charge_card="charge")
+    bench.deploy(_workflow_calling(steps, "charge_card", "ship"), app=app)
+    bench.replay()
     assert bench.calls == {}
 
 
 def test_a_result_under_the_new_name_is_preferred_to_one_under_the_old() -> None:
-    bench = _charged()
-    app, steps = _app("charge_card", "ship")
-    bench.code(_code(steps, "charge_card", "ship"), app=app)
-    bench.cold()
+    bench = _run_after_charge()
+    app, steps = _release("charge_card", "ship")
+    bench.deploy(_workflow_calling(steps, "charge_card", "ship"), app=app)
+    bench.replay()
     bench.finish("charge_card", "paid again")
-    app, steps = _app("ship", charge_card="charge")
-    bench.code(_code(steps, "charge_card", "ship"), app=app, manners=Manners(replay="strict"))
-    bench.cold()
+    app, steps = _release("ship", charge_card="charge")
+    bench.deploy(_workflow_calling(steps, "charge_card", "ship"), app=app, options=WorkflowOptions(replay="strict"))
+    bench.replay()
     bench.send("go")
     bench.finish("ship", "shipped")
     assert bench.result == ["paid again", "shipped"]
@@ -270,23 +270,23 @@ def test_a_step_of_another_kind_with_the_old_name_is_not_a_renamed_step() -> Non
         await ctx.sleep("charge", "1 hour")
 
     bench = Bench(old)
-    bench.go()
-    app, steps = _app(charge_card="charge")
+    bench.advance()
+    app, steps = _release(charge_card="charge")
 
     async def new(ctx: Context) -> None:
         await ctx.sleep("charge", "1 hour")
         await steps["charge_card"]()
 
-    bench.code(new, app=app)
-    bench.cold()
+    bench.deploy(new, app=app)
+    bench.replay()
     bench.sleep(3600)
     assert list(bench.calls) == ["charge_card"]
 
 
-def test_a_renamed_step_cannot_have_the_name_of_a_registered_one() -> None:
+def test_renamed_from_refuses_names_that_are_registered_or_renamed_already() -> None:
     with pytest.raises(DefinitionError, match="'charge'"):
-        _app("charge", charge_card="charge")
-    app, _ = _app(charge_card="charge")
+        _release("charge", charge_card="charge")
+    app, _ = _release(charge_card="charge")
     with pytest.raises(DefinitionError, match="'charge'"):
         app.step(name="charge")(_work)
     with pytest.raises(DefinitionError, match="'charge'"):

@@ -1,4 +1,4 @@
-"""A name given to ``ctx.do`` twice: the recorded result, and a warning if the second call means something else."""
+"""A name passed to ``ctx.do`` twice returns the recorded result; a different second call logs a warning."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ def _refund(*_args: Any, **_kwargs: Any) -> Any: ...
 GATEWAY = Gateway()
 
 
-def _twice(first: tuple[Any, ...], second: tuple[Any, ...], **again: Any) -> Workflow:
+def _twice(first: tuple[Any, ...], second: tuple[Any, ...], **second_kwargs: Any) -> Workflow:
     async def flow(ctx: Context) -> Any:
-        one = await ctx.do("charge", *first)
+        result = await ctx.do("charge", *first)
         await ctx.sleep("nap", 60)
-        return [one, await ctx.do("charge", *second, **again)]
+        return [result, await ctx.do("charge", *second, **second_kwargs)]
 
     return flow
 
@@ -40,7 +40,7 @@ def _warnings(bench: Bench) -> list[str]:
 
 def _run(flow: Workflow) -> Bench:
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.finish("charge", "paid")
     bench.sleep(60)
     assert bench.result == ["paid", "paid"]
@@ -58,7 +58,7 @@ def _run(flow: Workflow) -> Bench:
         ((lambda: 1,), (lambda: 2,), "another function"),
     ],
 )
-def test_another_function_or_other_arguments_are_warned_of(first: Any, second: Any, how: str) -> None:
+def test_another_function_or_other_arguments_log_a_warning(first: Any, second: Any, how: str) -> None:
     [warning] = _warnings(_run(_twice(first, second)))
     assert "'charge'" in warning
     assert how in warning
@@ -74,15 +74,15 @@ def test_another_function_or_other_arguments_are_warned_of(first: Any, second: A
         ((_charge, object()), (_charge, object())),  # nothing that can be compared
     ],
 )
-def test_the_same_call_again_is_not_warned_of(first: Any, second: Any) -> None:
+def test_a_repeated_identical_call_logs_no_warning(first: Any, second: Any) -> None:
     assert _warnings(_run(_twice(first, second))) == []
 
 
-def test_keyword_arguments_count() -> None:
+def test_different_keyword_arguments_log_a_warning() -> None:
     assert len(_warnings(_run(_twice((_charge,), (_charge,), unit="g")))) == 1
 
 
-def test_a_name_is_warned_of_once_and_not_again_by_a_replay() -> None:
+def test_the_warning_is_logged_once_per_name_and_not_repeated_by_a_replay() -> None:
     async def flow(ctx: Context) -> None:
         for n in range(3):
             await ctx.do("charge", _charge, n)
@@ -90,11 +90,11 @@ def test_a_name_is_warned_of_once_and_not_again_by_a_replay() -> None:
         await ctx.do("charge", _charge, 3)
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.finish("charge")
     assert len(_warnings(bench)) == 1
-    bench.cold()
+    bench.replay()
     bench.sleep(60)
     assert bench.result is None
-    bench.cold()
+    bench.replay()
     assert len(_warnings(bench)) == 1

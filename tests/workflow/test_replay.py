@@ -1,4 +1,4 @@
-"""A cold replay sees what the first execution saw, in the same order, and goes on from there."""
+"""A replay on a new machine delivers what the first execution received, in the same order, and continues from there."""
 
 from __future__ import annotations
 
@@ -29,38 +29,39 @@ async def _in_order_of_arrival(ctx: Context) -> list[str]:
     return seen
 
 
+@pytest.mark.promise("exact-replay", store=None)
 def test_results_that_arrived_b_a_are_seen_b_a_on_every_replay() -> None:
     bench = Bench(_in_order_of_arrival)
-    bench.go()
+    bench.advance()
     bench.finish("b")
     bench.finish("a")
     assert bench.result == ["b", "a"]
 
     for _ in range(3):
-        bench.cold()
+        bench.replay()
         assert bench.result == ["b", "a"]
 
 
 def test_results_that_arrive_together_keep_the_order_they_were_written_in() -> None:
     bench = Bench(_in_order_of_arrival)
-    bench.go()
+    bench.advance()
     outcomes = []
     for key in ("b", "a"):
         data, live = bench.calls[key].record(None)
         outcomes.append(Outcome(key, 1, bench.now, bench.now, value=data, live=live))
-    bench.go(*outcomes)
+    bench.advance(*outcomes)
     assert bench.result == ["b", "a"]
 
-    bench.cold()
+    bench.replay()
     assert bench.result == ["b", "a"]
 
 
 def test_a_finished_step_is_not_called_again() -> None:
     bench = Bench(_in_order_of_arrival)
-    bench.go()
+    bench.advance()
     bench.finish("b")
 
-    bench.cold()
+    bench.replay()
     assert list(bench.calls) == ["a"]
 
 
@@ -70,12 +71,12 @@ def test_a_replay_writes_nothing_that_is_written_already() -> None:
         await ctx.sleep("nap", "1 hour")
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.finish("a")
     before = list(bench.facts)
 
-    rest = bench.cold()
-    assert rest.empty
+    decision = bench.replay()
+    assert decision.empty
     assert bench.facts == before
 
 
@@ -98,18 +99,18 @@ async def _independent(ctx: Context) -> list[Any]:
     return seen
 
 
-@pytest.mark.parametrize("cold", [False, True], ids=["warm", "cold"])
-def test_branches_that_retry_sleep_and_wait_all_progress(cold: bool) -> None:
+@pytest.mark.parametrize("replayed", [False, True], ids=["same machine", "replay"])
+def test_branches_that_retry_sleep_and_wait_all_progress(replayed: bool) -> None:
     bench = Bench(_independent)
-    due = []
+    wake_ups = []
 
     def wake() -> None:
-        if cold:
-            bench.cold()
-        assert bench.rest is not None
-        due.append((bench.rest.wake_at or 0) - START)
+        if replayed:
+            bench.replay()
+        assert bench.decision is not None
+        wake_ups.append((bench.decision.wake_at or 0) - START)
 
-    bench.go()
+    bench.advance()
     bench.fail("flaky", OSError("first"))
     wake()
     bench.sleep(7)
@@ -125,22 +126,22 @@ def test_branches_that_retry_sleep_and_wait_all_progress(cold: bool) -> None:
     bench.finish("flaky", "worked")
     wake()
     bench.sleep(1)
-    assert due == [7_000, 10_000, 14_000, 14_000, 20_000, 21_000]
+    assert wake_ups == [7_000, 10_000, 14_000, 14_000, 20_000, 21_000]
     assert bench.result == [0, "gone", 1, "worked", 2]
 
 
-def test_the_run_sleeps_until_the_earliest_and_says_whether_that_is_a_retry() -> None:
+def test_a_decision_has_the_earliest_wake_up_time_and_whether_it_is_a_retry() -> None:
     bench = Bench(_independent)
-    rest = bench.go()
-    assert (rest.wake_at, rest.retrying, rest.topics) == (START + 7_000, False, frozenset({"go"}))
+    decision = bench.advance()
+    assert (decision.wake_at, decision.retrying, decision.topics) == (START + 7_000, False, frozenset({"go"}))
 
     bench.sleep(5)
-    rest = bench.fail("flaky", OSError())
-    assert (rest.wake_at, rest.retrying) == (START + 7_000, False)
-    rest = bench.sleep(5)
-    assert (rest.wake_at, rest.retrying) == (START + 14_000, False)
-    rest = bench.sleep(4.5)
-    assert (rest.wake_at, rest.retrying) == (START + 15_000, True)
+    decision = bench.fail("flaky", OSError())
+    assert (decision.wake_at, decision.retrying) == (START + 7_000, False)
+    decision = bench.sleep(5)
+    assert (decision.wake_at, decision.retrying) == (START + 14_000, False)
+    decision = bench.sleep(4.5)
+    assert (decision.wake_at, decision.retrying) == (START + 15_000, True)
 
 
 def test_time_in_workflow_code_is_the_time_of_the_last_fact() -> None:
@@ -153,14 +154,14 @@ def test_time_in_workflow_code_is_the_time_of_the_last_fact() -> None:
         return times
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.now += 5_000
     bench.finish("a")
     bench.sleep(60)
     assert bench.result == [1000, 1005, 1065]
 
     bench.now += 10**9
-    bench.cold()
+    bench.replay()
     assert bench.result == [1000, 1005, 1065]
 
 
@@ -172,13 +173,13 @@ def test_a_step_cancelled_by_the_code_stays_cancelled_and_its_late_result_is_dro
             return await ctx.do("plan b", _work)
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     late = bench.calls["slow"]
     bench.sleep(5)
     assert bench.cancelled == ["slow"]
     bench.calls["slow"] = late
     bench.finish("slow", "too late")
-    bench.cold()
+    bench.replay()
     assert list(bench.calls) == ["plan b"]
     bench.finish("plan b", "b")
     assert bench.result == "b"
@@ -190,31 +191,31 @@ def test_the_late_result_of_an_earlier_attempt_is_dropped() -> None:
         return await ctx.do("a", _work, retry=Retry(1, "5s"))
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.fail("a", TimeoutError("took too long"))
     bench.sleep(5)
     assert bench.calls["a"].attempt == 2
     data, live = bench.calls["a"].record("of the first attempt")
-    bench.go(Outcome("a", 1, bench.now, bench.now, value=data, live=live))
+    bench.advance(Outcome("a", 1, bench.now, bench.now, value=data, live=live))
     assert bench.end is None
     bench.finish("a", "of the second")
     assert bench.result == "of the second"
 
 
-def test_what_is_left_running_at_the_end_is_cancelled() -> None:
+def test_steps_that_run_at_the_end_of_the_code_are_cancelled() -> None:
     async def flow(ctx: Context) -> str:
         forgotten = asyncio.create_task(ctx.do("forgotten", _work))
         await asyncio.sleep(1)
         return "done" if not forgotten.done() else "?"
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.sleep(1)
     assert bench.result == "done"
     assert bench.cancelled == ["forgotten"]
 
 
-def test_a_wait_that_is_cancelled_leaves_its_event_to_the_next() -> None:
+def test_a_wait_that_is_cancelled_leaves_its_event_to_the_next_wait() -> None:
     async def flow(ctx: Context) -> Any:
         try:
             await asyncio.wait_for(ctx.wait_for_event("first", type="go"), 5)
@@ -222,9 +223,9 @@ def test_a_wait_that_is_cancelled_leaves_its_event_to_the_next() -> None:
             return (await ctx.wait_for_event("second", type="go")).payload
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.sleep(5)
-    bench.cold()
+    bench.replay()
     bench.send("go", "here")
     assert bench.result == "here"
     assert [m.n for m in bench.consumed.values()] == [1]
@@ -241,28 +242,28 @@ def test_a_name_that_was_cancelled_can_be_waited_for_again() -> None:
         return None
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.sleep(5)
-    bench.cold()
+    bench.replay()
     bench.sleep(5)
-    bench.cold()
+    bench.replay()
     bench.send("go", "third time")
     assert bench.result == "third time"
 
 
-def test_attempts_that_were_under_way_when_a_worker_was_lost_are_counted() -> None:
+def test_attempts_that_were_running_when_a_worker_was_lost_are_counted() -> None:
     async def flow(ctx: Context) -> Any:
         return await ctx.do("crashes", _work, retry=Retry(limit=2))
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     assert bench.calls["crashes"].attempt == 1
-    bench.cold(lost=True)
+    bench.replay(lost=True)
     assert bench.calls["crashes"].attempt == 2
-    bench.cold()
-    assert bench.calls["crashes"].attempt == 2, "a worker that gave it back in order costs no attempt"
-    bench.cold(lost=True)
-    bench.cold(lost=True)
+    bench.replay()
+    assert bench.calls["crashes"].attempt == 2, "a worker that released the run in order costs no attempt"
+    bench.replay(lost=True)
+    bench.replay(lost=True)
     assert bench.error.name == "StepMaxAttemptsExceeded"
     assert bench.calls == {}
 
@@ -276,10 +277,10 @@ def test_a_final_failure_is_the_same_live_and_on_replay() -> None:
             return [error.name, str(error), error.kind, error.details, cause.step, cause.attempts, cause.type]
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     bench.fail("a", NonRetryableError("no", "Declined", kind="Payment", details={"code": 5}))
     live = bench.result
-    bench.cold()
+    bench.replay()
     assert bench.result == live == ["Declined", "no", "Payment", {"code": 5}, "a", 1, "Declined"]
 
 
@@ -292,11 +293,11 @@ def test_history_length_and_size_grow_alike_on_replay() -> None:
         return seen
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     for n in range(3):
         bench.finish(f"s{n}", "x" * n)
     live = bench.result
-    bench.cold()
+    bench.replay()
     assert bench.result == live == [[1, 2], [2, 5], [3, 9]]
 
 
@@ -305,20 +306,20 @@ def test_a_thousand_recorded_steps_replay_in_milliseconds() -> None:
         return sum([await ctx.do(f"s{n}", _work) for n in range(1000)])
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     for n in range(1000):
         bench.finish(f"s{n}", n)
 
-    took = []
+    durations = []
     for _ in range(3):
-        began = time.perf_counter()
-        bench.cold()
-        took.append(time.perf_counter() - began)
+        start = time.perf_counter()
+        bench.replay()
+        durations.append(time.perf_counter() - start)
     assert bench.result == sum(range(1000))
-    assert min(took) < 0.25
+    assert min(durations) < 0.25
 
 
-def test_code_that_spins_forever_is_the_runs_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_code_that_never_waits_fails_its_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("holdfast.workflow.loop.MAX_CALLBACKS", 1000)
 
     async def flow(ctx: Context) -> None:
@@ -326,11 +327,11 @@ def test_code_that_spins_forever_is_the_runs_failure(monkeypatch: pytest.MonkeyP
             await asyncio.sleep(0)
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     assert bench.error.name == "WorkflowStuckError"
 
 
-def test_a_run_held_for_a_pause_writes_results_down_and_runs_no_more_code() -> None:
+def test_a_halted_machine_records_results_and_runs_no_more_code() -> None:
     ran: list[str] = []
 
     async def flow(ctx: Context) -> None:
@@ -338,15 +339,15 @@ def test_a_run_held_for_a_pause_writes_results_down_and_runs_no_more_code() -> N
         ran.append("after a")
 
     bench = Bench(flow)
-    bench.go()
+    bench.advance()
     assert bench.machine is not None
-    bench.machine.hold()
-    rest = bench.finish("a", 1)
+    bench.machine.halt()
+    decision = bench.finish("a", 1)
     assert ran == []
-    assert rest.end is None
-    assert [f.key for f in rest.observed.facts] == ["a"]
+    assert decision.end is None
+    assert [f.key for f in decision.observed.facts] == ["a"]
 
-    bench.cold()
+    bench.replay()
     assert ran == ["after a"]
     assert bench.result is None
 
@@ -360,7 +361,7 @@ def test_the_step_limit_counts_steps_and_not_sleeps_and_waits() -> None:
             await ctx.do(f"s{n}", _work)
 
     bench = Bench(flow, limits=Limits(steps=3))
-    bench.go()
+    bench.advance()
     bench.sleep(100)
     for n in range(3):
         bench.finish(f"s{n}")

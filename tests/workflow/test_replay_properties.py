@@ -1,8 +1,9 @@
-"""Whatever a program does and whatever happens to it: every cold replay, at every point, observes the same.
+"""Property test: every replay of a random program, at every point, observes what the first execution observed.
 
 A program is a tree of sequences, parallel branches, races, steps, sleeps and waits. It is run live under a random
-schedule of what becomes known. Then, at each cut of the recorded facts, a new machine replays it: it must have observed
-exactly what the first one had by then, wait for the same things, and come to the same end when the rest happens.
+schedule of observations. Then, at each cut of the recorded facts, a new machine replays it. The new machine must have
+observed exactly what the first one had by then, wait for the same things, and end in the same way after the remaining
+observations.
 """
 
 from __future__ import annotations
@@ -11,16 +12,17 @@ import asyncio
 from dataclasses import dataclass
 from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast import Context, Retry, WaitForEventTimeoutError
 from holdfast.store.protocol import Fact
 
-from .machine_bench import OPEN, Bench
+from .machine_bench import OPEN_BENCHES, Bench
 
 Tree = tuple[Any, ...]
-MOST_HAPPENINGS = 60
+MAX_OBSERVATIONS = 60
 
 _leaves = st.one_of(
     st.just(("step",)),
@@ -44,7 +46,7 @@ def _work() -> Any: ...
 
 
 class Program:
-    """The workflow function of a tree; ``trace`` is what its latest execution has observed."""
+    """The workflow function of a tree. ``trace`` records what its latest execution has observed."""
 
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
@@ -118,16 +120,16 @@ class Program:
 
 
 @dataclass(frozen=True)
-class Happening:
-    """Something that becomes known: the end of a step, an event, or the time at which something is due."""
+class Observation:
+    """Something that becomes known: the outcome of a step, an event, or the time at which something is due."""
 
-    what: str
+    subject: str
     ok: bool = True
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What can be observed of a run at a point of it."""
+class RunView:
+    """What can be observed of a run at one point."""
 
     trace: str
     calls: tuple[tuple[str, int], ...]
@@ -136,63 +138,64 @@ class Seen:
     ended: str
 
     @classmethod
-    def of(cls, bench: Bench, program: Program) -> Seen:
-        assert bench.rest is not None
+    def of(cls, bench: Bench, program: Program) -> RunView:
+        assert bench.decision is not None
         if bench.end is not None:
             return cls(repr(program.trace), (), None, frozenset(), repr(bench.end))
         calls = tuple(sorted((key, call.attempt) for key, call in bench.calls.items()))
-        return cls(repr(program.trace), calls, bench.rest.wake_at, bench.rest.topics, "")
+        return cls(repr(program.trace), calls, bench.decision.wake_at, bench.decision.topics, "")
 
 
-def _choose(bench: Bench, choice: int) -> Happening:
-    assert bench.rest is not None
-    options = [Happening(key, ok) for key in sorted(bench.calls) for ok in (True, False)]
-    options += [Happening(f"event {topic}") for topic in sorted(bench.rest.topics)]
-    if bench.rest.wake_at is not None:
-        options.append(Happening("time"))
+def _choose(bench: Bench, choice: int) -> Observation:
+    assert bench.decision is not None
+    options = [Observation(key, ok) for key in sorted(bench.calls) for ok in (True, False)]
+    options += [Observation(f"event {topic}") for topic in sorted(bench.decision.topics)]
+    if bench.decision.wake_at is not None:
+        options.append(Observation("time"))
     return options[choice % len(options)]
 
 
-def _apply(bench: Bench, happening: Happening) -> None:
-    if happening.what == "time":
-        assert bench.rest is not None
-        assert bench.rest.wake_at is not None
-        bench.now = max(bench.now, bench.rest.wake_at)
-        bench.go()
+def _apply(bench: Bench, observation: Observation) -> None:
+    if observation.subject == "time":
+        assert bench.decision is not None
+        assert bench.decision.wake_at is not None
+        bench.now = max(bench.now, bench.decision.wake_at)
+        bench.advance()
         return
     bench.now += 700
-    if happening.what.startswith("event "):
-        bench.send(happening.what.removeprefix("event "), f"sent at {bench.now}")
-    elif happening.ok:
-        bench.finish(happening.what, f"ended at {bench.now}")
+    if observation.subject.startswith("event "):
+        bench.send(observation.subject.removeprefix("event "), f"sent at {bench.now}")
+    elif observation.ok:
+        bench.finish(observation.subject, f"ended at {bench.now}")
     else:
-        bench.fail(happening.what, OSError(f"broke at {bench.now}"))
+        bench.fail(observation.subject, OSError(f"broke at {bench.now}"))
 
 
 def _facts(bench: Bench) -> list[Fact]:
-    """What is recorded; a new machine starts attempts in flight again, so when they began may differ."""
+    """The recorded facts without start times: a new machine starts running attempts again, at another time."""
     return [fact._replace(started_at=0) for fact in bench.facts]
 
 
+@pytest.mark.promise("exact-replay", store=None)
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(_trees, st.lists(st.integers(0, 1000), min_size=MOST_HAPPENINGS, max_size=MOST_HAPPENINGS))
+@given(_trees, st.lists(st.integers(0, 1000), min_size=MAX_OBSERVATIONS, max_size=MAX_OBSERVATIONS))
 def test_every_cold_replay_observes_what_the_first_execution_observed(tree: Tree, choices: list[int]) -> None:
     program = Program(tree)
     live = Bench(program.__call__)
-    live.go()
-    happenings: list[Happening] = []
-    points = [(live.fork(), Seen.of(live, program))]
-    while live.end is None and len(happenings) < MOST_HAPPENINGS:
-        happenings.append(_choose(live, choices[len(happenings)]))
-        _apply(live, happenings[-1])
-        points.append((live.fork(), Seen.of(live, program)))
+    live.advance()
+    observations: list[Observation] = []
+    points = [(live.fork(), RunView.of(live, program))]
+    while live.end is None and len(observations) < MAX_OBSERVATIONS:
+        observations.append(_choose(live, choices[len(observations)]))
+        _apply(live, observations[-1])
+        points.append((live.fork(), RunView.of(live, program)))
 
     for cut, (recorded, _) in enumerate(points):
-        recorded.cold()
+        recorded.replay()
         for n, (_, expected) in enumerate(points[cut:], start=cut):
-            assert Seen.of(recorded, program) == expected, f"replayed at {cut}, looked at {n}"
-            if n < len(happenings):
-                _apply(recorded, happenings[n])
+            assert RunView.of(recorded, program) == expected, f"replayed at {cut}, compared at {n}"
+            if n < len(observations):
+                _apply(recorded, observations[n])
         assert _facts(recorded) == _facts(live)
-    while OPEN:
-        OPEN.pop().close()
+    while OPEN_BENCHES:
+        OPEN_BENCHES.pop().close()

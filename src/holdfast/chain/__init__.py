@@ -1,1 +1,1 @@
-"""Chains: steps in a fixed order, written down when a run starts, each with a handler that says what comes of it."""
+"""Chains: steps in a fixed order, stored when a run starts. The handler of each step decides its outcome."""

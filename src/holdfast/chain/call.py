@@ -1,4 +1,4 @@
-"""A call of a step's handler, as the runner wants it."""
+"""The call of a step's handler, in the form that the runner executes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.chain.decisions import NO_VALUE, Decision, Done, decide
+from holdfast.chain.answers import NO_VALUE, DoneAnswer, HandlerAnswer, encode_answer
 from holdfast.chain.values import ChainTask
 from holdfast.core.limits import Limits
 from holdfast.kernel.attempt import StepTx, Transaction
@@ -23,7 +23,7 @@ class Handler:
 
 @dataclass(slots=True, eq=False)
 class ChainCall:
-    """One attempt of a step that is due."""
+    """One attempt of a step."""
 
     key: str
     attempt: int
@@ -33,7 +33,7 @@ class ChainCall:
     handler: Handler
     limits: Limits
     last: bool
-    """The run ends with this step."""
+    """True for the last step of the chain."""
     max_attempts: int
     kwargs: Mapping[str, Any] = field(default_factory=dict)
     progress: bytes | None = None
@@ -50,13 +50,13 @@ class ChainCall:
     def wants_tx(self) -> None:
         return None
 
-    def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:  # noqa: ARG002  (it has none)
+    def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:  # noqa: ARG002  (a handler takes none)
         return self.args, self.kwargs
 
-    def record(self, value: Any) -> tuple[bytes, Decision]:
-        decision = decide(self.key, value, self.limits, last=self.last)
-        return decision.value if isinstance(decision, Done) else NO_VALUE, decision
+    def record(self, value: Any) -> tuple[bytes, HandlerAnswer]:
+        answer = encode_answer(self.key, value, self.limits, last=self.last)
+        return answer.value if isinstance(answer, DoneAnswer) else NO_VALUE, answer
 
-    def note(self, attempt: int, at: int) -> Fact | None:  # noqa: ARG002
-        """That it runs is known by its claim: a START would be taken for a wait."""
+    def start_fact(self, attempt: int, at: int) -> Fact | None:  # noqa: ARG002
+        """Return None. The claim shows that the step runs; a START fact would be read as a wait."""
         return None

@@ -1,4 +1,4 @@
-"""``Chain``: a list of steps under a name, as a program writes it, and the driver that runs it."""
+"""``Chain``, a named list of steps, and the driver that opens machines for its runs."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, ClassVar, TypeVar
 
 from holdfast.chain.call import Handler
 from holdfast.chain.machine import DEFAULT_BACKOFF, ChainMachine
+from holdfast.chain.progress import CHAIN
 from holdfast.chain.values import ChainTask
 from holdfast.core import codec
-from holdfast.core.chains import CHAIN
 from holdfast.core.durations import Duration, describe, to_ms
 from holdfast.core.functions import check_handler, is_async
 from holdfast.core.limits import Limits
@@ -29,12 +29,12 @@ F = TypeVar("F", bound=Callable[[ChainTask], Any])
 
 DEFAULT_MAX_ATTEMPTS = 5
 SHORTEST_LEASE_MS = 100
-"""Shorter leases would run out between two heartbeats of a busy worker."""
-_LARGEST = 2**31 - 1
+"""A shorter lease could expire between two heartbeats of a busy worker."""
+_MAX_COUNT = 2**31 - 1
 
 
 class ChainProgram:
-    """The steps of a chain with their handlers: opens machines for its runs, and plans new ones."""
+    """The steps of a chain with their handlers. Opens machines for existing runs and creates the plan of new ones."""
 
     def __init__(self, name: str, params: Any, limits: Limits, now: Callable[[], datetime]) -> None:
         self.name = name
@@ -65,7 +65,7 @@ class ChainProgram:
 
     def check_new(self, step_type: str) -> None:
         if step_type in self._handlers:
-            raise DefinitionError(f"chain {self.name!r} has a step {step_type!r} already; give one another type")
+            raise DefinitionError(f"chain {self.name!r} has a step {step_type!r} already; give it another type")
         if len(self._plan) >= self.limits.steps:
             raise DefinitionError(f"chain {self.name!r} has {len(self._plan)} steps; more are not allowed")
 
@@ -88,16 +88,16 @@ class ChainProgram:
         self._handlers[step_type] = handler
 
     def blueprint(self, now_ms: int) -> Blueprint:
-        """The plan of a run that starts now."""
+        """The plan of a run that starts at ``now_ms``."""
         if not self._plan:
             raise DefinitionError(f"chain {self.name!r} has no steps; add them with its step() decorator")
         return Blueprint([planned._replace(at=now_ms, started_at=now_ms) for planned in self._plan])
 
 
 class Chain(Startable[In, Any]):
-    """A linear workflow: its steps run one after the other, in the order in which they are written down.
+    """A linear workflow: its steps run one after the other, in the order of their definition.
 
-    A run is started with the steps there are at that time, and goes by them to its end, whatever becomes of the chain.
+    A run stores the list of steps at its start and keeps to that list, even if the chain is changed later.
 
     Example::
 
@@ -109,7 +109,7 @@ class Chain(Startable[In, Any]):
     """
 
     BACKOFF: ClassVar[Retry] = DEFAULT_BACKOFF
-    """How long a step whose handler raised waits for its next attempt."""
+    """Delay before the next attempt of a step whose handler raised."""
 
     def __init__(self, name: str, version: int, program: ChainProgram) -> None:
         self.name = name
@@ -121,7 +121,7 @@ class Chain(Startable[In, Any]):
 
     @property
     def steps(self) -> tuple[str, ...]:
-        """The types of its steps, in their order."""
+        """The types of the chain's steps, in order."""
         return self._program.steps
 
     def step(
@@ -132,19 +132,19 @@ class Chain(Startable[In, Any]):
         lease: Duration | None = None,
         timeout: Duration | None = None,
     ) -> Callable[[F], F]:
-        """Add a step, whose handler is the decorated function, ``async`` or plain.
+        """Add a step. The decorated function, ``async`` or plain, is its handler.
 
-        ``max_attempts``: with so many failed ones it is dead. ``lease``: how long the step stays claimed without a
-        heartbeat. A living worker renews it, however long the handler runs; after the loss of a worker the step is
-        taken over when the lease has run out, and the lost attempt has failed with ``LEASE_EXPIRED``. None: the
-        worker's lease (``WorkerConfig(lease=)``). ``timeout``: how long one attempt may take. An attempt that takes
-        longer is cancelled and has failed with ``StepTimeoutError``. None: no limit.
+        ``max_attempts``: number of failed attempts after which the step is dead. ``lease``: time for which the step
+        stays claimed without a heartbeat. A running worker renews the lease as long as the handler runs. After the loss
+        of a worker, another one takes over the step when the lease has expired, and the lost attempt counts as failed
+        with ``LEASE_EXPIRED``. None: the worker's lease (``WorkerConfig(lease=)``). ``timeout``: maximum duration of
+        one attempt. An attempt that takes longer is cancelled and fails with ``StepTimeoutError``. None: no limit.
         """
         check_step_name(step_type, self._program.limits)
         self._program.check_new(step_type)
         check_count("max_attempts", max_attempts)
-        lease_ms = _at_least("lease", lease, SHORTEST_LEASE_MS)
-        timeout_ms = _at_least("timeout", timeout, 1)
+        lease_ms = _optional_ms("lease", lease, SHORTEST_LEASE_MS)
+        timeout_ms = _optional_ms("timeout", timeout, 1)
 
         def register(function: F) -> F:
             if not callable(function):
@@ -169,7 +169,7 @@ def define(
         kind=CHAIN,
         driver=program,
         decode_params=codec.decoder(params, exact=True),
-        decode_output=_as_it_is,
+        decode_output=_unchanged,
         params_type=params,
         version=version,
         blueprint=program.blueprint,
@@ -177,20 +177,20 @@ def define(
     return Chain(name, version, program), definition
 
 
-def _at_least(name: str, duration: Duration | None, least_ms: int) -> int | None:
+def _optional_ms(name: str, duration: Duration | None, min_ms: int) -> int | None:
     if duration is None:
         return None
     ms = to_ms(duration, name)
-    if ms < least_ms:
-        raise InvalidOptionError(f"{name} must be at least {describe(least_ms)}, not {shown(duration)}")
+    if ms < min_ms:
+        raise InvalidOptionError(f"{name} must be at least {describe(min_ms)}, not {shown(duration)}")
     return ms
 
 
-def _as_it_is(value: Any) -> Any:
+def _unchanged(value: Any) -> Any:
     return value
 
 
 def check_count(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LARGEST:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_COUNT:
         raise InvalidOptionError(f"{name} must be a whole number of at least 1, not {shown(value)}")
     return value

@@ -1,8 +1,9 @@
-"""The machine of a chain: facts in, the current step's call or its end out.
+"""The machine of a chain: it takes outcomes and events, and returns the call of the current step or the end of the run.
 
-All it knows is in facts. The plan decides which step comes next, so that a program whose chain has other steps by now
-goes on as the run began; of the program it needs a handler for the current step, and nothing else. Each answer of a
-handler is a fact of its own in the commit that also opens the next step, which the same worker goes on with.
+The state of a run is derived from its facts. The plan that was stored at the start decides which step is next, so a run
+continues with its original steps after the chain was changed; from the program the machine needs only the handler of
+the current step. Each answer of a handler becomes a fact. The commit that writes it also makes the next step due, and
+the same worker continues with that step.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from random import Random
 from types import MappingProxyType
 from typing import Any, Protocol
 
+from holdfast.chain.answers import DeadAnswer, DoneAnswer, HandlerAnswer, RetryAnswer, WaitAnswer
 from holdfast.chain.call import ChainCall, Handler
-from holdfast.chain.decisions import Again, Decision, Done, Over, Wait
+from holdfast.chain.progress import ChainStep, Progress
 from holdfast.chain.values import ChainTask, ChainTaskKind, Outputs
 from holdfast.core import codec
-from holdfast.core.chains import ChainStep, Progress
 from holdfast.core.event import Event
 from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
@@ -25,46 +26,46 @@ from holdfast.core.model import Level, Status, StepType, from_ms
 from holdfast.core.retry import Retry
 from holdfast.errors import LinkDownError, ParamsInvalidError
 from holdfast.kernel.attempt import NO_VALUES
-from holdfast.kernel.driver import Outcome, Rest
+from holdfast.kernel.driver import Decision, Outcome
 from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.options import NO_OPTIONS, RunOptions
 from holdfast.store.protocol import (
     CANCEL,
     EXIT,
-    Act,
-    Answer,
     Delivery,
     Fact,
     FactState,
     Finish,
-    Follows,
+    Following,
     Log,
-    Mail,
     Observed,
     Park,
+    RecordedOperation,
+    RequestResult,
     RunRecord,
     Snapshot,
+    StoredEvent,
     Watch,
 )
 
 DEFAULT_BACKOFF = Retry(delay="1 second", backoff="exponential", max_delay="5 minutes")
-"""How long a step that raised waits for its next attempt: 1 s, then twice as long each time, up to 5 minutes."""
+"""Delay before the next attempt of a step whose handler raised: 1 s, doubled each time, up to 5 minutes."""
 
 LEASE_EXPIRED = Failure("LEASE_EXPIRED", "LEASE_EXPIRED", kind="Timeout")
-"""The error of an attempt whose worker was lost: no heartbeat came within the lease."""
+"""The error of an attempt whose worker was lost: it did not renew the lease in time."""
 
-_PATIENCE_MS = 10 * 60_000
-"""How long a step that nobody here has a handler for is left to others, before the run is set aside."""
+_NO_HANDLER_LIMIT_MS = 10 * 60_000
+"""Time for which a step without a handler is left to other workers. After that, the run is parked."""
 
 
 class Program(Protocol):
-    """The chain as this process knows it."""
+    """The chain as defined in this process."""
 
     name: str
     limits: Limits
     log: StepLogger
     decode_params: Callable[[Any], Any]
-    """Of a recorded input."""
+    """Decodes the recorded params of a run."""
 
     def handler(self, step_type: str) -> Handler | None: ...
 
@@ -78,19 +79,19 @@ class ChainMachine:
         self._options = NO_OPTIONS if run.options is None else RunOptions.decode(run.options)
         self._values = MappingProxyType(self._options.context) if self._options.context else NO_VALUES
         self._progress = Progress.of(snapshot.facts)
-        self._mail: dict[int, Mail] = dict(snapshot.mail)
-        """Events, as far as they were read: those that were consumed, and those that may be."""
-        self._used = {f.event for f in snapshot.facts if f.event is not None}
-        self._orders: dict[int, Mail] = {}
-        """The engine's own mail."""
+        self._events: dict[int, StoredEvent] = dict(snapshot.events)
+        """The events read so far, by number: consumed ones, and ones that may be consumed."""
+        self._consumed = {f.event for f in snapshot.facts if f.event is not None}
+        self._control_events: dict[int, StoredEvent] = {}
+        """Unconsumed events of the engine: cancellations, and exits of watched runs."""
         self._begun = run.started_at is not None
-        self._moved_at = max([run.started_at or 0, *(f.at for f in snapshot.facts)])
-        self._calling: ChainCall | None = None
-        self._opened: ChainStep | None = None
-        """What began to wait in this very advance."""
-        self._holding = False
+        self._progressed_at = max([run.started_at or 0, *(f.at for f in snapshot.facts)])
+        self._call_in_flight: ChainCall | None = None
+        self._wait_opened: ChainStep | None = None
+        """The step that began to wait in the current ``advance``."""
+        self._halted = False
         self._observed = Observed()
-        self._said: list[Log] = []
+        self._logs: list[Log] = []
 
     # --- driven by the runner
 
@@ -98,201 +99,203 @@ class ChainMachine:
         self,
         now_ms: int,
         outcomes: Sequence[Outcome] = (),
-        mail: Sequence[Mail] = (),
+        events: Sequence[StoredEvent] = (),
         *,
-        acted: Sequence[Answer] = (),  # noqa: ARG002  (it does nothing to other runs)
+        operation_results: Sequence[RequestResult] = (),  # noqa: ARG002  (a chain has no operations)
         lost: bool = False,
-    ) -> Rest:
-        self._observed, self._said, self._opened = Observed(facts=[], deliveries=[]), [], None
-        for item in mail:
-            (self._orders if item.type in (CANCEL, EXIT) else self._mail)[item.n] = item
-        started_at = self._begin(now_ms)
+    ) -> Decision:
+        self._observed, self._logs, self._wait_opened = Observed(facts=[], deliveries=[]), [], None
+        for event in events:
+            (self._control_events if event.type in (CANCEL, EXIT) else self._events)[event.n] = event
+        started_at = self._begin_once(now_ms)
         if lost:
-            self._count_loss(now_ms)
+            self._record_lost_attempt(now_ms)
         for outcome in outcomes:
-            self._take(outcome)
+            self._apply_outcome(outcome)
         end = None
-        if not self._holding:
-            end = self._end(now_ms) or self._steered(now_ms)
+        if not self._halted:
+            end = self._end_by_steps(now_ms) or self._end_by_control_event(now_ms)
             if end is None:
                 self._wake(now_ms)
-        return self._rest(now_ms, started_at, end)
+        return self._decision(now_ms, started_at, end)
 
-    def seal(self, acts: Sequence[Act]) -> None:
-        """It has none."""
+    def number_operations(self, operations: Sequence[RecordedOperation]) -> None:
+        """Do nothing: a chain has no operations."""
 
-    def hold(self) -> None:
-        self._holding = True
+    def halt(self) -> None:
+        self._halted = True
 
     def close(self) -> None:
-        """Nothing outlives it."""
+        """Do nothing: a chain's machine holds no resources."""
 
-    def _begin(self, now_ms: int) -> int | None:
-        """The time of the start, if this is the first time ever."""
+    def _begin_once(self, now_ms: int) -> int | None:
+        """Return the start time if the run has not begun before, else None."""
         if self._begun:
             return None
-        self._begun, self._moved_at = True, now_ms
+        self._begun, self._progressed_at = True, now_ms
         return now_ms
 
-    # --- what comes of attempts
+    # --- outcomes of attempts
 
-    def _take(self, outcome: Outcome) -> None:
+    def _apply_outcome(self, outcome: Outcome) -> None:
         step = self._progress.current
-        if step is None or not _is_of(outcome, step):
-            return  # of an attempt that does not count any more
-        self._calling = None
+        if step is None or not _belongs_to(outcome, step):
+            return  # the step is no longer at this attempt
+        self._call_in_flight = None
         self._observed.logs = [*self._observed.logs, *outcome.logs]
         if outcome.heartbeat is not None:
             self._progress.apply(outcome.heartbeat)
         if outcome.failure is not None:
-            self._failed(step, outcome, outcome.failure)
+            self._apply_error(step, outcome, outcome.failure)
         else:
-            self._answered(step, outcome, outcome.live)
+            self._apply_answer(step, outcome, outcome.live)
 
-    def _answered(self, step: ChainStep, outcome: Outcome, decision: Decision) -> None:
-        match decision:
-            case Done(value, outbox):
-                self._result(step, outcome, ok=True, value=value)
+    def _apply_answer(self, step: ChainStep, outcome: Outcome, answer: HandlerAnswer) -> None:
+        match answer:
+            case DoneAnswer(value, outbox):
+                self._record_result(step, outcome, ok=True, value=value)
                 self._observed.outbox = outbox
-            case Wait(event_type, timeout_ms, outbox):
-                self._open_wait(step, outcome.at, event_type, outcome.at + timeout_ms)
+            case WaitAnswer(event_type, timeout_ms, outbox):
+                self._begin_wait(step, outcome.at, event_type, outcome.at + timeout_ms)
                 self._observed.outbox = outbox
-            case Again(backoff_ms, error):
-                self._count(step, outcome, error, outcome.at + backoff_ms)
-            case Over(error, outbox):
-                self._result(step, outcome, ok=False, value=error.encode())
+            case RetryAnswer(backoff_ms, error):
+                self._record_failure(step, outcome, error, outcome.at + backoff_ms)
+            case DeadAnswer(error, outbox):
+                self._record_result(step, outcome, ok=False, value=error.encode())
                 self._observed.outbox = outbox
 
-    def _failed(self, step: ChainStep, outcome: Outcome, error: Failure) -> None:
+    def _apply_error(self, step: ChainStep, outcome: Outcome, error: Failure) -> None:
         delay = DEFAULT_BACKOFF.delay_after(step.attempts + 1)
-        self._count(step, outcome, error, outcome.at + delay)
+        self._record_failure(step, outcome, error, outcome.at + delay)
 
-    def _count_loss(self, now_ms: int) -> None:
-        """Whoever held the run was lost with it. An attempt, unless it cannot have been running."""
+    def _record_lost_attempt(self, now_ms: int) -> None:
+        """Record a failed attempt after the loss of the owner, unless no attempt can have been running."""
         step = self._progress.current
         if step is None or step.result is not None or step.waiting or step.not_before > now_ms:
             return
         attempt = Outcome(step.type, step.attempts + 1, now_ms, now_ms)
-        self._count(step, attempt, LEASE_EXPIRED, now_ms)
+        self._record_failure(step, attempt, LEASE_EXPIRED, now_ms)
 
-    def _count(self, step: ChainStep, outcome: Outcome, error: Failure, next_at: int) -> None:
-        """An attempt has failed: another one is due, or that was the last."""
+    def _record_failure(self, step: ChainStep, outcome: Outcome, error: Failure, next_at: int) -> None:
+        """Record a failed attempt: another attempt becomes due, or the step is dead."""
         attempts = step.attempts + 1
         if error.retryable is False or attempts >= step.max_attempts:
-            self._result(step, outcome, ok=False, value=error.encode())
+            self._record_result(step, outcome, ok=False, value=error.encode())
             return
-        self._observe(
+        self._record_fact(
             step, FactState.FAILURE, attempts, outcome.at, outcome.started_at,
             ok=False, value=error.encode(), attempts=attempts, wake_at=next_at,
         )  # fmt: skip
 
-    def _result(self, step: ChainStep, outcome: Outcome, *, ok: bool, value: bytes) -> None:
-        self._observe(
+    def _record_result(self, step: ChainStep, outcome: Outcome, *, ok: bool, value: bytes) -> None:
+        self._record_fact(
             step, FactState.RESULT, 0, outcome.at, outcome.started_at,
             seq=step.seq + 1, ok=ok, value=value, attempts=step.attempts + (not ok),
         )  # fmt: skip
 
-    def _observe(self, step: ChainStep, state: FactState, n: int, at: int, started_at: int, **rest: Any) -> None:
+    def _record_fact(self, step: ChainStep, state: FactState, n: int, at: int, started_at: int, **fields: Any) -> None:
         fact = Fact(
             state, step.type, n, StepType.DO, at, started_at,
-            max_attempts=step.max_attempts, timeout_ms=step.timeout_ms, **rest,
+            max_attempts=step.max_attempts, timeout_ms=step.timeout_ms, **fields,
         )  # fmt: skip
         self._progress.apply(fact)
-        self._moved_at = max(self._moved_at, at)
+        self._progressed_at = max(self._progressed_at, at)
         self._observed.facts = [*self._observed.facts, fact]
 
     # --- waits
 
-    def _open_wait(self, step: ChainStep, at: int, event_type: str, deadline: int) -> None:
-        self._observe(step, FactState.START, step.waits, at, at, wake_at=deadline, event_type=event_type)
-        self._opened = step
+    def _begin_wait(self, step: ChainStep, at: int, event_type: str, deadline: int) -> None:
+        self._record_fact(step, FactState.START, step.waits, at, at, wake_at=deadline, event_type=event_type)
+        self._wait_opened = step
 
     def _wake(self, now_ms: int) -> None:
-        """The wait of the current step is over if its event has come, or was not sent in time."""
+        """End the wait of the current step if its event has arrived, or if none was sent before the deadline."""
         step = self._progress.current
         if step is None or not step.waiting:
             return
-        mail = self._oldest(step.wait.event_type)
-        if mail is not None and mail.created_at <= step.wait.wake_at:
-            self._consume(mail, step.type, now_ms)
-            self._woken(step, now_ms, mail.n)
-        elif step is not self._opened and (mail is not None or step.wait.wake_at <= now_ms):
-            # Not in the advance that opened it: an event may have come in time that was not read yet.
-            self._woken(step, now_ms, None)
+        event = self._oldest_event(step.wait.event_type)
+        if event is not None and event.created_at <= step.wait.wake_at:
+            self._consume(event, step.type, now_ms)
+            self._end_wait(step, now_ms, event.n)
+        elif step is not self._wait_opened and (event is not None or step.wait.wake_at <= now_ms):
+            # A wait does not time out in the advance that began it: an event sent in time may not have been read yet.
+            self._end_wait(step, now_ms, None)
 
-    def _woken(self, step: ChainStep, now_ms: int, event: int | None) -> None:
-        self._observe(
+    def _end_wait(self, step: ChainStep, now_ms: int, event: int | None) -> None:
+        self._record_fact(
             step, FactState.WOKEN, step.wait.n, now_ms, step.wait.at, event_type=step.wait.event_type, event=event
         )
 
-    def _oldest(self, event_type: str) -> Mail | None:
-        found = (mail for n, mail in self._mail.items() if mail.type == event_type and n not in self._used)
-        return min(found, key=lambda mail: mail.n, default=None)
+    def _oldest_event(self, event_type: str) -> StoredEvent | None:
+        candidates = (
+            event for n, event in self._events.items() if event.type == event_type and n not in self._consumed
+        )
+        return min(candidates, key=lambda event: event.n, default=None)
 
-    def _consume(self, mail: Mail, by: str, now_ms: int) -> None:
-        self._used.add(mail.n)
-        self._observed.deliveries = [*self._observed.deliveries, Delivery(mail.n, by, now_ms)]
+    def _consume(self, event: StoredEvent, by: str, now_ms: int) -> None:
+        self._consumed.add(event.n)
+        self._observed.deliveries = [*self._observed.deliveries, Delivery(event.n, by, now_ms)]
 
     # --- ends
 
-    def _end(self, now_ms: int) -> Finish | Park | None:
-        """Where the steps have led to."""
+    def _end_by_steps(self, now_ms: int) -> Finish | Park | None:
+        """The end of the run if all steps are done, one is dead, or the run has no plan; else None."""
         if not self._progress.steps:
-            return Park("NO_PLAN: it was started without steps, by a process that does not have the chain")
+            return Park("NO_PLAN: the run was started without steps, by a process in which the chain is not registered")
         step = self._progress.current
         if step is None:
             output = self._progress.steps[-1].result.value
-            return self._with_next(Finish(Status.COMPLETE, output=output), now_ms)
+            return self._with_successor(Finish(Status.COMPLETE, output=output), now_ms)
         if step.result is None:
             return None
-        return self._failed_finish(_dead(step), now_ms)
+        return self._errored(_dead_step_error(step), now_ms)
 
-    def _failed_finish(self, error: Failure, now_ms: int) -> Finish:
+    def _errored(self, error: Failure, now_ms: int) -> Finish:
         retry = self._options.retry
         names = error.lineage or (error.name,)
         retryable = error.retryable is not False and retry is not None and retry.retries(names)
-        return self._with_next(Finish(Status.ERRORED, error=error.encode()), now_ms, retryable=retryable)
+        return self._with_successor(Finish(Status.ERRORED, error=error.encode()), now_ms, retryable=retryable)
 
-    def _with_next(self, finish: Finish, now_ms: int, *, retryable: bool = False) -> Finish:
+    def _with_successor(self, finish: Finish, now_ms: int, *, retryable: bool = False) -> Finish:
         if self._options.retry is None and self._options.cron is None:
             return finish
         chance = Random(f"{self._run.seed}//{self._run.attempt}").random()  # noqa: S311  (spreads retries)
-        following = self._options.successor(self._run, finish, retryable=retryable, now=now_ms, chance=chance)
-        return replace(finish, next=following)
+        successor = self._options.successor(self._run, finish, retryable=retryable, now=now_ms, chance=chance)
+        return replace(finish, next=successor)
 
-    def _steered(self, now_ms: int) -> Finish | None:
-        """Somebody wants it to end: by a cancellation, or because a run that it is linked to fell."""
-        while self._orders:
-            mail = self._orders.pop(min(self._orders))
-            self._consume(mail, mail.type, now_ms)
-            content = codec.plain(mail.payload)
-            if mail.type == CANCEL:
+    def _end_by_control_event(self, now_ms: int) -> Finish | None:
+        """The end of the run by a cancellation or by the failure of a linked run; None if there is neither."""
+        while self._control_events:
+            event = self._control_events.pop(min(self._control_events))
+            self._consume(event, event.type, now_ms)
+            content = codec.plain(event.payload)
+            if event.type == CANCEL:
                 reason = content["reason"] or "no reason given"
                 error = Failure("CancelledError", reason, kind="Cancelled", retryable=False)
                 return Finish(Status.CANCELLED, error=error.encode())
             if content["watch"] & Watch.LINK and content["status"] != Status.COMPLETE:
-                return self._failed_finish(_link_down(mail.sender or "", content), now_ms)
+                return self._errored(_link_down_error(event.sender or "", content), now_ms)
         return None
 
-    # --- rest
+    # --- the decision
 
-    def _rest(self, now_ms: int, started_at: int | None, end: Finish | Park | None) -> Rest:
+    def _decision(self, now_ms: int, started_at: int | None, end: Finish | Park | None) -> Decision:
         step = self._progress.current
         calls: Sequence[ChainCall] = ()
         wake_at: int | None = None
         retrying, topics = False, frozenset[str]()
-        if end is None and step is not None and step.result is None and not self._holding:
+        if end is None and step is not None and step.result is None and not self._halted:
             if step.waiting:
                 wake_at, topics = step.wait.wake_at, frozenset({step.wait.event_type})
             elif step.not_before > now_ms:
                 wake_at, retrying = step.not_before, True
-            elif self._calling is None:
-                calls, wake_at, end = self._call(step, now_ms)
-        return Rest(
+            elif self._call_in_flight is None:
+                calls, wake_at, end = self._due_call(step, now_ms)
+        return Decision(
             observed=self._observed,
-            follows=Follows(logs=self._said),
+            following=Following(logs=self._logs),
             calls=calls,
-            cancelled=[self._calling.key] if end is not None and self._calling is not None else (),
+            cancelled=[self._call_in_flight.key] if end is not None and self._call_in_flight is not None else (),
             wake_at=wake_at,
             retrying=retrying,
             topics=topics,
@@ -301,26 +304,26 @@ class ChainMachine:
             lease_ms=step.lease_ms if calls and step is not None else None,
         )
 
-    def _call(self, step: ChainStep, now_ms: int) -> tuple[Sequence[ChainCall], int | None, Park | None]:
-        """The call that is due; without a handler for it, when to look again, or the end of patience."""
+    def _due_call(self, step: ChainStep, now_ms: int) -> tuple[Sequence[ChainCall], int | None, Park | None]:
+        """The call that is due. If the step has no handler here: the time of the next check, or a ``Park``."""
         handler = self._program.handler(step.type)
         if handler is None:
-            wake_at, park = self._leave(step, now_ms)
+            wake_at, park = self._release_unhandled(step, now_ms)
             return (), wake_at, park
         try:
             params = self._program.decode_params(codec.plain(self._run.params))
         except ParamsInvalidError as error:
             text = f"NON_DETERMINISTIC: the recorded params do not fit the chain's type any more: {error}"
             return (), None, self._park(text, now_ms)
-        self._calling = ChainCall(
+        self._call_in_flight = ChainCall(
             step.type, step.attempts + 1, step.timeout_ms, self._values, (self._task(step, params),),
             handler, self._program.limits, last=step is self._progress.steps[-1], max_attempts=step.max_attempts,
             progress=None if step.heartbeat is None else step.heartbeat.value,
         )  # fmt: skip
-        return [self._calling], None, None
+        return [self._call_in_flight], None, None
 
     def _task(self, step: ChainStep, params: Any) -> ChainTask:
-        event = None if step.woken is None or step.woken.event is None else self._mail[step.woken.event]
+        event = None if step.woken is None or step.woken.event is None else self._events[step.woken.event]
         outputs = {s.type: s.result.value for s in self._progress.steps[: step.seq]}
         return ChainTask(
             kind=_kind(step),
@@ -336,26 +339,26 @@ class ChainMachine:
             log=self._program.log,
         )
 
-    def _leave(self, step: ChainStep, now_ms: int) -> tuple[int | None, Park | None]:
-        """Another worker may have newer (or older) code: leave the step to it for a while, then ask for help."""
+    def _release_unhandled(self, step: ChainStep, now_ms: int) -> tuple[int | None, Park | None]:
+        """Leave a step to other workers, whose code may have a handler for it; park the run after a time limit."""
         text = f"NO_HANDLER: chain {self._program.name!r} has no handler here for step {step.type!r}"
-        left_for = now_ms - max(self._moved_at, step.not_before)
-        if left_for >= _PATIENCE_MS:
-            return None, self._park(f"{text}; register one and resume it", now_ms)
-        self._say(Level.WARN, f"{text}; it is left to other workers", now_ms)
-        return now_ms + max(1000, left_for), None
+        unhandled_ms = now_ms - max(self._progressed_at, step.not_before)
+        if unhandled_ms >= _NO_HANDLER_LIMIT_MS:
+            return None, self._park(f"{text}; register one and resume the run", now_ms)
+        self._log(Level.WARN, f"{text}; the step is left to other workers", now_ms)
+        return now_ms + max(1000, unhandled_ms), None
 
     def _park(self, text: str, now_ms: int) -> Park:
-        self._say(Level.ERROR, text, now_ms)
+        self._log(Level.ERROR, text, now_ms)
         return Park(text)
 
-    def _say(self, level: Level, text: str, now_ms: int) -> None:
-        """A system log line."""
-        self._said.append(Log(level, "system", text[: self._program.limits.log_message], None, now_ms))
+    def _log(self, level: Level, text: str, now_ms: int) -> None:
+        """Add a log line of the engine."""
+        self._logs.append(Log(level, "system", text[: self._program.limits.log_message], None, now_ms))
 
 
-def _is_of(outcome: Outcome, step: ChainStep) -> bool:
-    """Whether it came of an attempt that the step is, or may be, at."""
+def _belongs_to(outcome: Outcome, step: ChainStep) -> bool:
+    """True if the outcome belongs to the attempt that the step is at."""
     if outcome.key != step.type or outcome.attempt != step.attempts + 1:
         return False
     return step.result is None and not step.waiting and step.not_before <= outcome.at
@@ -367,23 +370,23 @@ def _kind(step: ChainStep) -> ChainTaskKind:
     return ChainTaskKind.WAITING_TIMEOUT if step.woken.event is None else ChainTaskKind.EVENT
 
 
-def _event(mail: Mail) -> Event[Any]:
-    return Event(mail.type, codec.plain(mail.payload), from_ms(mail.created_at), mail.sender)
+def _event(stored: StoredEvent) -> Event[Any]:
+    return Event(stored.type, codec.plain(stored.payload), from_ms(stored.created_at), stored.sender)
 
 
-def _dead(step: ChainStep) -> Failure:
-    """The end of a chain whose step is dead: by which error, in which step."""
+def _dead_step_error(step: ChainStep) -> Failure:
+    """The error of a chain whose step is dead, with the step and its attempts in the message."""
     error = Failure.decode(step.result.value)
     count = "1 attempt" if step.attempts == 1 else f"{step.attempts} attempts"
     message = f"step {step.type!r} is dead after {count}: {error.message}"
     return replace(error, message=message, args=None, cause=replace(error, traceback=None))
 
 
-def _link_down(pid: str, content: Mapping[str, Any]) -> Failure:
+def _link_down_error(pid: str, content: Mapping[str, Any]) -> Failure:
     if content["error"] is None:
         why = f"linked run {pid} ended {content['status']}: {content['note'] or 'no reason given'}"
     else:
         error = Failure.from_content(content["error"])
-        first = error.name == LinkDownError.__name__  # the message of the one that fell first
+        first = error.name == LinkDownError.__name__  # the message names the run that failed first
         why = error.message if first else f"linked run {pid} ended {content['status']}: {error.name}: {error.message}"
     return Failure.of(LinkDownError(why))

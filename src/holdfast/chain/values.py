@@ -1,4 +1,4 @@
-"""What a step of a chain is given, and what it can answer."""
+"""The argument of a chain's step handlers, and the answers they can return."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.kernel.logger import StepLogger
 
 @dataclass(frozen=True, slots=True)
 class Outbound:
-    """An event for the world outside: written with the step's answer, and handed to ``app.outbox``'s handler."""
+    """An event for the outbox: committed with the step's answer, then delivered to the handler of ``app.outbox``."""
 
     type: str
     payload: Any = None
@@ -28,7 +28,7 @@ class Outbound:
 
 @dataclass(frozen=True, slots=True)
 class Completed:
-    """The step is done; the next one is due. ``value`` is its output."""
+    """The step is done, and the next step becomes due. ``value`` is the step's output."""
 
     value: Any = None
     outbound: Sequence[Outbound] = ()
@@ -39,7 +39,7 @@ class Completed:
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Call the step again when an event of this type has come (``EVENT``), or the time is up (``WAITING_TIMEOUT``)."""
+    """Call the step again when an event of this type arrives (``EVENT``) or the time is up (``WAITING_TIMEOUT``)."""
 
     event_type: str
     timeout: Duration
@@ -54,7 +54,7 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class RetryStep:
-    """The attempt has failed: try again after ``backoff``, unless that was the last one."""
+    """The attempt has failed. The step is retried after ``backoff``, unless this was its last attempt."""
 
     backoff: Duration
     error: str
@@ -67,7 +67,7 @@ class RetryStep:
 
 @dataclass(frozen=True, slots=True)
 class Dead:
-    """The step has failed for good, and the chain with it."""
+    """The step has failed permanently, and the chain fails with it."""
 
     error: str
     outbound: Sequence[Outbound] = ()
@@ -78,7 +78,7 @@ class Dead:
 
 
 Outcome: TypeAlias = Completed | Waiting | RetryStep | Dead
-"""What a step answers. Any other value stands for ``Completed(value)``."""
+"""The answer of a step. Any other value means ``Completed(value)``."""
 
 
 class ChainTaskKind(StrEnum):
@@ -86,13 +86,13 @@ class ChainTaskKind(StrEnum):
 
     RUN = "RUN"
     EVENT = "EVENT"
-    """The event came that it waited for."""
+    """The event that the step waited for has arrived."""
     WAITING_TIMEOUT = "WAITING_TIMEOUT"
-    """It did not come in time."""
+    """No event arrived before the timeout."""
 
 
 class Outputs(Mapping[str, Any]):
-    """Outputs of the steps before, by step type. Each look gives a value of its own: what is done to it stays there."""
+    """Outputs of the previous steps, by step type. Each access returns a new value, which the handler may change."""
 
     def __init__(self, encoded: Mapping[str, bytes | None]) -> None:
         self._encoded = encoded
@@ -112,22 +112,22 @@ class Outputs(Mapping[str, Any]):
 
 @dataclass(frozen=True, slots=True)
 class ChainTask:
-    """What a step's handler is called with."""
+    """The argument of a step's handler."""
 
     kind: ChainTaskKind
     params: Any
     """The chain's input."""
     event: Event[Any] | None
-    """With ``EVENT``: what it waited for. Kept through retries, as ``kind`` is."""
+    """With ``EVENT``, the event that the step waited for. Retries get the same ``event`` and ``kind``."""
     attempt: int
-    """From 1."""
+    """The number of the attempt, from 1."""
     outputs: Mapping[str, Any]
     workflow: str
     instance_id: str
     run_number: int
     step_type: str
     step_seq: int
-    """From 0."""
+    """The position of the step, from 0."""
     log: StepLogger = field(repr=False, compare=False)
 
     @property
@@ -147,7 +147,7 @@ def _check_error(outcome: object, value: object) -> None:
 
 
 def _check_outbound(outcome: object, value: object) -> None:
-    """Make a tuple of it, so that nobody changes it any more."""
+    """Check the outbound events and replace them with a tuple, which cannot be changed."""
     events: tuple[object, ...] = (value,)
     if isinstance(value, Iterable) and not isinstance(value, str | bytes | Mapping):
         events = tuple(value)

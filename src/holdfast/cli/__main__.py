@@ -1,4 +1,4 @@
-"""``python -m holdfast.cli``: the command without its console script."""
+"""``python -m holdfast.cli``: the ``holdfast`` command without the console script."""
 
 from holdfast.cli.main import main
 

@@ -1,7 +1,7 @@
-"""``holdfast demo``: the story. It owns what is shown and checked; the order is in ``demo_order``.
+"""``holdfast demo``: the script of the demo, its output and its checks. The workflow is in ``demo_order``.
 
-This process never runs a step. It starts the order, watches its history in the file, and starts and kills the
-worker processes that do run it. Executions are counted from what the step functions themselves report.
+This process never runs a step. It starts the order, reads its history from the file, and starts and kills the worker
+processes that run the order. Executions are counted from the reports that the step functions write.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from holdfast import Handle, HoldfastError, StepRecord
 from holdfast.cli.demo_order import LEASE_SECONDS, STEPS, Order, Shipped, order_app
 from holdfast.cli.demo_process import WorkerProcess
 
-_LOOK_SECONDS = 0.05
-_PATIENCE_SECONDS = 25
+_POLL_SECONDS = 0.05
+_TIMEOUT_SECONDS = 25
 _EXPECTED = Shipped(payment="paid 125", label="label for o-1", parcel="parcel with teapot", approved_by="ann")
 
 
@@ -36,14 +36,14 @@ class DemoError(HoldfastError):
 
 
 def demonstrate(file: Path | None, *, keep: bool) -> bool:
-    """Run the demo; whether everything was as promised."""
+    """Run the demo; return True if every check passed."""
     path = Path(tempfile.mkdtemp(prefix="holdfast-demo-")) / "demo.db" if file is None else file.absolute()
     check_fresh(path)
     demo = Demo(path, Console(highlight=False, soft_wrap=True))
     try:
         return asyncio.run(demo.run(keep=keep))
     except KeyboardInterrupt:
-        demo.say("demo", f"stopped. What was recorded of the order is in {path}", "yellow")
+        demo.print_line("demo", f"stopped. The history of the order so far is in {path}", "yellow")
         raise
     finally:
         if not keep:
@@ -53,7 +53,7 @@ def demonstrate(file: Path | None, *, keep: bool) -> bool:
 
 
 def check_fresh(path: Path) -> None:
-    """The demo writes to a file of its own and touches no other."""
+    """Refuse a file that exists: the demo writes only to a new file."""
     try:
         with path.open("rb") as file:
             start = file.read(16)
@@ -74,12 +74,12 @@ def remove(path: Path, *, directory: bool) -> None:
 
 
 class Demo:
-    """One telling of the story."""
+    """One run of the demo."""
 
     def __init__(self, path: Path, console: Console) -> None:
         self._path = path
         self._console = console
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._executions: Counter[str] = Counter()
         self._by_worker: dict[str, list[str]] = {}
         self._steps: dict[str, StepRecord] = {}
@@ -89,43 +89,44 @@ class Demo:
 
     async def run(self, *, keep: bool) -> bool:
         self._console.print("[bold]Holdfast demo: an order survives the death of its worker[/bold]")
-        app, workflow = order_app(f"sqlite:///{self._path}", lambda _step, _what: None)
+        app, workflow = order_app(f"sqlite:///{self._path}", lambda _step, _kind: None)
         try:
-            async with asyncio.timeout(_PATIENCE_SECONDS), app.connect():
-                self.say("demo", f"new database {self._path}")
+            async with asyncio.timeout(_TIMEOUT_SECONDS), app.connect():
+                self.print_line("demo", f"new database {self._path}")
                 self._order = await app.start(workflow, Order("o-1", "teapot", 125), id="order-o-1")
-                with self._shown():
-                    recorded, output = await self._tell(self._order)
+                with self._live_table():
+                    recorded, output = await self._play(self._order)
         except TimeoutError:
             raise DemoError(
-                f"the order did not complete within {_PATIENCE_SECONDS} s; its file is {self._path}"
+                f"the order did not complete within {_TIMEOUT_SECONDS} s; its file is {self._path}"
             ) from None
         finally:
             for worker in self._workers:
                 await worker.kill()
         return self._conclude(recorded, output, keep=keep)
 
-    # --- the story
+    # --- the script
 
-    async def _tell(self, order: Handle[Shipped]) -> tuple[set[str], Shipped]:
-        self.say("demo", "order o-1 is started: it is in the file, and nobody works on it yet")
+    async def _play(self, order: Handle[Shipped]) -> tuple[set[str], Shipped]:
+        """Run the script; return the steps recorded before the kill, and the output of the order."""
+        self.print_line("demo", "order o-1 is started: it is in the file, and no worker runs it yet")
         first = await self._start_worker("worker 1")
         await self._until(lambda: "print label" in self._recorded() and "pack" in self._running)
         await asyncio.sleep(0.5)
         recorded = await self._kill(first, order)
         await self._start_worker("worker 2")
-        self.say(
+        self.print_line(
             "demo",
-            f"worker 2 may take over when the lease of the dead one runs out ({LEASE_SECONDS} s here, 30 s by default)",
+            f"worker 2 takes over when the lease of worker 1 expires ({LEASE_SECONDS} s here, 30 s by default)",
         )
         await self._until(lambda: "approval" in self._steps)
-        self.say("demo", f"the order waits: {(await order.describe()).why}")
+        self.print_line("demo", f"the order is {(await order.describe()).why}")
         await asyncio.sleep(0.5)
-        self.say("demo", "sending the event: approval by ann", "magenta")
+        self.print_line("demo", "sending the event: approval by ann", "magenta")
         await order.send_event("approval", {"by": "ann"})
         result = asyncio.ensure_future(order.result())
         await self._until(result.done)
-        await self._look()
+        await self._update()
         await self._workers[-1].stop()
         return recorded, result.result()
 
@@ -136,33 +137,33 @@ class Demo:
         return worker
 
     async def _kill(self, worker: WorkerProcess, order: Handle[Shipped]) -> set[str]:
-        self.say("demo", f"kill -9 {worker.pid}: {worker.name} dies in the middle of pack", "bold red")
+        self.print_line("demo", f"kill -9 {worker.pid}: {worker.name} dies in the middle of pack", "bold red")
         os.kill(worker.pid, signal.SIGKILL)
         await worker.ended()
-        self._hear()
+        self._read_reports()
         self._running.clear()
         recorded = {s.step_key for s in (await order.history()).steps if s.status == "completed"}
-        self.say("demo", f"what the file knows of the order: {listed(recorded)} done; of pack no result")
+        self.print_line("demo", f"the file has the results of {listed(recorded)}, and no result of pack")
         return recorded
 
     # --- watching
 
-    async def _until(self, true: Callable[[], bool]) -> None:
-        while not true():
-            await self._look()
-            await asyncio.sleep(_LOOK_SECONDS)
+    async def _until(self, condition: Callable[[], bool]) -> None:
+        while not condition():
+            await self._update()
+            await asyncio.sleep(_POLL_SECONDS)
             await self._check_alive()
 
     async def _check_alive(self) -> None:
         for worker in self._workers:
             if worker.failed:
-                raise DemoError(f"{worker.name} ended by itself with exit code {worker.returncode}")
+                raise DemoError(f"{worker.name} ended unexpectedly with exit code {worker.returncode}")
         if self._order is not None and (await self._order.status()).status in ("paused", "errored"):
             raise DemoError(f"the order stopped: {(await self._order.describe()).why}")
 
-    async def _look(self) -> None:
-        """Show what became part of the order's history."""
-        self._hear()
+    async def _update(self) -> None:
+        """Print the workers' reports and the changes in the order's history."""
+        self._read_reports()
         if self._order is None:
             return
         for step in (await self._order.history()).steps:
@@ -173,47 +174,49 @@ class Demo:
     def _show(self, step: StepRecord) -> None:
         if step.status == "completed":
             self._running.discard(step.step_key)
-            self.say("file", f"{step.step_key}: recorded", "green")
+            self.print_line("file", f"{step.step_key}: recorded", "green")
         elif step.type == "sleep":
-            self.say("file", f"{step.step_key}: asleep; no process is needed for that")
+            self.print_line("file", f"{step.step_key}: sleeping; a sleep needs no process")
         elif step.type == "do" and step.error is not None:
             self._running.discard(step.step_key)
-            self.say("file", f"{step.step_key}: attempt {step.attempts} failed ({step.error.message})", "yellow")
+            self.print_line("file", f"{step.step_key}: attempt {step.attempts} failed ({step.error.message})", "yellow")
 
     def _recorded(self) -> set[str]:
         return {key for key, step in self._steps.items() if step.status == "completed"}
 
-    def _hear(self) -> None:
+    def _read_reports(self) -> None:
         for worker in self._workers:
-            while worker.said:
-                self._heard(worker, worker.said.popleft())
+            while worker.reports:
+                self._print_report(worker, worker.reports.popleft())
 
-    def _heard(self, worker: WorkerProcess, words: Sequence[str]) -> None:
-        match words:
+    def _print_report(self, worker: WorkerProcess, report: Sequence[str]) -> None:
+        match report:
             case ["ready"]:
-                self.say(worker.name, f"ready: process {worker.pid}")
+                self.print_line(worker.name, f"ready: process {worker.pid}")
             case ["begins", step]:
                 self._executions[step] += 1
                 self._by_worker.setdefault(worker.name, []).append(step)
                 self._running.add(step)
                 count = self._executions[step]
-                self.say(worker.name, f"{step}: running" + (f" (execution {count})" if count > 1 else ""), "cyan")
+                self.print_line(
+                    worker.name, f"{step}: running" + (f" (execution {count})" if count > 1 else ""), "cyan"
+                )
             case ["fails", step]:
-                self.say(worker.name, f"{step}: fails; it will be tried again in 1 s", "yellow")
+                self.print_line(worker.name, f"{step}: fails; it will be tried again in 1 s", "yellow")
             case ["warns", text]:
-                self.say(worker.name, text, "yellow")
+                self.print_line(worker.name, text, "yellow")
             case _:
                 pass
 
-    # --- showing
+    # --- output
 
-    def say(self, who: str, text: str, style: str = "") -> None:
-        line = Text(f"{time.monotonic() - self._began:5.1f}s  {who:<9} ", style="dim")
+    def print_line(self, source: str, text: str, style: str = "") -> None:
+        line = Text(f"{time.monotonic() - self._started:5.1f}s  {source:<9} ", style="dim")
         line.append(text, style=f"not dim {style}")
         self._console.print(line)
 
-    def _shown(self) -> AbstractContextManager[object]:
-        """In a terminal, a table below the lines that follows the order; elsewhere only the lines."""
+    def _live_table(self) -> AbstractContextManager[object]:
+        """A table of the order's steps below the lines, in a terminal only."""
         if not self._console.is_terminal:
             return nullcontext()
         return Live(console=self._console, get_renderable=self._table, refresh_per_second=10, transient=True)
@@ -227,49 +230,50 @@ class Demo:
     def _state(self, step: str) -> str:
         if step in self._running:
             return "running"
-        found = self._steps.get(step)
-        if found is None:
+        record = self._steps.get(step)
+        if record is None:
             return ""
-        return "done" if found.status == "completed" else "waiting"
+        return "done" if record.status == "completed" else "waiting"
 
     def _count(self, step: str) -> str:
         count = self._executions[step]
         return f"ran {count}×" if count else ""  # noqa: RUF001
 
-    # --- what it comes to
+    # --- conclusion
 
     def _conclude(self, recorded: set[str], output: Shipped, *, keep: bool) -> bool:
         first, second = self._workers
-        again = recorded.intersection(self._by_worker.get(second.name, ()))
-        promises = {
+        repeated = recorded.intersection(self._by_worker.get(second.name, ()))
+        checks = {
             f"{first.name} was killed (signal 9)": first.returncode == -signal.SIGKILL,
-            f"steps finished before the kill ({listed(recorded)}) were not run again": bool(recorded) and not again,
-            "pack, cut off by the kill, was run again": "pack" in self._by_worker.get(second.name, ()),
-            "the order is complete, with the result it should have": output == _EXPECTED,
+            f"steps finished before the kill ({listed(recorded)}) were not run again": bool(recorded) and not repeated,
+            "pack, interrupted by the kill, was run again": "pack" in self._by_worker.get(second.name, ()),
+            "the order is complete, with the expected result": output == _EXPECTED,
         }
         self._console.print()
         for step in (s for s in STEPS if self._executions[s]):
             self._console.print(f"  {step:<12} {self._count(step)}{self._reason(step)}")
         self._console.print()
-        for promise, kept in promises.items():
-            self._console.print(Text(f"  {'yes' if kept else 'NO '}  {promise}", style="green" if kept else "bold red"))
+        for check, passed in checks.items():
+            style = "green" if passed else "bold red"
+            self._console.print(Text(f"  {'yes' if passed else 'NO '}  {check}", style=style))
         self._console.print()
         self._explain(keep=keep)
-        return all(promises.values())
+        return all(checks.values())
 
     def _reason(self, step: str) -> str:
         reasons = {
             "charge": "  (the first attempt failed, and was retried)",
-            "pack": "  (the first execution was cut off by the kill)",
+            "pack": "  (the first execution was interrupted by the kill)",
         }
         return reasons.get(step, "") if self._executions[step] > 1 else ""
 
     def _explain(self, *, keep: bool) -> None:
         self._console.print(
-            "What happened: the first worker was killed while it packed the parcel. Every step that had finished\n"
-            "was in the file, so the second worker took the order from there: it ran the code again from the top,\n"
-            "was given the recorded results in place of running those steps, and ran what was left.\n"
-            "A step that is cut off runs again, so steps should be safe to repeat; a recorded step never does."
+            "What happened: the first worker was killed while it packed the parcel. The result of every finished step\n"
+            "was in the file, so the second worker continued the order: it ran the workflow code again from the top,\n"
+            "used the recorded results instead of running those steps, and ran the remaining steps.\n"
+            "An interrupted step runs again, so steps should be safe to repeat; a recorded step never runs again."
         )
         self._console.print(f"The order and its history are in {self._path}" if keep else "The file is removed.")
 

@@ -1,4 +1,4 @@
-"""The demo's order: five steps, a sleep and an approval. Both processes of the demo build their app from it."""
+"""The workflow of the demo: five steps, a sleep and an approval. The demo and its workers build their app from it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from holdfast import Context, Holdfast, Retry, WorkerConfig, Workflow
 LEASE_SECONDS = 2
 STEPS = ("reserve", "charge", "print label", "pack", "cool off", "approval", "ship")
 
-What = Literal["begins", "fails"]
-Tell = Callable[[str, What], None]
-"""Called by a step, from inside its function, each time it is really run."""
+ReportKind = Literal["begins", "fails"]
+Report = Callable[[str, ReportKind], None]
+"""Called by the function of a step, so once for each execution; a replayed step does not call it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,14 @@ class Shipped(TypedDict):
     approved_by: str
 
 
-def order_app(url: str, tell: Tell) -> tuple[Holdfast, Workflow[Order, Shipped]]:
+def order_app(url: str, report: Report) -> tuple[Holdfast, Workflow[Order, Shipped]]:
     """An app with the order workflow, on the database at ``url``."""
-    # A short lease, so that a dead worker is noticed quickly. The default is 30 seconds.
+    # A short lease, so that the takeover from a killed worker is quick. The default is 30 seconds.
     app = Holdfast(url, worker=WorkerConfig(lease=LEASE_SECONDS, poll="200 ms"))
-    calls_of_the_bank = 0
+    bank_calls = 0
 
     async def work(step: str, seconds: float) -> None:
-        tell(step, "begins")
+        report(step, "begins")
         await asyncio.sleep(seconds)
 
     @app.step
@@ -48,11 +48,11 @@ def order_app(url: str, tell: Tell) -> tuple[Holdfast, Workflow[Order, Shipped]]
 
     @app.step(retry=Retry(limit=5, delay="1 second", backoff="constant"))
     async def charge(order: Order) -> str:
-        nonlocal calls_of_the_bank
-        calls_of_the_bank += 1
+        nonlocal bank_calls
+        bank_calls += 1
         await work("charge", 0.5)
-        if calls_of_the_bank == 1:
-            tell("charge", "fails")
+        if bank_calls == 1:
+            report("charge", "fails")
             raise ConnectionError("the bank did not answer")
         return f"paid {order.total}"
 

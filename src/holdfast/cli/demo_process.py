@@ -1,4 +1,4 @@
-"""A worker process of the demo, seen from the process that starts and kills it."""
+"""Handle of a worker process of the demo, for the process that starts and kills it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from collections.abc import Sequence
 
 
 class WorkerProcess:
-    """Runs ``demo_worker`` and keeps what it says until somebody takes it."""
+    """A process that runs ``demo_worker``, and a queue of the reports it has written."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.said: deque[Sequence[str]] = deque()
+        self.reports: deque[Sequence[str]] = deque()
         self._process: Process | None = None
-        self._listening: asyncio.Task[None] | None = None
+        self._reader: asyncio.Task[None] | None = None
 
     async def start(self, url: str) -> None:
         command = (sys.executable, "-m", "holdfast.cli.demo_worker", url)
-        # A session of its own: Ctrl-C in the terminal is for the demo, which then ends its workers.
+        # In a new session, so that Ctrl-C in the terminal reaches only the demo, which then ends its workers.
         self._process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, start_new_session=True)
-        self._listening = asyncio.create_task(self._listen(self._process))
+        self._reader = asyncio.create_task(self._read_reports(self._process))
 
     @property
     def pid(self) -> int:
@@ -36,33 +36,33 @@ class WorkerProcess:
 
     @property
     def failed(self) -> bool:
-        """It ended, and nobody wanted it to."""
+        """True if the process ended without being stopped or killed by the demo."""
         return self._process is not None and self.returncode not in (None, 0, -signal.SIGKILL)
 
     async def ended(self) -> None:
-        """Wait until it is gone and everything it said is in ``said``."""
+        """Wait until the process has ended and all its output is in ``reports``."""
         await self._started().wait()
-        if self._listening is not None:
-            await self._listening
+        if self._reader is not None:
+            await self._reader
 
     async def stop(self) -> None:
-        """Let it finish in order: it gives back what it holds."""
+        """Stop the worker in an orderly way: it releases its tasks."""
         stdin = self._started().stdin
         if stdin is not None:
             stdin.close()
         await self.ended()
 
     async def kill(self) -> None:
-        """Leave nothing behind."""
+        """Kill the process if it is still running."""
         if self._process is not None and self._process.returncode is None:
             self._process.kill()
             await self._process.wait()
 
-    async def _listen(self, process: Process) -> None:
+    async def _read_reports(self, process: Process) -> None:
         if process.stdout is None:
             return
         async for line in process.stdout:
-            self.said.append(json.loads(line))
+            self.reports.append(json.loads(line))
 
     def _started(self) -> Process:
         if self._process is None:

@@ -1,6 +1,6 @@
-"""``holdfast dev``: keeps one ``holdfast serve --worker`` running and starts it anew when a source file changes.
+"""``holdfast dev``: keeps one ``holdfast serve --worker`` running and restarts it when a source file changes.
 
-It runs no user code, so that code which breaks, hangs or does not even load cannot take it along.
+This process runs no user code, so code that crashes, hangs or cannot be imported does not stop it.
 """
 
 from __future__ import annotations
@@ -23,44 +23,46 @@ from holdfast.cli.supervisor import Child
 
 _log = logging.getLogger("holdfast")
 
-_LOOK_SECONDS = 0.25
-_PATIENCE_SECONDS = 20.0
-_NOT_SOURCES = {"__pycache__", "node_modules", "site-packages"}
+_POLL_SECONDS = 0.25
+_STOP_TIMEOUT_SECONDS = 20.0
+_IGNORED_DIRECTORIES = {"__pycache__", "node_modules", "site-packages"}
 
 Snapshot: TypeAlias = dict[str, tuple[int, int]]
 
 
 def develop(options: ServeOptions) -> int:
-    """Serve until a signal; the exit code."""
+    """Serve until a signal; return the exit code."""
     if not options.app_dir.is_dir():
         raise WrongUsageError(f"--app-dir {options.app_dir}: there is no such directory")
     set_up_logging(options.log_level)
-    with listening(options.host, options.port) as listener:  # so that a port chosen by the system stays the same
+    with listening(
+        options.host, options.port
+    ) as listener:  # fixes a port chosen by the system, so that restarts keep it
         port: int = listener.getsockname()[1]
     return asyncio.run(Reloader(dataclasses.replace(options, port=port)).run())
 
 
 def snapshot(directory: Path) -> Snapshot:
-    """When each Python file below was changed, and its size."""
+    """Modification time and size of each Python file below ``directory``."""
     return {entry.path: (entry.stat().st_mtime_ns, entry.stat().st_size) for entry in _sources(str(directory))}
 
 
 def _sources(directory: str) -> Iterator[os.DirEntry[str]]:
-    """Without hidden directories and virtual environments. A file that goes away meanwhile is no file."""
+    """Python files, without hidden directories and virtual environments. Files removed meanwhile are skipped."""
     with suppress(OSError):
         entries = list(os.scandir(directory))
         if any(entry.name == "pyvenv.cfg" for entry in entries):
             return
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                if not entry.name.startswith(".") and entry.name not in _NOT_SOURCES:
+                if not entry.name.startswith(".") and entry.name not in _IGNORED_DIRECTORIES:
                     yield from _sources(entry.path)
             elif entry.name.endswith(".py") and entry.is_file():
                 yield entry
 
 
 class Reloader:
-    """The life of ``holdfast dev``."""
+    """Runs the server process and restarts it after changes."""
 
     def __init__(self, options: ServeOptions) -> None:
         self._options = options
@@ -73,8 +75,8 @@ class Reloader:
             asyncio.get_running_loop().add_signal_handler(number, self._signalled, number)
         before = snapshot(self._options.app_dir)
         child = await self._start(hints=True)
-        if not await child.works():
-            return _exit_code(await self._end(child))  # it has said why
+        if not await child.started():
+            return _exit_code(await self._end(child))  # the child has printed the reason
         while not self._stopping.is_set():
             before = await self._until_changed(child, before)
             await self._end(child)
@@ -90,7 +92,7 @@ class Reloader:
         return self._child
 
     async def _until_changed(self, child: Child, before: Snapshot) -> Snapshot:
-        """Wait for a change, or for the signal. A server that ends by itself is left alone: it would end again."""
+        """Wait for a change or a signal. A server that ends on its own is not restarted: it would end again."""
         ended = asyncio.ensure_future(child.ended())
         while not self._stopping.is_set():
             now = snapshot(self._options.app_dir)
@@ -100,14 +102,14 @@ class Reloader:
             if ended.done() and self._child is not None:
                 self._child = None
                 _log.warning("the server ended with exit code %d; waiting for a change", ended.result())
-            await _first(self._stopping.wait(), _LOOK_SECONDS)
+            await _wait_at_most(self._stopping.wait(), _POLL_SECONDS)
         return before
 
     async def _end(self, child: Child) -> int:
-        """Ask it to end, and see that it does."""
+        """Stop the child in an orderly way, or kill it after a timeout; return its exit code."""
         child.drain()
         ended = asyncio.ensure_future(child.ended())
-        await asyncio.wait([ended], timeout=_PATIENCE_SECONDS)
+        await asyncio.wait([ended], timeout=_STOP_TIMEOUT_SECONDS)
         if not ended.done():
             child.kill()
         return await ended
@@ -121,13 +123,13 @@ class Reloader:
 
 
 def _exit_code(code: int) -> int:
-    """As a shell says it."""
+    """Exit code as a shell reports it: 128 + N for a process killed by signal N."""
     return 128 - code if code < 0 else code
 
 
-async def _first(waiting: Coroutine[Any, Any, Any], seconds: float) -> None:
+async def _wait_at_most(wait: Coroutine[Any, Any, Any], seconds: float) -> None:
     with suppress(TimeoutError):
-        await asyncio.wait_for(waiting, seconds)
+        await asyncio.wait_for(wait, seconds)
 
 
 def _changed(before: Snapshot, now: Snapshot) -> str:

@@ -1,4 +1,4 @@
-"""Errors of the command line that have an exit code of their own."""
+"""Errors of the command line."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from holdfast.errors import HoldfastError
 
 
 class WrongUsageError(HoldfastError):
-    """The command was given something it cannot work with. Exit code 2."""
+    """Invalid arguments of a command. Exit code 2."""
 
     code = "WRONG_USAGE"
 
 
 class CannotLoadError(WrongUsageError):
-    """The user's module broke while it was imported."""
+    """Importing the user's module raised an exception."""
 
     code = "CANNOT_LOAD"
 
 
 class MigrationError(HoldfastError):
-    """The schema could not be brought, or is not, up to date."""
+    """The schema is not up to date, or the migration failed."""
 
     code = "MIGRATION_FAILED"

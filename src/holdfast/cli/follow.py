@@ -1,6 +1,7 @@
-"""``logs --follow``: log lines as they come, each once, until the run has ended.
+"""``logs --follow``: new log lines, each once, until the run has ended.
 
-The cursor is kept here, so that a server that goes away and comes back is asked for what follows the last line shown.
+The follower keeps the cursor, so that after an outage of the server it continues with the line after the last one
+shown.
 """
 
 from __future__ import annotations
@@ -9,18 +10,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from holdfast.cli.remote import Remote, RequestFailedError, say
-from holdfast.cli.wire import TERMINAL, Fields, first_time
+from holdfast.cli.remote import Remote, RequestFailedError, print_note
+from holdfast.cli.response_fields import TERMINAL, Fields, without_replayed
 
 T = TypeVar("T")
 
-PAGE = 100
+_PAGE_SIZE = 100
 _POLL_SECONDS = 0.5
-_LONGEST_PAUSE = 5.0
+_MAX_PAUSE_SECONDS = 5.0
 
 
 class Follower:
-    """Reads the logs of one instance. Without ``run``, from its current run on and into those that follow it."""
+    """Reads the logs of one instance."""
 
     def __init__(
         self,
@@ -38,26 +39,29 @@ class Follower:
         self._replayed = replayed
 
     def lines(self, run: int | None) -> Iterator[Fields]:
-        """The lines. The first request fails as any other; afterwards a server that is away is waited for."""
+        """Log lines of ``run``, or of the current run and its successors if ``run`` is None.
+
+        A failure of the first request is an error. Later requests are repeated until the server responds.
+        """
         instance = self._remote.get(*self._path, expect="meta")
-        only, number = run is not None, _current(instance) if run is None else run
+        one_run, number = run is not None, _current(instance) if run is None else run
         while True:
             yield from self._new_lines(number)
             if _ended(instance, number):
-                if only or number >= _current(instance):
+                if one_run or number >= _current(instance):
                     return
                 number, self._cursor = number + 1, None
             else:
                 time.sleep(_POLL_SECONDS)
-            # Asked before the lines: what a run has written by its end is then in what is read next.
-            instance = self._patiently(lambda: self._remote.get(*self._path, expect="meta"))
+            # The status is read before the lines: lines read after the end of a run are complete.
+            instance = self._until_available(lambda: self._remote.get(*self._path, expect="meta"))
 
     def _new_lines(self, number: int) -> Iterator[Fields]:
         more = True
         while more:
-            page = self._patiently(lambda: self._page(number))
+            page = self._until_available(lambda: self._page(number))
             logs = page.list("logs")
-            yield from logs if self._replayed else first_time(logs)
+            yield from logs if self._replayed else without_replayed(logs)
             self._cursor = page.text("logsCursor") or self._cursor
             more = page.true("logsHasNextPage")
 
@@ -65,22 +69,23 @@ class Follower:
         query = self._filters | {
             "runNumber": number,
             "includeLogs": "true",
-            "pageSize": PAGE,
+            "pageSize": _PAGE_SIZE,
             "logsCursor": self._cursor,
         }
         return self._remote.get(*self._path, "history", expect="logs", query=query)
 
-    def _patiently(self, ask: Callable[[], T]) -> T:
+    def _until_available(self, request: Callable[[], T]) -> T:
+        """Repeat a request until it succeeds or fails permanently."""
         attempt = 0
         while True:
             try:
-                return ask()
+                return request()
             except RequestFailedError as failure:
-                if not failure.passing:
+                if not failure.transient:
                     raise
                 if attempt == 0:
-                    say(f"{failure}; waiting for the server (Ctrl-C ends this)")
-                pause = failure.retry_after or min(self._remote.pause_before(attempt, failure), _LONGEST_PAUSE)
+                    print_note(f"{failure}; waiting for the server (Ctrl-C ends this)")
+                pause = failure.retry_after or min(self._remote.pause_before(attempt, failure), _MAX_PAUSE_SECONDS)
                 time.sleep(max(pause, _POLL_SECONDS))
                 attempt += 1
 

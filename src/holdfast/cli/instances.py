@@ -1,4 +1,4 @@
-"""``holdfast instances``: look at runs and steer them. Speaks HTTP only; how things look is in ``views``."""
+"""``holdfast instances``: show and control instances. Uses HTTP only; ``views`` formats the output."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import typer
 
 from holdfast.cli.options import InstanceId, InstanceIds, WorkflowName, read_json, read_seconds, remote_command
 from holdfast.cli.remote import CommandFailedError, Remote
-from holdfast.cli.safe import one_line
-from holdfast.cli.wire import TERMINAL
+from holdfast.cli.response_fields import TERMINAL
+from holdfast.cli.terminal_text import one_line
 from holdfast.core.show import shown
 
 instances = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -46,10 +46,11 @@ class Order(StrEnum):
 
 PageSize = Annotated[
     int | None,
-    typer.Option("--page-size", metavar="N", min=1, max=100, help="Show one page of so many (1 to 100)."),
+    typer.Option("--page-size", metavar="N", min=1, max=100, help="Show one page of N items (1 to 100)."),
 ]
 RunNumber = Annotated[
-    int | None, typer.Option("--run", metavar="N", min=0, help="This run; restarts count up from 0. Default: the last.")
+    int | None,
+    typer.Option("--run", metavar="N", min=0, help="The number of the run, counted from 0. Default: the current run."),
 ]
 LogLevel = Annotated[
     Level | None,
@@ -62,26 +63,26 @@ LogCategory = Annotated[
 ]
 Ordering = Annotated[Order, typer.Option("--order", metavar="ORDER", help="asc or desc: oldest or newest first.")]
 LogsCursor = Annotated[
-    str | None, typer.Option("--logs-cursor", metavar="CURSOR", help="Go on with the log lines behind this cursor.")
+    str | None, typer.Option("--logs-cursor", metavar="CURSOR", help="Start with the log lines after this cursor.")
 ]
 
 
 @instances.callback()
 def about() -> None:
-    """Look at instances of workflows, and steer them.
+    """Show and control instances of workflows.
 
     \b
     Examples, with $HOLDFAST_BASE_URL set:
-      holdfast instances list -w fulfil --status errored     what went wrong?
-      holdfast instances get -w fulfil -i order-1            what is it doing, and why?
-      holdfast instances history -w fulfil -i order-1        what happened so far?
-      holdfast instances logs -w fulfil -i order-1 --follow  what is happening now?
+      holdfast instances list -w fulfil --status errored     instances that failed
+      holdfast instances get -w fulfil -i order-1            status of an instance, and why
+      holdfast instances history -w fulfil -i order-1        what has happened so far
+      holdfast instances logs -w fulfil -i order-1 --follow  new log lines
 
     facts, mermaid and kill are for graphs, outbox and redeliver for chains.
     """
 
 
-# --- looking
+# --- reading
 
 
 @instances.command(name="list")
@@ -91,20 +92,20 @@ def list_instances(
     workflow: WorkflowName,
     status: Annotated[
         Status | None,
-        typer.Option("--status", metavar="STATUS", help=f"Only those with this status: {', '.join(Status)}."),
+        typer.Option("--status", metavar="STATUS", help=f"Only instances with this status: {', '.join(Status)}."),
     ] = None,
     search: Annotated[
         list[str] | None,
         typer.Option(
             "--search",
             metavar="KEY=VALUE",
-            help="Only those with this attribute; total=>=100 compares, a number in double quotes is text. Repeat it "
-            "for several attributes.",
+            help="Only instances with this search attribute; total=>=100 compares, a number in double quotes is text. "
+            "Repeat the option for several attributes.",
         ),
     ] = None,
     page_size: PageSize = None,
     cursor: Annotated[
-        str | None, typer.Option("--cursor", metavar="CURSOR", help="Go on behind this cursor, which a page ends with.")
+        str | None, typer.Option("--cursor", metavar="CURSOR", help="Start after this cursor, as printed below a page.")
     ] = None,
 ) -> None:
     """List the instances of a workflow, newest first, 25 to a page.
@@ -119,11 +120,11 @@ def list_instances(
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
     query = {"status": status, "pageSize": page_size, "cursor": cursor, **_attributes(search or ())}
-    given = [word for text in search or () for word in ("--search", text)]
+    options = [word for text in search or () for word in ("--search", text)]
     if page_size is not None:
-        given += ["--page-size", str(page_size)]
-    found = remote.get(workflow, "instances", expect="instances", query=query)
-    views.show_list(found, workflow, status, given, searched=bool(search))
+        options += ["--page-size", str(page_size)]
+    page = remote.get(workflow, "instances", expect="instances", query=query)
+    views.show_list(page, workflow, status, options, searched=bool(search))
 
 
 @instances.command()
@@ -132,11 +133,11 @@ def get(
     remote: Remote,
     workflow: WorkflowName,
     id: InstanceId,
-    full: Annotated[bool, typer.Option("--full", help="Show the input and the output too.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Also show the input and the output.")] = False,
 ) -> None:
-    """Show what an instance is doing, and why.
+    """Show the state of an instance, and why it is in that state.
 
-    Its status, its current step, its times and the traceback of its error; with --full also its input and its output.
+    Shows the status, the current step, the times and the traceback of the error; with --full also input and output.
 
     \b
     Examples:
@@ -155,44 +156,44 @@ def history(
     workflow: WorkflowName,
     id: InstanceId,
     run: RunNumber = None,
-    full: Annotated[bool, typer.Option("--full", help="Show the traceback of each error too.")] = False,
-    include_logs: Annotated[bool, typer.Option("--include-logs", help="Tell the log lines too.")] = False,
+    full: Annotated[bool, typer.Option("--full", help="Also show the traceback of each error.")] = False,
+    include_logs: Annotated[bool, typer.Option("--include-logs", help="Also show the log lines.")] = False,
     log_level: LogLevel = None,
     log_category: LogCategory = None,
     order: Ordering = Order.ASC,
     page_size: PageSize = None,
     steps_cursor: Annotated[
-        str | None, typer.Option("--steps-cursor", metavar="CURSOR", help="Go on with the steps behind this cursor.")
+        str | None, typer.Option("--steps-cursor", metavar="CURSOR", help="Start with the steps after this cursor.")
     ] = None,
     events_cursor: Annotated[
-        str | None, typer.Option("--events-cursor", metavar="CURSOR", help="Go on with the events behind this cursor.")
+        str | None, typer.Option("--events-cursor", metavar="CURSOR", help="Start with the events after this cursor.")
     ] = None,
     logs_cursor: LogsCursor = None,
 ) -> None:
-    """Tell what happened in a run.
+    """Show what happened in a run.
 
-    Steps, attempts, retries, waits, events and errors, in the order of time. All of it, or one page if you give
-    --page-size or a cursor.
+    Shows steps, attempts, retries, waits, events and errors in chronological order: the whole history, or one page
+    with --page-size or a cursor.
 
     \b
     Examples:
       holdfast instances history -w fulfil -i order-1
       holdfast instances history -w fulfil -i order-1 --full       with tracebacks
       holdfast instances history -w fulfil -i order-1 --include-logs --log-level error
-      holdfast instances history -w fulfil -i order-1 --run 0      before the first restart
+      holdfast instances history -w fulfil -i order-1 --run 0      the run before the first restart
       holdfast instances history -w fulfil -i order-1 --order desc | head
     """
-    from holdfast.cli import past, views  # noqa: PLC0415  (rich)
+    from holdfast.cli import history_pages, views  # noqa: PLC0415  (rich)
 
     instance = remote.get(workflow, "instances", id, expect="meta")
     filters = {"logLevel": log_level, "logCategory": log_category} if include_logs else {}
-    wanted = past.Wanted(
+    request = history_pages.HistoryRequest(
         path=(workflow, "instances", id),
         query={"runNumber": run, "order": order, "includeLogs": "true" if include_logs else None, **filters},
         page_size=page_size,
         cursors={"steps": steps_cursor, "events": events_cursor, "logs": logs_cursor},
     )
-    views.show_history(past.read(remote, wanted), instance, newest_first=order is Order.DESC, full=full)
+    views.show_history(history_pages.read(remote, request), instance, newest_first=order is Order.DESC, full=full)
 
 
 @instances.command()
@@ -207,7 +208,7 @@ def logs(
         typer.Option(
             "--follow",
             "-f",
-            help="Go on as lines are written, until the run has ended. A server that goes away is waited for.",
+            help="Show new lines until the run has ended. If the server becomes unavailable, wait for it.",
         ),
     ] = False,
     log_level: LogLevel = None,
@@ -217,39 +218,39 @@ def logs(
     logs_cursor: LogsCursor = None,
     include_replayed: Annotated[
         bool,
-        typer.Option("--include-replayed", help="Show the lines too that a replay wrote again; they are marked."),
+        typer.Option("--include-replayed", help="Also show the lines that a replay wrote again; they are marked."),
     ] = False,
 ) -> None:
-    """Show what a run has logged.
+    """Show the log lines of a run.
 
-    All of it, or one page if you give --page-size or a cursor. Times are UTC. Lines that a replay wrote again are left
-    out unless you ask for them.
+    Shows all lines, or one page with --page-size or a cursor. Times are UTC. Lines that a replay wrote again are
+    omitted without --include-replayed.
 
     \b
     Examples:
       holdfast instances logs -w fulfil -i order-1
       holdfast instances logs -w fulfil -i order-1 --follow
       holdfast instances logs -w fulfil -i order-1 --log-level error
-      holdfast instances logs -w fulfil -i order-1 --log-category system    what the engine says
-      holdfast instances logs -w fulfil -i order-1 --include-replayed       how often did the code run?
+      holdfast instances logs -w fulfil -i order-1 --log-category system    lines of the engine
+      holdfast instances logs -w fulfil -i order-1 --include-replayed       how often the code ran
     """
-    from holdfast.cli import past, views  # noqa: PLC0415  (rich)
+    from holdfast.cli import history_pages, views  # noqa: PLC0415  (rich)
 
     path = (workflow, "instances", id)
     filters: dict[str, object] = {"logLevel": log_level, "logCategory": log_category}
     if not follow:
         query = {"runNumber": run, "order": order, "includeLogs": "true", **filters}
-        wanted = past.Wanted(path, query, page_size, {"logs": logs_cursor})
-        views.show_logs(past.read(remote, wanted, lists=("logs",)), replayed=include_replayed)
+        request = history_pages.HistoryRequest(path, query, page_size, {"logs": logs_cursor})
+        views.show_logs(history_pages.read(remote, request, lists=("logs",)), replayed=include_replayed)
         return
     if order is Order.DESC or page_size is not None:
-        raise typer.BadParameter("lines are followed as they come; leave out --order and --page-size")
+        raise typer.BadParameter("--follow cannot be combined with --order desc or --page-size")
     from holdfast.cli.follow import Follower  # noqa: PLC0415
 
     views.show_followed(Follower(remote, path, filters, logs_cursor, replayed=include_replayed), run)
 
 
-# --- steering
+# --- control requests and events
 
 
 @instances.command()
@@ -259,7 +260,7 @@ def create(
     workflow: WorkflowName,
     id: Annotated[
         str | None,
-        typer.Option("--id", "-i", metavar="ID", help="The id of the new instance. Default: the server makes one."),
+        typer.Option("--id", "-i", metavar="ID", help="The id of the new instance. Default: generated by the server."),
     ] = None,
     params: Annotated[
         str | None, typer.Option("--params", metavar="JSON", parser=read_json, help="The input of the workflow.")
@@ -267,8 +268,8 @@ def create(
 ) -> None:
     """Start a new instance of a workflow.
 
-    With an id it is safe to repeat: an id is used only once. Without one, it is repeated only if the server certainly
-    did not get it.
+    With an id the request is safe to repeat, because an id can be used only once. Without an id, the command repeats
+    the request only if the server certainly did not process it.
 
     \b
     Examples:
@@ -278,43 +279,43 @@ def create(
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
     body = json_object(id=None if id is None else json.dumps(id), params=params)
-    answer = remote.post(workflow, "instances", expect="id", body=body, repeatable=id is not None)
-    views.show_created(answer, workflow)
+    created = remote.post(workflow, "instances", expect="id", body=body, repeatable=id is not None)
+    views.show_created(created, workflow)
 
 
 @instances.command()
 @remote_command
 def pause(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
-    """Pause instances: they stop before their next step. Events are kept, and timers go on counting.
+    """Pause instances: they stop before their next step. Events are stored, and timers keep running.
 
     \b
     Examples:
       holdfast instances pause -w fulfil -i order-1
       holdfast instances pause -w fulfil -i order-1 -i order-2
-      holdfast instances get -w fulfil -i order-1       see when it has taken effect
+      holdfast instances get -w fulfil -i order-1       shows when the pause has taken effect
     """
-    manage(remote, workflow, ids, "pause", "is asked to pause")
+    manage(remote, workflow, ids, "pause", "pause requested")
 
 
 @instances.command()
 @remote_command
 def resume(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
-    """Let paused instances go on. One that is not paused stays as it is; one that has ended is an error.
+    """Resume paused instances. An instance that is not paused does not change; one that has ended is an error.
 
     \b
     Examples:
       holdfast instances resume -w fulfil -i order-1
       holdfast instances resume -w fulfil -i order-1 -i order-2
     """
-    manage(remote, workflow, ids, "resume", "may go on", check=_check_open)
+    manage(remote, workflow, ids, "resume", "resumed", check=_check_open)
 
 
 @instances.command()
 @remote_command
 def restart(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
-    """Begin instances again from the start.
+    """Restart instances from the beginning.
 
-    With the input they had. The old run stays readable: see `history --run`.
+    The new run has the input of the old one. The old run stays readable: see `history --run`.
 
     \b
     Examples:
@@ -322,20 +323,20 @@ def restart(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
       holdfast instances restart -w fulfil -i order-1 -i order-2
       holdfast instances history -w fulfil -i order-1 --run 0      the run before the first restart
     """
-    manage(remote, workflow, ids, "restart", "begins again", repeatable=False)
+    manage(remote, workflow, ids, "restart", "restarted", repeatable=False)
 
 
 @instances.command()
 @remote_command
 def terminate(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
-    """End instances now. Their code gets no chance to clean up; nothing in flight can undo it.
+    """End instances at once. Their code cannot clean up, and steps in flight cannot undo the termination.
 
     \b
     Examples:
       holdfast instances terminate -w fulfil -i order-1
       holdfast instances terminate -w fulfil -i order-1 -i order-2
     """
-    manage(remote, workflow, ids, "terminate", "is terminated")
+    manage(remote, workflow, ids, "terminate", "terminated")
 
 
 @instances.command()
@@ -344,18 +345,20 @@ def cancel(
     remote: Remote,
     workflow: WorkflowName,
     ids: InstanceIds,
-    reason: Annotated[str | None, typer.Option("--reason", metavar="TEXT", help="Why; its code is told.")] = None,
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="The reason; the workflow code can read it.")
+    ] = None,
     deadline: Annotated[
         float | None,
         typer.Option(
             "--deadline",
             metavar="DURATION",
             parser=read_seconds,
-            help="Terminate it if it has not ended by then: seconds, or 30s, 5m.",
+            help="Terminate instances that have not ended after this time: seconds, or 30s, 5m.",
         ),
     ] = None,
 ) -> None:
-    """Ask instances to cancel. Their code may clean up first.
+    """Request cancellation of instances. Their code may clean up first.
 
     \b
     Examples:
@@ -366,7 +369,7 @@ def cancel(
         reason=None if reason is None else json.dumps(reason),
         deadlineMs=None if deadline is None else str(round(deadline * 1000)),
     )
-    manage(remote, workflow, ids, "cancel", "is asked to cancel", body=body)
+    manage(remote, workflow, ids, "cancel", "cancellation requested", body=body)
 
 
 @instances.command(name="send-event")
@@ -375,15 +378,15 @@ def send_event(
     remote: Remote,
     workflow: WorkflowName,
     id: InstanceId,
-    type: Annotated[str, typer.Option("--type", "-t", metavar="TYPE", help="The type that the workflow waits for.")],
+    type: Annotated[str, typer.Option("--type", "-t", metavar="TYPE", help="The type of the event.")],
     payload: Annotated[
-        str | None, typer.Option("--payload", metavar="JSON", parser=read_json, help="What the event says.")
+        str | None, typer.Option("--payload", metavar="JSON", parser=read_json, help="The payload of the event.")
     ] = None,
 ) -> None:
-    """Send an event to an instance. It is kept until the workflow waits for its type.
+    """Send an event to an instance. The event is stored until the workflow waits for its type.
 
-    Safe to repeat by itself: the event carries an id, and the same id is delivered once. Running the command again
-    sends another event.
+    Retries of this command are safe: the event has an id, and an id is delivered once. Running the command again sends
+    another event.
 
     \b
     Examples:
@@ -393,57 +396,59 @@ def send_event(
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
     body = json_object(type=json.dumps(type), payload=payload, id=json.dumps(str(uuid.uuid4())))
-    answer = remote.post(workflow, "instances", id, "events", expect="accepted", body=body, repeatable=True)
-    views.show_sent(answer, workflow, id, type)
+    sent = remote.post(workflow, "instances", id, "events", expect="accepted", body=body, repeatable=True)
+    views.show_sent(sent, workflow, id, type)
 
 
 def manage(
     remote: Remote, workflow: str, ids: Sequence[str], action: str, outcome: str,
     *, body: str | None = None, repeatable: bool = True, check: Check | None = None,
 ) -> None:  # fmt: skip
-    """Ask for something that is answered with no more than ``ok``, for each id in turn.
+    """Send a control request for each id in turn and print its outcome.
 
-    With several ids, one that fails does not stop the others. ``check`` raises what speaks against asking.
+    With several ids, a failed request does not stop the others. ``check`` raises if the request must not be sent.
     """
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
-    chosen, failed = list(dict.fromkeys(ids)), False
-    for one in chosen:
+    unique_ids, failed = list(dict.fromkeys(ids)), False
+    for instance_id in unique_ids:
         try:
             if check is not None:
-                check(remote, workflow, one)
-            remote.post(workflow, "instances", one, action, expect="ok", body=body, repeatable=repeatable)
+                check(remote, workflow, instance_id)
+            remote.post(workflow, "instances", instance_id, action, expect="ok", body=body, repeatable=repeatable)
         except CommandFailedError as error:
-            if len(chosen) == 1:
+            if len(unique_ids) == 1:
                 raise
             failed = True
-            typer.echo(one_line(_about_one(f"{workflow}/{one}", str(error))), err=True)
+            typer.echo(one_line(_with_pid(f"{workflow}/{instance_id}", str(error))), err=True)
         else:
-            views.show_managed(workflow, one, outcome)
+            views.show_managed(workflow, instance_id, outcome)
     if failed:
         raise typer.Exit(1)
 
 
-def _about_one(pid: str, problem: str) -> str:
+def _with_pid(pid: str, problem: str) -> str:
     return problem if problem.startswith(pid) else f"{pid}: {problem}"
 
 
 def _check_open(remote: Remote, workflow: str, id: str) -> None:
-    """The server answers the resume of a run that has ended with ``ok``, although it has no effect."""
+    """Refuse to resume an instance that has ended: the server would accept the request without any effect."""
     status = remote.get(workflow, "instances", id, expect="details").fields("details").text("status")
     if status in TERMINAL:
-        raise CommandFailedError(f"{workflow}/{id} has ended ({status}) and cannot be resumed; restart begins it again")
+        raise CommandFailedError(
+            f"{workflow}/{id} has ended ({status}) and cannot be resumed; use restart to run it again"
+        )
 
 
 def _attributes(texts: Sequence[str]) -> dict[str, list[str]]:
-    """Texts such as ``total=>=100`` as parts of a query. What the value means is for the server to say."""
-    found: dict[str, list[str]] = {}
+    """Query parameters for texts such as ``total=>=100``. The server interprets the values."""
+    parameters: dict[str, list[str]] = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not key or not equals or not _is_utf8(text):
             raise typer.BadParameter(f"{shown(text)} is not of the form KEY=VALUE", param_hint="'--search'")
-        found.setdefault(f"search.{key}", []).append(value)
-    return found
+        parameters.setdefault(f"search.{key}", []).append(value)
+    return parameters
 
 
 def _is_utf8(text: str) -> bool:
@@ -455,5 +460,5 @@ def _is_utf8(text: str) -> bool:
 
 
 def json_object(**fields: str | None) -> str:
-    """An object of fields that are JSON already; those without a value are left out."""
+    """A JSON object of fields that are JSON texts; fields that are None are omitted."""
     return "{" + ", ".join(f'"{name}": {text}' for name, text in fields.items() if text is not None) + "}"

@@ -1,4 +1,4 @@
-"""Finds the user's app: imports ``MODULE`` of ``MODULE:APP`` and takes ``APP`` from it."""
+"""Loads the user's app: imports ``MODULE`` of ``MODULE:APP`` and returns its attribute ``APP``."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from holdfast.cli.errors import CannotLoadError, WrongUsageError
 
 
 def load_app(target: str, directory: Path) -> Holdfast:
-    """The app that ``target`` names, with ``directory`` first on the path, as if Python had been started there."""
+    """Load the app that ``target`` names, with ``directory`` first in ``sys.path``."""
     name, attribute = split_target(target)
     if not directory.is_dir():
         raise WrongUsageError(f"--app-dir {directory}: there is no such directory")
-    place = str(directory.resolve())
-    if sys.path[:1] != [place]:
-        sys.path.insert(0, place)
-    return _take(_import(name, place), name, attribute)
+    path = str(directory.resolve())
+    if sys.path[:1] != [path]:
+        sys.path.insert(0, path)
+    return _app_of(_import(name, path), name, attribute)
 
 
 def split_target(target: str) -> tuple[str, str]:
@@ -32,21 +32,21 @@ def split_target(target: str) -> tuple[str, str]:
     return module, attribute
 
 
-def _import(name: str, place: str) -> ModuleType:
+def _import(name: str, path: str) -> ModuleType:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
             raise WrongUsageError(
-                f"there is no module {error.name!r} in {place} and none is installed; see --app-dir"
+                f"there is no module {error.name!r} in {path} and none is installed; see --app-dir"
             ) from None
-        raise _broken(name, error) from None
+        raise _import_failed(name, error) from None
     except Exception as error:
-        raise _broken(name, error) from None
+        raise _import_failed(name, error) from None
 
 
-def _broken(name: str, error: Exception) -> CannotLoadError:
-    """Show the user's own frames: the fault is in that code."""
+def _import_failed(name: str, error: Exception) -> CannotLoadError:
+    """Print the traceback of the user's code, without the frames of the import system."""
     traceback.print_exception(type(error), error, _skip_import_frames(error.__traceback__))
     return CannotLoadError(f"the module {name!r} cannot be imported: {type(error).__name__} (see above)")
 
@@ -62,11 +62,11 @@ def _skip_import_frames(trace: TracebackType | None) -> TracebackType | None:
     return trace
 
 
-def _take(module: ModuleType, name: str, attribute: str) -> Holdfast:
+def _app_of(module: ModuleType, name: str, attribute: str) -> Holdfast:
     try:
-        found: Any = reduce(getattr, attribute.split("."), module)
+        value: Any = reduce(getattr, attribute.split("."), module)
     except AttributeError:
         raise WrongUsageError(f"the module {name!r} has no {attribute!r}; write MODULE:APP, such as shop:app") from None
-    if not isinstance(found, Holdfast):
-        raise WrongUsageError(f"{name}:{attribute} is not a Holdfast app but of type {type(found).__name__!r}")
-    return found
+    if not isinstance(value, Holdfast):
+        raise WrongUsageError(f"{name}:{attribute} is not a Holdfast app but of type {type(value).__name__!r}")
+    return value

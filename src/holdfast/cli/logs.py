@@ -1,4 +1,4 @@
-"""Where the ``holdfast`` logger's lines go while a command runs."""
+"""Logging configuration of the commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _FORMAT = "%(asctime)s %(levelname)s %(message)s"
 
 
 def set_up_logging(level: str | None) -> None:
-    """Plain lines on standard error, unless the user's module has set up logging: then its choice stands."""
+    """Log plain lines to standard error. Handlers that the user's module has configured are kept."""
     logger = logging.getLogger("holdfast")
     if not logger.hasHandlers():
         handler = logging.StreamHandler()

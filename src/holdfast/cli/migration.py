@@ -1,23 +1,26 @@
-"""``holdfast migrate``: brings a database's schema up to date, or only looks."""
+"""``holdfast migrate``: migrates the schema of a database, or checks it."""
 
 from __future__ import annotations
 
 import asyncio
 
-from holdfast.app import migrate, shown_url, verify
 from holdfast.cli.errors import MigrationError
-from holdfast.cli.secret import without_password
+from holdfast.cli.redaction import without_password
 from holdfast.errors import HoldfastError
+from holdfast.store_url import migrate, shown_url, verify
 
 
 def bring_up_to_date(url: str, schema: str | None, *, check: bool) -> str:
-    """What was done, in a sentence. Whatever goes wrong is one error, without a password in it."""
+    """Migrate or check the schema; return a line that describes the result.
+
+    Every failure is a ``MigrationError`` whose text does not contain the password.
+    """
     try:
-        found = asyncio.run((verify if check else migrate)(url, schema=schema))
+        versions = asyncio.run((verify if check else migrate)(url, schema=schema))
     except Exception as error:
         text = str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
         raise MigrationError(without_password(text, url)) from None
     name = without_password(shown_url(url), url)
-    if found.before == found.after:
-        return f"{name}: schema version {found.after}, nothing to do"
-    return f"{name}: schema brought from version {found.before} to {found.after}"
+    if versions.before == versions.after:
+        return f"{name}: schema version {versions.after}, nothing to do"
+    return f"{name}: schema migrated from version {versions.before} to {versions.after}"

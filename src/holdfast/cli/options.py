@@ -1,4 +1,4 @@
-"""The options that every management command has, and how their texts are read. Wrong ones end with exit code 2."""
+"""Options shared by the management commands, and their parsers. An invalid value ends with exit code 2."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import typer
 
 from holdfast.cli.remote import CommandFailedError, Connection, Remote
-from holdfast.cli.safe import safe
+from holdfast.cli.terminal_text import escape_controls
 
 P = ParamSpec("P")
 
@@ -23,20 +23,20 @@ HEADERS_VARIABLE = "HOLDFAST_HEADERS"
 _TOKEN = r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"  # noqa: S105  (of RFC 9110)
 _HEADER = re.compile(rf"\s*({_TOKEN})\s*:\s*(.*?)\s*")
 _BETWEEN_HEADERS = re.compile(rf"\n|;(?=\s*{_TOKEN}\s*:)|;\s*$", re.MULTILINE)
-_AROUND = 30  # characters shown on both sides of a mistake
+_CONTEXT = 30  # number of characters shown on both sides of an error in JSON
 
 
 def read_base_url(text: str) -> str:
-    """The value is not repeated in an error: it may hold a password."""
+    """Check a base URL. Errors do not repeat the value, which may contain a password."""
     with suppress(ValueError):
         parts = urlsplit(text)
         if parts.scheme in ("http", "https") and parts.hostname and not (parts.query or parts.fragment) and _port(text):
             return text.rstrip("/")
-    raise typer.BadParameter("give the full base, such as http://127.0.0.1:8787/api/workflows")
+    raise typer.BadParameter("give the full base URL, such as http://127.0.0.1:8787/api/workflows")
 
 
 def _port(url: str) -> bool:
-    return urlsplit(url).port != 0  # raises ValueError when it is no port at all
+    return urlsplit(url).port != 0  # raises ValueError for an invalid port
 
 
 def read_seconds(text: str) -> float:
@@ -55,26 +55,26 @@ def read_seconds(text: str) -> float:
 def read_timeout(text: str) -> float:
     seconds = read_seconds(text)
     if seconds == 0:
-        raise typer.BadParameter("no time at all is too short")
+        raise typer.BadParameter("a timeout of 0 is too short")
     return seconds
 
 
 def read_json(text: str) -> str:
-    """Checks ``text`` and returns it as it is, so that no number in it is rounded and no repeated key is lost."""
+    """Check JSON text and return it unchanged, so that no number is rounded and no repeated key is lost."""
     try:
         text.encode()
         json.loads(text, parse_int=str, parse_float=str, parse_constant=functools.partial(_not_json, text))
     except json.JSONDecodeError as error:
-        raise typer.BadParameter(_pointed_at(error)) from None
+        raise typer.BadParameter(_with_excerpt(error)) from None
     except UnicodeEncodeError as error:
-        raise typer.BadParameter(_pointed_at(json.JSONDecodeError("Not UTF-8", text, error.start))) from None
+        raise typer.BadParameter(_with_excerpt(json.JSONDecodeError("Not UTF-8", text, error.start))) from None
     except RecursionError:
         raise typer.BadParameter("nested too deeply") from None
     return text
 
 
 def read_event(text: str) -> str:
-    """Checks ``TYPE`` or ``TYPE=JSON``."""
+    """Check ``TYPE`` or ``TYPE=JSON``."""
     type_, equals, payload = text.partition("=")
     if not type_:
         raise typer.BadParameter("an event has a type: TYPE or TYPE=JSON")
@@ -84,49 +84,49 @@ def read_event(text: str) -> str:
 
 
 def _not_json(text: str, constant: str) -> NoReturn:
-    raise json.JSONDecodeError(f"{constant} is not JSON", text, _outside_strings(text, constant))
+    raise json.JSONDecodeError(f"{constant} is not JSON", text, _index_outside_strings(text, constant))
 
 
-def _outside_strings(text: str, word: str) -> int:
-    """Where ``word`` stands when the strings are taken out (up to the mistake, ``text`` is JSON)."""
-    blank = re.sub(r'"(?:[^"\\]|\\.)*"', lambda string: " " * len(string[0]), text)
-    return blank.index(word)
+def _index_outside_strings(text: str, word: str) -> int:
+    """Position of the first ``word`` outside JSON strings. Up to that position, ``text`` is valid JSON."""
+    without_strings = re.sub(r'"(?:[^"\\]|\\.)*"', lambda string: " " * len(string[0]), text)
+    return without_strings.index(word)
 
 
-def _pointed_at(error: json.JSONDecodeError) -> str:
-    """The line with the mistake and a mark under the character."""
+def _with_excerpt(error: json.JSONDecodeError) -> str:
+    """The message of a JSON error, with the line and a mark under the invalid character."""
     from rich.cells import cell_len  # noqa: PLC0415
 
     start = error.pos - error.colno + 1
     line, column = error.doc[start:].partition("\n")[0], error.pos - start
-    left, right = max(column - _AROUND, 0), column + _AROUND
-    before = ("…" if left else "") + safe(line[left:column])
-    after = safe(line[column:right]) + ("…" if right < len(line) else "")
+    left, right = max(column - _CONTEXT, 0), column + _CONTEXT
+    before = ("…" if left else "") + escape_controls(line[left:column])
+    after = escape_controls(line[column:right]) + ("…" if right < len(line) else "")
     mark = " " * cell_len(before) + "^"
     return f"not JSON: {error.msg} at line {error.lineno}, column {error.colno}\n\n  {before}{after}\n  {mark}"
 
 
 def read_headers(arguments: list[str] | None, environment: str) -> list[tuple[str, str]]:
-    """Those of the environment, with the arguments in place of the ones they name again. Errors show no value."""
-    given = [_header(text, f"-H number {n}") for n, text in enumerate(arguments or [], 1)]
+    """The headers of the environment, overridden by those of the arguments. Errors do not show values."""
+    overriding = [_header(text, f"-H number {n}") for n, text in enumerate(arguments or [], 1)]
     parts = [part for part in _BETWEEN_HEADERS.split(environment) if part.strip()]
-    kept = [_header(text, f"header {n} of ${HEADERS_VARIABLE}") for n, text in enumerate(parts, 1)]
-    named = {name.lower() for name, _ in given}
-    return [*(pair for pair in kept if pair[0].lower() not in named), *given]
+    defaults = [_header(text, f"header {n} of ${HEADERS_VARIABLE}") for n, text in enumerate(parts, 1)]
+    overridden = {name.lower() for name, _ in overriding}
+    return [*(header for header in defaults if header[0].lower() not in overridden), *overriding]
 
 
-def _header(text: str, place: str) -> tuple[str, str]:
-    found = _HEADER.fullmatch(text)
-    if found is None:
-        raise typer.BadParameter(f"{place} is not of the form 'Name: value'", param_hint="'-H' / '--header'")
-    if safe(found[2], keep="\t") != found[2]:
-        raise typer.BadParameter(f"{place} has control characters in its value", param_hint="'-H' / '--header'")
-    return found[1], found[2]
+def _header(text: str, source: str) -> tuple[str, str]:
+    match = _HEADER.fullmatch(text)
+    if match is None:
+        raise typer.BadParameter(f"{source} is not of the form 'Name: value'", param_hint="'-H' / '--header'")
+    if escape_controls(match[2], keep="\t") != match[2]:
+        raise typer.BadParameter(f"{source} has control characters in its value", param_hint="'-H' / '--header'")
+    return match[1], match[2]
 
 
 def _name(text: str) -> str:
     if text in ("", ".", ".."):
-        raise typer.BadParameter("this cannot be a name")
+        raise typer.BadParameter("this cannot be a name or an id")
     return text
 
 
@@ -136,7 +136,7 @@ def _names(texts: list[str]) -> list[str]:
 
 def _one_name(texts: list[str]) -> list[str]:
     if len(texts) > 1:
-        raise typer.BadParameter("this command is about one instance; give one id")
+        raise typer.BadParameter("this command takes one instance; give one id")
     return _names(texts)
 
 
@@ -146,12 +146,14 @@ WorkflowName = Annotated[
 InstanceId = Annotated[str, typer.Option("--id", "-i", metavar="ID", help="The id of the instance.")]
 InstanceIds = Annotated[
     list[str],
-    typer.Option("--id", "-i", metavar="ID", callback=_names, help="The id of an instance; repeat it for several."),
+    typer.Option(
+        "--id", "-i", metavar="ID", callback=_names, help="The id of an instance; repeat the option for several."
+    ),
 ]
 _ONE_ID = Annotated[
     list[str], typer.Option("--id", "-i", metavar="ID", callback=_one_name, help="The id of the instance.")
 ]
-"""``InstanceId`` as the parser sees it: of a plain option that is given twice, it would silently take the last."""
+"""``InstanceId`` for the parser. A list, because of a scalar option given twice the parser silently uses the last."""
 
 _SHARED: dict[str, tuple[Any, Any]] = {
     "base_url": (
@@ -163,7 +165,7 @@ _SHARED: dict[str, tuple[Any, Any]] = {
                 metavar="URL",
                 envvar="HOLDFAST_BASE_URL",
                 parser=read_base_url,
-                help="The full base of the API, such as http://127.0.0.1:8787/api/workflows.",
+                help="The full base URL of the API, such as http://127.0.0.1:8787/api/workflows.",
             ),
         ],
         inspect.Parameter.empty,
@@ -175,8 +177,8 @@ _SHARED: dict[str, tuple[Any, Any]] = {
                 "--header",
                 "-H",
                 metavar="'NAME: VALUE'",
-                help="Send this header; repeat it for several. They add to, and replace, those in $HOLDFAST_HEADERS "
-                "(one per line, or with ';' between them). Values are never printed.",
+                help="Send this header; repeat the option for several. A header given here replaces the one of the "
+                "same name in $HOLDFAST_HEADERS (one per line, or separated by ';'). Values are never printed.",
             ),
         ],
         None,
@@ -185,7 +187,10 @@ _SHARED: dict[str, tuple[Any, Any]] = {
         Annotated[
             float,
             typer.Option(
-                "--timeout", metavar="DURATION", parser=read_timeout, help="For each attempt: 10, '500 ms', '1 min'."
+                "--timeout",
+                metavar="DURATION",
+                parser=read_timeout,
+                help="Time limit of each attempt: 10, '500 ms', '1 min'.",
             ),
         ],
         "30",
@@ -198,8 +203,8 @@ _SHARED: dict[str, tuple[Any, Any]] = {
                 metavar="N",
                 min=0,
                 max=100,
-                help="How often to try again after a network error, 5xx or 429. What must not happen twice is repeated "
-                "only if it certainly did not happen.",
+                help="Number of retries after a network error, 5xx or 429. A request that must not be processed twice "
+                "is repeated only if it certainly had no effect.",
             ),
         ],
         3,
@@ -211,7 +216,8 @@ _SHARED: dict[str, tuple[Any, Any]] = {
                 "--retry-delay",
                 metavar="DURATION",
                 parser=read_seconds,
-                help="Before the first retry; doubles each time. A Retry-After of the server is waited for.",
+                help="Delay before the first retry; it doubles each time. A longer Retry-After of the server is "
+                "respected.",
             ),
         ],
         "0.5",
@@ -220,7 +226,7 @@ _SHARED: dict[str, tuple[Any, Any]] = {
 
 
 def remote_command(command: Callable[Concatenate[Remote, P], None]) -> Callable[..., None]:
-    """Gives ``command`` the shared options, and passes it the server they name as its first argument."""
+    """Add the shared options to ``command``, and pass it a ``Remote`` made from them as its first argument."""
 
     @functools.wraps(command)
     def run(*, base_url: str, header: list[str], timeout: float, retries: int, retry_delay: float, **own: Any) -> None:
@@ -228,7 +234,7 @@ def remote_command(command: Callable[Concatenate[Remote, P], None]) -> Callable[
         own |= {name: own[name][0] for name in ids}
         try:
             with Remote(Connection(base_url, headers, timeout, retries, retry_delay)) as remote:
-                command(remote, **own)  # type: ignore[call-arg]  # they are what its signature says
+                command(remote, **own)  # type: ignore[call-arg]  # built from the signature of ``command`` below
         except CommandFailedError as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(1) from None

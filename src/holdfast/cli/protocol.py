@@ -1,7 +1,7 @@
-"""HTTP on a connection of ``holdfast serve``: uvicorn's fast protocol, with bounds on what comes before a body.
+"""The HTTP protocol of ``holdfast serve``: uvicorn's httptools protocol, with limits on the head of a request.
 
-The parser keeps headers of any size for any time, before anybody is asked who sends them: 50 MB of small ones become
-700 MB of memory. Bodies are bounded where they are read (``holdfast.http.bodies``).
+The parser itself keeps headers of any size for any time, before authorization: 50 MB of small headers occupy 700 MB
+of memory. ``holdfast.http.bodies`` limits bodies.
 """
 
 from __future__ import annotations
@@ -12,39 +12,39 @@ from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-LARGEST = 64 * 1024
-"""Bytes of one head: request line and headers, also those that follow a chunked body. One read of a socket more."""
-SECONDS = 30.0
-"""A head has to be here by then, counted from the connection or from its first byte."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Maximum size of one head: request line and headers, also trailers. One socket read may exceed it."""
+HEAD_TIMEOUT_S = 30.0
+"""Time limit for receiving a head, counted from the connection or from the head's first byte."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """Refuses heads that are too large or come too slowly, and says so in JSON like every other error."""
+    """Refuses heads that are too large or too slow, with a JSON body like every other error."""
 
     _unparsed = 0
     _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._expect_head()
+        self._start_deadline()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._expect_nothing()
+        self._cancel_deadline()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._unparsed += len(data)
-        super().data_received(data)  # sets it back whenever something is complete
-        if self._unparsed > LARGEST and not self.transport.is_closing():
-            self._refuse(431, "HEADERS_TOO_LARGE", f"the headers have more than {LARGEST} bytes")
+        super().data_received(data)  # the callbacks below reset the count when a part is complete
+        if self._unparsed > MAX_HEAD_BYTES and not self.transport.is_closing():
+            self._refuse(431, "HEADERS_TOO_LARGE", f"the headers have more than {MAX_HEAD_BYTES} bytes")
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._expect_head()
+        self._start_deadline()
 
     def on_headers_complete(self) -> None:
         self._unparsed = 0
-        self._expect_nothing()
+        self._cancel_deadline()
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
@@ -58,18 +58,18 @@ class BoundedProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         self._refuse(400, "INVALID_REQUEST", msg)
 
-    def _expect_head(self) -> None:
-        self._expect_nothing()
-        self._deadline = self.loop.call_later(SECONDS, self._too_slow)
+    def _start_deadline(self) -> None:
+        self._cancel_deadline()
+        self._deadline = self.loop.call_later(HEAD_TIMEOUT_S, self._too_slow)
 
-    def _expect_nothing(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
     def _too_slow(self) -> None:
         if not self.transport.is_closing():
-            self._refuse(408, "REQUEST_TIMEOUT", f"the request did not arrive within {SECONDS:g} seconds")
+            self._refuse(408, "REQUEST_TIMEOUT", f"the request did not arrive within {HEAD_TIMEOUT_S:g} seconds")
 
     def _refuse(self, status: int, code: str, message: str) -> None:
         body = json.dumps({"message": message, "code": code})

@@ -1,4 +1,4 @@
-"""The commands ``holdfast serve`` and ``holdfast dev``: their arguments. What they do is in ``server`` and ``dev``."""
+"""The arguments of ``holdfast serve`` and ``holdfast dev``, which ``server`` and ``dev`` implement."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ class LogLevel(StrEnum):
 
 
 Target = Annotated[
-    str, typer.Argument(metavar="MODULE:APP", help="Where the app is, as for an import: shop:app, jobs.main:app.")
+    str, typer.Argument(metavar="MODULE:APP", help="The app, as for an import: shop:app, jobs.main:app.")
 ]
 Host = Annotated[str, typer.Option("--host", metavar="HOST", help="The address to listen on.")]
 Port = Annotated[
-    int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port to listen on; 0 takes a free one.")
+    int, typer.Option("--port", metavar="N", min=0, max=65535, help="The port to listen on; 0 chooses a free port.")
 ]
 Insecure = Annotated[
-    bool, typer.Option("--insecure", help="Let others than this machine in, even if the app has no authorize hooks.")
+    bool,
+    typer.Option("--insecure", help="Serve other machines even if the app has no authorize hooks."),
 ]
-AppDir = Annotated[Path, typer.Option("--app-dir", metavar="PATH", help="Look for the module here first.")]
+AppDir = Annotated[Path, typer.Option("--app-dir", metavar="PATH", help="Search for the module here first.")]
 Level = Annotated[
     LogLevel | None,
     typer.Option(
@@ -37,15 +38,15 @@ Level = Annotated[
         help="debug, info, warning or error. Default: info, unless the module sets up logging.",
     ),
 ]
-_DRAIN = "How long steps in flight get to end: 45, '90 s', '5 min'."
+_DRAIN = "Time for steps in flight to end: 45, '90 s', '5 min'."
 _DEV_DRAIN = 2.0
 
 
 def serve(
     target: Target,
-    worker: Annotated[bool, typer.Option("--worker", help="Run the workflows too, in this process.")] = False,
+    worker: Annotated[bool, typer.Option("--worker", help="Also run the workflows, in this process.")] = False,
     tick: Annotated[
-        bool, typer.Option("--tick", help="Run what is due whenever POST _runner/tick asks for it, in this process.")
+        bool, typer.Option("--tick", help="Run the instances that are due at each POST _runner/tick, in this process.")
     ] = False,
     host: Host = "127.0.0.1",
     port: Port = 8787,
@@ -55,32 +56,35 @@ def serve(
     ] = None,
     app_dir: AppDir = Path(),
     log_level: Level = None,
-    lifeline: Annotated[int | None, typer.Option("--lifeline", hidden=True)] = None,
+    supervisor_fd: Annotated[int | None, typer.Option("--supervisor-fd", hidden=True)] = None,
     hints: Annotated[bool, typer.Option("--hints", hidden=True)] = False,
 ) -> None:
     """Serve the HTTP API of an app, until SIGTERM or SIGINT.
 
-    Prints the base URL, which the management commands take. Without --worker, runs are started and steered here, and
-    run by workers elsewhere, or with --tick by the ticks of a scheduler such as cron. The first signal lets requests,
-    and steps in flight, end; a second one ends it at once.
+    Prints the base URL, which the management commands need. Without --worker, this process starts and controls runs,
+    and workers in other processes run them; with --tick, ticks of a scheduler such as cron run them. After the first
+    signal, requests and steps in flight have time to end; a second signal ends the process at once.
 
     \b
     Examples:
-      holdfast serve shop:app                      the API alone, on 127.0.0.1:8787
+      holdfast serve shop:app                      the API only, on 127.0.0.1:8787
       holdfast serve shop:app --worker             with a worker in the same process
-      holdfast serve shop:app --tick               run what is due when POST _runner/tick asks for it
-      holdfast serve shop:app --host 0.0.0.0       for others; the app needs authorize hooks
+      holdfast serve shop:app --tick               run due instances at each POST _runner/tick
+      holdfast serve shop:app --host 0.0.0.0       for other machines; the app needs authorize hooks
       holdfast serve jobs.main:app --app-dir /srv/shop --port 9000
 
     Exit code 0 after a signal, 1 if it cannot serve, 2 if there is no such app.
     """
-    from holdfast.cli.server import ServeOptions, run_server  # noqa: PLC0415  (the engine)
+    from holdfast.extras import extra  # noqa: PLC0415  (the engine)
+
+    with extra("server", "holdfast serve"):
+        from holdfast.cli.server import ServeOptions, run_server  # noqa: PLC0415
 
     options = ServeOptions(
         target, app_dir, host, port,
         worker=worker, tick=tick, insecure=insecure, drain=drain, log_level=log_level, hints=hints,
     )  # fmt: skip
-    run_server(options, lifeline)
+    run_server(options, supervisor_fd)
 
 
 def dev(
@@ -93,19 +97,22 @@ def dev(
 ) -> None:
     """Run a worker and the API; restart on changes.
 
-    For development: starts anew when a .py file below --app-dir changes, and runs go on where they were. Code that
-    does not load any more is reported, and tried again with the next change.
+    For development: restarts when a .py file below --app-dir changes, and runs continue where they were. Code that
+    cannot be imported is reported, and imported again at the next change.
 
     \b
     Examples:
-      holdfast dev shop:app                 on 127.0.0.1:8787; prints what to try next
+      holdfast dev shop:app                 on 127.0.0.1:8787; prints commands to try
       holdfast dev shop:app --port 9000
       holdfast dev jobs.main:app --app-dir src
 
-    Exit code 0 after a signal; 1 or 2 if the app cannot be run to begin with.
+    Exit code 0 after a signal; 1 or 2 if the first start of the app fails.
     """
-    from holdfast.cli.dev import develop  # noqa: PLC0415  (the engine)
-    from holdfast.cli.server import ServeOptions  # noqa: PLC0415
+    from holdfast.extras import extra  # noqa: PLC0415  (the engine)
+
+    with extra("server", "holdfast dev"):
+        from holdfast.cli.dev import develop  # noqa: PLC0415
+        from holdfast.cli.server import ServeOptions  # noqa: PLC0415
 
     options = ServeOptions(
         target, app_dir, host, port, worker=True, insecure=insecure, drain=_DEV_DRAIN, log_level=log_level

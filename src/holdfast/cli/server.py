@@ -1,7 +1,7 @@
 """``holdfast serve``: the HTTP API of an app, with or without a worker, until a signal or the supervisor ends it.
 
-Signals are handled here and not by uvicorn: requests are answered first, then the worker drains, and the exit code
-is 0.
+This module handles signals instead of uvicorn: requests in flight end first, then the worker drains, and the exit
+code is 0.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from typing import Any
 import uvicorn
 
 from holdfast.app import Holdfast
-from holdfast.cli import memory
+from holdfast.cli import garbage_collection
 from holdfast.cli.errors import WrongUsageError
-from holdfast.cli.lifeline import Lifeline
 from holdfast.cli.loading import load_app, split_target
 from holdfast.cli.logs import set_up_logging
-from holdfast.cli.safe import safe
+from holdfast.cli.supervisor_link import SupervisorLink
+from holdfast.cli.terminal_text import escape_controls
 from holdfast.errors import HoldfastError
 
 _log = logging.getLogger("holdfast")
 
 _API = "/api/workflows"
-_ANSWER_SECONDS = 5
-"""How long requests in flight may take once the server is told to stop."""
+_REQUEST_SECONDS = 5
+"""Time for requests in flight to end after a stop was requested."""
 _CLOSE_SECONDS = 10.0
 _STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
@@ -45,7 +45,7 @@ class CannotServeError(HoldfastError):
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     target: str
     app_dir: Path
@@ -55,7 +55,7 @@ class ServeOptions:
     tick: bool = False
     insecure: bool = False
     drain: float | None = None
-    """Seconds; None leaves it to the app."""
+    """Seconds; None: the setting of the app."""
     log_level: str | None = None
     hints: bool = False
 
@@ -63,37 +63,37 @@ class ServeOptions:
         split_target(self.target)
 
     def arguments(self) -> list[str]:
-        """The same, for another ``holdfast serve``."""
+        """These options as arguments of another ``holdfast serve``."""
         named = [("--app-dir", self.app_dir), ("--host", self.host), ("--port", self.port)]
         named += [("--drain", self.drain), ("--log-level", self.log_level)]
         flags = [("--worker", self.worker), ("--tick", self.tick)]
         flags += [("--insecure", self.insecure), ("--hints", self.hints)]
         return [
             *(f"{name}={value}" for name, value in named if value is not None),
-            *(name for name, given in flags if given),
+            *(name for name, is_set in flags if is_set),
             "--",
             self.target,
         ]
 
 
-def run_server(options: ServeOptions, lifeline: int | None) -> None:
+def run_server(options: ServeOptions, supervisor_fd: int | None) -> None:
     app = load_app(options.target, options.app_dir)
-    memory.settle()
+    garbage_collection.configure()
     check_exposure(app, options)
     set_up_logging(options.log_level)
     if options.drain is not None:
         app.worker_config = dataclasses.replace(app.worker_config, drain=options.drain)
-    line = Lifeline(lifeline) if lifeline is not None else None
+    link = SupervisorLink(supervisor_fd) if supervisor_fd is not None else None
     with listening(options.host, options.port) as listener, asyncio.Runner(loop_factory=new_loop) as runner:
-        runner.run(_serve(app, options, listener, line))
+        runner.run(_serve(app, options, listener, link))
 
 
 def check_exposure(app: Holdfast, options: ServeOptions) -> None:
-    """Whoever reaches an API without hooks may start, read and end every run."""
+    """Refuse to serve other machines without hooks: every caller could start, read and end every run."""
     if app.authorize.open and not options.insecure and not is_loopback(options.host):
         raise WrongUsageError(
-            f"--host {options.host}: the app has no authorize hooks, so everyone who can reach this address could "
-            "read and steer its runs; give the app hooks, or give --insecure"
+            f"--host {options.host}: the app has no authorize hooks, so every caller that can reach this address "
+            "could read and control its runs; give the app hooks, or give --insecure"
         )
 
 
@@ -109,14 +109,16 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     try:
         listener = socket.create_server((host, port), family=family, backlog=2048)
     except OSError as error:
-        reason = (error.strerror or str(error)).partition(" (while")[0]  # Python adds the address, which is named here
+        reason = (error.strerror or str(error)).partition(" (while")[
+            0
+        ]  # Python appends the address, which the message below has
         raise CannotServeError(f"cannot listen on {host} port {port}: {reason}; see --host and --port") from None
     with listener:
         yield listener
 
 
 class Server(uvicorn.Server):
-    """One that leaves signals to this module, and says when it answers."""
+    """A uvicorn server that does not handle signals, and calls ``started`` when it accepts requests."""
 
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
@@ -134,20 +136,20 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
 
-async def _serve(app: Holdfast, options: ServeOptions, listener: socket.socket, lifeline: Lifeline | None) -> None:
+async def _serve(app: Holdfast, options: ServeOptions, listener: socket.socket, link: SupervisorLink | None) -> None:
     def started() -> None:
         _show_start(app, options, listener.getsockname()[1])
-        if lifeline is not None:
-            lifeline.ready()
+        if link is not None:
+            link.ready()
 
     async with _opened(app, options):
         server = Server(_config(app, options), started)
         _stop_at_signals(server.stop)
-        if lifeline is not None:
+        if link is not None:
             drain = app.worker_config.drain_ms / 1000 if options.worker else 0.0
-            lifeline.watch(server.stop, drain + _ANSWER_SECONDS + _CLOSE_SECONDS)
+            link.watch(server.stop, drain + _REQUEST_SECONDS + _CLOSE_SECONDS)
         await server.serve(sockets=[listener])
-        _log.info("stopping" + ("; steps in flight may end" if options.worker else ""))
+        _log.info("stopping" + ("; waiting for steps in flight" if options.worker else ""))
     _log.info("stopped")
 
 
@@ -159,17 +161,17 @@ def _config(app: Holdfast, options: ServeOptions) -> uvicorn.Config:
     return uvicorn.Config(
         app.asgi(api=_API, tick=options.tick, hosts=[_in_url(options.host)]),
         http=http_protocol(),
-        lifespan="off",  # the app is open already
+        lifespan="off",  # the app is already open
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_graceful_shutdown=_ANSWER_SECONDS,
+        timeout_graceful_shutdown=_REQUEST_SECONDS,
     )
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """The fast one where there is one: it is a dependency but on Windows and other Pythons."""
+    """A uvloop event loop if uvloop is installed: it is a dependency except on Windows and other Pythons."""
     try:
         import uvloop  # noqa: PLC0415
     except ImportError:
@@ -178,7 +180,7 @@ def new_loop() -> asyncio.AbstractEventLoop:
 
 
 def http_protocol() -> Any:
-    """The fast parser, likewise; the other one has bounds of its own."""
+    """The protocol on httptools if that is installed; otherwise h11, which limits the head of a request itself."""
     try:
         from holdfast.cli.protocol import BoundedProtocol  # noqa: PLC0415
     except ImportError:
@@ -187,7 +189,10 @@ def http_protocol() -> Any:
 
 
 def _stop_at_signals(stop: Callable[[], None]) -> None:
-    """The first signal stops in order. Then the system's own handling is back: nothing can hold up the second."""
+    """Stop in an orderly way at the first signal, and restore the default handling for the second.
+
+    With the default handling the system ends the process, which no Python code can delay.
+    """
 
     def handle(_number: int, _frame: FrameType | None) -> None:
         for number in _STOP_SIGNALS:
@@ -198,13 +203,13 @@ def _stop_at_signals(stop: Callable[[], None]) -> None:
         signal.signal(number, handle)
 
 
-# --- what is said at the start
+# --- output at the start
 
 
 def base_url(host: str, port: int) -> str:
-    """As a program on this machine reaches it."""
-    shown = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (read, not bound)
-    return f"http://{_in_url(shown)}:{port}{_API}"
+    """The base URL for programs on this machine."""
+    reachable = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (compared, not bound)
+    return f"http://{_in_url(reachable)}:{port}{_API}"
 
 
 def _in_url(host: str) -> str:
@@ -226,7 +231,7 @@ def _show_start(app: Holdfast, options: ServeOptions, port: int) -> None:
 def _show_hints(url: str, names: list[str], directory: Path) -> None:
     workflow = names[0] if names else "WORKFLOW"
     lines = [
-        f"Reload  when a .py file in {safe(str(directory.resolve()))} changes",
+        f"Reload  when a .py file in {escape_controls(str(directory.resolve()))} changes",
         "",
         "Try, in another terminal:",
         f"  export HOLDFAST_BASE_URL={url}",

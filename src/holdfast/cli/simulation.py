@@ -1,4 +1,4 @@
-"""``holdfast simulate``: the engine's own simulation, or that of a user's workflow."""
+"""``holdfast simulate``: the simulation of the engine, or of a user's workflow."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 
 from holdfast.cli.errors import WrongUsageError
 from holdfast.cli.loading import load_app, split_target
-from holdfast.cli.safe import safe
+from holdfast.cli.terminal_text import escape_controls
 from holdfast.testing import SentEvent, SimulationError, SimulationReport, simulate
 from holdfast.testing.simulation import command
 from holdfast.testing.simulation.planted import BUGS
 from holdfast.testing.users.report import SEED
 
 LINES = "\n"
-_USERS_SEEDS = 200
+_DEFAULT_SEEDS = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """What was asked for on the command line."""
+    """The options of the command line."""
 
     target: str | None
     workflow: str | None
@@ -47,47 +47,49 @@ class SimulateOptions:
     processes: int
 
     def __post_init__(self) -> None:
-        of_users = {"--params": self.params, "--event": self.events, "--world": self.world, "--allow": self.allow}
-        of_engine = {
+        workflow_options = {
+            "--params": self.params, "--event": self.events, "--world": self.world, "--allow": self.allow,
+        }  # fmt: skip
+        engine_options = {
             "--bug": self.bug, "--only": self.only, "--without": self.without, "--story": self.story,
             "--counts": self.counts, "--processes": self.processes > 1,
         }  # fmt: skip
         if self.target is not None and self.workflow is None:
             raise WrongUsageError(f"name a workflow of {self.target}: holdfast simulate {self.target} WORKFLOW")
-        wrong = of_users if self.target is None else of_engine
-        for name in [name for name, value in wrong.items() if value]:
-            whose = "a workflow: name one, by MODULE:APP WORKFLOW" if self.target is None else "the engine's simulation"
-            raise WrongUsageError(f"{name} is for {whose}")
+        inapplicable = workflow_options if self.target is None else engine_options
+        for name in [name for name, value in inapplicable.items() if value]:
+            subject = "a workflow: give MODULE:APP WORKFLOW" if self.target is None else "the engine's simulation"
+            raise WrongUsageError(f"{name} is for {subject}")
 
 
 def run(options: SimulateOptions) -> int:
-    """The exit code: 1 if anything was found."""
+    """Run the simulation and print the report; return the exit code: 1 if there are findings."""
     if options.target is None:
-        return _engine(options)
+        return _simulate_engine(options)
     try:
         report = asyncio.run(_simulate(options, options.target, options.workflow or ""))
     except SimulationError as error:
         sys.stderr.write(f"holdfast: {error}\n")
         return 1
-    told = str(replace(report, again=_again(options)))
-    sys.stdout.write(f"{safe(told, keep=LINES)}\n")
+    text = str(replace(report, again=_rerun_command(options)))
+    sys.stdout.write(f"{escape_controls(text, keep=LINES)}\n")
     return 0 if report.ok else 1
 
 
-def _again(options: SimulateOptions) -> str:
+def _rerun_command(options: SimulateOptions) -> str:
     """The command that runs one seed again."""
-    given = [("--params", options.params), *(("--event", text) for text in options.events)]
-    given += [("--world", options.world), *(("--allow", text) for text in options.allow)]
+    arguments = [("--params", options.params), *(("--event", text) for text in options.events)]
+    arguments += [("--world", options.world), *(("--allow", text) for text in options.allow)]
     if options.app_dir != Path():
-        given.append(("--app-dir", str(options.app_dir)))
+        arguments.append(("--app-dir", str(options.app_dir)))
     words = ["holdfast", "simulate", options.target or "", options.workflow or ""]
-    words += [word for name, value in given if value is not None for word in (name, value)]
+    words += [word for name, value in arguments if value is not None for word in (name, value)]
     return f"{shlex.join(words)} --seed {SEED}"
 
 
-def _engine(options: SimulateOptions) -> int:
+def _simulate_engine(options: SimulateOptions) -> int:
     if options.bug is not None and options.bug not in BUGS:
-        raise WrongUsageError(f"--bug {options.bug}: there is none of that name; there are {', '.join(sorted(BUGS))}")
+        raise WrongUsageError(f"--bug {options.bug}: there is no such bug; the bugs are {', '.join(sorted(BUGS))}")
     return command.run(
         command.Asked(
             "holdfast simulate",
@@ -107,13 +109,13 @@ def _engine(options: SimulateOptions) -> int:
 async def _simulate(options: SimulateOptions, target: str, workflow: str) -> SimulationReport:
     app = load_app(target, options.app_dir)
     if workflow not in app.registry:
-        known = ", ".join(sorted(one.name for one in app.registry)) or "none"
-        raise WrongUsageError(f"{target} has no workflow {workflow!r}; there are: {known}")
+        known = ", ".join(sorted(definition.name for definition in app.registry)) or "none"
+        raise WrongUsageError(f"{target} has no workflow {workflow!r}; it has: {known}")
     return await simulate(
         app,
         workflow,
         None if options.params is None else json.loads(options.params),
-        seeds=options.seeds or _USERS_SEEDS,
+        seeds=options.seeds or _DEFAULT_SEEDS,
         first=options.first,
         seed=options.seed,
         events=[_event(text) for text in options.events],
@@ -131,10 +133,10 @@ def _event(text: str) -> SentEvent:
 def _callable(target: str) -> Callable[[], Any]:
     name, attribute = split_target(target)
     try:
-        found: Any = reduce(getattr, attribute.split("."), importlib.import_module(name))
+        value: Any = reduce(getattr, attribute.split("."), importlib.import_module(name))
     except (ModuleNotFoundError, AttributeError):
         raise WrongUsageError(f"--world {target}: there is no such function") from None
-    if not callable(found):
-        raise WrongUsageError(f"--world {target} is no function but of type {type(found).__name__!r}")
-    made: Callable[[], Any] = found
-    return made
+    if not callable(value):
+        raise WrongUsageError(f"--world {target} is not a function but of type {type(value).__name__!r}")
+    function: Callable[[], Any] = value
+    return function

@@ -1,4 +1,4 @@
-"""``holdfast worker``: one process that works until a signal, or its supervisor, tells it to stop."""
+"""``holdfast worker``: one worker process, which runs until a signal or until its supervisor stops it."""
 
 from __future__ import annotations
 
@@ -14,27 +14,28 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from holdfast.app import Holdfast, shown_url
-from holdfast.cli import memory
+from holdfast.app import Holdfast
+from holdfast.cli import garbage_collection
 from holdfast.cli.errors import WrongUsageError
-from holdfast.cli.lifeline import Lifeline
 from holdfast.cli.loading import load_app, split_target
 from holdfast.cli.logs import set_up_logging
-from holdfast.cli.secret import without_password
+from holdfast.cli.redaction import without_password
+from holdfast.cli.supervisor_link import SupervisorLink
 from holdfast.core.durations import describe, to_ms
 from holdfast.errors import InvalidDurationError
 from holdfast.runner.config import WorkerConfig
+from holdfast.store_url import shown_url
 
 _log = logging.getLogger("holdfast")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_PATIENCE_SECONDS = 10.0
-"""What a worker without a supervisor gets on top of its drain, to close the database."""
+_CLOSE_SECONDS = 10.0
+"""Time after the drain for closing the database, before a worker whose supervisor has ended exits."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
-    """What was asked for on the command line; None and () leave it to the app."""
+    """The options of the command line; None and () mean the setting of the app."""
 
     target: str
     app_dir: Path
@@ -46,7 +47,7 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         split_target(self.target)
         if not all(self.queues):
-            raise WrongUsageError("--queue: a queue has a name")
+            raise WrongUsageError("--queue: the name of a queue is not empty")
         if self.drain is not None:
             _seconds_or_text(self.drain)
 
@@ -61,7 +62,7 @@ class WorkerOptions:
         return dataclasses.replace(config, **changes)
 
     def arguments(self) -> list[str]:
-        """The same, for another ``holdfast worker``."""
+        """These options as arguments of another ``holdfast worker``."""
         named = [("--app-dir", self.app_dir), ("--concurrency", self.concurrency), ("--drain", self.drain)]
         named += [("--log-level", self.log_level), *(("--queue", queue) for queue in self.queues)]
         return [*(f"{name}={value}" for name, value in named if value is not None), "--", self.target]
@@ -78,57 +79,62 @@ def _seconds_or_text(drain: str) -> float | str:
     return value
 
 
-def work(options: WorkerOptions, lifeline: int | None) -> None:
-    _end_at_signals()  # until the database is open there is nothing to give back
+def work(options: WorkerOptions, supervisor_fd: int | None) -> None:
+    _end_at_signals()  # before the database is open there is no task to release
     app = load_app(options.target, options.app_dir)
-    memory.settle()
+    garbage_collection.configure()
     set_up_logging(options.log_level)
     app.worker_config = options.applied_to(app.worker_config)
-    asyncio.run(_work(app, Lifeline(lifeline) if lifeline is not None else None))
+    asyncio.run(_work(app, SupervisorLink(supervisor_fd) if supervisor_fd is not None else None))
 
 
-async def _work(app: Holdfast, lifeline: Lifeline | None) -> None:
+async def _work(app: Holdfast, link: SupervisorLink | None) -> None:
     config, pid = app.worker_config, os.getpid()
-    stop = asyncio.Event()
-    tell = _from_anywhere(stop)
-    _drain_at_signals(tell)
-    if lifeline is not None:
-        lifeline.watch(tell, config.drain_ms / 1000 + _PATIENCE_SECONDS)
+    stopping = asyncio.Event()
+    stop = _threadsafe_set(stopping)
+    _drain_at_signals(stop)
+    if link is not None:
+        link.watch(stop, config.drain_ms / 1000 + _CLOSE_SECONDS)
     async with app:
-        _say_started(app)
-        if lifeline is not None:
-            lifeline.ready()
-        await stop.wait()
-        _log.info("worker %d draining: steps in flight have %s; a second signal ends it at once", pid, _drain(config))
+        _log_start(app)
+        if link is not None:
+            link.ready()
+        await stopping.wait()
+        _log.info(
+            "worker %d draining: steps in flight have %s; a second signal ends it at once", pid, _drain_text(config)
+        )
     _log.info("worker %d stopped", pid)
 
 
-def _from_anywhere(stop: asyncio.Event) -> Callable[[], None]:
-    """Sets the event from a signal handler or a thread, also when the loop is over."""
+def _threadsafe_set(event: asyncio.Event) -> Callable[[], None]:
+    """A function that sets the event from a signal handler or a thread, also after the loop is closed."""
     loop = asyncio.get_running_loop()
 
-    def tell() -> None:
+    def set_event() -> None:
         with suppress(RuntimeError):
-            loop.call_soon_threadsafe(stop.set)
+            loop.call_soon_threadsafe(event.set)
 
-    return tell
+    return set_event
 
 
-def _drain_at_signals(tell: Callable[[], None]) -> None:
-    """The first signal drains. Not by the loop's handlers: they would wait behind a step that blocks the loop."""
+def _drain_at_signals(stop: Callable[[], None]) -> None:
+    """Drain at the first signal.
+
+    The signal handlers of the event loop are not used: a step that blocks the loop would delay them.
+    """
 
     def drain(_number: int, _frame: FrameType | None) -> None:
         _end_at_signals()
-        tell()
+        stop()
 
     for number in STOP_SIGNALS:
         signal.signal(number, drain)
 
 
 def _end_at_signals() -> None:
-    """The next signal ends this process; by the system itself, so that no code here can hold it up.
+    """End this process at the next signal, by the default handling of the system, which no Python code can delay.
 
-    Process 1, which a worker is in most containers, is not ended by the system.
+    The system does not end process 1, which a worker is in most containers, so process 1 exits in a handler.
     """
     for number in STOP_SIGNALS:
         signal.signal(number, _exit if os.getpid() == 1 else signal.SIG_DFL)
@@ -138,12 +144,12 @@ def _exit(number: int, _frame: FrameType | None) -> None:
     os._exit(128 + number)
 
 
-def _say_started(app: Holdfast) -> None:
+def _log_start(app: Holdfast) -> None:
     queues, database = ", ".join(app.worker_config.queues), without_password(shown_url(app.url), app.url)
     _log.info("worker %d started: queues %s; database %s", os.getpid(), queues, database)
     if not app.registry.runnable():
-        _log.warning("the app has no workflows: import the modules that register them, or nothing will be run")
+        _log.warning("the app has no workflows, so no run will be claimed: import the modules that register them")
 
 
-def _drain(config: WorkerConfig) -> str:
+def _drain_text(config: WorkerConfig) -> str:
     return f"{describe(config.drain_ms)} to end" if config.drain_ms else "no time to end"

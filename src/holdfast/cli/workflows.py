@@ -1,4 +1,4 @@
-"""``holdfast workflows``: which workflows a server has. Speaks HTTP only."""
+"""``holdfast workflows``: the workflows of a server. Uses HTTP only."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ workflows = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
 
 @workflows.callback()
 def about() -> None:
-    """See which workflows a server has.
+    """Show the workflows of a server.
 
     \b
     Examples:
@@ -24,14 +24,14 @@ def about() -> None:
 @workflows.command(name="list")
 @remote_command
 def list_workflows(remote: Remote) -> None:
-    """Show the names of the workflows, in the order in which they were registered.
+    """List the names of the workflows, in the order of their registration.
 
     \b
     Examples:
       holdfast workflows list -b http://127.0.0.1:8787/api/workflows
       holdfast workflows list -H 'Authorization: Bearer ...'    with $HOLDFAST_BASE_URL set
     """
-    from holdfast.cli.shown import console, line, show_table, table  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import console, line, show_table, table  # noqa: PLC0415  (rich)
 
     names = [item.text("name") for item in remote.get(expect="workflows").list("workflows")]
     if names:
@@ -43,13 +43,13 @@ def list_workflows(remote: Remote) -> None:
 @workflows.command()
 @remote_command
 def mermaid(remote: Remote, workflow: WorkflowName) -> None:
-    """Draw a graph, as a Mermaid flowchart.
+    """Draw a graph as a Mermaid flowchart.
 
     \b
     Examples:
       holdfast workflows mermaid -w etl
       holdfast workflows mermaid -w etl > etl.mmd
     """
-    from holdfast.cli.shown import show_text  # noqa: PLC0415  (rich)
+    from holdfast.cli.output import show_text  # noqa: PLC0415  (rich)
 
     show_text(remote.get_text(workflow, "mermaid"))

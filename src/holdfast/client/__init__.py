@@ -1,10 +1,12 @@
-"""Runs from outside: start them, look at them, steer them. Reaches them only through the store.
+"""Access to runs from outside: start, read and control them, through the store only.
 
-``Handle`` is what users hold; ``Client`` makes handles, and serves the HTTP API. Neither knows how a run is executed.
+``Handle`` is the user's reference to an instance. ``Client`` makes handles and serves the HTTP API and the CLI.
+Neither depends on how runs are executed.
 """
 
-from holdfast.client.client import Client, Start
+from holdfast.client.client import Client
 from holdfast.client.handle import Handle
 from holdfast.client.records import HistoryPage, HistoryQuery, Part
+from holdfast.client.starts import Start
 
 __all__ = ["Client", "Handle", "HistoryPage", "HistoryQuery", "Part", "Start"]

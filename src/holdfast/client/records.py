@@ -1,17 +1,17 @@
-"""Rows of the store as the records that users read, a page at a time; cursors and the checks of what is asked for."""
+"""Conversion of store rows to the records that users read, with pages, cursors and checks of query options."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from holdfast.core import chains, codec, history
+from holdfast.core import codec, durations
+from holdfast.core.durations import Duration
 from holdfast.core.failure import Failure
 from holdfast.core.model import (
     EventRecord,
     LogLine,
-    Status,
     StepRecord,
     from_ms,
     optional_from_ms,
@@ -23,14 +23,11 @@ from holdfast.errors import (
     InvalidCursorError,
     InvalidOptionError,
 )
-from holdfast.graph.history import current_node, nodes_of
-from holdfast.kernel.units import GRAPH
 from holdfast.store.protocol import (
-    Fact,
-    Mail,
     OutboxRow,
     PageQuery,
     RunRecord,
+    StoredEvent,
     StoredLog,
 )
 
@@ -42,7 +39,7 @@ _LAST_POSITION = 10**_CURSOR_DIGITS - 1
 
 @dataclass(slots=True, eq=False)
 class HistoryQuery:
-    """Which page of a run's history: each list has a cursor of its own."""
+    """Options of a page of a run's history. Each list has its own cursor."""
 
     limit: int = 25
     descending: bool = False
@@ -56,7 +53,7 @@ class HistoryQuery:
 
 @dataclass(slots=True, eq=False)
 class Part(Generic[T]):
-    """A page of one list of a run. ``cursor`` points behind its last entry, also when no more are there yet."""
+    """A page of one list of a run. ``cursor`` points after its last entry, even if there are no more entries yet."""
 
     items: list[T]
     cursor: str
@@ -73,33 +70,6 @@ class HistoryPage:
 
 def error_of(row: RunRecord) -> ErrorInfo | None:
     return None if row.error is None else Failure.decode(row.error).info
-
-
-def steps_of(row: RunRecord, facts: Iterable[Fact], payloads: Mapping[int, Any]) -> list[StepRecord]:
-    """The steps of a run; of a chain or a graph also those that are to come."""
-    if row.kind == chains.CHAIN:
-        return chains.records(row.number, facts, chains.Place(row.owner is not None, row.run_at))
-    if row.kind == GRAPH:
-        return nodes_of(row.number, facts)
-    return history.steps_of(row.number, facts, payloads)
-
-
-def current_step(row: RunRecord, steps: list[StepRecord]) -> StepRecord | None:
-    if row.kind == GRAPH:
-        return current_node(steps)
-    return chains.current_record(steps) if row.kind == chains.CHAIN else history.current_step(steps)
-
-
-def open_steps(row: RunRecord, steps: list[StepRecord]) -> list[StepRecord]:
-    """Those that say what the run is at, or waits for."""
-    return [step for step in steps if chains.is_open(step)] if row.kind == chains.CHAIN else steps
-
-
-def unhandled_step(row: RunRecord, facts: Iterable[Fact]) -> str | None:
-    """The current step of a chain that was given back for lack of a handler."""
-    if row.kind != chains.CHAIN or row.status is not Status.WAITING or row.started_at is None or row.owner is not None:
-        return None
-    return chains.without_handler(facts, row.run_at)
 
 
 def outbox_record(row: OutboxRow) -> OutboxRecord:
@@ -121,25 +91,25 @@ def outbox_record(row: OutboxRow) -> OutboxRecord:
     )
 
 
-def event_value(mail: Mail) -> dict[str, Any]:
-    return {"type": mail.type, "payload": codec.plain(mail.payload), "timestamp": _iso(mail.created_at)}
+def event_value(event: StoredEvent) -> dict[str, Any]:
+    return {"type": event.type, "payload": codec.plain(event.payload), "timestamp": _iso(event.created_at)}
 
 
-def event_record(number: int, mail: Mail) -> EventRecord:
+def event_record(number: int, event: StoredEvent) -> EventRecord:
     return EventRecord(
-        id=f"{number}:{mail.n}",
+        id=f"{number}:{event.n}",
         run_number=number,
-        type=mail.type,
-        payload=codec.plain(mail.payload),
-        created_at=from_ms(mail.created_at),
-        delivered_at=optional_from_ms(mail.delivered_at),
-        consumed_by_step_key=mail.consumed_by,
-        sender=mail.sender,
+        type=event.type,
+        payload=codec.plain(event.payload),
+        created_at=from_ms(event.created_at),
+        delivered_at=optional_from_ms(event.delivered_at),
+        consumed_by_step_key=event.consumed_by,
+        sender=event.sender,
     )
 
 
 def log_line(number: int, stored: StoredLog) -> LogLine:
-    line = stored.line
+    line = stored.log
     return LogLine(
         id=f"{number}:{stored.n}",
         run_number=number,
@@ -158,20 +128,20 @@ def _iso(ms: int) -> str:
     return from_ms(ms).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def part_of(entries: Sequence[tuple[int, T]], letter: str, limit: int, after: int) -> Part[T]:
+def part_of(entries: Sequence[tuple[int, T]], prefix: str, limit: int, after: int) -> Part[T]:
     page = entries[:limit]
     last = page[-1][0] if page else after
-    return Part([item for _, item in page], f"{letter}{last}", len(entries) > limit)
+    return Part([item for _, item in page], f"{prefix}{last}", len(entries) > limit)
 
 
 def page_query(row: RunRecord, query: HistoryQuery, after: int) -> PageQuery:
-    """One more than the page shows, to know whether there is one."""
+    """A query for one entry more than the page shows, to find out whether there are more."""
     return PageQuery(row.run, after=after, limit=query.limit + 1, descending=query.descending)
 
 
 @dataclass(slots=True, eq=False)
 class Positions:
-    """Behind which entry each list of a history goes on."""
+    """The position after which each list of a history continues."""
 
     steps: int
     events: int
@@ -180,16 +150,16 @@ class Positions:
     @classmethod
     def of(cls, query: HistoryQuery) -> Positions:
         first = _LAST_POSITION if query.descending else 0
-        given = (query.steps_cursor, "s"), (query.events_cursor, "e"), (query.logs_cursor, "l")
-        found = [position(*one) for one in given]
-        return cls(*(first if one is None else one for one in found))
+        cursors = (query.steps_cursor, "s"), (query.events_cursor, "e"), (query.logs_cursor, "l")
+        positions = [position(*cursor) for cursor in cursors]
+        return cls(*(first if number is None else number for number in positions))
 
 
-def position(cursor: str | None, letter: str) -> int | None:
-    """What a cursor points at; ``letter`` says of which list it is."""
+def position(cursor: str | None, prefix: str) -> int | None:
+    """The position that a cursor encodes; ``prefix`` is the letter of its list."""
     if cursor is None:
         return None
-    number = cursor[1:] if isinstance(cursor, str) and cursor.startswith(letter) else ""
+    number = cursor[1:] if isinstance(cursor, str) and cursor.startswith(prefix) else ""
     if not (number.isascii() and number.isdigit() and len(number) <= _CURSOR_DIGITS):
         raise InvalidCursorError(f"{shown(cursor)} is not a cursor that this list returned")
     return int(number)
@@ -199,3 +169,7 @@ def check_choice(name: str, value: Any, choices: Sequence[str]) -> str:
     if value not in choices:
         raise InvalidOptionError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
     return str(value)
+
+
+def seconds_of(timeout: Duration | None) -> float | None:
+    return None if timeout is None else durations.to_ms(timeout, "timeout") / 1000

@@ -1,4 +1,4 @@
-"""Why a run is where it is: one sentence for people."""
+"""``why``: one sentence that explains the current state of a run."""
 
 from __future__ import annotations
 
@@ -7,14 +7,8 @@ from dataclasses import dataclass
 
 from holdfast.client.records import error_of
 from holdfast.core import durations, history
-from holdfast.core.model import (
-    Status,
-    StepRecord,
-    from_ms,
-    optional_from_ms,
-)
-from holdfast.graph import history as nodes
-from holdfast.kernel.units import GRAPH
+from holdfast.core.model import Status, StepRecord, from_ms
+from holdfast.kernel.model import Model, RecordedRun
 from holdfast.store.protocol import (
     ANY_TOPIC,
     Relations,
@@ -23,56 +17,50 @@ from holdfast.store.protocol import (
 )
 
 _SHOWN = 5
-"""How many runs a sentence names."""
+"""Maximum number of runs that a sentence names."""
 
 
 @dataclass(slots=True, eq=False)
 class Reasons:
-    """What the sentence is made of."""
+    """The data from which the sentence is built."""
 
-    row: RunRecord
+    run: RecordedRun
+    model: Model
     steps: Sequence[StepRecord]
     relations: Relations
     before: RunRecord | None
-    """The run before this one, if this one waits for its start."""
-    unhandled: str | None = None
-    """The type of a chain's step that no worker so far has a handler for."""
+    """The previous run, if this run waits for its start."""
 
 
 def why(reasons: Reasons, now: int, *, known: bool) -> str:
-    """``known``: this process itself could run it."""
-    row, relations = reasons.row, reasons.relations
+    """Explain the state of a run. ``known``: this process implements its workflow."""
+    row, relations = reasons.run.row, reasons.relations
     return _state(reasons, now, known=known) + _after(reasons.before) + _linked(row, relations)
 
 
 def _state(reasons: Reasons, now: int, *, known: bool) -> str:
-    row = reasons.row
+    row, model = reasons.run.row, reasons.model
     if row.status.terminal:
         return _why_ended(row)
     if row.pausing:
-        return "a pause was asked for; it takes effect when the step in flight has ended"
+        return "a pause was requested; it takes effect when the step in flight has ended"
     if row.status is Status.PAUSED:
         return f"paused: {row.note}" if row.note else "paused by a person; resume it to go on"
-    if row.kind == GRAPH and row.run_at is None:
-        return nodes.why(reasons.steps, now)
-    clauses = history.why_waiting(list(reasons.steps), now), _awaited(row, reasons.steps, now)
+    explained = model.why(reasons.run, reasons.steps, now)
+    if explained is not None:
+        return explained
+    steps = model.open_steps(reasons.steps)
+    clauses = history.why_waiting(list(steps), now), _awaited(row, steps, now)
     waiting = "; ".join(filter(None, clauses))
     if row.owner is not None:
         return waiting or "running workflow code or its first step"
     if row.run_at is None:
         return waiting or _never_due(reasons.relations)
-    if row.run_at > now and reasons.unhandled is not None:
-        return _no_handler(row, reasons.unhandled, now)
     if row.run_at > now:
         return waiting or _why_later(row)
     if not known:
         return f"due, but this process has no workflow {row.workflow!r} registered; a worker that has must take it"
     return f"due, and waiting for a worker of queue {row.queue!r}"
-
-
-def _no_handler(row: RunRecord, step: str, now: int) -> str:
-    looks = history.until(optional_from_ms(row.run_at), now).strip()
-    return f"no worker so far has a handler for step {step!r} of chain {row.workflow!r}; it is left to others {looks}"
 
 
 def _never_due(relations: Relations) -> str:
@@ -89,7 +77,7 @@ def _why_ended(row: RunRecord) -> str:
 
 
 def _why_later(row: RunRecord) -> str:
-    """It is due in a while, and has no step that says why."""
+    """The explanation of a later due time that no step explains."""
     when = f"{from_ms(row.run_at or 0):%Y-%m-%d %H:%M:%S} UTC"
     if row.started_at is not None:
         return f"due at {when}"
@@ -99,11 +87,11 @@ def _why_later(row: RunRecord) -> str:
 
 
 def _awaited(row: RunRecord, steps: Sequence[StepRecord], now: int) -> str:
-    """The messages that the code waits for, as far as it does not by steps."""
+    """The message types that the code waits for, without those that a step names."""
     topics = sorted(row.topics - {step.wait_event_type for step in steps})
     if not topics or row.owner is not None:
         return ""
-    since = durations.describe_roughly(max(0, now - row.updated_at))
+    since = durations.describe_rounded(max(0, now - row.updated_at))
     if ANY_TOPIC in topics:
         return f"waiting for a message since {since}"
     return f"waiting for message {' or '.join(map(repr, topics))} since {since}"
@@ -114,7 +102,7 @@ def waits_for_start(row: RunRecord) -> bool:
 
 
 def _after(before: RunRecord | None) -> str:
-    """How the last attempt, or the last tick of a schedule, came out."""
+    """How the previous attempt, or the previous tick of a schedule, ended."""
     return "" if before is None else f"; run {before.number} was {_why_ended(before)}"
 
 

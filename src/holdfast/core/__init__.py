@@ -1,1 +1,1 @@
-"""Pure values and rules: no I/O, no clock of its own."""
+"""Values and rules without I/O and without access to a clock."""

@@ -1,8 +1,8 @@
-"""Values to bytes of JSON in UTF-8 and back: what every store keeps and every replay reads.
+"""Encoding of values as JSON in UTF-8, and decoding: the form that every store keeps and every replay reads.
 
-Owns the bytes. Which types have a JSON form is in ``lowering``, how a plain value becomes a typed one
-again is in ``typed``. Encoding never changes what it can read back: what would not survive is refused. Text is written
-as it is; only what UTF-8 or a JSON string cannot hold (lone surrogates, NUL and other control characters) is escaped.
+This module owns the bytes. ``lowering`` defines which types have a JSON form; ``typed`` turns plain values into typed
+ones. A value that would be read back as a different value is refused. Text is written unescaped, except for characters
+that UTF-8 or a JSON string cannot hold (lone surrogates, NUL and other control characters).
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from holdfast.core.lowering import MAX_DEPTH, SURROGATE_PAIR, is_array, is_objec
 from holdfast.core.typed import decoder, untyped
 from holdfast.errors import NotSerializableError, ParamsInvalidError, PayloadTooLargeError, ResultInvalidError
 
-__all__ = ["check_result", "decoder", "encode", "plain", "recorded", "roundtrip"]
+__all__ = ["as_replayed", "check_result", "decoder", "encode", "plain", "roundtrip"]
 
 _ESCAPE = "backslashreplace"
-"""Writes what UTF-8 cannot encode, lone surrogates, as JSON does: ``\\ud800``."""
+"""Error handler that writes lone surrogates, which UTF-8 cannot encode, as JSON escapes: ``\\ud800``."""
 _SCALARS = frozenset({type(None), bool, int, float, str})
 _TEXT = frozenset({str})
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"')
@@ -30,7 +30,7 @@ _NESTING = {ord("["): 1, ord("{"): 1, ord("]"): -1, ord("}"): -1}
 
 
 def encode(value: Any, *, what: str, limit: int | None = None) -> bytes:
-    """``value`` as JSON in UTF-8; ``what`` is its name in errors, ``limit`` the most bytes it may take.
+    """Encode a value as JSON in UTF-8. ``what`` names the value in errors; ``limit`` is the maximum number of bytes.
 
     >>> encode({"id": "o-1", "total": 125}, what="params")
     b'{"id":"o-1","total":125}'
@@ -44,17 +44,17 @@ def encode(value: Any, *, what: str, limit: int | None = None) -> bytes:
 
 
 def plain(data: bytes | None) -> Any:
-    """The JSON value in ``data``; nothing stored is ``None``."""
+    """Decode ``data`` to a plain JSON value. None stays None."""
     return None if data is None else _DECODER.decode(data.decode("utf-8"))
 
 
 def roundtrip(value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:
-    """What a replay will give for ``value``, without reading the bytes again where that is sure to agree."""
+    """``value`` as a replay returns it. A scalar is not decoded from the bytes, because the result is the same."""
     return decode(value if type(value) in _SCALARS else plain(encoded))
 
 
-def recorded(what: str, value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:
-    """A result as a replay will give it; raises ``ResultInvalidError`` if it does not fit its annotation."""
+def as_replayed(what: str, value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:
+    """A result as a replay returns it. Raises ``ResultInvalidError`` if the result does not fit its annotation."""
     try:
         return roundtrip(value, encoded, decode)
     except ParamsInvalidError as error:
@@ -62,13 +62,13 @@ def recorded(what: str, value: Any, encoded: bytes, decode: Callable[[Any], Any]
 
 
 def check_result(what: str, value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> None:
-    """Raise ``ResultInvalidError`` unless a result that nobody reads here fits its annotation."""
+    """Raise ``ResultInvalidError`` unless a result that is not used in this process fits its annotation."""
     if decode is not untyped:
-        recorded(what, value, encoded, decode)
+        as_replayed(what, value, encoded, decode)
 
 
 def _encode_scalar(value: Any) -> bytes | None:
-    """Most results of steps are one of these; the full encoder costs several times as much."""
+    """Encode a scalar. Most results of steps are scalars, and the full encoder takes several times as long."""
     kind = type(value)
     if kind is str:
         return _utf8(encode_basestring(value))
@@ -80,24 +80,24 @@ def _encode_scalar(value: Any) -> bytes | None:
 
 
 def _encode_fast(value: Any) -> bytes | None:
-    """The bytes, or ``None`` where only the careful way can tell: an error, odd keys, suspicious text."""
+    """Encode with the standard encoder. None: ``lower`` has to decide (an error, keys other than text, surrogates)."""
     forms: list[Any] = [value]
 
-    def simpler(one: Any) -> Any:
-        form = json_form(one)
+    def to_form(unknown: Any) -> Any:
+        form = json_form(unknown)
         forms.append(form)
         return form
 
     try:
-        text = _dumps(value, simpler)
-    except Exception:  # whatever it was, the careful way meets it again and says where
+        text = _dumps(value, to_form)
+    except Exception:  # `lower` raises it again, with the path of the value
         return None
     data = _utf8(text)
-    return None if data is None or _too_deep(data) or any(map(_has_odd_keys, forms)) else data
+    return None if data is None or _too_deep(data) or any(map(_has_other_keys, forms)) else data
 
 
 def _utf8(text: str) -> bytes | None:
-    """JSON text as bytes; ``None`` if two surrogates in it form a pair, which is refused."""
+    """Encode JSON text. None: the text contains two surrogates that form a pair, which is refused."""
     try:
         return text.encode()
     except UnicodeEncodeError:
@@ -116,8 +116,8 @@ def _too_deep(data: bytes) -> bool:
     return max(accumulate(map(_NESTING.__getitem__, brackets)), default=0) > MAX_DEPTH
 
 
-def _has_odd_keys(value: Any) -> bool:
-    """Whether a dict in ``value`` has a key other than text: it may collide, or not be a JSON key."""
+def _has_other_keys(value: Any) -> bool:
+    """True if a dict in ``value`` has a key other than text, which may collide or have no JSON form."""
     children: Iterable[Any] = ()
     if is_object(value):
         if not _TEXT.issuperset(map(type, value)):
@@ -125,7 +125,7 @@ def _has_odd_keys(value: Any) -> bool:
         children = value.values()
     elif is_array(value):
         children = value
-    return any(_has_odd_keys(one) for one in children if type(one) not in _SCALARS)
+    return any(_has_other_keys(child) for child in children if type(child) not in _SCALARS)
 
 
 def _no_constant(name: str) -> NoReturn:

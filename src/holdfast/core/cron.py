@@ -1,9 +1,9 @@
-"""Schedules in five fields, as cron has them: when the next tick is.
+"""Cron schedules of five fields: parsing, checks, and the time of the next tick.
 
-Owns the reading and the checks. The fields are those of Debian's cron: lists, ranges, steps, names of months and days.
-Times are UTC, or those of a zone named in front (``TZ=Europe/Berlin 30 9 * * MON-FRI``). When that zone's clock is put
-forward, a tick in the hour that is left out comes right after it; when it is put back, a tick in the hour that comes
-twice comes once. Schedules that tick every hour or more often simply follow the elapsed time.
+The fields are those of Debian's cron: lists, ranges, steps, names of months and days. Times are UTC, or in a time zone
+that is named first (``TZ=Europe/Berlin 30 9 * * MON-FRI``). When the zone's clock is put forward, a tick in the skipped
+hour occurs right after that hour; when the clock is put back, a tick in the repeated hour occurs once. Schedules that
+tick every hour or more often follow the elapsed time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from holdfast.core.show import shown
 from holdfast.errors import InvalidOptionError
 
 _FIELDS = 5
-_LONGEST = 500
+_MAX_TEXT = 500
 _ZONES = ("TZ=", "CRON_TZ=")
 
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """A schedule.
+    """A cron schedule.
 
     >>> Cron("30 9 * * MON-FRI").after(datetime(2026, 1, 2, 12, tzinfo=UTC)).isoformat()
     '2026-01-05T09:30:00+00:00'
@@ -35,7 +35,7 @@ class Cron:
     _zone: tzinfo = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.text, str) or len(self.text) > _LONGEST:
+        if not isinstance(self.text, str) or len(self.text) > _MAX_TEXT:
             raise InvalidOptionError(f"cron must be a short text such as '0 */6 * * *', not {shown(self.text)}")
         zone, fields = _split(self.text)
         object.__setattr__(self, "_zone", zone)
@@ -46,7 +46,7 @@ class Cron:
             raise InvalidOptionError(f"cron {shown(self.text)} cannot be read: {str(error).lower()}") from None
 
     def after(self, moment: datetime) -> datetime:
-        """The first tick later than an aware moment."""
+        """The first tick later than ``moment``, which must be an aware datetime."""
         try:
             tick: datetime = next(CronSim(self._fields, moment.astimezone(self._zone)))
         except StopIteration:

@@ -1,6 +1,6 @@
-"""Durations as users write them, and as the engine counts them: whole milliseconds.
+"""Durations: parsing of the forms that users write into whole milliseconds (``to_ms``), and formatting (``describe``).
 
-Owns the reading (``to_ms``) and the writing for sentences (``describe``). Points in time are elsewhere.
+Points in time are not handled here.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _UNITS = {
     for name in names.split()
 }
 _PART = re.compile(r"\s*([0-9]++(?:\.[0-9]++)?)\s*+([a-z]++)\s*+")
-_LONGEST_TEXT = 100
+_MAX_TEXT = 100
 _MICROSECOND = timedelta(microseconds=1)
 
 
 def to_ms(value: Duration, what: str = "duration") -> int:
-    """``value`` in whole milliseconds; more than nothing is never rounded to nothing.
+    """Convert a duration to whole milliseconds. A positive duration is never rounded to 0.
 
     >>> to_ms("1h30m"), to_ms(0.25), to_ms(timedelta(days=7))
     (5400000, 250, 604800000)
@@ -58,15 +58,15 @@ def to_ms(value: Duration, what: str = "duration") -> int:
 def _seconds(value: object, what: str) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float):
         _refuse(value, what, "is not a duration")
-    if not math.isfinite(min(value, MAX_MS)):  # the smaller one: an int can be too large for a float
+    if not math.isfinite(min(value, MAX_MS)):  # min(): an int can be too large for a float
         _refuse(value, what, "is not a finite number")
     return Decimal(min(value, MAX_MS)) * 1000  # MAX_MS in seconds is far beyond the limit already
 
 
 def _parse(text: str, what: str) -> Decimal:
-    """A sum of parts from the largest unit to the smallest, each unit once; time linear in the text."""
+    """Parse a sum of parts from the largest unit to the smallest, each unit at most once, in linear time."""
     total, position, last_unit = Decimal(0), 0, math.inf
-    lowered = text.lower() if len(text) <= _LONGEST_TEXT else ""
+    lowered = text.lower() if len(text) <= _MAX_TEXT else ""
     while part := _PART.match(lowered, position):
         unit = _UNITS.get(part[2])
         if unit is None or unit >= last_unit:
@@ -82,13 +82,13 @@ def _refuse(value: object, what: str, problem: str) -> NoReturn:
     raise InvalidDurationError(f"{what}: {shown(value)} {problem}; give {ACCEPTED}")
 
 
-def describe_roughly(ms: int) -> str:
-    """As ``describe``, without the milliseconds of a minute or more: ``"23 h 59 min 58 s"``."""
+def describe_rounded(ms: int) -> str:
+    """Like ``describe``, but without milliseconds if the duration is a minute or more: ``"23 h 59 min 58 s"``."""
     return describe(ms - ms % 1_000 if ms >= _UNITS["min"] else ms)
 
 
 def describe(ms: int) -> str:
-    """``ms`` for a sentence, exactly: ``"1 h 30 min"``, ``"2 days"``, ``"500 ms"``."""
+    """Format a duration exactly: ``"1 h 30 min"``, ``"2 days"``, ``"500 ms"``."""
     if ms < 0:
         return "-" + describe(-ms)
     parts: list[str] = []

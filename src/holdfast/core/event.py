@@ -1,4 +1,4 @@
-"""An event as the code sees it that it was sent to."""
+"""Events as user code receives them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Event(Generic[T]):
-    """An event that a run has consumed. ``sender`` is the pid of a run, or None: from outside."""
+    """An event that a run has consumed. ``sender`` is the pid of the sending run, or None for an event from outside."""
 
     type: str
     payload: T

@@ -1,8 +1,8 @@
-"""What an input of a type looks like in JSON, exactly: no number written as text, no text for a truth value.
+"""Guards that accept only the documented JSON form of a type: no number as text, no text as a boolean.
 
-Pydantic converts what it can, and its JSON schema does not say so: to an ``int``, ``"12"`` and ``true`` are as good
-as 12. That is right for what was recorded once. An input from outside is read as it is documented.
-Owns the rules for single values; which of them stand where in a type is up to ``typed``.
+Pydantic converts more than its JSON schema documents: an ``int`` accepts ``"12"`` and ``true``. Recorded values are
+decoded with these conversions; inputs from outside are accepted only in the documented form.
+This module owns the rules for single values; ``typed`` applies them to the parts of a type.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ BASE64 = r"^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 _PLAIN = (type(None), bool, int, float, str, list, dict)
 
 
-class _Nothing:
-    """Fits no type, so pydantic refuses it, and says what it wanted in its own words."""
+class _Mismatch:
+    """A value that fits no type. Pydantic refuses it with its own message about the expected type."""
 
     def __repr__(self) -> str:
         return "a value of another JSON type"
 
 
-_NOTHING = _Nothing()
+_MISMATCH = _Mismatch()
 
 
 def guard(schema: Schema) -> Guard | None:
-    """What lets a plain value through to this pydantic schema only in its own JSON form; None: anything may try."""
+    """A function that passes plain values to a pydantic schema only in the schema's JSON form. None: no restriction."""
     if "strict" in schema:
-        return None  # the user has decided
+        return None  # the user has set the strictness
     return _guard_of(schema)
 
 
 def is_lax(schema: Schema) -> bool:
-    """Whether the user has decided that this takes more than its own JSON form."""
+    """True if the user has allowed the schema to accept more than its own JSON form."""
     return schema.get("strict") is False and _guard_of(schema) is not None
 
 
 def _guard_of(schema: Schema) -> Guard | None:
     match schema.get("type"):
-        case "enum" if not _has_other_names(schema["cls"]):
+        case "enum" if not _has_custom_lookup(schema["cls"]):
             return _only(_one_of([member.value for member in schema["members"]]))
         case "literal":
             return _only(_one_of(schema["expected"]))
@@ -58,13 +58,14 @@ def _guard_of(schema: Schema) -> Guard | None:
             return None
 
 
-def _has_other_names(enum: type[Enum]) -> bool:
+def _has_custom_lookup(enum: type[Enum]) -> bool:
+    """True if the enum overrides ``_missing_``, and so may accept values that no member has."""
     return getattr(enum._missing_, "__func__", None) is not getattr(Enum._missing_, "__func__", None)
 
 
 def _only(fits: Callable[[Any], bool]) -> Guard:
-    """Values that are not plain were made by a validator of the user's, who knows what it does."""
-    return lambda value: value if type(value) not in _PLAIN or fits(value) else _NOTHING
+    """A guard that replaces plain values that do not fit. Other values come from a user's validator and pass."""
+    return lambda value: value if type(value) not in _PLAIN or fits(value) else _MISMATCH
 
 
 def _one_of(values: list[Any]) -> Callable[[Any], bool]:
@@ -77,12 +78,12 @@ def _canonical(value: Any) -> str:
 
 
 def _is_whole(value: Any) -> bool:
-    """To JSON, 5.0 is an integer."""
+    """True for an integer in the sense of JSON Schema, in which 5.0 is an integer."""
     return (isinstance(value, int) and not isinstance(value, bool)) or (isinstance(value, float) and value.is_integer())
 
 
 def _is_number(value: Any) -> bool:
-    """An int that no float can hold would become infinity."""
+    """True for a number that a float can hold. A larger int would become infinity."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
     try:
@@ -103,7 +104,7 @@ def _is_decimal(value: Any) -> bool:
 
 _is_decimal_text = _is_text(DECIMAL.removesuffix("$") + r"\Z")
 
-# by the type of a pydantic schema; what is not here converts nothing
+# Checks by the type of a pydantic schema. Pydantic does no conversions for the types that are not listed.
 _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "int": _is_whole,
     "float": _is_number,
@@ -114,5 +115,5 @@ _FORMS: Mapping[str, Callable[[Any], bool]] = {
     "time": _is_text(r"\d\d:\d\d"),
     "timedelta": _is_text(r"[+-]?P"),
     "named-tuple": lambda value: isinstance(value, list),
-    "call": lambda value: isinstance(value, list),  # the same, as pydantic before 2.14 has it
+    "call": lambda value: isinstance(value, list),  # a named tuple in pydantic before 2.14
 }

@@ -1,6 +1,7 @@
-"""Errors as data: what is stored of an exception, and the exception that is raised from it again.
+"""The stored form of exceptions, and the exceptions that are rebuilt from it.
 
-A live failure goes through the same form as a replayed one, so the code sees the same content both times.
+A live failure is converted to the stored form and back as a replayed one is, so workflow code sees the same content
+both times.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from holdfast import errors
-from holdfast.core import codec, traces
+from holdfast.core import codec, tracebacks
 from holdfast.errors import (
     ChildError,
     ErrorInfo,
@@ -27,17 +28,17 @@ from holdfast.errors import (
     WorkflowError,
 )
 
-_LONGEST_MESSAGE = 16_384
-_LARGEST_DETAILS = 256 * 1024
-_DEEPEST_CAUSE = 8
-_LARGEST_GROUP = 20
-"""Exceptions of a group that are kept, half as many in a group inside it; its message says how many there were."""
-_OWN = {c.__name__: c for c in (StepTimeoutError, StepMaxAttemptsExceeded, UniqueConstraintError)}
+_MAX_MESSAGE = 16_384
+_MAX_DETAILS = 256 * 1024
+_MAX_CAUSE_DEPTH = 8
+_MAX_GROUP = 20
+"""Exceptions of a group that are stored; half as many for each level of nesting. The group's message has the count."""
+_STEP_ERRORS = {c.__name__: c for c in (StepTimeoutError, StepMaxAttemptsExceeded, UniqueConstraintError)}
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An exception reduced to what can be stored and shown."""
+    """The storable content of an exception."""
 
     name: str
     message: str
@@ -46,21 +47,21 @@ class Failure:
     details: Any = None
     args: list[Any] | None = None
     lineage: tuple[str, ...] = ()
-    """Names of its classes, the most specific first: what ``non_retryable`` and ``raises`` match."""
+    """Names of the exception's classes, the most specific first. ``non_retryable`` and ``raises`` match these names."""
     cause: Failure | None = None
     exceptions: tuple[Failure, ...] = ()
-    """Of an exception group: its exceptions."""
+    """The exceptions of an exception group."""
     traceback: str | None = None
-    """Trimmed text. The text of the outermost failure covers its causes, which have none."""
+    """Trimmed text. The text of the outermost failure includes its causes, so the causes have no text of their own."""
 
     @property
     def info(self) -> ErrorInfo:
-        return ErrorInfo(self.name, self.message, self.traceback, [one.info for one in self._causes()])
+        return ErrorInfo(self.name, self.message, self.traceback, [cause.info for cause in self._causes()])
 
     def _causes(self) -> list[Failure]:
         cause = self.cause
         if cause is not None and (cause.name, cause.message) == (self.name, self.message):
-            cause = cause.cause  # the StepError of an exception that was raised again as itself
+            cause = cause.cause  # the StepError below an exception that was rebuilt in its own class
         return [*self.exceptions, *([] if cause is None else [cause])]
 
     def encode(self) -> bytes:
@@ -74,7 +75,7 @@ class Failure:
             "args": self.args,
             "lineage": self.lineage or None,
             "cause": None if self.cause is None else self.cause.content(),
-            "exceptions": [one.content() for one in self.exceptions] or None,
+            "exceptions": [inner.content() for inner in self.exceptions] or None,
             "traceback": self.traceback,
         }
         return content | {k: v for k, v in extra.items() if v is not None}
@@ -101,33 +102,33 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException, depth: int = 0) -> Failure:
-        """What remains of an exception.
+        """Convert an exception.
 
-        Never raises: an exception that cannot even be shown has a message saying so.
+        This method never raises. The message of an exception whose ``str()`` fails says so.
         """
         cause = None
-        if error.__cause__ is not None and depth < _DEEPEST_CAUSE:
+        if error.__cause__ is not None and depth < _MAX_CAUSE_DEPTH:
             cause = cls.of(error.__cause__, depth + 1)
-        traceback = traces.trimmed(error) if depth == 0 else None
-        record = _record_of(error)
+        traceback = tracebacks.trimmed_traceback(error) if depth == 0 else None
+        record = _attached_failure(error)
         if record is not None and type(error) is WorkflowError:
             return replace(record, cause=cause, traceback=traceback)
-        largest = _LARGEST_DETAILS if depth == 0 else _LARGEST_DETAILS // 16
+        max_bytes = _MAX_DETAILS if depth == 0 else _MAX_DETAILS // 16
         if isinstance(error, StepError):
             return cls(
-                error.type, _message(error), error.kind, error.retryable, _storable(error.details, largest),
+                error.type, _message(error), error.kind, error.retryable, _storable(error.details, max_bytes),
                 None if record is None else record.args, cause=cause, traceback=traceback,
             )  # fmt: skip
         exceptions: tuple[Failure, ...] = ()
-        if isinstance(error, BaseExceptionGroup) and depth < _DEEPEST_CAUSE:
-            exceptions = tuple(cls.of(one, depth + 1) for one in error.exceptions[: _LARGEST_GROUP >> depth])
+        if isinstance(error, BaseExceptionGroup) and depth < _MAX_CAUSE_DEPTH:
+            exceptions = tuple(cls.of(inner, depth + 1) for inner in error.exceptions[: _MAX_GROUP >> depth])
         return cls(
             name=error.name if isinstance(error, NonRetryableError) else type(error).__name__,
-            message=_with_first_leaf(_message(error), exceptions),
+            message=_with_first_cause(_message(error), exceptions),
             kind=error.kind if isinstance(error, WorkflowError) else "Internal",
             retryable=_retryable(error),
-            details=_storable(error.details, largest) if isinstance(error, WorkflowError) else None,
-            args=_storable(_args(error), largest),
+            details=_storable(error.details, max_bytes) if isinstance(error, WorkflowError) else None,
+            args=_storable(_args(error), max_bytes),
             lineage=tuple(c.__name__ for c in type(error).__mro__ if c not in (object, BaseException)),
             cause=cause,
             exceptions=exceptions,
@@ -135,7 +136,7 @@ class Failure:
         )
 
     def as_step_error(self, step: str, attempts: int) -> StepError:
-        error = _OWN.get(self.name, StepError)(
+        error = _STEP_ERRORS.get(self.name, StepError)(
             self.message,
             step=step,
             type=self.name,
@@ -145,12 +146,12 @@ class Failure:
             attempts=attempts,
             traceback=self.traceback,
         )
-        _keep_record(error, self)
+        _attach_failure(error, self)
         error.__cause__ = None if self.cause is None else self.cause.as_cause()
         return error
 
     def as_exception(self, step: str, attempts: int, raises: Sequence[type[BaseException]]) -> BaseException:
-        """The error as workflow code sees it: as itself where its class is known here, else a StepError."""
+        """The error that workflow code receives: of its own class if that is known here, else a StepError."""
         step_error = self.as_step_error(step, attempts)
         if type(step_error) is not StepError:
             return step_error
@@ -163,7 +164,7 @@ class Failure:
         return original
 
     def as_child_error(self, pid: str, status: str) -> ChildError:
-        """The end of a child as its parent sees it."""
+        """The error that a parent receives for a child that did not complete."""
         error = ChildError(
             self.message,
             pid=pid,
@@ -175,43 +176,43 @@ class Failure:
             details=self.details,
             traceback=self.traceback,
         )
-        _keep_record(error, self)
+        _attach_failure(error, self)
         error.__cause__ = None if self.cause is None else self.cause.as_cause()
         return error
 
     def as_cause(self, raises: Sequence[type[BaseException]] = ()) -> BaseException:
-        """Itself where its class is known here, else an error with the same content."""
-        error = self._original(raises) or _stand_in(self)
+        """An instance of the error's own class if that is known here, else a WorkflowError with the same content."""
+        error = self._original(raises) or _as_workflow_error(self)
         error.__cause__ = None if self.cause is None else self.cause.as_cause(raises)
         return error
 
-    def as_evidence(self, source: str) -> BaseException:
-        """The error with its stored traceback as a note: what a terminal or a log shows of a failed run."""
+    def as_noted_exception(self, source: str) -> BaseException:
+        """The error with its stored traceback as a note, for terminals and logs. ``source`` names the run or step."""
         if self.traceback is None:
             return self.as_cause()
-        # Without its chain and its exceptions, which the text has.
+        # The chain and the exceptions of a group are left out: the text of the traceback has them.
         original = None if self.exceptions else self._original(())
-        error = original if original is not None and str(original) == self.message else _stand_in(self)
+        error = original if original is not None and str(original) == self.message else _as_workflow_error(self)
         error.add_note(f"Stored with {source}:\n{self.traceback}")
         return error
 
     def _original(self, raises: Sequence[type[BaseException]]) -> BaseException | None:
         if "NonRetryableError" in self.lineage and not _class_named(self.lineage, raises):
             return NonRetryableError(self.message, self.name, kind=self.kind, details=self.details)
-        found = _class_named(self.lineage, raises) or _builtin_or_own(self.name)
-        if found is not None and issubclass(found, BaseExceptionGroup):
-            return _rebuild_group(found, self, raises)
-        return None if found is None else _rebuild(found, self)
+        cls = _class_named(self.lineage, raises) or _builtin_or_input_error(self.name)
+        if cls is not None and issubclass(cls, BaseExceptionGroup):
+            return _rebuild_group(cls, self, raises)
+        return None if cls is None else _rebuild(cls, self)
 
 
-def timeout(step: str, text: str, stack: str | None = None) -> Failure:
-    """``stack``: where the step was when its time was up."""
-    message = f"step {step!r} took longer than {text}"
+def timeout(step: str, limit: str, stack: str | None = None) -> Failure:
+    """The failure of an attempt that timed out. ``stack``: the stack of the step at that time."""
+    message = f"step {step!r} took longer than {limit}"
     traceback = stack and f"Stack when the time was up (most recent call last):\n{stack}\nStepTimeoutError: {message}"
     return Failure("StepTimeoutError", message, kind="Timeout", traceback=traceback)
 
 
-def attempts_used_up(step: str, attempts: int) -> Failure:
+def max_attempts_exceeded(step: str, attempts: int) -> Failure:
     return Failure(
         "StepMaxAttemptsExceeded",
         f"step {step!r} was started {attempts} times and never ended (its worker died, or the code cancelled it); "
@@ -220,7 +221,7 @@ def attempts_used_up(step: str, attempts: int) -> Failure:
     )
 
 
-def lost(step: str) -> Failure:
+def worker_lost(step: str) -> Failure:
     return Failure("WorkerLost", f"the worker that ran step {step!r} died or lost its lease", retryable=True)
 
 
@@ -232,21 +233,21 @@ def cancelled(step: str) -> Failure:
     return Failure("CancelledError", f"workflow code cancelled {step!r}", retryable=False)
 
 
-def _stand_in(failure: Failure) -> WorkflowError:
-    """An exception for a failure whose class is not known here."""
+def _as_workflow_error(failure: Failure) -> WorkflowError:
+    """An exception for a failure whose class is not known in this process."""
     error = WorkflowError(
         f"{failure.name}: {failure.message}", kind=failure.kind, retryable=failure.retryable, details=failure.details
     )
-    _keep_record(error, failure)
+    _attach_failure(error, failure)
     return error
 
 
-def _keep_record(error: BaseException, failure: Failure) -> None:
-    """Keep the failure that an exception was made from, so that storing the exception again gives the same content."""
+def _attach_failure(error: BaseException, failure: Failure) -> None:
+    """Attach the failure that an exception was built from. Storing the exception again then gives the same content."""
     vars(error)["_holdfast_record"] = failure
 
 
-def _record_of(error: BaseException) -> Failure | None:
+def _attached_failure(error: BaseException) -> Failure | None:
     record = vars(error).get("_holdfast_record")
     return record if isinstance(record, Failure) else None
 
@@ -256,11 +257,11 @@ def _message(error: BaseException) -> str:
         text = str(error)
     except Exception:
         text = f"<{type(error).__name__} whose message cannot be shown>"
-    return text if len(text) <= _LONGEST_MESSAGE else text[:_LONGEST_MESSAGE] + "…"
+    return text if len(text) <= _MAX_MESSAGE else text[:_MAX_MESSAGE] + "…"
 
 
-def _with_first_leaf(message: str, exceptions: Sequence[Failure]) -> str:
-    """The message of an exception group, which does not say what went wrong, with the first exception that does."""
+def _with_first_cause(message: str, exceptions: Sequence[Failure]) -> str:
+    """Append the first exception that is not a group to the message of a group, which does not state the cause."""
     if not exceptions:
         return message
     first = exceptions[0]
@@ -270,40 +271,40 @@ def _with_first_leaf(message: str, exceptions: Sequence[Failure]) -> str:
 
 
 def _args(error: BaseException) -> list[Any]:
-    """Arguments to make the exception from again. The exceptions of a group are stored by themselves."""
+    """Arguments for rebuilding the exception. The exceptions of a group are stored separately."""
     return [error.message] if isinstance(error, BaseExceptionGroup) else list(error.args)
 
 
 def _retryable(error: BaseException) -> bool | None:
     if isinstance(error, WorkflowError):
         return error.retryable
-    # Misused workflow code: the same call would be refused again.
+    # Workflow code that is used wrongly: the same call would be refused again.
     return False if isinstance(error, InputError) or type(error) is WorkflowCodeError else None
 
 
-def _storable(value: Any, largest: int) -> Any:
-    """The value as it will be after the store, or None if it cannot be kept."""
+def _storable(value: Any, max_bytes: int) -> Any:
+    """The value as it is read back from the store, or None if it cannot be stored."""
     try:
-        return codec.plain(codec.encode(value, what="error", limit=largest))
+        return codec.plain(codec.encode(value, what="error", limit=max_bytes))
     except (NotSerializableError, PayloadTooLargeError):
         return None
 
 
 def _class_named(lineage: Sequence[str], raises: Sequence[type[BaseException]]) -> type[BaseException] | None:
-    """The declared class, or a subclass of it that is loaded here, which the error is an instance of."""
+    """The most specific class of ``lineage`` among the declared classes and their subclasses in this process."""
     by_name = {c.__name__: c for declared in raises for c in (declared, *_subclasses(declared))}
     return next((by_name[name] for name in lineage if name in by_name), None)
 
 
 def _subclasses(cls: type[BaseException]) -> list[type[BaseException]]:
     direct = cls.__subclasses__()
-    return [*direct, *(below for c in direct for below in _subclasses(c))]
+    return [*direct, *(indirect for c in direct for indirect in _subclasses(c))]
 
 
-def _builtin_or_own(name: str) -> type[BaseException] | None:
-    found = getattr(builtins, name, None)
-    if isinstance(found, type) and issubclass(found, Exception):
-        return found
+def _builtin_or_input_error(name: str) -> type[BaseException] | None:
+    builtin = getattr(builtins, name, None)
+    if isinstance(builtin, type) and issubclass(builtin, Exception):
+        return builtin
     own = getattr(errors, name, None)
     return own if isinstance(own, type) and issubclass(own, InputError) else None
 
@@ -311,15 +312,18 @@ def _builtin_or_own(name: str) -> type[BaseException] | None:
 def _rebuild_group(
     cls: type[BaseExceptionGroup[Any]], failure: Failure, raises: Sequence[type[BaseException]]
 ) -> BaseException | None:
-    """The group with its exceptions, or None if the class does not take them."""
+    """Rebuild a group with its exceptions. None: the class does not accept them."""
     try:
-        return cls(failure.args[0] if failure.args else "", [one.as_cause(raises) for one in failure.exceptions])
+        return cls(failure.args[0] if failure.args else "", [inner.as_cause(raises) for inner in failure.exceptions])
     except Exception:
         return None
 
 
 def _rebuild(cls: type[BaseException], failure: Failure) -> BaseException | None:
-    """An instance with the recorded content. A constructor with a shape of its own is gone round."""
+    """Rebuild an instance with the recorded content.
+
+    If the constructor raises, or gives the exception another message, ``__init__`` is not called.
+    """
     if issubclass(cls, WorkflowError) and cls.__init__ is WorkflowError.__init__:
         return cls(failure.message, kind=failure.kind, retryable=failure.retryable, details=failure.details)
     args = failure.args if failure.args is not None else [failure.message]
@@ -329,7 +333,7 @@ def _rebuild(cls: type[BaseException], failure: Failure) -> BaseException | None
         if cls.__module__ == "builtins":
             return None
         error = None
-    if error is None or str(error) != failure.message:  # its constructor takes something else than it passes on
+    if error is None or str(error) != failure.message:  # the constructor takes other arguments than it passes on
         error = cls.__new__(cls, *args)
         error.args = tuple(args)
     if isinstance(error, WorkflowError):

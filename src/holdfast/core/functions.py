@@ -1,4 +1,4 @@
-"""What can be known of a function: its annotations as types, the arguments it takes, whether the engine can call it."""
+"""Inspection of user functions: annotations as types, accepted arguments, and whether the engine can call them."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _UNRESOLVABLE = (NameError, TypeError, AttributeError, SyntaxError)
 
 
 def type_hints(function: Callable[..., Any], local_names: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Annotations of a function as types; each that cannot be resolved yet is an ``Unresolved``."""
+    """The annotations of a function as types. An annotation that cannot be resolved yet is an ``Unresolved``."""
     target = function.func if isinstance(function, functools.partial) else function
     if not inspect.isroutine(target):
-        target = getattr(target, "__call__", target)  # noqa: B004  (an object that is called)
+        target = getattr(target, "__call__", target)  # noqa: B004  (a callable object)
     scope = local_names or {}
     try:
-        return typing.get_type_hints(target, localns={**scope, **closure_of(target)}, include_extras=True)
+        return typing.get_type_hints(target, localns={**scope, **closure_variables(target)}, include_extras=True)
     except _UNRESOLVABLE:
         return {name: _hint(target, name, scope) for name in getattr(target, "__annotations__", {})}
 
@@ -37,9 +37,9 @@ def _hint(target: Any, name: str, scope: Mapping[str, Any]) -> Any:
 
 
 class Unresolved:
-    """An annotation that names something that is not defined yet, or only for type checkers.
+    """An annotation with a name that is not defined yet, or that is defined only for type checkers.
 
-    A forward reference can be resolved when its module is complete: when the app opens, or at its first use.
+    A forward reference is resolved after its module is complete: when the app opens, or at the first use.
     """
 
     def __init__(self, target: Any, name: str, scope: Mapping[str, Any]) -> None:
@@ -51,77 +51,78 @@ class Unresolved:
         return str(self._target.__annotations__[self._name])
 
     def evaluate(self) -> Any:
-        holder = type("Holder", (), {"__annotations__": {self._name: self._target.__annotations__[self._name]}})
+        owner = type("Owner", (), {"__annotations__": {self._name: self._target.__annotations__[self._name]}})
         names = getattr(inspect.unwrap(self._target), "__globals__", {})
-        scope = {**self._scope, **closure_of(self._target)}
-        return typing.get_type_hints(holder, globalns=names, localns=scope, include_extras=True)[self._name]
+        scope = {**self._scope, **closure_variables(self._target)}
+        return typing.get_type_hints(owner, globalns=names, localns=scope, include_extras=True)[self._name]
 
     def resolve(self) -> Any:
-        """The type; raises ``DefinitionError`` if the annotation still cannot be resolved."""
+        """Return the type. Raises ``DefinitionError`` if the annotation still cannot be resolved."""
         try:
             return self.evaluate()
         except _UNRESOLVABLE as error:
             function = f"{self._target.__module__}.{self._target.__qualname__}"
-            place = f"the result of {function}" if self._name == "return" else f"{self._name!r} of {function}"
+            annotated = f"the result of {function}" if self._name == "return" else f"{self._name!r} of {function}"
             raise DefinitionError(
-                f"the annotation {self!r} of {place} cannot be resolved: {error}. "
-                "Values are decoded by it at run time; import what it names outside of `if TYPE_CHECKING:`"
+                f"the annotation {self!r} of {annotated} cannot be resolved: {error}. "
+                "Values are decoded by this annotation at run time; import its names outside of `if TYPE_CHECKING:`"
             ) from None
 
 
 def resolved(annotation: Any) -> Any:
-    """An annotation as a type; raises ``DefinitionError`` if it cannot be resolved."""
+    """Return an annotation as a type. Raises ``DefinitionError`` if the annotation cannot be resolved."""
     return annotation.resolve() if isinstance(annotation, Unresolved) else annotation
 
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments that a function takes."""
+    """The arguments that a function accepts."""
 
     signature: inspect.Signature | None
-    """None: not known, so that any arguments pass."""
-    least: int = 0
-    most: int = 0
-    """From ``least`` to ``most`` positional arguments and no others pass without a look at the signature."""
+    """None: the signature is not known, and all arguments pass."""
+    min_positional: int = 0
+    max_positional: int = 0
+    """A call with ``min_positional`` to ``max_positional`` positional arguments and no keyword arguments passes without
+    binding the signature."""
 
     @classmethod
     def of(cls, function: Callable[..., Any], without: str = "") -> Arguments:
-        """``without``: a parameter that somebody else provides.
+        """Read the arguments of a function. ``without``: the name of a parameter that the caller does not pass.
 
-        The function itself decides, not what it wraps: a decorator may add arguments of its own.
+        The signature is that of the function itself, not of a wrapped function: a decorator may add arguments.
         """
         try:
             signature = inspect.signature(function, follow_wrapped=False)
-        except (TypeError, ValueError):  # something built in
+        except (TypeError, ValueError):  # a built-in without a signature
             return cls(None)
-        parameters = [one for one in signature.parameters.values() if one.name != without]
+        parameters = [p for p in signature.parameters.values() if p.name != without]
         signature = signature.replace(parameters=parameters)
-        positional = [one for one in parameters if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
-        if any(one.kind is one.KEYWORD_ONLY and one.default is one.empty for one in parameters):
-            return cls(signature, 1, 0)
-        least = sum(one.default is one.empty for one in positional)
-        endless = any(one.kind is one.VAR_POSITIONAL for one in parameters)
-        return cls(signature, least, sys.maxsize if endless else len(positional))
+        positional = [p for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+        if any(p.kind is p.KEYWORD_ONLY and p.default is p.empty for p in parameters):
+            return cls(signature, 1, 0)  # an empty range: every call binds the signature
+        required = sum(p.default is p.empty for p in positional)
+        unlimited = any(p.kind is p.VAR_POSITIONAL for p in parameters)
+        return cls(signature, required, sys.maxsize if unlimited else len(positional))
 
     def check(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Raise ``TypeError``, as a call would, if an argument is missing or not expected."""
-        if (kwargs or not self.least <= len(args) <= self.most) and self.signature is not None:
+        """Raise ``TypeError``, as a call does, if an argument is missing or unexpected."""
+        if (kwargs or not self.min_positional <= len(args) <= self.max_positional) and self.signature is not None:
             self.signature.bind(*args, **kwargs)
 
 
 def check_function(what: str, function: Any) -> None:
-    """Raise ``DefinitionError`` for a definition that no call can satisfy. ``what`` is its name in the message."""
+    """Raise ``DefinitionError`` for a function that the engine cannot call. ``what`` names it in the message."""
     check_no_generator(what, function)
     if _is_in_class_body(function):
         raise DefinitionError(
-            f"{what} is a method, and nobody would pass its {_first_parameter(function)!r}; "
+            f"{what} is a method, and the engine does not pass its {_first_parameter(function)!r}; "
             "define it outside of the class, or register the bound method of an object"
         )
 
 
 def check_no_generator(what: str, function: Any) -> None:
-    for one in (function, getattr(function, "__call__", None)):  # noqa: B004  (an object that is called)
-        if inspect.isasyncgenfunction(one) or inspect.isgeneratorfunction(one):
+    for candidate in (function, getattr(function, "__call__", None)):  # noqa: B004  (a callable object)
+        if inspect.isasyncgenfunction(candidate) or inspect.isgeneratorfunction(candidate):
             raise DefinitionError(f"{what} is a generator function (it has `yield`); return a value instead")
 
 
@@ -135,7 +136,7 @@ def check_handler(what: str, function: Any) -> None:
 
 
 def _is_in_class_body(function: Any) -> bool:
-    """True for a function that is defined in a class and takes the object or the class."""
+    """True for a function that is defined in a class body and takes ``self`` or ``cls``."""
     if not inspect.isfunction(function):
         return False
     owner = function.__qualname__.rpartition(".")[0]
@@ -147,19 +148,19 @@ def _first_parameter(function: Any) -> str:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to await."""
+    """True if a call of the function returns an awaitable."""
     while isinstance(function, functools.partial):
         function = function.func
     call = getattr(function, "__call__", None)  # noqa: B004
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
 
 
-def closure_of(function: Any) -> dict[str, Any]:
-    """The variables a function closes over, as far as they have a value yet."""
+def closure_variables(function: Any) -> dict[str, Any]:
+    """The variables that a function closes over and that have a value."""
     cells = getattr(function, "__closure__", None) or ()
     names = function.__code__.co_freevars if cells else ()
     values: dict[str, Any] = {}
     for name, cell in zip(names, cells, strict=True):
-        with suppress(ValueError):  # a variable that is assigned later
+        with suppress(ValueError):  # the variable is assigned later
             values[name] = cell.cell_contents
     return values

@@ -1,4 +1,4 @@
-"""A run's history as people read it, derived from its facts; nothing here is stored."""
+"""The readable history of a run, derived from its facts. Nothing here is stored."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast.core import codec
-from holdfast.core.durations import describe_roughly
+from holdfast.core.durations import describe_rounded
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepRecord, StepStatus, StepType, from_ms, optional_from_ms
 from holdfast.core.show import shown
 from holdfast.errors import ErrorInfo
 
-# The store's fact states; spelled out here because this module stands below the store.
+# The values of the store's FactState, repeated here because this module must not import the store.
 _RESULT, _START, _FAILURE, _HEARTBEAT = 0, 1, 2, 7
 _HIDDEN = (StepType.TIMER, StepType.MESSAGE, StepType.WATCH, StepType.NOTE)
 _REFUSED = {
@@ -23,7 +23,7 @@ _REFUSED = {
 
 
 def steps_of(run_number: int, facts: Iterable[Any], payloads: Mapping[int, Any]) -> list[StepRecord]:
-    """The steps that these facts show, in the order they began. ``payloads``: consumed events by number."""
+    """The steps recorded by ``facts``, in the order they began. ``payloads``: the consumed events by number."""
     by_key: dict[str, list[Any]] = {}
     for fact in facts:
         if fact.kind not in _HIDDEN:
@@ -39,7 +39,7 @@ def _order(facts: list[Any]) -> tuple[int, int]:
 def _step(run_number: int, facts: list[Any], payloads: Mapping[int, Any]) -> StepRecord:
     last = max(facts, key=_finality)
     status = _status(last)
-    beat = max((f for f in facts if f.state == _HEARTBEAT), key=_number, default=None)
+    last_heartbeat = max((f for f in facts if f.state == _HEARTBEAT), key=_number, default=None)
     retry_at = last.wake_at if last.state == _FAILURE and last.kind == StepType.DO else None
     return StepRecord(
         id=f"{run_number}:{last.key}",
@@ -58,31 +58,31 @@ def _step(run_number: int, facts: list[Any], payloads: Mapping[int, Any]) -> Ste
         error=_error(last, payloads),
         created_at=from_ms(min(f.started_at for f in facts)),
         updated_at=from_ms(max(f.at for f in facts)),
-        **heartbeat(beat, status),
+        **heartbeat(last_heartbeat, status),
     )
 
 
-def heartbeat(beat: Any, status: str) -> dict[str, Any]:
-    """The fields of a record that the last heartbeat of its step gives; ``beat`` is its fact, if there is one."""
-    if beat is None or status == StepStatus.COMPLETED:
+def heartbeat(fact: Any, status: str) -> dict[str, Any]:
+    """The fields of a step's record that come from its last heartbeat. ``fact``: the HEARTBEAT fact, or None."""
+    if fact is None or status == StepStatus.COMPLETED:
         return {}
-    return {"progress": codec.plain(beat.value), "heartbeat_at": from_ms(beat.at)}
+    return {"progress": codec.plain(fact.value), "heartbeat_at": from_ms(fact.at)}
 
 
 def _number(fact: Any) -> int:
     return int(fact.n)
 
 
-_OF_AN_ATTEMPT = {_HEARTBEAT: 0, _START: 1, _FAILURE: 2}
+_RANK_IN_ATTEMPT = {_HEARTBEAT: 0, _START: 1, _FAILURE: 2}
 
 
 def _finality(fact: Any) -> tuple[int, int, int]:
-    """A result says most; else the latest attempt, of which its failure says more than its start."""
+    """Sort key: a result is last. Without a result, the latest attempt is last, and its failure follows its start."""
     if fact.state == _RESULT:
         return (1, 0, 0)
     if fact.kind == StepType.DO:
-        return (0, fact.n, _OF_AN_ATTEMPT[fact.state])
-    return (0, fact.n + (fact.state == _START), fact.state)  # waits count their starts from 0
+        return (0, fact.n, _RANK_IN_ATTEMPT[fact.state])
+    return (0, fact.n + (fact.state == _START), fact.state)  # the START facts of waits are numbered from 0
 
 
 def _status(fact: Any) -> StepStatus:
@@ -99,28 +99,29 @@ def _result(fact: Any, payloads: Mapping[int, Any]) -> Any:
     if fact.event is None:
         return codec.plain(fact.value)
     event = payloads.get(fact.event)
-    if fact.kind in _CAME_BACK and event is not None:
-        return event["payload"][_CAME_BACK[fact.kind]]
+    if fact.kind in _RESULT_FIELD and event is not None:
+        return event["payload"][_RESULT_FIELD[fact.kind]]
     return event
 
 
-_CAME_BACK = {StepType.CHILD: "output", StepType.ASK: "value"}
+_RESULT_FIELD = {StepType.CHILD: "output", StepType.ASK: "value"}
+"""The field of the consumed event's payload that holds the result."""
 
 
 def _error(fact: Any, payloads: Mapping[int, Any]) -> ErrorInfo | None:
     if fact.ok:
         return None
     if fact.event is not None and fact.kind != StepType.WAIT:
-        return _error_that_came(fact, payloads.get(fact.event))
+        return _error_from_event(fact, payloads.get(fact.event))
     if fact.value is None:
         return ErrorInfo("WaitForEventTimeoutError", f"no event of type {fact.event_type!r} came in time")
     content = codec.plain(fact.value)
     return _REFUSED[content] if isinstance(content, str) else Failure.from_content(content).info
 
 
-def _error_that_came(fact: Any, event: Any) -> ErrorInfo:
+def _error_from_event(fact: Any, event: Any) -> ErrorInfo:
     if event is None:
-        return ErrorInfo("ChildError", "it did not end well")
+        return ErrorInfo("ChildError", "the child did not complete")
     content = event["payload"]
     if fact.kind == StepType.ASK:
         return ErrorInfo("Rejected", str(content["value"]))
@@ -130,14 +131,14 @@ def _error_that_came(fact: Any, event: Any) -> ErrorInfo:
 
 
 def current_step(steps: list[StepRecord]) -> StepRecord | None:
-    """What the run is at: the unfinished step that began last, else the last one."""
+    """The unfinished step that began last; if all are finished, the last step."""
     open_steps = [s for s in steps if s.status in (StepStatus.PENDING, StepStatus.WAITING)]
-    at = open_steps or steps
-    return at[-1] if at else None
+    candidates = open_steps or steps
+    return candidates[-1] if candidates else None
 
 
 def why_waiting(steps: list[StepRecord], now_ms: int) -> str:
-    """One clause for each open step: what it waits for, and how long still."""
+    """One clause for each open step: what the step waits for, and the remaining time."""
     clauses = [_clause(s, now_ms) for s in steps if s.status in (StepStatus.PENDING, StepStatus.WAITING)]
     return "; ".join(clauses)
 
@@ -160,7 +161,8 @@ def _clause(step: StepRecord, now_ms: int) -> str:
             f"waiting to retry step {step.step_key!r} after failed attempt {step.attempts}{most}{cause}"
             f"{until(step.next_retry_at, now_ms)}{_progress(step)}"
         )
-    attempt = step.attempts if step.step_seq is None else step.attempts + 1  # a chain counts those that failed
+    # ``attempts`` of a chain's step counts failed attempts only.
+    attempt = step.attempts if step.step_seq is None else step.attempts + 1
     return f"running step {step.step_key!r} (attempt {attempt}){_progress(step)}{_last_heartbeat(step, now_ms)}"
 
 
@@ -172,13 +174,13 @@ def _last_heartbeat(step: StepRecord, now_ms: int) -> str:
     if step.heartbeat_at is None:
         return ""
     seconds = max(0, now_ms - round(step.heartbeat_at.timestamp() * 1000)) // 1000
-    return f", heartbeat {describe_roughly(seconds * 1000) if seconds else 'less than 1 s'} ago"
+    return f", heartbeat {describe_rounded(seconds * 1000) if seconds else 'less than 1 s'} ago"
 
 
 def until(when: Any, now_ms: int) -> str:
-    """The end of a sentence: until which time, and how long that is from now."""
+    """The end of a clause: the time until which a step waits, and the remaining duration."""
     if when is None:
         return ""
     left = round(when.timestamp() * 1000) - now_ms
     text = when.strftime("%Y-%m-%d %H:%M:%S UTC")
-    return f" until {text} (in {describe_roughly(left)})" if left > 0 else f" until {text} (due now)"
+    return f" until {text} (in {describe_rounded(left)})" if left > 0 else f" until {text} (due now)"

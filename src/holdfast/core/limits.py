@@ -1,6 +1,6 @@
-"""How large things may be. One field per limit, the same for every store and for HTTP.
+"""Limits on sizes, lengths and durations, the same for every store and for HTTP.
 
-Owns the numbers. What is refused beyond them, and how, belongs to whoever checks.
+This module owns the numbers. The code that checks a limit decides which error is raised.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Names in characters, payloads in bytes of JSON in UTF-8, durations as everywhere.
+    """Limits of an app. Names are counted in characters, payloads in bytes of JSON in UTF-8.
 
     >>> Limits(steps=10_000, result=4 * MIB, sleep="1000 days").sleep_ms
     86400000000
@@ -28,9 +28,9 @@ class Limits:
     step_name: int = 256
     params: int = MIB
     result: int = MIB
-    """Of a step, a graph's node, or any step of a chain but the last."""
+    """The result of a step, of a graph's node, or of any step of a chain except the last."""
     output: int = 8 * MIB
-    """Of a run: what its workflow returns, the last step of a chain, all results of a graph together."""
+    """The output of a run: a workflow's return value, the result of a chain's last step, all results of a graph."""
     event_payload: int = MIB
     log_data: int = MIB
     log_message: int = 2048
@@ -41,7 +41,7 @@ class Limits:
     event_wait_min: Duration = "1 second"
     event_wait_max: Duration = "365 days"
     batch: int = 100
-    """Instances in one request of the HTTP API."""
+    """Instances in one HTTP request."""
     body: int = 3 * MIB + 64 * 1024
     """Bytes in the body of one HTTP request: a payload of 1 MiB takes up to 3 MiB when its text is escaped."""
     page_size: int = 100
@@ -61,7 +61,7 @@ class Limits:
 
 
 _DURATIONS = ("sleep", "event_wait_min", "event_wait_max")
-_COUNTS = tuple(one.name for one in fields(Limits) if one.init and one.name not in _DURATIONS)
+_COUNTS = tuple(limit.name for limit in fields(Limits) if limit.init and limit.name not in _DURATIONS)
 
 
 def _check_count(name: str, value: object) -> None:

@@ -1,7 +1,6 @@
-"""From Python values to plain JSON values: which types have a JSON form, and where one has none.
+"""Conversion of Python values to plain JSON values, with errors that name the path of a value without a JSON form.
 
-Owns the table of types and the walk that names the culprit. Turning the result into bytes, and reading
-values back by their annotation, is done elsewhere.
+This module owns the table of types. ``codec`` turns plain values into bytes; ``typed`` decodes values by annotations.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MAX_DEPTH = 200
 MAX_DIGITS = 4300  # Python's own limit for reading an int from text
 SURROGATE_PAIR = re.compile("[\ud800-\udbff][\udc00-\udfff]")
 
-Where: TypeAlias = "tuple[Where, object] | None"  # the keys and indexes from a value up to its root
+Where: TypeAlias = "tuple[Where, object] | None"  # keys and indexes, from a value up to its root
 
 _INT_BOUND = 10**MAX_DIGITS
 _HINTS = {
@@ -46,7 +45,7 @@ def is_array(value: object) -> TypeGuard[Sequence[Any]]:
 
 
 def json_form(value: object) -> Any:
-    """The next simpler form of a value that JSON does not know; ``TypeError`` if it has none."""
+    """The next simpler form of a value that is not a JSON type. Raises ``TypeError`` if the value has none."""
     convert = _CONVERT.get(type(value))
     if convert is not None:
         return convert(value)
@@ -54,9 +53,9 @@ def json_form(value: object) -> Any:
         return value.value
     serializer = getattr(type(value), "__pydantic_serializer__", None)
     if serializer is not None:
-        # round_trip leaves out computed fields, which the model would not take back
+        # round_trip leaves out computed fields, which the model does not accept as input
         form = serializer.to_python(value, mode="python", by_alias=True, round_trip=True, warnings=False)
-        if form is not value:  # a SecretStr has no simpler form, and shall have none
+        if form is not value:  # a SecretStr returns itself: it has no JSON form by intent
             return form
     if is_dataclass(value) and not isinstance(value, type):
         return {name: getattr(value, name) for name in _init_fields(type(value))}
@@ -68,8 +67,8 @@ def json_form(value: object) -> Any:
 
 @lru_cache(maxsize=1024)
 def _init_fields(cls: Any) -> tuple[str, ...]:
-    """A field with ``init=False`` is what ``__post_init__`` makes of the others: not stored."""
-    return tuple(one.name for one in fields(cls) if one.init)
+    """Names of the stored fields. A field with ``init=False`` is derived from the others by ``__post_init__``."""
+    return tuple(f.name for f in fields(cls) if f.init)
 
 
 def _decimal(value: Decimal) -> str:
@@ -101,12 +100,12 @@ _CONVERT: dict[type[Any], Callable[[Any], Any]] = {
 
 
 def lower(value: Any, what: str) -> Any:
-    """``value`` with nothing in it but what JSON knows, or the error that names the place and the type."""
+    """Convert a value to plain JSON types. Raises ``NotSerializableError`` with the path and the type."""
     return _Lowering(what).lower(value, None, 0)
 
 
 class _Lowering:
-    """One walk over one value. ``inside`` holds the identities of the containers on the way down."""
+    """The conversion of one value. ``inside`` holds the ids of the containers around the current value."""
 
     def __init__(self, what: str) -> None:
         self.what = what
@@ -134,16 +133,16 @@ class _Lowering:
             self.refuse(where, f"is nested deeper than {MAX_DEPTH} levels")
         if is_object(value):
             return self.mapping(value, where, depth + 1)
-        return [self.lower(one, (where, index), depth + 1) for index, one in enumerate(value)]
+        return [self.lower(element, (where, index), depth + 1) for index, element in enumerate(value)]
 
     def mapping(self, value: dict[Any, Any], where: Where, depth: int) -> dict[str, Any]:
         lowered: dict[str, Any] = {}
-        for key, one in value.items():
+        for key, element in value.items():
             here = (where, key)
             text = self.text(self.key(key, where), here)
             if text in lowered:
                 self.refuse(where, f"has two keys that both become {shown(text)}")
-            lowered[text] = self.lower(one, here, depth)
+            lowered[text] = self.lower(element, here, depth)
         return lowered
 
     def key(self, key: Any, where: Where) -> str:
@@ -153,7 +152,7 @@ class _Lowering:
             self.refuse(where, f"has a key of type {type_name(key)}, which cannot be a JSON key")
 
     def text(self, value: str, where: Where) -> str:
-        # JSON writes such a pair like the one character it stands for, and would read that one back
+        # In JSON, such a pair is written like the character that it encodes, and would be read back as that character.
         if not value.isascii() and SURROGATE_PAIR.search(value):
             self.refuse(where, "is text with two surrogates that form a pair, which JSON reads as one character")
         return value
@@ -173,11 +172,11 @@ class _Lowering:
             if str(error).startswith("no JSON form"):
                 name = type_name(value)
                 self.refuse(where, f"is of type {name}, which has no JSON form{_HINTS.get(name, '')}")
-            self.broken(value, where, error)
-        except Exception as error:  # a serializer of the user's model may raise anything
-            self.broken(value, where, error)
+            self.refuse_conversion(value, where, error)
+        except Exception as error:  # the serializer of a user's model may raise any error
+            self.refuse_conversion(value, where, error)
 
-    def broken(self, value: Any, where: Where, error: Exception) -> NoReturn:
+    def refuse_conversion(self, value: Any, where: Where, error: Exception) -> NoReturn:
         self.refuse(where, f"of type {type_name(value)} could not be converted: {error}", error)
 
     def refuse(self, where: Where, problem: str, cause: Exception | None = None) -> NoReturn:
@@ -185,7 +184,7 @@ class _Lowering:
 
 
 def key_text(key: Any) -> str:
-    """A dict key as JSON text; ``TypeError`` or ``ValueError`` if it cannot be one."""
+    """Convert a dict key to JSON text. Raises ``TypeError`` or ``ValueError`` if the key has no text form."""
     if isinstance(key, str):
         return str.__str__(key)
     if key is None or isinstance(key, bool):

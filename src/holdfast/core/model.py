@@ -1,6 +1,7 @@
-"""The vocabulary: statuses, kinds, and the records that users read.
+"""Statuses, kinds, and the records that users read.
 
-Records are frozen and carry the snake_case names of the wire fields. Nothing here knows a database.
+Records are frozen; their field names are the snake_case forms of the HTTP fields. This module does not depend on a
+store.
 """
 
 from __future__ import annotations
@@ -14,12 +15,15 @@ from holdfast.errors import ErrorInfo
 
 T = TypeVar("T")
 
+DEFAULT_KIND = "workflow"
+"""The kind that a list of instances omits."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
 
 def to_ms(when: datetime) -> int:
-    """Milliseconds since 1970, the store's only form of time."""
+    """Milliseconds since 1970-01-01 UTC, the only form in which a store keeps a time."""
     return (when - _EPOCH) // _MILLISECOND
 
 
@@ -64,11 +68,11 @@ class StepType(StrEnum):
     UNLINK = "unlink"
     CANCEL = "cancel"
     TERMINATE = "terminate"
-    # Replayed, but not shown as steps:
+    # Recorded and replayed, but not shown as steps:
     TIMER = "timer"  # an anonymous wait, such as asyncio.sleep
-    MESSAGE = "message"  # mail that arrived for a channel
-    WATCH = "watch"  # of a run that was asked something
-    NOTE = "note"  # a warning that is in the log, so that a replay does not write it again
+    MESSAGE = "message"  # an event that was delivered to a channel
+    WATCH = "watch"  # a watch that the engine sets or removes, such as that of an ask
+    NOTE = "note"  # a logged warning; the fact keeps a replay from logging it again
 
 
 class StepStatus(StrEnum):
@@ -79,7 +83,7 @@ class StepStatus(StrEnum):
 
 
 class TaskKind(IntEnum):
-    """Why a task is due. Everything that goes on comes before what starts."""
+    """Why a task is due. Runs that continue are claimed before runs that start."""
 
     WAKE = 0
     RETRY = 1
@@ -104,19 +108,20 @@ LevelName: TypeAlias = Literal["debug", "info", "warn", "warning", "error"]
 
 @dataclass(frozen=True, slots=True)
 class InstanceStatus:
-    """What a run is doing now; ``error`` and ``output`` only once it has ended."""
+    """The status of a run. ``error`` and ``output`` are set only after the run has ended."""
 
     status: str
     error: ErrorInfo | None = None
     output: Any = None
-    kind: str = "workflow"
+    kind: str = DEFAULT_KIND
     native_status: str | None = None
-    """In the words of its kind, where that has its own: a chain is RUNNING, COMPLETED, FAILED or CANCELED."""
+    """The status in the terms of the run's kind, or None if the kind has no terms of its own. A chain is RUNNING,
+    COMPLETED, FAILED or CANCELED."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """One durable step, sleep or wait as its facts show it."""
+    """One durable step, sleep or wait, derived from its facts."""
 
     id: str
     run_number: int
@@ -135,19 +140,19 @@ class StepRecord:
     created_at: datetime
     updated_at: datetime
     state: str | None = None
-    """Of a chain's step: PENDING, READY, RUNNING, WAITING, DONE or DEAD. Of a graph's node: pending, started,
-    retrying, ok, error or skipped."""
+    """The state of a chain's step (PENDING, READY, RUNNING, WAITING, DONE or DEAD) or of a graph's node (pending,
+    started, retrying, ok, error or skipped). None in workflows."""
     step_seq: int | None = None
-    """Of a chain's step: its place, from 0."""
+    """The position of a chain's step, from 0. None in workflows and graphs."""
     progress: Any = None
-    """What the last heartbeat of a step that is not completed reported."""
+    """The value reported by the last heartbeat of a step that is not completed."""
     heartbeat_at: datetime | None = None
-    """When that was."""
+    """The time of that heartbeat."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventRecord:
-    """One event sent to a run; ``delivered_at`` once a wait has consumed it."""
+    """One event sent to a run. ``delivered_at`` is set when a wait or a listener has consumed the event."""
 
     id: str
     run_number: int
@@ -157,7 +162,7 @@ class EventRecord:
     delivered_at: datetime | None
     consumed_by_step_key: str | None
     sender: str | None = None
-    """The pid of the run that sent it; None: from outside."""
+    """The pid of the run that sent the event. None: the event came from outside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +181,7 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """All of one run: its steps in the order they began, its events in the order they came."""
+    """The history of one run: its steps in the order they began, its events in the order they arrived."""
 
     run_number: int
     steps: list[StepRecord]
@@ -185,7 +190,7 @@ class History:
 
 @dataclass(frozen=True, slots=True)
 class ChildRecord:
-    """A run that this one started."""
+    """A run started by the described run."""
 
     pid: str
     status: str
@@ -193,7 +198,7 @@ class ChildRecord:
 
 @dataclass(frozen=True, slots=True)
 class InstanceDescription:
-    """Everything about an instance; ``why`` says in one sentence what it is waiting for."""
+    """A full description of an instance. ``why`` states in one sentence what the instance is waiting for."""
 
     id: str
     workflow_name: str
@@ -218,11 +223,11 @@ class InstanceDescription:
     attempt: int = 1
     summary: str | None = None
     native_status: str | None = None
-    """As of ``InstanceStatus``."""
+    """As in ``InstanceStatus``."""
     workflow_version: int | None = None
-    """Of the definition it was started by, where that has one."""
+    """The version of the definition that the run was started with. None: the definition has no version."""
     killed: bool = False
-    """Of a graph: it has a tombstone."""
+    """True if the run is a graph with a tombstone: it was killed, terminated or cancelled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +242,7 @@ class InstanceSummary:
 
 @dataclass(frozen=True, slots=True)
 class WorkerInfo:
-    """A worker that runs, or that died within the last day."""
+    """A worker that is running, or that died within the last day."""
 
     id: str
     host: str
@@ -246,7 +251,7 @@ class WorkerInfo:
     concurrency: int
     started_at: datetime
     seen_at: datetime
-    """Its last heartbeat."""
+    """The time of the worker's last heartbeat."""
     alive: bool
 
 

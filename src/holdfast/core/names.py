@@ -1,7 +1,7 @@
-"""What may be called what. Each check returns the name as a plain ``str`` or raises a typed error.
+"""Checks of names and ids. Each check returns the name as a plain ``str`` or raises a typed error.
 
-Owns the patterns and the wording. The lengths come from ``Limits``; whether a name is taken, or
-registered, is not known here.
+This module owns the patterns and the messages. ``Limits`` holds the lengths. Whether a name is registered or taken is
+checked elsewhere.
 """
 
 from __future__ import annotations
@@ -57,12 +57,12 @@ def check_log_category(value: object, limits: Limits) -> str:
     return name
 
 
-def _checked(value: object, what: str, longest: int, error: type[HoldfastError]) -> str:
+def _checked(value: object, what: str, max_length: int, error: type[HoldfastError]) -> str:
     if not isinstance(value, str):
         raise error(f"{what} must be a str, not {shown(value)}")
-    if not 1 <= len(value) <= longest:
-        raise error(f"{what} {shown(value)} has {len(value)} characters; 1 to {longest} are allowed")
-    return str.__str__(value)  # the text of an enum member, not its name
+    if not 1 <= len(value) <= max_length:
+        raise error(f"{what} {shown(value)} has {len(value)} characters; 1 to {max_length} are allowed")
+    return str.__str__(value)  # for a member of a StrEnum: its value, not its name
 
 
 def _matching(name: str, what: str, pattern: re.Pattern[str], rule: str, error: type[HoldfastError]) -> str:

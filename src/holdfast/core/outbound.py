@@ -1,4 +1,4 @@
-"""Events on their way out: what the app's handler is given, and what can be read of them."""
+"""Outbound events: the argument of the app's outbox handler, and the records of the outbox."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class OutboundEvent:
-    """An event to be delivered, perhaps not for the first time: ``id`` is the same each time."""
+    """An event that is being delivered. ``id`` is the same at each attempt to deliver the event."""
 
     id: str
     type: str
@@ -18,17 +18,17 @@ class OutboundEvent:
     workflow: str
     instance_id: str
     step: str
-    """The type of the step that said it."""
+    """The type of the step that emitted the event."""
     created_at: datetime
     attempt: int
-    """From 1."""
+    """The number of the delivery attempt, from 1."""
 
 
 class OutboxState(StrEnum):
     PENDING = "pending"
     DELIVERED = "delivered"
     PARKED = "parked"
-    """Given up, until somebody asks for it again."""
+    """Delivery has been given up until it is requested again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +42,9 @@ class OutboxRecord:
     state: str
     """pending, delivered or parked"""
     attempts: int
-    """How many deliveries have failed."""
+    """Number of failed deliveries."""
     error: str | None
-    """Of the last one that did."""
+    """The error of the last failed delivery."""
     created_at: datetime
     next_attempt_at: datetime | None
     delivered_at: datetime | None

@@ -1,6 +1,6 @@
-"""When a failed attempt is tried again: a policy as a value, and its arithmetic.
+"""Retry policies, and the computation of delays.
 
-Owns the policy. It draws no random numbers and reads no clock; both are handed in.
+This module draws no random numbers and reads no clock; callers pass both.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from holdfast.errors import InvalidDurationError, InvalidOptionError
 
 Backoff: TypeAlias = Literal["constant", "linear", "exponential"]
 
-LONGEST_DELAY_MS = 365 * 86_400_000
-_DOUBLINGS = 62  # 1 ms doubled that often is far beyond the longest delay
+MAX_DELAY_MS = 365 * 86_400_000
+_MAX_DOUBLINGS = 62  # 1 ms doubled 62 times is far beyond the longest delay
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """``limit`` retries after the first attempt, each a while after the failure before it.
+    """A retry policy: up to ``limit`` retries after the first attempt, each after a delay.
 
     The n-th failure is followed by ``delay`` (constant), ``delay * n`` (linear) or
     ``delay * 2 ** (n - 1)`` (exponential), stretched by up to the fraction ``jitter``, at most
-    ``max_delay``. Errors of the classes in ``non_retryable`` (or of that name, or derived) end it at once.
+    ``max_delay``. An error whose class or base class is in ``non_retryable``, as a class or by name, is not retried.
 
     >>> Retry(limit=3, delay="1s").delay_after(3)
     4000
@@ -49,10 +49,10 @@ class Retry:
         if self.backoff not in get_args(Backoff):
             raise _invalid("backoff", self.backoff, "'constant', 'linear' or 'exponential'")
         errors = _as_tuple(self.non_retryable)
-        longest = LONGEST_DELAY_MS if self.max_delay is None else _duration_ms("max_delay", self.max_delay)
+        longest = MAX_DELAY_MS if self.max_delay is None else _duration_ms("max_delay", self.max_delay)
         derived = {
             "delay_ms": _duration_ms("delay", self.delay),
-            "max_delay_ms": min(longest, LONGEST_DELAY_MS),
+            "max_delay_ms": min(longest, MAX_DELAY_MS),
             "non_retryable": errors,
             "non_retryable_names": frozenset(e if isinstance(e, str) else e.__name__ for e in errors),
         }
@@ -61,7 +61,7 @@ class Retry:
 
     @property
     def max_attempts(self) -> int | None:
-        """Attempts in all, the first included; ``None`` when there is no end."""
+        """Maximum number of attempts, including the first. None: unlimited."""
         return None if math.isinf(self.limit) else int(self.limit) + 1
 
     def delay_after(self, failures: int, random: float = 0.0) -> int:
@@ -70,23 +70,23 @@ class Retry:
         if self.backoff == "linear":
             delay *= max(failures, 1)
         elif self.backoff == "exponential":
-            delay <<= min(max(failures, 1) - 1, _DOUBLINGS)
+            delay <<= min(max(failures, 1) - 1, _MAX_DOUBLINGS)
         delay = min(delay, self.max_delay_ms)
         return min(round(delay * (1 + self.jitter * random)), self.max_delay_ms)
 
     def allows(self, attempts: int) -> bool:
-        """Whether another attempt may follow ``attempts`` that were made."""
+        """True if another attempt may follow after ``attempts`` attempts."""
         return attempts <= self.limit
 
     def retries(self, error_names: Sequence[str]) -> bool:
-        """Whether an error whose class and bases have these names is worth another attempt."""
+        """True if an error whose class and base classes have these names is retried."""
         return self.non_retryable_names.isdisjoint(error_names)
 
 
 def _check_limit(value: object) -> None:
-    endless = isinstance(value, float) and value == math.inf
+    unlimited = isinstance(value, float) and value == math.inf
     counted = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if not (endless or counted):
+    if not (unlimited or counted):
         raise _invalid("limit", value, "a whole number of retries of at least 0, or math.inf")
 
 
@@ -100,10 +100,10 @@ def _as_tuple(value: object) -> tuple[type[BaseException] | str, ...]:
     if isinstance(value, str | type) or not isinstance(value, Iterable):
         raise _invalid("non_retryable", value, expected)
     errors: list[type[BaseException] | str] = []
-    for one in cast("Iterable[object]", value):
-        if not _is_error(one):
-            raise _invalid("non_retryable", one, expected)
-        errors.append(one)
+    for error in cast("Iterable[object]", value):
+        if not _is_error(error):
+            raise _invalid("non_retryable", error, expected)
+        errors.append(error)
     return tuple(errors)
 
 

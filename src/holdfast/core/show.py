@@ -1,6 +1,6 @@
-"""Values in error messages: short, on one line, and never the cause of another error.
+"""Short representations of values for error messages.
 
-Owns only the shortening. What may be shown at all is decided by whoever writes the message.
+Formatting a value never raises. The code that writes a message decides whether the value may be shown.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def shown(value: Any, width: int = 80) -> str:
-    """``repr(value)``, cut to ``width`` characters; a value whose ``repr`` fails shows as its type."""
+    """``repr(value)``, cut to ``width`` characters. A value whose ``repr`` fails is shown as its type."""
     if isinstance(value, str | bytes | bytearray):
         value = value[: width + 1]
     try:
@@ -20,6 +20,6 @@ def shown(value: Any, width: int = 80) -> str:
 
 
 def type_name(value: object) -> str:
-    """The class of ``value`` as one would write it: ``set``, ``decimal.Decimal``, ``shop.Order``."""
+    """The qualified class name of ``value``: ``set``, ``decimal.Decimal``, ``shop.Order``."""
     cls = type(value)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

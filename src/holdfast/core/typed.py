@@ -1,13 +1,13 @@
-"""From plain JSON values to the types that annotations name. Pydantic does the work.
+"""Decoding of plain JSON values into the types of annotations, by pydantic.
 
-Owns the differences between pydantic's idea of JSON and ours: ``bytes`` are base64, enums are found by
-the JSON form of their values (also as dict keys), text may hold lone surrogates. Where an annotation
-leaves a choice, a value comes back as the choice pydantic makes: ``str | bytes`` gives ``str``.
+This module owns the differences between pydantic's JSON and Holdfast's: ``bytes`` are base64, enum members are found by
+the JSON form of their values (also as dict keys), text may contain lone surrogates. Where an annotation is ambiguous,
+pydantic chooses: ``str | bytes`` gives ``str``.
 
-What was recorded is read generously, as pydantic reads it. With ``exact``, as inputs from outside are read, only the
-documented JSON form of a type is taken (``exact.py``); the same values come out.
+Recorded values are decoded leniently, with pydantic's conversions. Inputs from outside are decoded with ``exact``,
+which accepts only the documented JSON form of a type (``exact.py``). Both modes produce the same values.
 
-Pydantic is imported on the first annotation that needs it.
+Pydantic is imported for the first annotation that needs it.
 """
 
 from __future__ import annotations
@@ -42,43 +42,43 @@ _PLAIN = (*_SCALARS, list, dict)
 
 
 def decoder(annotation: Any, *, exact: bool = False) -> Decode:
-    """The function that turns a plain JSON value into an ``annotation``, or raises ``ParamsInvalidError``.
+    """Return a function that decodes a plain JSON value by ``annotation``, or raises ``ParamsInvalidError``.
 
     >>> decoder(tuple[int, str])([1, "a"])
     (1, 'a')
     """
     if isinstance(annotation, Unresolved):
-        return _late(annotation, exact)
-    if any(annotation is one for one in _UNTYPED):
+        return _lazy(annotation, exact)
+    if any(annotation is untyped_form for untyped_form in _UNTYPED):
         return untyped
     try:
         hash(annotation)
     except TypeError:
         return _make(annotation, exact)
-    # equal annotations may differ in the order of a union, which decides between its members
+    # Equal annotations may differ in the order of a union, and the order decides which member is tried first.
     return _make_once(annotation, "" if isinstance(annotation, type) else repr(annotation), exact)
 
 
 def check_annotation(annotation: Any) -> None:
-    """Raise ``DefinitionError`` if an annotation that was not resolved when it was read cannot be resolved now."""
+    """Raise ``DefinitionError`` if an annotation that was unresolved at its definition still cannot be resolved."""
     if isinstance(annotation, Unresolved):
         decoder(annotation.resolve())
 
 
 def untyped(value: Any) -> Any:
-    """The decoder for annotations that say nothing: plain JSON, as it is."""
+    """Decoder for annotations without type information: returns the plain JSON value."""
     return value
 
 
-def _late(annotation: Unresolved, exact: bool) -> Decode:
-    """A decoder that is made when it is first used."""
+def _lazy(annotation: Unresolved, exact: bool) -> Decode:
+    """A decoder that is built at its first use."""
 
     @lru_cache(maxsize=1)
-    def made() -> Decode:
+    def built() -> Decode:
         return decoder(annotation.resolve(), exact=exact)
 
     def decode(value: Any) -> Any:
-        return made()(value)
+        return built()(value)
 
     return decode
 
@@ -91,34 +91,34 @@ def _make_once(annotation: Any, _text: str, exact: bool) -> Decode:
 def _make(annotation: Any, exact: bool) -> Decode:
     if annotation is None:
         annotation = type(None)
-    if not any(annotation is one for one in _EXACT):
+    if not any(annotation is json_type for json_type in _EXACT):
         return _Typed(annotation, exact).decode
 
     @lru_cache(maxsize=1)
-    def careful() -> _Typed:
+    def validating() -> _Typed:
         return _Typed(annotation, exact)
 
     def decode(value: Any) -> Any:
-        return value if type(value) is annotation else careful().decode(value)
+        return value if type(value) is annotation else validating().decode(value)
 
     return decode
 
 
 class _Typed:
-    """One annotation with its validators."""
+    """An annotation with its validators."""
 
     def __init__(self, annotation: Any, exact: bool) -> None:
         self.annotation = annotation
         self.exact = exact
         self.schema = core_schema(annotation)
-        self.validator = _validator(self.schema, _Adapting(exact=exact))
+        self.validator = _validator(self.schema, _SchemaAdapter(exact=exact))
 
     @cached_property
     def surrogate_validator(self) -> SchemaValidator:
-        return _validator(self.schema, _Adapting(exact=self.exact, surrogates=True))
+        return _validator(self.schema, _SchemaAdapter(exact=self.exact, surrogates=True))
 
     def decode(self, value: Any) -> Any:
-        from pydantic import ValidationError  # noqa: PLC0415  (late, as the module says)
+        from pydantic import ValidationError  # noqa: PLC0415  (imported late, see the module docstring)
 
         try:
             return self.validator.validate_python(value)
@@ -126,14 +126,14 @@ class _Typed:
             return self.decode_again(value, error)
 
     def decode_again(self, value: Any, error: ValidationError) -> Any:
-        """A second look at what failed: text that pydantic cannot read, or a model that is strict.
+        """Decode a value again after ``error``: text that pydantic cannot read, or a value of a strict model.
 
-        A strict model takes a date as text from JSON only, so it has to see JSON.
+        A strict model accepts a date as text only when it validates JSON.
         """
         from pydantic import ValidationError  # noqa: PLC0415
 
         try:
-            if any(one["type"] == "string_unicode" for one in error.errors(include_url=False)):
+            if any(issue["type"] == "string_unicode" for issue in error.errors(include_url=False)):
                 return self.surrogate_validator.validate_python(value)
             return self.validator.validate_json(json.dumps(value))
         except ValidationError as again:
@@ -142,13 +142,13 @@ class _Typed:
 
 def _invalid(annotation: Any, error: ValidationError) -> ParamsInvalidError:
     issues = [
-        {"path": list(one["loc"]), "message": one["msg"], "type": one["type"]}
-        for one in error.errors(include_url=False, include_context=False, include_input=False)
+        {"path": list(issue["loc"]), "message": issue["msg"], "type": issue["type"]}
+        for issue in error.errors(include_url=False, include_context=False, include_input=False)
     ]
     first = issues[0]
-    place = ".".join(map(str, cast("list[Any]", first["path"])))
+    path = ".".join(map(str, cast("list[Any]", first["path"])))
     more = f" (and {len(issues) - 1} more)" if len(issues) > 1 else ""
-    sentence = f"{place}: {first['message']}" if place else str(first["message"])
+    sentence = f"{path}: {first['message']}" if path else str(first["message"])
     return ParamsInvalidError(f"The value does not fit {_name(annotation)}: {sentence}{more}", issues)
 
 
@@ -157,16 +157,16 @@ def _name(annotation: Any) -> str:
 
 
 def core_schema(annotation: Any) -> Schema:
-    """Pydantic's schema of an annotation, for its validators and for documents."""
+    """Pydantic's core schema of an annotation, for validators and for the OpenAPI document."""
     from pydantic import TypeAdapter  # noqa: PLC0415
 
     annotation = resolved(annotation)
     try:
         with _plain_typed_dicts():
             adapter: TypeAdapter[Any] = TypeAdapter(annotation)
-            adapter.rebuild(raise_errors=True)  # does nothing unless a name is missing, which the error then names
-        return dict(cast("Schema", adapter.core_schema))  # copying finds names that are still missing
-    except Exception as error:  # pydantic's own, and whatever evaluating the user's annotations raises
+            adapter.rebuild(raise_errors=True)  # no effect unless a name is missing; the error names it
+        return dict(cast("Schema", adapter.core_schema))  # the copy fails if a name is still missing
+    except Exception as error:  # pydantic's errors, and any error of evaluating the user's annotations
         reason = str(error).partition("\n")[0]
         raise DefinitionError(f"{_name(annotation)} cannot be read back from JSON: {reason}") from error
 
@@ -177,9 +177,10 @@ _typed_dict_lock = threading.Lock()
 
 @contextmanager
 def _plain_typed_dicts() -> Generator[None]:
-    """Let pydantic take ``typing.TypedDict`` before Python 3.12 too.
+    """Make pydantic accept ``typing.TypedDict`` on Python versions before 3.12.
 
-    It asks for the one of ``typing_extensions`` there, for the sake of corner cases of generic ones.
+    On those versions pydantic requires the ``TypedDict`` of ``typing_extensions``, because of corner cases of generic
+    classes.
     """
     from pydantic._internal import _generate_schema as internal  # noqa: PLC0415
 
@@ -192,20 +193,20 @@ def _plain_typed_dicts() -> Generator[None]:
             setattr(internal, _TYPED_DICT_FLAG, before)
 
 
-def _validator(schema: Schema, adapting: _Adapting) -> SchemaValidator:
+def _validator(schema: Schema, adapter: _SchemaAdapter) -> SchemaValidator:
     from pydantic_core import SchemaValidator  # noqa: PLC0415
 
-    # the ready-made validators of nested models know nothing of our changes; pydantic before 2.13 cannot
-    # do without them, and would hand out base64 text as the bytes of a nested model
-    return SchemaValidator(adapting.adapt(schema), _use_prebuilt=False)
+    # The prebuilt validators of nested models do not have the adaptations. Pydantic before 2.13 cannot disable them,
+    # and would return base64 text as the bytes of a nested model.
+    return SchemaValidator(adapter.adapt(schema), _use_prebuilt=False)
 
 
-class _Adapting:
-    """A copy of a pydantic core schema that reads JSON as this package writes it."""
+class _SchemaAdapter:
+    """Copies a pydantic core schema so that it reads JSON as this package writes it."""
 
-    # what is under these keys is the user's data, not schema
+    # The values of these keys are data of the user, not schemas.
     OPAQUE = frozenset({"metadata", "default", "expected", "members", "config", "serialization", "cls"})
-    # what these hand on is not JSON any more, but whatever the user's function makes of it
+    # Schemas of these types receive the return value of a user's function, which need not be JSON.
     CONVERTING = frozenset({"function-before", "function-wrap"})
 
     def __init__(self, *, exact: bool, surrogates: bool = False) -> None:
@@ -215,17 +216,17 @@ class _Adapting:
 
     def adapt(self, node: Any) -> Any:
         if isinstance(node, list | tuple):
-            return [self.adapt(one) for one in cast("list[Any]", node)]
+            return [self.adapt(part) for part in cast("list[Any]", node)]
         if not isinstance(node, dict):
             return node
         schema = cast("Schema", node)
         type_ = schema.get("type")
-        if not isinstance(type_, str):  # fields or choices by their names, which may be any
-            return {name: self.adapt(one) for name, one in schema.items()}
+        if not isinstance(type_, str):  # a mapping of field or choice names to schemas
+            return {name: self.adapt(part) for name, part in schema.items()}
         if type_ == "definitions":
-            self.definitions.update((one["ref"], one) for one in schema["definitions"])
-        with self.as_exact_as(schema):
-            copy = {key: self.adapt_part(key, one) for key, one in schema.items()}
+            self.definitions.update((part["ref"], part) for part in schema["definitions"])
+        with self.exactness_of(schema):
+            copy = {key: self.adapt_part(key, part) for key, part in schema.items()}
         return self.adapt_one(copy)
 
     def adapt_part(self, key: str, part: Any) -> Any:
@@ -234,12 +235,15 @@ class _Adapting:
         return self.adapt_key(part) if key == "keys_schema" else self.adapt(part)
 
     @contextmanager
-    def as_exact_as(self, schema: Schema) -> Generator[None]:
-        """A model that is strict needs no guards, and has to see JSON itself: only there is a date text to it."""
-        outside = self.exact
+    def exactness_of(self, schema: Schema) -> Generator[None]:
+        """Disable ``exact`` inside converting schemas and strict models.
+
+        A strict model needs no guards. It must validate JSON itself, because it accepts dates as text only in JSON.
+        """
+        outer = self.exact
         self.exact &= schema["type"] not in self.CONVERTING and not schema.get("config", {}).get("strict")
         yield
-        self.exact = outside
+        self.exact = outer
 
     def adapt_one(self, schema: Schema) -> Schema:
         adapted = self.adapt_form(schema)
@@ -251,7 +255,7 @@ class _Adapting:
             case "bytes":
                 return _before(schema, _from_base64)
             case "str" if self.surrogates:
-                return _around(schema, _with_stand_ins)
+                return _around(schema, _validate_with_placeholders)
             case "enum":
                 return self.adapt_enum(schema)
             case _:
@@ -260,26 +264,26 @@ class _Adapting:
     def adapt_enum(self, schema: Schema) -> Schema:
         if _has_scalars(schema):
             return schema
-        by_json = {_json(one.value): one for one in schema["members"]}
+        by_json = {_json(member.value): member for member in schema["members"]}
 
-        def member(value: Any) -> Any:
+        def to_member(value: Any) -> Any:
             return by_json.get(_json(value), value) if isinstance(value, _PLAIN) else value
 
-        return _before(schema, member)
+        return _before(schema, to_member)
 
     def adapt_key(self, schema: Schema) -> Schema:
-        """The key of a dict is always text, whatever its type."""
+        """Adapt the schema of dict keys. A key is always text in JSON, whatever its type."""
         resolved = self.definitions.get(schema.get("schema_ref", ""), schema)
-        here = _Adapting(exact=False, surrogates=self.surrogates)
-        adapted: Schema = here.adapt({key: part for key, part in resolved.items() if key != "ref"})
+        lenient = _SchemaAdapter(exact=False, surrogates=self.surrogates)
+        adapted: Schema = lenient.adapt({key: part for key, part in resolved.items() if key != "ref"})
         if resolved.get("type") != "enum" or not _has_scalars(resolved):
             return adapted
-        by_text = {key_text(one): one for one in resolved["members"]}
+        by_text = {key_text(member): member for member in resolved["members"]}
         return _before(adapted, lambda value: by_text.get(value, value))
 
 
 def _has_scalars(enum: Schema) -> bool:
-    return all(type(one.value) in _SCALARS for one in enum["members"])
+    return all(type(member.value) in _SCALARS for member in enum["members"])
 
 
 def _json(value: Any) -> str:
@@ -295,7 +299,7 @@ def _around(schema: Schema, function: Callable[[Any, Decode], Any]) -> Schema:
 
 
 def _wrapped(type: str, schema: Schema, function: Callable[..., Any]) -> Schema:
-    inner = {key: one for key, one in schema.items() if key != "ref"}
+    inner = {key: part for key, part in schema.items() if key != "ref"}
     outer = {"type": type, "schema": inner, "function": {"type": "no-info", "function": function}}
     return outer | ({"ref": schema["ref"]} if "ref" in schema else {})
 
@@ -306,14 +310,14 @@ def _from_base64(value: Any) -> Any:
 
 _SURROGATES = range(0xD800, 0xE000)
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_STAND_INS = tuple(range(start, start + len(_SURROGATES)) for start in (0x10F000, 0x10E000, 0xF0000))
+_PLACEHOLDERS = tuple(range(start, start + len(_SURROGATES)) for start in (0x10F000, 0x10E000, 0xF0000))
 
 
-def _with_stand_ins(value: Any, validate: Decode) -> Any:
-    """Check text with lone surrogates by way of private characters of the same number."""
+def _validate_with_placeholders(value: Any, validate: Decode) -> Any:
+    """Validate text with each lone surrogate replaced by a private-use character, so that its length is unchanged."""
     if not isinstance(value, str) or not _SURROGATE.search(value):
         return validate(value)
-    free = next((block for block in _STAND_INS if not any(ord(one) in block for one in value)), None)
+    free = next((block for block in _PLACEHOLDERS if not any(ord(char) in block for char in value)), None)
     if free is None:
         return validate(value)
     checked = validate(value.translate(dict(zip(_SURROGATES, map(chr, free), strict=True))))

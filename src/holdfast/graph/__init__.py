@@ -1,4 +1,4 @@
-"""State-first graphs: nodes with edges between them, each node a unit of its run that any worker can take."""
+"""Graphs: nodes with edges between them. Each node is a unit of its run, which any worker can claim."""
 
 from holdfast.graph.definition import Graph, Node
 from holdfast.graph.items import Failed, Ok

@@ -1,4 +1,4 @@
-"""Graphs as users write them: nodes, what they come after, and what is checked before one is ever run."""
+"""Definitions of graphs: nodes, the edges between them, and the checks at the time of definition."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from holdfast.core.retry import Retry
 from holdfast.core.show import shown
 from holdfast.core.typed import check_annotation
 from holdfast.errors import DefinitionError, InvalidOptionError
-from holdfast.graph.edges import is_list, item_of, misfit
+from holdfast.graph.edges import is_list, is_mismatch, item_type
 from holdfast.graph.items import Failed, Ok
 from holdfast.graph.mermaid import mermaid
-from holdfast.graph.shape import COLLECT, MOST_NODES, NodeShape, Shape, cycle
+from holdfast.graph.shape import COLLECT, MAX_NODES, NodeShape, Shape, cycle
 from holdfast.kernel.definition import Blueprint
 from holdfast.kernel.requests import timeout_ms
 from holdfast.kernel.startable import In, Startable
-from holdfast.kernel.units import PLAN_KEY
+from holdfast.kernel.unit_driver import PLAN_KEY
 from holdfast.store.protocol import Fact, FactState
 
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
 PARAMS = "params"
-"""The parameter that gets the input of the run."""
+"""The name of the parameter that receives the input of the run."""
 DEFAULT_TIMEOUT_MS = 600_000
 
 MapErrors: TypeAlias = Literal["fail", "collect"]
@@ -47,7 +47,7 @@ class Parameter:
 
 @dataclass(slots=True, eq=False)
 class Function:
-    """Something of a user's that is called with results, by the names of its parameters."""
+    """A user's function whose parameters receive results by name."""
 
     call: Callable[..., Any]
     parameters: tuple[Parameter, ...]
@@ -58,35 +58,36 @@ class Function:
         cls, what: str, function: Callable[..., Any], provided: Iterable[str], local_names: Mapping[str, Any]
     ) -> Function:
         hints = type_hints(function, local_names)
-        there = [PARAMS, *provided]
+        available = [PARAMS, *provided]
         parameters = []
-        for one in inspect.signature(function).parameters.values():
-            if one.kind not in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY):
-                raise DefinitionError(f"{what}: parameter {one} cannot be given by name")
-            if one.name not in there:
-                if one.default is not one.empty:
+        for parameter in inspect.signature(function).parameters.values():
+            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+                raise DefinitionError(f"{what}: parameter {parameter} cannot be passed by name")
+            if parameter.name not in available:
+                if parameter.default is not parameter.empty:
                     continue
                 raise DefinitionError(
-                    f"{what} takes a parameter {one.name!r} that nobody provides; there are {', '.join(there)}. "
-                    "Name a node in after= to get its result"
+                    f"{what} takes a parameter {parameter.name!r} that is not available; there are "
+                    f"{', '.join(available)}. Name a node in after= to get its result"
                 )
-            hint = hints.get(one.name, Any)
-            parameters.append(Parameter(one.name, hint, codec.decoder(hint), one.default is one.empty))
+            hint = hints.get(parameter.name, Any)
+            required = parameter.default is parameter.empty
+            parameters.append(Parameter(parameter.name, hint, codec.decoder(hint), required))
         return cls(function, tuple(parameters), hints.get("return", Any))
 
     @classmethod
     def plain(
         cls, what: str, function: Callable[..., Any], provided: Iterable[str], local_names: Mapping[str, Any]
     ) -> Function:
-        """A function that is called between nodes, where nothing can be awaited."""
+        """A function that is called between nodes and must not be async."""
         check_function(what, function)
         if is_async(function):
-            raise DefinitionError(f"{what} must be a plain function, not `async def`; do what is awaited in a node")
+            raise DefinitionError(f"{what} must be a plain function, not `async def`; await in a node instead")
         return cls.of(what, function, provided, local_names)
 
     @property
     def annotations(self) -> Iterable[Any]:
-        return (*(one.annotation for one in self.parameters), self.returns)
+        return (*(parameter.annotation for parameter in self.parameters), self.returns)
 
 
 class _Map(NamedTuple):
@@ -106,15 +107,15 @@ class _Map(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class NodeSpec:
-    """How one node is run here. Where it stands in a run is said by the shape stored with that."""
+    """The definition of a node in this process. The edges of a run's nodes are those of its stored shape."""
 
     name: str
     after: tuple[str, ...]
     map: str | None
     collects: bool
-    """Failed items are part of its result."""
+    """True if failed items are part of the node's result."""
     function: Function | None
-    """None: it starts ``run``."""
+    """None for a node that starts ``run``."""
     is_async: bool
     decode: Callable[[Any], Any]
     retry: Retry
@@ -129,14 +130,14 @@ class NodeSpec:
 
     @property
     def returns(self) -> Any:
-        """The type of its result, as far as is known."""
+        """The type of the node's result; ``Any`` if it is not known."""
         returned = Any if self.function is None else self.function.returns
         if self.map is None:
             return returned
         return list[Ok[returned] | Failed] if self.collects else list[returned]  # type: ignore[valid-type]
 
     @property
-    def called(self) -> Iterable[tuple[str, Function]]:
+    def functions(self) -> Iterable[tuple[str, Function]]:
         for what, function in (("it", self.function), ("its when=", self.when), ("its input=", self.input)):
             if function is not None:
                 yield what, function
@@ -144,7 +145,7 @@ class NodeSpec:
 
 @dataclass(eq=False)
 class Node(Generic[P, R]):
-    """A node of a graph. Called, it is the plain function it was made of."""
+    """A node of a graph. Calling it calls the function it was made from."""
 
     name: str
     fn: Callable[P, R] = field(repr=False)
@@ -187,8 +188,8 @@ class Graph(Startable[In, Any]):
         self._local_names = local_names
         self._changed = changed
         self._specs: dict[str, NodeSpec] = {}
-        self._awaited: dict[str, list[str]] = {}
-        """Nodes that others come after and that are not defined yet, and those others."""
+        self._undefined: dict[str, list[str]] = {}
+        """Names of nodes that are not defined yet, each with the nodes that come after it."""
         self._inputs: list[Parameter] = []
         self._shape: Shape | None = None
 
@@ -243,18 +244,19 @@ class Graph(Startable[In, Any]):
         run: Any = None,
         input: Callable[..., Any] | None = None,
     ) -> Any:
-        """Add a node: a function (or step) whose parameters are named after the nodes whose results they get.
+        """Add a node: a function (or step) whose parameters are named after the nodes whose results they receive.
 
-        ``after``: the nodes that have to be done before, themselves or by name. ``map``: one of them, over whose list
-        it runs item by item; its result is the list of results. ``map_errors``: what failed items do once all items
-        have ended: ``"fail"`` the node, or ``"collect"``, where its result is a list of ``Ok | Failed``. ``when``:
-        called with their results; if it says no, the node is skipped, and with it all that come after it. ``run``: a
-        workflow, chain or graph to be started in place of a function, with what ``input`` makes of the results.
+        ``after``: the nodes that must be done before this one, as nodes or by name. ``map``: a node that returns a
+        list; the function is called once for each item, and the result is the list of results. ``map_errors``: the
+        effect of failed items when all items have ended: ``"fail"`` fails the node; with ``"collect"`` the result is a
+        list of ``Ok | Failed``. ``when``: a function of the results; if it returns false, the node and all nodes after
+        it are skipped. ``run``: a workflow, chain or graph that is started in place of a function. ``input``: a
+        function of the results that returns the input of that run.
         """
         if run is not None:
             return self._add_child(run, input, name, after, _Map(map, map_errors), when)
         if input is not None:
-            raise InvalidOptionError("input= is for a node with run=; a function gets the results by its parameters")
+            raise InvalidOptionError("input= is for a node with run=; a function gets the results in its parameters")
         local_names, mapped = self._local_names(), _Map(map, map_errors)
 
         def register(function: Callable[..., Any]) -> Node[Any, Any]:
@@ -269,23 +271,23 @@ class Graph(Startable[In, Any]):
     ) -> Node[Any, Any]:  # fmt: skip
         if not callable(function):
             raise DefinitionError(f"a node needs a function, not {shown(function)}")
-        chosen = self._free_name(str(getattr(function, "__name__", "")) if name is None else name)
+        chosen = self._check_name(str(getattr(function, "__name__", "")) if name is None else name)
         check_function(f"node {chosen!r}", inspect.unwrap(function))
-        step = getattr(function, "spec", None)  # of a registered step, whose manners it keeps
+        step = getattr(function, "spec", None)  # a registered step: the node keeps its retry and timeout
         plain = inspect.unwrap(function)
         if retry is not None and not isinstance(retry, Retry):
             raise InvalidOptionError(f"retry must be a Retry(...), not {shown(retry)}")
         parents, map_over = self._edges(chosen, after, mapped.over)
-        made = Function.of(f"node {chosen!r}", plain, parents, local_names)
+        node_function = Function.of(f"node {chosen!r}", plain, parents, local_names)
         self._add(
             NodeSpec(
                 chosen,
                 parents,
                 map_over,
                 mapped.collects,
-                function=made,
+                function=node_function,
                 is_async=is_async(plain),
-                decode=codec.decoder(made.returns),
+                decode=codec.decoder(node_function.returns),
                 retry=retry or getattr(step, "retry", None) or Retry(),
                 timeout_ms=timeout_ms("timeout", timeout)
                 if timeout is not None
@@ -304,7 +306,7 @@ class Graph(Startable[In, Any]):
         workflow = run if isinstance(run, str) else getattr(run, "name", None)
         if not isinstance(workflow, str):
             raise DefinitionError(f"run= must be a workflow, a chain, a graph or a name, not {shown(run)}")
-        chosen = self._free_name(workflow if name is None else name)
+        chosen = self._check_name(workflow if name is None else name)
         local_names = self._local_names()
         parents, map_over = self._edges(chosen, after, mapped.over)
         self._add(
@@ -325,22 +327,22 @@ class Graph(Startable[In, Any]):
                 else Function.plain(f"input= of node {chosen!r}", make_input, parents, local_names),
             )
         )
-        return Node(chosen, _only_in_a_run)
+        return Node(chosen, _not_callable)
 
-    def _free_name(self, name: str) -> str:
+    def _check_name(self, name: str) -> str:
         chosen = check_node_name(name, self._limits)
         if chosen == PARAMS:
-            raise DefinitionError(f"a node cannot be named {PARAMS!r}: that parameter gets the input of the run")
+            raise DefinitionError(f"a node cannot be named {PARAMS!r}: that parameter receives the input of the run")
         if chosen in self._specs:
             raise DefinitionError(f"graph {self.name!r} has a node {chosen!r} already; give one of them another name=")
-        if len(self._specs) + 1 >= MOST_NODES:
+        if len(self._specs) + 1 >= MAX_NODES:
             raise DefinitionError(f"graph {self.name!r} has {len(self._specs)} nodes, and more cannot be numbered")
         return chosen
 
     def _edges(self, name: str, after: Iterable[Any], map_over: Any) -> tuple[tuple[str, ...], str | None]:
         if isinstance(after, str | Node) or not isinstance(after, Iterable):
             raise DefinitionError(f"after= of node {name!r} must be a list of nodes, not {shown(after)}")
-        parents = [self._parent(name, one) for one in after]
+        parents = [self._parent(name, parent) for parent in after]
         if map_over is not None:
             map_over = self._parent(name, map_over)
             if map_over not in parents:
@@ -352,39 +354,39 @@ class Graph(Startable[In, Any]):
     def _parent(self, name: str, parent: Any) -> str:
         if isinstance(parent, str):
             return parent
-        found = getattr(parent, "name", None) or getattr(parent, "__name__", None)
-        if not isinstance(found, str) or found not in self._specs:
+        parent_name = getattr(parent, "name", None) or getattr(parent, "__name__", None)
+        if not isinstance(parent_name, str) or parent_name not in self._specs:
             raise DefinitionError(
-                f"node {name!r} comes after {shown(parent)}, which is no node of graph {self.name!r}; name one that is "
-                "defined later by its text"
+                f"node {name!r} comes after {shown(parent)}, which is no node of graph {self.name!r}; give the name of "
+                "a node that is defined later as text"
             )
-        return found
+        return parent_name
 
     def _add(self, spec: NodeSpec) -> None:
-        waiting = self._awaited.get(spec.name, [])
-        if waiting or spec.name in spec.after:
-            self._check_circle(spec)
+        successors = self._undefined.get(spec.name, [])
+        if successors or spec.name in spec.after:
+            self._check_cycle(spec)
         for parent in spec.after:
             if parent in self._specs:
                 self._check_edge(self._specs[parent], spec)
-        for name in waiting:
+        for name in successors:
             self._check_edge(spec, self._specs[name])
         self._specs[spec.name] = spec
-        self._awaited.pop(spec.name, None)
+        self._undefined.pop(spec.name, None)
         for parent in spec.after:
             if parent not in self._specs:
-                self._awaited.setdefault(parent, []).append(spec.name)
+                self._undefined.setdefault(parent, []).append(spec.name)
         self._shape = None
-        inputs = [p for _, function in spec.called for p in function.parameters if p.name == PARAMS]
+        inputs = [p for _, function in spec.functions for p in function.parameters if p.name == PARAMS]
         if inputs:
             self._inputs += inputs
             self.__dict__.pop("_exact", None)
             self._changed(self)
 
-    def _check_circle(self, spec: NodeSpec) -> None:
-        circle = cycle({one.name: one.after for one in (*self._specs.values(), spec)})
-        if circle is not None:
-            raise DefinitionError(f"graph {self.name!r} has a cycle: {' -> '.join(reversed(circle))}")
+    def _check_cycle(self, spec: NodeSpec) -> None:
+        path = cycle({node.name: node.after for node in (*self._specs.values(), spec)})
+        if path is not None:
+            raise DefinitionError(f"graph {self.name!r} has a cycle: {' -> '.join(reversed(path))}")
 
     def _check_edge(self, source: NodeSpec, target: NodeSpec) -> None:
         if source.name not in target.after or source.function is None:
@@ -395,20 +397,20 @@ class Graph(Startable[In, Any]):
             raise DefinitionError(
                 f"node {target.name!r} is mapped over {source.name!r}, which returns {_shown(returned)} and no list"
             )
-        for what, function in target.called:
-            for one in function.parameters:
-                given = item_of(returned) if mapped and what != "its when=" else returned
-                if one.name == source.name and misfit(given, one.annotation):
+        for what, function in target.functions:
+            for parameter in function.parameters:
+                passed = item_type(returned) if mapped and what != "its when=" else returned
+                if parameter.name == source.name and is_mismatch(passed, parameter.annotation):
                     raise DefinitionError(
-                        f"node {target.name!r}: {what} takes {one.name}: {_shown(one.annotation)}, and node "
-                        f"{source.name!r} gives {_shown(given)}"
+                        f"node {target.name!r}: {what} takes {parameter.name}: {_shown(parameter.annotation)}, and "
+                        f"node {source.name!r} gives {_shown(passed)}"
                     )
 
     # --- reading
 
     @property
     def shape(self) -> Shape:
-        """All nodes with their edges, once they fit together."""
+        """The nodes with their edges. Raises ``DefinitionError`` for an empty graph or an undefined predecessor."""
         if self._shape is None:
             if not self._specs:
                 raise DefinitionError(f"graph {self.name!r} has no nodes")
@@ -425,7 +427,7 @@ class Graph(Startable[In, Any]):
     def check_types(self) -> None:
         """Raise ``DefinitionError`` if an annotation by which values are decoded cannot be resolved."""
         for spec in self._specs.values():
-            for _, function in spec.called:
+            for _, function in spec.functions:
                 for annotation in function.annotations:
                     check_annotation(annotation)
 
@@ -435,13 +437,13 @@ class Graph(Startable[In, Any]):
 
     @property
     def params_type(self) -> Any:
-        """What was said, or the annotation of the first ``params`` of a node."""
+        """The type given to ``app.graph``, or the first annotation of a node's ``params`` parameter."""
         if self._params is not Any:
             return self._params
         return next((p.annotation for p in self._inputs if p.annotation is not Any), Any)
 
     def decode_params(self, value: Any) -> Any:
-        """Every node has to be able to read the input; where none needs one, it can be left out."""
+        """Decode the input of a run. Every node must accept the input; it may be None if no node requires it."""
         if value is None and not any(p.required for p in self._inputs):
             return None
         decoded = self._exact(value)
@@ -463,7 +465,7 @@ class Graph(Startable[In, Any]):
         return mermaid(self.shape)
 
 
-def _only_in_a_run(*_: Any) -> Any:
+def _not_callable(*_: Any) -> Any:
     raise DefinitionError("this node starts another run; it cannot be called")
 
 

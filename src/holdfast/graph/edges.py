@@ -1,6 +1,6 @@
-"""Whether what a node returns can be what another takes, as far as annotations tell.
+"""Checks of edges: whether the result of a node can fit a parameter of its successor, by their annotations.
 
-Results go through JSON, so what counts is the JSON form. Only what is sure not to fit is refused.
+Results are passed as JSON, so the JSON forms are compared. An edge is refused only if the types are certain not to fit.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ _FORMS: dict[Any, str] = {
 _FITS = {("a whole number", "a number")}
 
 
-def misfit(given: Any, wanted: Any) -> bool:
-    """Whether a value of the one annotation is sure not to be one of the other."""
-    if given is wanted:
+def is_mismatch(returned: Any, parameter: Any) -> bool:
+    """True if no value of the annotation ``returned`` can be a value of the annotation ``parameter``."""
+    if returned is parameter:
         return False
-    if _is_union(given):
-        return all(misfit(one, wanted) for one in typing.get_args(given))
-    if _is_union(wanted):
-        return all(misfit(given, one) for one in typing.get_args(wanted))
-    ours, theirs = _form(given), _form(wanted)
-    if ours is None or theirs is None:
+    if _is_union(returned):
+        return all(is_mismatch(member, parameter) for member in typing.get_args(returned))
+    if _is_union(parameter):
+        return all(is_mismatch(returned, member) for member in typing.get_args(parameter))
+    returned_form, parameter_form = _form(returned), _form(parameter)
+    if returned_form is None or parameter_form is None:
         return False
-    if ours != theirs:
-        return (ours, theirs) not in _FITS
-    return ours == "a list" and misfit(item_of(given), item_of(wanted))
+    if returned_form != parameter_form:
+        return (returned_form, parameter_form) not in _FITS
+    return returned_form == "a list" and is_mismatch(item_type(returned), item_type(parameter))
 
 
-def item_of(annotation: Any) -> Any:
-    """Of what a list is one, as far as is known."""
+def item_type(annotation: Any) -> Any:
+    """The item type of a list annotation; ``Any`` if it is not known."""
     arguments = typing.get_args(annotation)
     if _form(annotation) != "a list" or not arguments:
         return Any
@@ -51,9 +51,9 @@ def item_of(annotation: Any) -> Any:
 
 
 def is_list(annotation: Any) -> bool:
-    """Whether it may be a list."""
+    """True if a value of the annotation can be a list."""
     if _is_union(annotation):
-        return any(is_list(one) for one in typing.get_args(annotation))
+        return any(is_list(member) for member in typing.get_args(annotation))
     return _form(annotation) in (None, "a list")
 
 
@@ -62,7 +62,7 @@ def _is_union(annotation: Any) -> bool:
 
 
 def _form(annotation: Any) -> str | None:
-    """How JSON shows it; None: that depends."""
+    """The JSON form of an annotation's values. None: it depends on the value or is not known."""
     origin = typing.get_origin(annotation) or annotation
     if origin in _FORMS:
         return _FORMS[origin]

@@ -1,6 +1,6 @@
-"""What the items of a mapped node come to: the list that goes on to other nodes, or the error of the node.
+"""The result of a mapped node, computed from its items: the list of their results, or the node's error.
 
-Pure: works on the ITEM facts of one node, in the order of the list it is mapped over.
+The functions take the ITEM facts of one node, in the order of the list it is mapped over.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from holdfast.store.protocol import Fact
 
 T = TypeVar("T", covariant=True)
 
-_LISTED = 20
-"""How many failed items the error of a node lists."""
-_LONGEST_LISTED = 200
-_LONGEST_COLLECTED = 2_000
+_MAX_LISTED = 20
+"""Maximum number of failed items listed in the error of a node."""
+_MAX_LISTED_MESSAGE = 200
+_MAX_COLLECTED_MESSAGE = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,13 +31,13 @@ class Ok(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An item of a node with ``map_errors="collect"`` that failed for good."""
+    """An item of a node with ``map_errors="collect"`` that failed permanently."""
 
     error: ErrorInfo
 
 
 def values_of(items: Sequence[Fact]) -> bytes:
-    """The list of results, where every item has one."""
+    """The list of results. Every item must have succeeded."""
     return _list([item.value or b"null" for item in items])
 
 
@@ -47,9 +47,9 @@ def collected(items: Sequence[Fact]) -> bytes:
 
 
 def error_of(items: Sequence[Fact]) -> Failure | None:
-    """The error of a node with failed items, or None: that of the first one, with a message that lists them all.
+    """The error of a node with failed items: the first item's error, with a message that lists the failed items.
 
-    One that must not be retried makes the whole so.
+    None: no item failed. The error is not retryable if the error of any item is not.
     """
     failed = [(item.n, Failure.decode(item.value or b"{}")) for item in items if not item.ok]
     if not failed:
@@ -76,23 +76,25 @@ def _collected(item: Fact) -> bytes:
     if item.ok:
         return b'{"value":' + (item.value or b"null") + b"}"
     error = Failure.decode(item.value or b"{}")
-    shown = {"name": error.name, "message": _short(error.message, _LONGEST_COLLECTED)}
+    shown = {"name": error.name, "message": _shorten(error.message, _MAX_COLLECTED_MESSAGE)}
     return codec.encode({"error": shown}, what="error of an item")
 
 
 def _message(failed: Sequence[tuple[int, Failure]], count: int) -> str:
-    listed = [f"item {n}: {error.name}: {_short(error.message, _LONGEST_LISTED)}" for n, error in failed[:_LISTED]]
-    more = [f"and {len(failed) - _LISTED} more"] if len(failed) > _LISTED else []
+    listed = [
+        f"item {n}: {error.name}: {_shorten(error.message, _MAX_LISTED_MESSAGE)}" for n, error in failed[:_MAX_LISTED]
+    ]
+    more = [f"and {len(failed) - _MAX_LISTED} more"] if len(failed) > _MAX_LISTED else []
     return f"{len(failed)} of {count} items failed: " + "; ".join([*listed, *more])
 
 
 def _details(failed: Sequence[tuple[int, Failure]]) -> dict[str, Any]:
     items = [
-        {"item": n, "name": error.name, "message": _short(error.message, _LONGEST_LISTED)}
-        for n, error in failed[:_LISTED]
+        {"item": n, "name": error.name, "message": _shorten(error.message, _MAX_LISTED_MESSAGE)}
+        for n, error in failed[:_MAX_LISTED]
     ]
     return {"failed": len(failed), "items": items}
 
 
-def _short(text: str, longest: int) -> str:
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+def _shorten(text: str, max_length: int) -> str:
+    return text if len(text) <= max_length else text[: max_length - 1] + "…"

@@ -1,4 +1,4 @@
-"""A graph as a Mermaid flowchart, coloured by how far a run of it has got."""
+"""Mermaid flowcharts of graphs, optionally coloured by the states of a run's nodes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _COLOURS = {
 
 
 def mermaid(shape: Shape, states: Mapping[str, str] | None = None) -> str:
-    """``states``: of each node one of ok, error, skipped, running; what is not there is pending. None: no colours."""
+    """Render a flowchart.
+
+    ``states``: ok, error, skipped or running for each node; a node that is not listed is pending. None: no colours.
+    """
     lines = ["flowchart TD"]
     for n, node in enumerate(shape.nodes, 1):
         left, right = ("[[", "]]") if node.map else ("([", "])") if node.run else ("[", "]")

@@ -1,4 +1,4 @@
-"""What one call of the processor came to."""
+"""Results of ``app.advance``, which starts the ready nodes of a run."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """These nodes were ready and run in this process now. None: all that is left is under way, or waits."""
+    """The nodes that were ready and now run in this process. Empty: all remaining nodes are running or waiting."""
 
     nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run has ended: every node has a result, or it was cancelled or timed out."""
+    """The run has ended: every node has a result, or the run was cancelled or timed out."""
 
     status: str
 
 
 @dataclass(frozen=True, slots=True)
 class Killed:
-    """The run was killed or terminated: nothing starts any more."""
+    """The run was killed or terminated; no node is started any more."""
 
     reason: str | None
 

@@ -1,7 +1,7 @@
-"""The shape of a graph as it is stored with each run: names and edges, and what follows from them.
+"""The shape of a graph, which is stored with each run: the names of nodes and the edges between them.
 
-Nodes are numbered from 1 in the order of their definition; that is their unit. One item of a node that is mapped over a
-list has a unit made of the node's and its own place.
+Nodes are numbered from 1 in the order of their definition; the number of a node is its unit. The unit of an item of a
+mapped node is computed from the node's number and the item's index.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from holdfast.core import codec
 from holdfast.store.protocol import NewUnit
 
 COLLECT = "collect"
-MOST_NODES = 1 << 20
-MOST_ITEMS = 100_000
+MAX_NODES = 1 << 20
+MAX_ITEMS = 100_000
 _NODE_BITS = 20
 _NODES = b'"nodes":'
 
@@ -25,26 +25,26 @@ class NodeShape(NamedTuple):
     name: str
     after: tuple[str, ...] = ()
     map: str | None = None
-    """The predecessor whose list it is mapped over."""
+    """The predecessor over whose list the node is mapped."""
     run: str | None = None
-    """The workflow that it starts and waits for."""
+    """The workflow, chain or graph that the node starts."""
     map_errors: str | None = None
-    """``collect``: failed items are part of its result; None: they fail the node."""
+    """``collect``: failed items are part of the node's result. None: failed items fail the node."""
 
     @property
     def collects(self) -> bool:
         return self.map_errors == COLLECT
 
 
-class Place(NamedTuple):
-    """What a unit is: a node, or one item of it."""
+class UnitPosition(NamedTuple):
+    """The node of a unit, and the index of the item if the unit is an item of a mapped node."""
 
     node: int
     item: int | None = None
 
     @classmethod
-    def of(cls, unit: int) -> Place:
-        item, node = divmod(unit, MOST_NODES)
+    def of(cls, unit: int) -> UnitPosition:
+        item, node = divmod(unit, MAX_NODES)
         return cls(node, None if item == 0 else item - 1)
 
     @property
@@ -53,40 +53,40 @@ class Place(NamedTuple):
 
 
 class Shape:
-    """Nodes and edges. Built once for all runs that have it."""
+    """Nodes and edges of a graph. All runs with the same shape share one instance."""
 
     def __init__(self, nodes: Sequence[NodeShape]) -> None:
         self.nodes = tuple(nodes)
         self.number = {node.name: n for n, node in enumerate(nodes, 1)}
-        self._after: list[tuple[int, ...]] = [()]
-        self._before: list[list[int]] = [[] for _ in range(len(nodes) + 1)]
+        self._predecessors: list[tuple[int, ...]] = [()]
+        self._successors: list[list[int]] = [[] for _ in range(len(nodes) + 1)]
         for n, node in enumerate(nodes, 1):
-            self._after.append(tuple(self.number[name] for name in node.after))
-            for parent in self._after[n]:
-                self._before[parent].append(n)
+            self._predecessors.append(tuple(self.number[name] for name in node.after))
+            for parent in self._predecessors[n]:
+                self._successors[parent].append(n)
 
     def node(self, number: int) -> NodeShape:
         return self.nodes[number - 1]
 
     def successors(self, number: int) -> Sequence[int]:
-        return self._before[number]
+        return self._successors[number]
 
     def descendants(self, number: int) -> list[int]:
-        """All that cannot run without it, in ascending order."""
-        found: set[int] = set()
-        ahead = [number]
-        while ahead:
-            for n in self._before[ahead.pop()]:
-                if n not in found:
-                    found.add(n)
-                    ahead.append(n)
-        return sorted(found)
+        """All nodes that come after a node, directly or indirectly, in ascending order."""
+        descendants: set[int] = set()
+        unvisited = [number]
+        while unvisited:
+            for n in self._successors[unvisited.pop()]:
+                if n not in descendants:
+                    descendants.add(n)
+                    unvisited.append(n)
+        return sorted(descendants)
 
     def key(self, unit: int) -> str:
-        """Under which its attempts are written down."""
-        place = Place.of(unit)
-        name = self.node(place.node).name
-        return name if place.item is None else f"{name}[{place.item}]"
+        """The key of a unit's facts: the node's name, with the item's index if the unit is an item."""
+        position = UnitPosition.of(unit)
+        name = self.node(position.node).name
+        return name if position.item is None else f"{name}[{position.item}]"
 
     @cached_property
     def units(self) -> Sequence[NewUnit]:
@@ -124,7 +124,7 @@ def _content(node: NodeShape) -> dict[str, Any]:
 
 
 def cycle(edges: dict[str, Iterable[str]]) -> list[str] | None:
-    """A path from a node back to itself along ``after``, if there is one. Without recursion: paths can be long."""
+    """A path from a node back to itself along ``after``, or None. It does not recurse, because paths can be long."""
     done: set[str] = set()
     for start in edges:
         path: list[str] = []

@@ -1,4 +1,4 @@
-"""The HTTP API. It reaches runs only through the client; ``holdfast.app`` puts it together.
+"""The HTTP API. It accesses runs only through the client; ``holdfast.app`` assembles it.
 
-Only ``auth`` is light: everything else imports FastAPI, and is imported when ``app.asgi()`` is called.
+Only ``auth`` is cheap to import. The other modules import FastAPI and are imported when ``app.asgi()`` is called.
 """

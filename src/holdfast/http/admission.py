@@ -1,6 +1,6 @@
-"""Lets a request in: asks the hooks, reads the body, and keeps the request to the instances its caller may reach.
+"""Admission of requests: run the hooks, read the body, and confine the request to instances its caller may access.
 
-In this order: the ``request`` hook, whether the route exists, the query and the body, the hook that refines the route,
+The order is: the ``request`` hook, the existence of the route, the query and the body, the hook of the route's scope,
 the filters that the hooks returned. Nothing is read from the store before the hooks have allowed the request.
 """
 
@@ -15,33 +15,33 @@ from starlette.requests import Request
 from holdfast.client import Client
 from holdfast.core.filters import Filter
 from holdfast.core.limits import Limits
-from holdfast.http import answers, bodies
-from holdfast.http.auth import AuthContent, Authorize, AuthRequest, Denied, Undecided, Unread
+from holdfast.http import bodies, responses
+from holdfast.http.auth import AuthContent, Authorize, AuthRequest, Denied, HookTimeout, Unread
 from holdfast.http.spec import Reach, Spec
 from holdfast.kernel.definition import Registry
 
 UNKNOWN = "unknown"
 ADMITTED = "holdfast.admitted"
-"""Where the gate leaves what it has read, in the ASGI scope."""
+"""Key of the ``Admitted`` value that the gate puts into the ASGI scope."""
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What the gate has read of a request that it let in, for the route that serves it."""
+    """The content of an admitted request, passed from the gate to the route."""
 
     body: Any
-    """As the type of the route's body; an empty object if there is none."""
+    """The body, as the route's body type; an empty object if there is no body."""
     filters: Sequence[Filter]
-    """For lists: what was asked for, and what the hooks confine it to. All must be met."""
+    """For lists: the filter in the query and the filters that the hooks returned. An instance must fit all of them."""
 
 
 def admitted(request: Request) -> Admitted:
-    found: Admitted = request.scope[ADMITTED]
-    return found
+    value: Admitted = request.scope[ADMITTED]
+    return value
 
 
 class Admission:
-    """The decision about each request, over one policy."""
+    """Admits or refuses each request according to one ``Authorize`` policy."""
 
     def __init__(
         self, authorize: Authorize, *, registry: Registry, limits: Limits, client: Callable[[], Client]
@@ -52,50 +52,55 @@ class Admission:
         self._client = client
 
     async def admit(self, request: Request, spec: Spec | None, params: Mapping[str, str]) -> Admitted | None:
-        """What the route may serve. None if there is no route (``spec``): the hook has been asked all the same."""
-        try:
-            return await self._admit(request, spec, _asked(request, spec, params))
-        except Denied as denied:
-            raise answers.Problem(denied.status, denied.code, denied.message, headers=denied.headers) from None
-        except Undecided:
-            raise answers.unauthorized_in_time() from None
+        """Return the content of an allowed request, or None if there is no route (``spec`` is None).
 
-    async def _admit(self, request: Request, spec: Spec | None, asked: AuthRequest) -> Admitted | None:
-        allowed = await self._authorize.ask_request(asked)
+        The ``request`` hook runs in both cases, so that a refused caller does not learn which routes exist.
+        """
+        try:
+            return await self._admit(request, spec, _auth_request(request, spec, params))
+        except Denied as denied:
+            raise responses.Problem(denied.status, denied.code, denied.message, headers=denied.headers) from None
+        except HookTimeout:
+            raise responses.authorization_timeout() from None
+
+    async def _admit(self, request: Request, spec: Spec | None, auth_request: AuthRequest) -> Admitted | None:
+        confining = await self._authorize.ask_request(auth_request)
         if spec is None:
             return None
-        if asked.workflow is not None and not asked.unread and not self._authorize.refines(asked):
-            self._registry.get(asked.workflow)  # all hooks have allowed it: a body for nothing need not be read
+        if auth_request.workflow is not None and not auth_request.unread and not self._authorize.refines(auth_request):
+            # All hooks have allowed the request. An unknown workflow is an error now, before the body is read.
+            self._registry.get(auth_request.workflow)
         content = await self._read(request, spec)
-        again, asked = asked.unread, replace(asked, content=content)
-        if again:
-            allowed = await self._authorize.ask_request(asked)
-        allowed += await self._authorize.ask_refining(asked)
-        if allowed:
-            await self._confine(spec, asked, allowed)
-        filters = allowed if content.filters is None else [content.filters, *allowed]
+        ask_again, auth_request = auth_request.unread, replace(auth_request, content=content)
+        if ask_again:
+            confining = await self._authorize.ask_request(auth_request)
+        confining += await self._authorize.ask_refining(auth_request)
+        if confining:
+            await self._confine(spec, auth_request, confining)
+        filters = confining if content.filters is None else [content.filters, *confining]
         return Admitted(content.body, filters)
 
     async def _read(self, request: Request, spec: Spec) -> AuthContent:
         body: Any = {}
         if spec.body is not None:
-            body = await bodies.read(request, spec.body, self._limits.body, needed=spec.body_needed)
+            body = await bodies.read(request, spec.body, self._limits.body, required=spec.body_required)
         content = AuthContent(body) if spec.content is None else spec.content(body)
         return content if spec.filter is None else replace(content, filters=spec.filter(request))
 
-    async def _confine(self, spec: Spec, asked: AuthRequest, filters: Sequence[Filter]) -> None:
-        """Refuse what the filters leave out. A list leaves it out itself."""
+    async def _confine(self, spec: Spec, auth_request: AuthRequest, filters: Sequence[Filter]) -> None:
+        """Refuse a request for instances outside the filters. Routes that list instances apply the filters."""
         if spec.reach is Reach.ALL:
-            raise Denied(403, "this caller may reach only some instances, and this route is about all of them")
+            raise Denied(403, "this caller may access only some instances, and this route is about all of them")
         if spec.reach is Reach.NEW:
-            for one in asked.instances:
-                _check_new(one.id, filters)
+            for instance in auth_request.instances:
+                _check_new(instance.id, filters)
         if spec.reach is Reach.ONE:
             client = self._client()
-            await client.check_within(*client.address(asked.workflow, str(asked.instance_id)), filters)
+            address = client.instances.address(auth_request.workflow, str(auth_request.instance_id))
+            await client.instances.check_within(*address, filters)
 
 
-def _asked(request: Request, spec: Spec | None, params: Mapping[str, str]) -> AuthRequest:
+def _auth_request(request: Request, spec: Spec | None, params: Mapping[str, str]) -> AuthRequest:
     client = request.scope.get("client")
     nothing_to_read = spec is None or (spec.body is None and spec.filter is None)
     return AuthRequest(
@@ -112,11 +117,14 @@ def _asked(request: Request, spec: Spec | None, params: Mapping[str, str]) -> Au
 
 
 def _check_new(id: str | None, filters: Sequence[Filter]) -> None:
-    """A new instance has nothing but its id, so a filter by anything else cannot allow it."""
-    for one in filters:
-        if not one.by_id_only:
+    """Refuse a new instance that does not fit the filters.
+
+    A new instance has an id and no attributes yet, so only filters by id can allow it.
+    """
+    for allowed in filters:
+        if not allowed.by_id_only:
             raise Denied(
-                403, "this caller may reach only instances with certain attributes, and a new one has none yet"
+                403, "this caller may access only instances with certain attributes, and a new instance has none yet"
             )
-        if one.id_prefix is not None and not (id or "").startswith(one.id_prefix):
-            raise Denied(403, f"the id of an instance that this caller creates begins with {one.id_prefix!r}")
+        if allowed.id_prefix is not None and not (id or "").startswith(allowed.id_prefix):
+            raise Denied(403, f"the id of an instance that this caller creates must begin with {allowed.id_prefix!r}")

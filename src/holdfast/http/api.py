@@ -1,4 +1,4 @@
-"""The ASGI application: routes, gate and document put together."""
+"""The ASGI application, assembled from routes, gate and OpenAPI document."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import HoldfastError, InvalidOptionError
-from holdfast.http import answers
+from holdfast.http import responses
 from holdfast.http.admission import Admission
 from holdfast.http.auth import Authorize, Scope
 from holdfast.http.document import Document
@@ -25,28 +25,28 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 def make_api(backend: Backend, *, base: str, authorize: Authorize, hosts: Iterable[str], lifespan: Lifespan) -> FastAPI:
-    """The API under ``base``. Everything it answers, also to unknown paths, goes through one gate."""
+    """Build the API under ``base``. Every request, also one for an unknown path, passes the gate."""
     base = _check_base(base)
     api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
 
     async def openapi(request: Request) -> Response:
         """This document."""
-        return answers.reply(document.of(request.scope.get("root_path", "")))
+        return responses.reply(document.mounted_at(request.scope.get("root_path", "")))
 
-    about_itself = Spec("GET", "/openapi.json", "getOpenapi", Scope.READ, openapi, dict, impersonal=True)
-    specs = [*Routes(backend).table(), about_itself]
+    openapi_spec = Spec("GET", "/openapi.json", "getOpenapi", Scope.READ, openapi, dict, no_instances=True)
+    specs = [*Routes(backend).table(), openapi_spec]
     document = Document(specs, backend, base, authorize)
     api.router.routes.extend(GatedRoute(path, spec) for spec in specs for path in _paths(base, spec))
 
-    for kind in (HoldfastError, answers.Problem, RequestValidationError):
-        api.add_exception_handler(kind, answers.answer_error)
+    for error_type in (HoldfastError, responses.Problem, RequestValidationError):
+        api.add_exception_handler(error_type, responses.error_response)
     admission = Admission(authorize, registry=backend.registry, limits=backend.limits, client=backend.client)
     api.add_middleware(Gate, routes=api.router.routes, admission=admission, hosts=tuple(hosts))
     return api
 
 
 def _paths(base: str, spec: Spec) -> list[str]:
-    """The paths of a route; the root answers with and without a slash."""
+    """The paths of a route. The root has two: with and without a trailing slash."""
     return [f"{base}/", base] if base and not spec.path else [base + (spec.path or "/")]
 
 

@@ -1,7 +1,7 @@
-"""Who may do what over HTTP: the hooks of an app, and a ready-made policy for bearer tokens.
+"""Authorization over HTTP: the hooks of an app, and a ready-made policy for bearer tokens.
 
-Owns the decision. Asking for it before anything else happens, and reading what a hook may look at, is the gate's job
-(``holdfast.http.gate``, ``holdfast.http.admission``).
+This module decides whether a request is allowed. ``holdfast.http.gate`` and ``holdfast.http.admission`` request that
+decision before they do anything else, and read the body that a hook may inspect.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from holdfast.errors import InvalidOptionError
 
 _log = logging.getLogger("holdfast.http")
 
-_SHORTEST_TOKEN = 16
+_MIN_TOKEN_LENGTH = 16
 _FORBIDDEN = 403
 _HEADER_NAME = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 
 
 class Scope(StrEnum):
-    """What a route does; every route has one, named like the hook that refines it."""
+    """The kind of access that a route needs. Its value is the name of the hook that refines such routes."""
 
     READ = "read"
     CREATE = "create"
@@ -43,16 +43,16 @@ class Scope(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuthInstance:
-    """An instance that a request wants to create. Its params are plain JSON, not yet checked by the workflow."""
+    """An instance that a request creates. Its params are plain JSON, not yet checked against the workflow."""
 
     id: str | None
-    """None: the server makes one."""
+    """None: the server generates an id."""
     params: Any = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class AuthEvent:
-    """An event that a request wants to send."""
+    """An event that a request sends."""
 
     type: str
     payload: Any = field(default=None, repr=False)
@@ -61,7 +61,7 @@ class AuthEvent:
 
 @dataclass(frozen=True, slots=True)
 class AuthContent:
-    """What the query and the body of a request ask for, read and checked."""
+    """The content of a request's query and body, read and checked."""
 
     body: Mapping[str, Any] = field(default_factory=dict, repr=False)
     instances: Sequence[AuthInstance] = ()
@@ -73,77 +73,79 @@ class AuthContent:
 
 
 class Unread:
-    """The content of a request whose body has not been read. Notes whether a hook wanted to look at it."""
+    """The content of a request whose body has not been read. Records whether a hook accessed the content."""
 
-    wanted = False
+    accessed = False
 
     def read(self) -> AuthContent:
-        self.wanted = True
-        raise RuntimeError("the body of this request has not been read yet; the hook is asked again when it has been")
+        self.accessed = True
+        raise RuntimeError("the body of this request has not been read yet; the hook is called again when it has been")
 
 
 @dataclass(frozen=True, slots=True)
 class AuthRequest:
     """A request as a hook sees it.
 
-    The ``request`` hook is asked before the body is read, so that a request can be refused for nothing. If it looks at
-    ``instances``, ``event``, ``filters`` or ``body`` then, it is stopped, and asked again when the body has been read.
+    The ``request`` hook is called before the body is read, so that refusing a request costs little. If the hook
+    accesses ``instances``, ``event``, ``filters`` or ``body`` at that time, the access raises, and the hook is called
+    again when the body has been read.
     """
 
     route: str
     """The name of the route, such as ``createInstance``; ``unknown`` for a path or method that does not exist."""
     method: str
     workflow: str | None
-    """As it stands in the path: not checked, perhaps not registered."""
+    """The name in the path: not checked, possibly not registered."""
     instance_id: str | None
     headers: Mapping[str, str] = field(repr=False)
-    """By name in any case."""
+    """Looked up by name, case-insensitively."""
     scope: str | None = None
     """The name of the hook that refines this route: ``read``, ``create``, ``manage`` …; None for an unknown route."""
     query: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """The parameters in the URL as they were sent: not checked."""
+    """The query parameters as they were sent: not checked."""
     client: str | None = None
-    """The address that the connection came from, if the server knows it: perhaps that of a proxy."""
+    """The peer address of the connection, if the server knows it; possibly that of a proxy."""
     content: AuthContent | Unread = field(default_factory=AuthContent, repr=False)
 
     @property
     def unread(self) -> bool:
-        """True if a hook looked at what has not been read."""
-        return isinstance(self.content, Unread) and self.content.wanted
+        """True if a hook accessed the content before it was read."""
+        return isinstance(self.content, Unread) and self.content.accessed
 
     @property
     def instances(self) -> Sequence[AuthInstance]:
-        """The instances that this request wants to create: one, those of a batch, or none on other routes."""
+        """The instances that this request creates: one, those of a batch, or none on other routes."""
         return self.content.read().instances
 
     @property
     def event(self) -> AuthEvent | None:
-        """The event that this request wants to send; None on other routes."""
+        """The event that this request sends; None on other routes."""
         return self.content.read().event
 
     @property
     def filters(self) -> Filter | None:
-        """What this request wants listed; None on routes that list no instances."""
+        """The filter in the query of a list; None on routes that list no instances."""
         return self.content.read().filters
 
     @property
     def body(self) -> Mapping[str, Any]:
-        """The body as plain JSON, its fields checked; empty if there is none."""
+        """The body as plain JSON, with its fields checked; empty if there is no body."""
         return self.content.read().body
 
 
 class Denied(Exception):  # noqa: N818  (a verdict, not a fault)
     """Raised by a hook to refuse a request.
 
-    ``status`` is any 4xx: 401 (who are you?), 403 (not you), 404 (to hide what is there), 429 with a ``Retry-After``.
-    ``code`` is what the answer has as its code; by default the name of the status, such as ``TOO_MANY_REQUESTS``.
+    ``status`` is any 4xx: 401 (no valid credentials), 403 (not permitted), 404 (hides that the instance exists), 429
+    with a ``Retry-After`` header. ``code`` is the error code in the response; the default is the name of the status,
+    such as ``TOO_MANY_REQUESTS``.
     """
 
     def __init__(
         self, status: int, message: str, *, headers: Mapping[str, str] | None = None, code: str | None = None
     ) -> None:
         if not isinstance(status, int) or not 400 <= status < 500:
-            raise InvalidOptionError(f"a request is denied with a status from 400 to 499, not {status!r}")
+            raise InvalidOptionError(f"Denied(status, ...) takes a status from 400 to 499, not {status!r}")
         super().__init__(message)
         self.status = status
         self.message = str(message)
@@ -151,8 +153,8 @@ class Denied(Exception):  # noqa: N818  (a verdict, not a fault)
         self.code = code or _name_of(status)
 
 
-class Undecided(Exception):  # noqa: N818  (no verdict, which is not the caller's fault)
-    """A hook took too long."""
+class HookTimeout(Exception):  # noqa: N818  (not the caller's fault)
+    """A hook took longer than ``Authorize.timeout``."""
 
 
 Hook: TypeAlias = Callable[[AuthRequest], Awaitable[Filter | None]]
@@ -162,12 +164,12 @@ Hook: TypeAlias = Callable[[AuthRequest], Awaitable[Filter | None]]
 class Authorize:
     """Async hooks that allow a request by returning ``None`` or a ``Filter``, or raise ``Denied``.
 
-    ``request`` covers every route, and the others refine it. Once any hook is set, a route that none covers is denied,
-    and so is one whose hook breaks. A hook that takes longer than ``timeout`` is answered with 503. Without hooks
-    everything is allowed.
+    The ``request`` hook covers every route; each other hook refines the routes of its scope. Once any hook is set, a
+    request to a route that no hook covers is denied, and so is a request whose hook raises another exception than
+    ``Denied``. If a hook takes longer than ``timeout``, the response is 503. Without hooks every request is allowed.
 
-    A filter confines the request to the instances that fit it: lists show no others, every other instance is as one
-    that does not exist, and what is created must have an id that fits.
+    A filter confines the request to the instances that fit it: lists show only these, any other instance is reported
+    as not found, and the id of a new instance must fit.
 
     Example::
 
@@ -187,7 +189,7 @@ class Authorize:
     tick: Hook | None = None
     read: Hook | None = None
     timeout: Duration = "5 seconds"
-    """For each hook."""
+    """The time limit of each hook call."""
 
     def __post_init__(self) -> None:
         for name in ("request", *Scope):
@@ -195,66 +197,71 @@ class Authorize:
             if hook is not None and not (callable(hook) and is_async(hook)):
                 raise InvalidOptionError(f"Authorize({name}=...) takes an async function, not {hook!r}")
         if not to_ms(self.timeout, "Authorize(timeout=...)"):
-            raise InvalidOptionError("Authorize(timeout=...) leaves the hooks no time at all")
+            raise InvalidOptionError("Authorize(timeout=...) must be more than 0")
 
     @property
     def open(self) -> bool:
-        """Whether there is no hook at all."""
+        """True if no hook is set."""
         return not any((self.request, self.create, self.manage, self.send_event, self.tick, self.read))
 
     async def ask_request(self, request: AuthRequest) -> list[Filter]:
-        """The filters of the ``request`` hook. Denied: also what no hook covers."""
+        """Run the ``request`` hook and return its filters. Raise ``Denied`` also if no hook covers the route."""
         if not self.open and self.request is None and not self.refines(request):
             raise Denied(_FORBIDDEN, "no rule allows this request")
-        return await self._ask(self.request, request)
+        return await self._run(self.request, request)
 
     async def ask_refining(self, request: AuthRequest) -> list[Filter]:
-        """The filters of the hook that refines this route."""
-        return await self._ask(self._refining(request), request)
+        """Run the hook that refines this route and return its filters."""
+        return await self._run(self._scope_hook(request), request)
 
     def refines(self, request: AuthRequest) -> bool:
-        """True if a hook besides ``request`` is asked about this route."""
-        return self._refining(request) is not None
+        """True if a hook besides ``request`` covers this route."""
+        return self._scope_hook(request) is not None
 
-    def _refining(self, request: AuthRequest) -> Hook | None:
+    def _scope_hook(self, request: AuthRequest) -> Hook | None:
         hook: Hook | None = None if request.scope is None else getattr(self, request.scope)
         return hook
 
-    async def _ask(self, hook: Hook | None, request: AuthRequest) -> list[Filter]:
+    async def _run(self, hook: Hook | None, request: AuthRequest) -> list[Filter]:
         if hook is None:
             return []
-        verdict = await _verdict(hook, request, to_ms(self.timeout))
-        return [] if verdict is None else [verdict]
+        allowed = await _call_hook(hook, request, to_ms(self.timeout))
+        return [] if allowed is None else [allowed]
 
 
-def check_authorize(given: Authorize | None) -> Authorize:
-    """The policy of an app; none is an open one, and anything else is a mistake that must not pass for one."""
-    if given is not None and not isinstance(given, Authorize):
-        raise InvalidOptionError(f"authorize= takes an Authorize, not {type(given).__name__}")
-    return given or Authorize()
+def check_authorize(policy: Authorize | None) -> Authorize:
+    """Return the policy of an app; None means that every request is allowed.
+
+    A value of another type is an error, because treating it as None would leave the API open.
+    """
+    if policy is not None and not isinstance(policy, Authorize):
+        raise InvalidOptionError(f"authorize= takes an Authorize, not {type(policy).__name__}")
+    return policy or Authorize()
 
 
-async def _verdict(hook: Hook, request: AuthRequest, most_ms: int) -> Filter | None:
-    verdict: object = None
-    limit = asyncio.timeout(most_ms / 1000)
+async def _call_hook(hook: Hook, request: AuthRequest, timeout_ms: int) -> Filter | None:
+    result: object = None
+    limit = asyncio.timeout(timeout_ms / 1000)
     try:
         async with limit:
-            verdict = await hook(request)
+            result = await hook(request)
     except Exception as error:
-        verdict = error
-    if request.unread:  # however it ended: it is asked again
+        result = error
+    if request.unread:  # the result does not count: the hook is called again when the body has been read
         return None
-    if isinstance(verdict, Denied):
-        raise verdict
-    if limit.expired():  # also if it then answered all the same: one that catches everything knows nothing
-        taken = describe(most_ms)
-        _log.error("an authorization hook took longer than %s on route %s; the answer is 503", taken, request.route)
-        raise Undecided
-    if verdict is None or isinstance(verdict, Filter):
-        return verdict
-    broke = verdict if isinstance(verdict, Exception) else None
-    what = "broke" if broke else "answered neither None nor a Filter"
-    _log.error("an authorization hook %s on route %s; the request is denied", what, request.route, exc_info=broke)
+    if isinstance(result, Denied):
+        raise result
+    if limit.expired():  # a result does not count either: the hook may have caught the cancellation
+        shown_timeout = describe(timeout_ms)
+        _log.error(
+            "an authorization hook took longer than %s on route %s; the response is 503", shown_timeout, request.route
+        )
+        raise HookTimeout
+    if result is None or isinstance(result, Filter):
+        return result
+    raised = result if isinstance(result, Exception) else None
+    problem = "raised an exception" if raised else "returned neither None nor a Filter"
+    _log.error("an authorization hook %s on route %s; the request is denied", problem, request.route, exc_info=raised)
     raise Denied(_FORBIDDEN, "the request could not be authorized")
 
 
@@ -272,9 +279,9 @@ def _name_of(status: int) -> str:
 
 
 class BearerTokens(Authorize):
-    """A policy: ``Authorization: Bearer TOKEN``, each token with the scopes it may use.
+    """A policy for ``Authorization: Bearer TOKEN``, with the permitted scopes of each token.
 
-    Only digests of the tokens are kept, and every one of them is compared, in constant time.
+    The policy keeps only digests of the tokens, and compares each of them in constant time.
 
     Example::
 
@@ -288,14 +295,14 @@ class BearerTokens(Authorize):
 
     def __init__(self, tokens: Mapping[str, Iterable[str]]) -> None:
         if not tokens:
-            raise InvalidOptionError("BearerTokens needs at least one token; with none it would deny everything")
+            raise InvalidOptionError("BearerTokens needs at least one token; with none it would deny every request")
         grants = {_digest(_check_token(token)): _check_scopes(scopes) for token, scopes in tokens.items()}
         object.__setattr__(self, "_grants", grants)  # the base class is frozen
-        super().__init__(request=self._allowed)
+        super().__init__(request=self._check_scope)
 
     @classmethod
     def from_environment(cls, variable: str = VARIABLE) -> BearerTokens:
-        """Tokens from ``token:scope+scope,token:scope``; a missing or empty variable is an error."""
+        """Read tokens written as ``token:scope+scope,token:scope``; a missing or empty variable is an error."""
         tokens: dict[str, list[str]] = {}
         for entry in filter(None, (part.strip() for part in os.environ.get(variable, "").split(","))):
             token, separator, scopes = entry.rpartition(":")
@@ -309,21 +316,21 @@ class BearerTokens(Authorize):
     def __repr__(self) -> str:
         return f"<BearerTokens with {len(self._grants)}>"
 
-    async def _allowed(self, request: AuthRequest) -> None:
+    async def _check_scope(self, request: AuthRequest) -> None:
         scopes = self._scopes_of(request)
         if request.scope is not None and request.scope not in scopes:
             raise Denied(_FORBIDDEN, f"this token has no scope {request.scope!r}")
 
     def _scopes_of(self, request: AuthRequest) -> frozenset[Scope]:
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
-        given = _digest(token.strip()) if scheme.lower() == "bearer" else b""
-        found: frozenset[Scope] | None = None
-        for known, scopes in self._grants.items():
-            if hmac.compare_digest(known, given):  # no early exit: the time tells nothing of the place
-                found = scopes
-        if found is None:
+        digest = _digest(token.strip()) if scheme.lower() == "bearer" else b""
+        granted: frozenset[Scope] | None = None
+        for known_digest, scopes in self._grants.items():
+            if hmac.compare_digest(known_digest, digest):  # no early exit: the duration must not reveal the position
+                granted = scopes
+        if granted is None:
             raise Denied(401, "a valid bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
-        return found
+        return granted
 
 
 def _digest(token: str) -> bytes:
@@ -331,9 +338,9 @@ def _digest(token: str) -> bytes:
 
 
 def _check_token(token: object) -> str:
-    """Errors never show the token, not even a wrong one."""
-    if not isinstance(token, str) or len(token) < _SHORTEST_TOKEN or not token.isascii() or not token.isprintable():
-        raise InvalidOptionError(f"a token has at least {_SHORTEST_TOKEN} printable ASCII characters; make it random")
+    """Check a token. The error never contains the token, not even an invalid one."""
+    if not isinstance(token, str) or len(token) < _MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable():
+        raise InvalidOptionError(f"a token has at least {_MIN_TOKEN_LENGTH} printable ASCII characters; make it random")
     if " " in token:
         raise InvalidOptionError("a token has no spaces")
     return token

@@ -1,6 +1,6 @@
 """Request bodies: read within limits, parsed strictly, checked field by field.
 
-``json.loads`` alone would take a second key of the same name, ``NaN``, and text in UTF-16.
+``json.loads`` alone would accept a repeated key, ``NaN``, and text in UTF-16.
 """
 
 from __future__ import annotations
@@ -13,82 +13,84 @@ from typing import Any, NoReturn, TypeVar
 from pydantic import TypeAdapter, ValidationError
 from starlette.requests import ClientDisconnect, Request
 
-from holdfast.http import answers, wire
+from holdfast.http import responses, wire
 
 T = TypeVar("T")
 
-SECONDS = 30.0
-"""A body has to be here by then: a slow one holds memory and a connection."""
+TIMEOUT_S = 30.0
+"""Time limit for receiving a body. A slow body occupies memory and a connection."""
 
 
-async def read(request: Request, adapter: TypeAdapter[T], limit: int, *, needed: bool = True) -> T:
-    """The body as ``adapter``'s type. Without ``needed``, no body is an empty object."""
+async def read(request: Request, adapter: TypeAdapter[T], limit: int, *, required: bool = True) -> T:
+    """Return the body as ``adapter``'s type. If not ``required``, a missing body is read as an empty object."""
     _check_type(request.headers.get("content-type"))
     data = await _bytes(request, limit)
-    if not data and needed:
-        raise _broken("a JSON body is needed, at least {}")
+    if not data and required:
+        raise _invalid_json("a JSON body is needed, at least {}")
     value = parse(data) if data else {}
     try:
         return adapter.validate_python(value)
     except ValidationError as error:
-        issues = answers.issues_of(error.errors(include_url=False, include_context=False, include_input=False))
-        raise answers.invalid(answers.sentence(issues), issues) from None
+        issues = responses.issues_of(error.errors(include_url=False, include_context=False, include_input=False))
+        raise responses.invalid(responses.sentence(issues), issues) from None
 
 
 def parse(data: bytes) -> Any:
     try:
         return _DECODER.decode(data.decode("utf-8"))
     except UnicodeDecodeError:
-        raise _broken("the body is not UTF-8") from None
+        raise _invalid_json("the body is not UTF-8") from None
     except json.JSONDecodeError as error:
-        raise _broken(f"the body is not JSON: {error.msg} at character {error.pos}") from None
+        raise _invalid_json(f"the body is not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
-        raise _broken("the body is nested too deeply") from None
-    except ValueError:  # an int of more digits than Python reads
-        raise _broken("the body has a number that is too long") from None
+        raise _invalid_json("the body is nested too deeply") from None
+    except ValueError:  # an integer with more digits than Python converts
+        raise _invalid_json("the body has a number that is too long") from None
 
 
 async def _bytes(request: Request, limit: int) -> bytes:
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length[:20]) > limit:
-        raise answers.too_large(limit)
+        raise responses.too_large(limit)
     data = bytearray()
     try:
-        async with asyncio.timeout(SECONDS):
+        async with asyncio.timeout(TIMEOUT_S):
             async for chunk in request.stream():
                 data += chunk
                 if len(data) > limit:
-                    raise answers.too_large(limit)
+                    raise responses.too_large(limit)
     except TimeoutError:
-        raise answers.too_slow(SECONDS) from None
+        raise responses.too_slow(TIMEOUT_S) from None
     except ClientDisconnect:
-        raise _broken("the body ended too early") from None
+        raise _invalid_json("the body ended too early") from None
     return bytes(data)
 
 
 def _check_type(content_type: str | None) -> None:
-    """JSON or not said. Forms and plain text are what other sites can make a browser send."""
+    """Accept JSON or no content type. A page of another site can make a browser send forms and plain text."""
     if content_type is None:
         return
-    kind = content_type.partition(";")[0].strip().lower()
-    if kind != "application/json" and not (kind.startswith("application/") and kind.endswith("+json")):
-        raise answers.Problem(415, answers.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON (application/json)")
+    media_type = content_type.partition(";")[0].strip().lower()
+    if media_type != "application/json" and not (
+        media_type.startswith("application/") and media_type.endswith("+json")
+    ):
+        raise responses.Problem(415, responses.UNSUPPORTED_MEDIA_TYPE, "the body must be JSON (application/json)")
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise _broken("the body has the same key twice in one object")
-    return found
+    members = dict(pairs)
+    if len(members) != len(pairs):
+        raise _invalid_json("the body has the same key twice in one object")
+    return members
 
 
-def _no_constant(name: str) -> NoReturn:
-    raise _broken(f"{name} is not JSON")
+def _reject_constant(name: str) -> NoReturn:
+    raise _invalid_json(f"{name} is not JSON")
 
 
-def _broken(message: str) -> answers.Problem:
+def _invalid_json(message: str) -> responses.Problem:
     issue: wire.Issue = {"path": [], "message": message, "type": "json_invalid"}
-    return answers.invalid(message, [issue])
+    return responses.invalid(message, [issue])
 
 
-_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_no_constant)
+_DECODER = json.JSONDecoder(object_pairs_hook=_object, parse_constant=_reject_constant)

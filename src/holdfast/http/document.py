@@ -1,13 +1,14 @@
-"""The OpenAPI document: FastAPI's, made exact, with the input of every registered workflow.
+"""The OpenAPI document: FastAPI's document, made exact, with the input of every registered workflow.
 
-FastAPI knows the routes, queries and answers. What it cannot know is added here: that bodies are read strictly, what
-the limits are, and that ``/order/instances`` takes an order.
+FastAPI describes routes, queries and responses. This module adds the strict request bodies, the limits, and the paths
+of each registered workflow: ``/order/instances`` takes an order.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, TypeAlias, cast
 
 from fastapi.openapi.utils import get_openapi
@@ -18,66 +19,74 @@ from pydantic_core import CoreSchema, core_schema
 from starlette.responses import JSONResponse, PlainTextResponse
 
 from holdfast.core import exact, typed
-from holdfast.core.chains import CHAIN
 from holdfast.errors import ParamsInvalidError
 from holdfast.http import wire
 from holdfast.http.auth import Authorize, BearerTokens
-from holdfast.http.queries import MOST_FILTERS
+from holdfast.http.queries import MAX_SEARCH_FILTERS
 from holdfast.http.routes import Backend
 from holdfast.http.spec import Spec
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.events import DeclaredEvent
-from holdfast.kernel.units import GRAPH
+from holdfast.kernel.model import Model
 
 Schema: TypeAlias = dict[str, Any]
 
 VERSION = "1"
 _REFS = "#/components/schemas/{model}"
-_ERROR = {"$ref": _REFS.format(model="Error")}  # once for all: to FastAPI each use would be a model of its own
-_KIND = "x-kind"
+_ERROR = {"$ref": _REFS.format(model="Error")}  # a shared reference: FastAPI would add one model for each use
+_NEEDS_UNITS = "x-needs-units"
 _EVERYWHERE = (401, 403, 500, 503)
 _MEANINGS = {
     400: "Something in the request is not valid; nothing was changed.",
-    401: "Nobody is recognized by this request.",
+    401: "The request has no valid credentials.",
     403: "This caller may not do this.",
     404: "There is no such workflow or instance.",
-    408: "The body came too slowly.",
+    408: "The body arrived too slowly.",
     409: "The instance is in a state that forbids this, or its id is taken.",
     413: "The body, or a value in it, is too large.",
     415: "The body is not JSON.",
-    500: "The server made a mistake.",
+    500: "Internal server error.",
     503: "The server is not ready, or cannot reach its database.",
 }
-# One name for each attribute: in this style the properties of the object are what stands in the query.
+# With style "form" and explode, each property of the object is a query parameter: one parameter per attribute.
 _SEARCH: Schema = {
     "name": "search",
     "in": "query",
     "style": "form",
     "explode": True,
-    "description": f"search.KEY=VALUE, up to {MOST_FILTERS} times: only instances for which all of them hold. A VALUE "
-    "that reads as a number, true or false is compared as such, anything else, and what is in double quotes, as text. "
-    "In front of it may stand one of <, <=, >, >=.",
+    "description": f"search.KEY=VALUE, up to {MAX_SEARCH_FILTERS} times: only instances for which all of them hold. "
+    "A VALUE that reads as a number, true or false is compared as such; any other value, and a value in double quotes, "
+    "is compared as text. One of <, <=, >, >= may precede the value.",
     "schema": {
         "type": "object",
-        # Without types: whatever stands in a query is text. But an object would be other names, search.KEY[name].
+        # No types, because every query value is text. maxProperties excludes objects, which tools would send under
+        # other names: search.KEY[name].
         "patternProperties": {r"^search\.[a-zA-Z_][a-zA-Z0-9_.-]{0,63}$": {"maxLength": 1000, "maxProperties": 0}},
         "additionalProperties": True,
     },
 }
 
 
-def _documented_route(spec: Spec, base: str) -> APIRoute:
-    """The route with its response schema, for the document only.
+_MODEL_FIELDS = (
+    ("ListedInstance", "nativeStatus"),
+    ("Meta", "nativeStatus"),
+    ("CurrentStep", "state"),
+    ("Step", "state"),
+)
 
-    FastAPI builds a pydantic model for each response, which takes most of the time of making an app. The routes that
-    serve requests do without.
+
+def _documented_route(spec: Spec, base: str) -> APIRoute:
+    """A route with its response schema, for the document only.
+
+    FastAPI builds a pydantic model for each response schema. That would take most of the time of building an app, so
+    the routes that serve requests have no response schema.
     """
-    extra: Schema = {} if spec.kind is None else {_KIND: spec.kind}
+    extra: Schema = {_NEEDS_UNITS: True} if spec.needs_units else {}
     if spec.body is not None:
         schema = spec.body.json_schema(ref_template=_REFS)
         schema.pop("$defs", None)
         extra["requestBody"] = {
-            "required": spec.body_needed,
+            "required": spec.body_required,
             "content": {"application/json": {"schema": schema}},
         }
     return APIRoute(
@@ -97,23 +106,23 @@ def _documented_route(spec: Spec, base: str) -> APIRoute:
 
 
 class Document:
-    """Made when it is asked for, because workflows may be registered at any time; kept until something is."""
+    """The OpenAPI document, built on request and cached until a definition is registered."""
 
     def __init__(self, specs: Sequence[Spec], backend: Backend, base: str, authorize: Authorize) -> None:
         self._specs = specs
         self._backend = backend
         self._base = base
         self._authorize = authorize
-        self._made: tuple[tuple[Definition, ...], Schema] | None = None
+        self._cached: tuple[tuple[Definition, ...], Schema] | None = None
 
-    def of(self, root_path: str) -> Schema:
-        """The document as it is true under ``root_path``, where this application is mounted."""
+    def mounted_at(self, root_path: str) -> Schema:
+        """The document of the application mounted at ``root_path``."""
         definitions = tuple(self._backend.registry)
-        if self._made is None or self._made[0] != definitions:
-            self._made = definitions, self._make()
-        return self._made[1] | {"servers": [{"url": root_path or "/"}]}
+        if self._cached is None or self._cached[0] != definitions:
+            self._cached = definitions, self._build()
+        return self._cached[1] | {"servers": [{"url": root_path or "/"}]}
 
-    def _make(self) -> Schema:
+    def _build(self) -> Schema:
         routes = [_documented_route(spec, self._base) for spec in self._specs]
         document: Schema = get_openapi(
             title="Holdfast", version=VERSION, description="Durable workflows.", routes=routes
@@ -126,26 +135,27 @@ class Document:
         for path in document["paths"].values():
             for operation in path.values():
                 operation["responses"].pop("422", None)
-                self._put_limits(operation)
-                self._put_refusals(operation)
-        self._put_workflows(document["paths"], components)
-        self._put_events(document["paths"], components)
+                self._add_limits(operation)
+                self._add_hook_refusals(operation)
+        self._add_states(components)
+        self._add_workflow_paths(document["paths"], components)
+        self._add_event_paths(document["paths"], components)
         if isinstance(self._authorize, BearerTokens):
             document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
             document["security"] = [{"bearer": []}]
             document["paths"][f"{self._base}/_health/live"]["get"]["security"] = []
         return document
 
-    def _put_refusals(self, operation: Schema) -> None:
-        """Hooks of the app's own may refuse a request with any status."""
+    def _add_hook_refusals(self, operation: Schema) -> None:
+        """Add the 4XX response: the app's own hooks may refuse a request with any such status."""
         if "403" in operation["responses"] and not (self._authorize.open or isinstance(self._authorize, BearerTokens)):
             content = {"application/json": {"schema": _ERROR}}
             operation["responses"]["4XX"] = {"description": "A hook of the app refused this.", "content": content}
 
-    def _put_limits(self, operation: Schema) -> None:
+    def _add_limits(self, operation: Schema) -> None:
         limits = self._backend.limits
         names = [definition.name for definition in self._backend.registry]
-        more: Mapping[str, Schema] = {
+        constraints: Mapping[str, Schema] = {
             "workflow": {"enum": names} if names else {},
             "instance_id": _id_schema(limits.instance_id),
             "idPrefix": {"maxLength": limits.instance_id},
@@ -153,7 +163,7 @@ class Document:
             "logCategory": {"maxLength": limits.log_category},
         }
         for parameter in operation.get("parameters", ()):
-            parameter["schema"] |= more.get(parameter["name"], {})
+            parameter["schema"] |= constraints.get(parameter["name"], {})
         if operation["operationId"] == "listInstances":
             operation["parameters"].append(_SEARCH)
         if operation["operationId"] == "sendEvent":
@@ -164,62 +174,79 @@ class Document:
                 "pattern": "^[a-zA-Z0-9_][a-zA-Z0-9_.-]*$",
             }
 
-    def _put_workflows(self, paths: dict[str, Schema], components: Schema) -> None:
-        """In place of one path for all workflows, one for each: they take different inputs, and are of some kind."""
-        generic = {path: paths.pop(path) for path in [*paths] if path in self._of_all_workflows()}
-        of_kind = {path: paths.pop(path) for path in [*paths] if any(_KIND in one for one in paths[path].values())}
+    def _add_states(self, components: Schema) -> None:
+        """Add the statuses and the states of steps that the authoring models have."""
+        models = self._backend.registry.models
+        enums = {
+            "nativeStatus": [model.native_statuses for model in models if model.native_statuses is not None],
+            "state": [model.step_states for model in models if model.step_states is not None],
+        }
+        for enum in chain.from_iterable(enums.values()):
+            components[enum.__name__] = TypeAdapter(enum).json_schema()
+        for name, field in _MODEL_FIELDS:
+            values = [{"$ref": _REFS.format(model=enum.__name__)} for enum in enums[field]]
+            if values:
+                components[name]["properties"][field] = values[0] if len(values) == 1 else {"anyOf": values}
+
+    def _add_workflow_paths(self, paths: dict[str, Schema], components: Schema) -> None:
+        """Replace generic paths by one path per workflow.
+
+        The input differs between workflows, and some paths exist only for definitions whose runs consist of units.
+        """
+        generic = {path: paths.pop(path) for path in [*paths] if path in self._instance_paths()}
+        of_units = {
+            path: paths.pop(path) for path in [*paths] if any(_NEEDS_UNITS in one for one in paths[path].values())
+        }
         for definition in self._backend.registry:
-            entry = self._entry(definition, components)
+            start = self._start_schema(definition, components)
+            model = self._backend.registry.model(definition.kind)
             for path, operations in generic.items():
                 paths[path.replace("{workflow}", definition.name)] = {
-                    method: self._for_workflow(operation, definition, entry) for method, operation in operations.items()
-                }
-            for path, operations in of_kind.items():
-                mine = {
-                    method: _named(operation, definition.name)
+                    method: self._with_input(operation, definition, model, start)
                     for method, operation in operations.items()
-                    if operation[_KIND] == definition.kind
                 }
-                if mine:
-                    paths[path.replace("{workflow}", definition.name)] = mine
+            for path, operations in of_units.items() if model.units is not None else ():
+                paths[path.replace("{workflow}", definition.name)] = {
+                    method: _for_one_workflow(operation, definition.name) for method, operation in operations.items()
+                }
 
-    def _put_events(self, paths: dict[str, Schema], components: Schema) -> None:
-        """A path of its own for each workflow that declares events; the path for all is for the others."""
+    def _add_event_paths(self, paths: dict[str, Schema], components: Schema) -> None:
+        """Add a path for each workflow that declares events; the generic path remains for the other workflows."""
         path = f"{self._base}/{{workflow}}/instances/{{instance_id}}/events"
         generic = paths[path]["post"]
-        declaring = {one.name: one for one in self._backend.registry if one.events}
-        for definition in declaring.values():
-            mine = _named(generic, definition.name)
-            body = mine["requestBody"]["content"]["application/json"]
+        declaring = [definition for definition in self._backend.registry if definition.events]
+        for definition in declaring:
+            operation = _for_one_workflow(generic, definition.name)
+            body = operation["requestBody"]["content"]["application/json"]
             body["schema"] = event_schema(definition, body["schema"], components)
-            paths[path.replace("{workflow}", definition.name)] = {"post": mine}
-        others = [one.name for one in self._backend.registry if not one.events]
+            paths[path.replace("{workflow}", definition.name)] = {"post": operation}
+        others = [definition.name for definition in self._backend.registry if not definition.events]
         if declaring and not others:
             del paths[path]
         elif declaring:
-            workflow = next(one for one in generic["parameters"] if one["name"] == "workflow")
+            workflow = next(parameter for parameter in generic["parameters"] if parameter["name"] == "workflow")
             workflow["schema"]["enum"] = others
 
-    def _of_all_workflows(self) -> tuple[str, ...]:
+    def _instance_paths(self) -> tuple[str, ...]:
         return f"{self._base}/{{workflow}}/instances", f"{self._base}/{{workflow}}/instances/batch"
 
-    def _for_workflow(self, operation: Schema, definition: Definition, entry: Schema) -> Schema:
-        mine = _named(operation, definition.name)
-        body = mine.get("requestBody", {}).get("content", {}).get("application/json")
+    def _with_input(self, operation: Schema, definition: Definition, model: Model, start: Schema) -> Schema:
+        copied = _for_one_workflow(operation, definition.name)
+        body = copied.get("requestBody", {}).get("content", {}).get("application/json")
         if body is not None and "instances" in body["schema"]["properties"]:
-            required = [*dict.fromkeys(["id", *entry.get("required", ())])]
+            required = [*dict.fromkeys(["id", *start.get("required", ())])]
             body["schema"]["properties"]["instances"] = {
                 "type": "array",
                 "maxItems": self._backend.limits.batch,
-                "items": entry | {"required": required},
+                "items": start | {"required": required},
             }
         elif body is not None:
-            body["schema"] = entry
-            mine["responses"]["200"]["links"] = _links(definition)
-        return mine
+            body["schema"] = start
+            copied["responses"]["200"]["links"] = _links(definition, model)
+        return copied
 
-    def _entry(self, definition: Definition, components: Schema) -> Schema:
-        """What starts one instance of a workflow."""
+    def _start_schema(self, definition: Definition, components: Schema) -> Schema:
+        """The schema of a request that starts one instance."""
         properties = {
             "id": {"type": "string"} | _id_schema(self._backend.limits.instance_id),
             "params": input_schema(definition, components),
@@ -228,46 +255,49 @@ class Document:
         return schema if _accepts(definition.decode_params, None) else schema | {"required": ["params"]}
 
 
-_ON_INSTANCES = (
+_INSTANCE_OPERATIONS = (
     "getInstance", "getHistory", "sendEvent", "pauseInstance", "resumeInstance", "terminateInstance", "restartInstance",
     "cancelInstance",
 )  # fmt: skip
 
-
-_ON_CHAINS = ("getOutbox", "redeliverOutbox")
-_ON_GRAPHS = ("getFacts", "drawInstance", "killInstance")
-
-
-def _named(operation: Schema, workflow: str) -> Schema:
-    """An operation of all workflows as that of one."""
-    mine = copy.deepcopy(operation)
-    mine.pop(_KIND, None)
-    mine["operationId"] = f"{mine['operationId']}-{workflow}"
-    mine["parameters"] = [one for one in mine["parameters"] if one["name"] != "workflow"]
-    return mine
+_OUTBOX_OPERATIONS = ("getOutbox", "redeliverOutbox")
+_UNIT_OPERATIONS = ("getFacts", "drawInstance", "killInstance")
 
 
-def _links(definition: Definition) -> Schema:
-    """What can be done with the instance that was made: for people, and for tools that go on from there."""
-    made, name = {"instance_id": "$response.body#/id"}, definition.name
-    operations = *_ON_INSTANCES, *(_ON_CHAINS if definition.kind == CHAIN else ())
-    links = {one: {"operationId": one, "parameters": {"workflow": name, **made}} for one in operations}
+def _for_one_workflow(operation: Schema, workflow: str) -> Schema:
+    """A copy of a generic operation, without the ``workflow`` parameter, for one workflow."""
+    copied = copy.deepcopy(operation)
+    copied.pop(_NEEDS_UNITS, None)
+    copied["operationId"] = f"{copied['operationId']}-{workflow}"
+    copied["parameters"] = [parameter for parameter in copied["parameters"] if parameter["name"] != "workflow"]
+    return copied
+
+
+def _links(definition: Definition, model: Model) -> Schema:
+    """Links from a created instance to the operations on it, for readers and for tools that follow links."""
+    created, name = {"instance_id": "$response.body#/id"}, definition.name
+    operations = *_INSTANCE_OPERATIONS, *(_OUTBOX_OPERATIONS if model.writes_outbox else ())
+    links = {
+        operation: {"operationId": operation, "parameters": {"workflow": name, **created}} for operation in operations
+    }
     if definition.events:
-        links["sendEvent"] = {"operationId": f"sendEvent-{name}", "parameters": made}
-    if definition.kind == GRAPH:
-        links |= {one: {"operationId": f"{one}-{name}", "parameters": made} for one in _ON_GRAPHS}
+        links["sendEvent"] = {"operationId": f"sendEvent-{name}", "parameters": created}
+    if model.units is not None:
+        links |= {
+            operation: {"operationId": f"{operation}-{name}", "parameters": created} for operation in _UNIT_OPERATIONS
+        }
     return links
 
 
-def _id_schema(longest: int) -> Schema:
-    return {"minLength": 1, "maxLength": longest, "pattern": "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$"}
+def _id_schema(max_length: int) -> Schema:
+    return {"minLength": 1, "maxLength": max_length, "pattern": "^[a-zA-Z0-9_][a-zA-Z0-9_-]*$"}
 
 
 # --- the input of a workflow
 
 
-class _Inputs(GenerateJsonSchema):
-    """Pydantic's schemas, made true where this package's JSON is not what pydantic says of its own."""
+class _InputSchema(GenerateJsonSchema):
+    """Pydantic's JSON schemas, corrected where this package reads JSON differently from pydantic."""
 
     def generate_inner(self, schema: Any) -> JsonSchemaValue:
         return {} if exact.is_lax(schema) else super().generate_inner(schema)
@@ -281,31 +311,31 @@ class _Inputs(GenerateJsonSchema):
         return {"anyOf": [number, {"type": "string", "pattern": exact.DECIMAL}]}
 
     def set_schema(self, schema: core_schema.SetSchema) -> JsonSchemaValue:
-        return _repeatable(super().set_schema(schema))
+        return _allow_repeats(super().set_schema(schema))
 
     def frozenset_schema(self, schema: core_schema.FrozenSetSchema) -> JsonSchemaValue:
-        return _repeatable(super().frozenset_schema(schema))
+        return _allow_repeats(super().frozenset_schema(schema))
 
 
-def _repeatable(schema: JsonSchemaValue) -> JsonSchemaValue:
+def _allow_repeats(schema: JsonSchemaValue) -> JsonSchemaValue:
     return {key: value for key, value in schema.items() if key != "uniqueItems"}
 
 
 def input_schema(definition: Definition, components: Schema) -> Schema:
-    """The JSON schema of a workflow's input, its parts put among ``components``."""
+    """Return the JSON schema of a workflow's input and add its ``$defs`` to ``components``."""
     schema = _value_schema(definition.params_type, definition.name, components)
     return schema if not _accepts(definition.decode_params, None) else _or_null(schema)
 
 
 def event_schema(definition: Definition, body: Schema, components: Schema) -> Schema:
-    """The body that sends an event: one form for each declared type, and one for all other types."""
-    forms = [_declared_form(definition.name, event, body, components) for event in definition.events.values()]
+    """The body that sends an event: one alternative for each declared type, and one for all other types."""
+    declared = [_declared_body(definition.name, event, body, components) for event in definition.events.values()]
     other_types = {"not": {"enum": [*definition.events]}}
     others = body | {"properties": body["properties"] | {"type": body["properties"]["type"] | other_types}}
-    return {"anyOf": [*forms, others]}
+    return {"anyOf": [*declared, others]}
 
 
-def _declared_form(workflow: str, event: DeclaredEvent, body: Schema, components: Schema) -> Schema:
+def _declared_body(workflow: str, event: DeclaredEvent, body: Schema, components: Schema) -> Schema:
     payload = _value_schema(event.annotation, f"{workflow}.{event.type}", components)
     optional = _accepts(event.check, None)
     properties = {"type": {"const": event.type}, "payload": _or_null(payload) if optional else payload}
@@ -314,13 +344,13 @@ def _declared_form(workflow: str, event: DeclaredEvent, body: Schema, components
 
 
 def _value_schema(annotation: Any, prefix: str, components: Schema) -> Schema:
-    """The JSON schema of a type; its parts are put among ``components``, with the prefix in front of their names."""
-    generator = _Inputs(ref_template=_REFS.replace("{model}", prefix + ".{model}"))
+    """Return the JSON schema of a type and add its ``$defs`` to ``components``, their names prefixed."""
+    generator = _InputSchema(ref_template=_REFS.replace("{model}", prefix + ".{model}"))
     try:
         schema = generator.generate(cast("CoreSchema", typed.core_schema(annotation)))
     except PydanticInvalidForJsonSchema:
-        return {}  # a type of the user's own that has no JSON schema: anything may be tried
-    components.update((f"{prefix}.{name}", part) for name, part in schema.pop("$defs", {}).items())
+        return {}  # a user-defined type without a JSON schema: the document allows any value
+    components.update((f"{prefix}.{name}", model) for name, model in schema.pop("$defs", {}).items())
     return schema
 
 

@@ -1,7 +1,7 @@
-"""The one gate in front of every route: who asks, by which name, and what leaves.
+"""The gate in front of every route: it checks Host and Origin, admits the request and adds response headers.
 
-It finds the route with the same objects that serve it, so what was allowed is what is run. In this order: the
-names in Host and Origin, then what ``admission`` decides. Nothing is read from the store or written before.
+The gate matches a request with the same route objects that serve it, so the route that was allowed is the route that
+runs. The checks of Host and Origin come first, then ``admission``. Nothing is written before both have passed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
-from holdfast.http import answers
+from holdfast.http import responses
 from holdfast.http.admission import ADMITTED, Admission
 from holdfast.http.spec import Spec
 
@@ -37,10 +37,10 @@ _HEADERS: Sequence[tuple[bytes, bytes]] = (
 
 
 class GatedRoute(Route):
-    """A route that says what it does (``spec``).
+    r"""A route with its ``spec``.
 
-    FastAPI reads the signature of a handler in about a millisecond, so that is left to the first request. The path
-    ends where it ends: ``$`` alone would also let a newline follow.
+    FastAPI takes about a millisecond to inspect the signature of a handler, so the inspection waits for the first
+    request. The path pattern ends with ``\Z``, because ``$`` also matches before a trailing newline.
     """
 
     def __init__(self, path: str, spec: Spec) -> None:
@@ -78,58 +78,62 @@ class Gate:
         if connection["type"] == "lifespan":
             await self._app(connection, receive, send)
         elif connection["type"] == "websocket":
-            await send({"type": "websocket.close", "code": 1008})  # there are none
+            await send({"type": "websocket.close", "code": 1008})  # the API has no websockets
         else:
-            await self._answer(connection, receive, _Exit(send))
+            await self._respond(connection, receive, _ResponseSender(send))
 
-    async def _answer(self, connection: Connection, receive: Receive, leave: _Exit) -> None:
+    async def _respond(self, connection: Connection, receive: Receive, sender: _ResponseSender) -> None:
         try:
-            await self._let_in(connection, receive)
-            await self._app(connection, receive, leave)
-        except Exception as error:  # the last line of defence: whatever it was, the answer shows nothing of it
-            problem = answers.problem_of(error)
-            if leave.started:
+            await self._admit(connection, receive)
+            await self._app(connection, receive, sender)
+        except Exception as error:  # also for unexpected errors: the response shows no internals
+            problem = responses.problem_of(error)
+            if sender.started:
                 raise
-            await problem.answer()(connection, receive, leave)
+            await problem.response()(connection, receive, sender)
 
-    async def _let_in(self, connection: Connection, receive: Receive) -> None:
+    async def _admit(self, connection: Connection, receive: Receive) -> None:
         if _on_loopback(connection):
-            self._check_names(Headers(scope=connection))
-        route, params, allowed = self._find(connection)
+            self._check_host_and_origin(Headers(scope=connection))
+        route, params, allowed = self._match(connection)
         spec = None if route is None else route.spec
         if spec is not None and spec.scope is None:
-            return  # open to all
+            return  # needs no authorization
         admitted = await self._admission.admit(Request(connection, receive), spec, params)
         if admitted is None:
             raise _no_route(connection["method"], allowed)
         connection[ADMITTED] = admitted
 
-    def _find(self, connection: Connection) -> tuple[GatedRoute | None, dict[str, Any], Collection[str]]:
-        """The route that will serve this, as the router finds it; else the methods that the path has."""
-        near: list[Route] = []
+    def _match(self, connection: Connection) -> tuple[GatedRoute | None, dict[str, Any], Collection[str]]:
+        """Return the route that the router will use and its path parameters, or the methods that the path allows."""
+        partial: list[Route] = []
         for route in self._routes:
             match, child = route.matches(connection)
             if match is Match.FULL and isinstance(route, GatedRoute):
                 return route, child["path_params"], ()
             if match is Match.PARTIAL and isinstance(route, Route):
-                near.append(route)
-        # ".../instances/batch" is a path of its own, although an instance may have that name
-        return None, {}, {method for route in near if route.path == near[0].path for method in route.methods or ()}
+                partial.append(route)
+        # ".../instances/batch" also matches ".../instances/{instance_id}": only methods of the first path count
+        methods = {method for route in partial if route.path == partial[0].path for method in route.methods or ()}
+        return None, {}, methods
 
-    def _check_names(self, headers: Headers) -> None:
-        """A page of another site may have its name point to this machine; its requests still carry that name."""
+    def _check_host_and_origin(self, headers: Headers) -> None:
+        """Refuse requests under unknown host names, against DNS rebinding.
+
+        Another site may resolve its own host name to this machine; the requests of its pages still carry that name.
+        """
         hosts = headers.getlist("host")
         if len(hosts) != 1 or _host_name(f"//{hosts[0]}") not in self._hosts:
-            raise answers.Problem(
-                403, answers.FORBIDDEN, "this server has no such name (Host); app.asgi(hosts=...) gives it more"
+            raise responses.Problem(
+                403, responses.FORBIDDEN, "this host name is not allowed (Host); app.asgi(hosts=...) allows more names"
             )
         for origin in headers.getlist("origin"):
             if _host_name(origin) not in self._hosts:
-                raise answers.Problem(403, answers.FORBIDDEN, "requests from other sites are refused (Origin)")
+                raise responses.Problem(403, responses.FORBIDDEN, "requests from other sites are refused (Origin)")
 
 
-class _Exit:
-    """Sends what leaves, with the headers that every answer has."""
+class _ResponseSender:
+    """ASGI ``send`` that adds the headers of every response."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -142,17 +146,20 @@ class _Exit:
         await self._send(message)
 
 
-def _no_route(method: str, allowed: Collection[str]) -> answers.Problem:
+def _no_route(method: str, allowed: Collection[str]) -> responses.Problem:
     if not allowed:
-        return answers.Problem(404, answers.NOT_FOUND, "there is nothing at this path")
+        return responses.Problem(404, responses.NOT_FOUND, "there is nothing at this path")
     methods = ", ".join(sorted(allowed))
-    return answers.Problem(
-        405, answers.METHOD_NOT_ALLOWED, f"{method[:20]} is not possible here; {methods} is", headers={"allow": methods}
+    return responses.Problem(
+        405,
+        responses.METHOD_NOT_ALLOWED,
+        f"{method[:20]} is not possible here; {methods} is",
+        headers={"allow": methods},
     )
 
 
 def _on_loopback(connection: Connection) -> bool:
-    """Whether the connection came in at an address that only this machine has."""
+    """True if the connection was accepted on a loopback address."""
     server = connection.get("server")
     host = server[0] if server else ""
     try:
@@ -164,10 +171,10 @@ def _on_loopback(connection: Connection) -> bool:
 
 
 def _host_name(url: str) -> str | None:
-    """The host in an URL as it is written there, without the port; None if there is none."""
+    """The host name in a URL, without the port; None if there is no valid one."""
     try:
         parts = urlsplit(url)
-        name, _ = parts.hostname, parts.port  # a port that is no number raises
+        name, _ = parts.hostname, parts.port  # reading an invalid port raises ValueError
     except ValueError:
         return None
     if name is None or parts.username is not None or parts.path not in ("", "/"):

@@ -1,4 +1,4 @@
-"""The query of a list as a filter, checked field by field; an error names the parameter that is wrong."""
+"""Query parameters of lists, checked and converted to a filter. An error names the invalid parameter."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from starlette.requests import Request
 from holdfast.core.attributes import conditions
 from holdfast.core.filters import Filter
 from holdfast.errors import InvalidOptionError
-from holdfast.http import answers, wire
+from holdfast.http import responses, wire
 
-MOST_FILTERS = 100  # no run has more attributes
-_SEARCH = "search."
+MAX_SEARCH_FILTERS = 100  # no run has more attributes
+_SEARCH_PREFIX = "search."
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 def list_filter(request: Request) -> Filter:
-    """What a list asks for."""
+    """The filter in the query of a list."""
     try:
         query = wire.ListParams.model_validate(dict(request.query_params))
     except ValidationError as error:
-        found = answers.issues_of(error.errors(include_url=False, include_context=False, include_input=False))
-        raise _invalid([{**issue, "path": ["query", *issue["path"]]} for issue in found]) from None
+        issues = responses.issues_of(error.errors(include_url=False, include_context=False, include_input=False))
+        raise _invalid([{**issue, "path": ["query", *issue["path"]]} for issue in issues]) from None
     check_query(request, query)
     return Filter(status=query.status, search=_search(request), id_prefix=query.idPrefix)
 
 
 def check_query(request: Request, query: BaseModel) -> None:
-    """Of two values for one name nobody can say which was meant. Names that mean nothing here are no matter."""
+    """Refuse a parameter that occurs more than once, because it is ambiguous. Unknown parameters are ignored."""
     known = type(query).model_fields
     names = Counter(name for name, _ in request.query_params.multi_items() if name in known)
     issues: list[wire.Issue] = [
@@ -45,39 +45,39 @@ def check_query(request: Request, query: BaseModel) -> None:
         raise _invalid(issues)
 
 
-def check_at_most(path: list[str | int], count: int, most: int) -> None:
-    if count > most:
-        raise _invalid([{"path": path, "message": f"at most {most} are allowed", "type": "too_many"}])
+def check_at_most(path: list[str | int], count: int, limit: int) -> None:
+    if count > limit:
+        raise _invalid([{"path": path, "message": f"at most {limit} are allowed", "type": "too_many"}])
 
 
-def check_length(path: list[str | int], text: str, most: int) -> None:
-    if len(text) > most:
-        raise _invalid([{"path": path, "message": f"has more than {most} characters", "type": "string_too_long"}])
+def check_length(path: list[str | int], text: str, limit: int) -> None:
+    if len(text) > limit:
+        raise _invalid([{"path": path, "message": f"has more than {limit} characters", "type": "string_too_long"}])
 
 
-def _invalid(issues: list[wire.Issue]) -> answers.Problem:
-    return answers.invalid(answers.sentence(issues), issues)
+def _invalid(issues: list[wire.Issue]) -> responses.Problem:
+    return responses.invalid(responses.sentence(issues), issues)
 
 
 def _search(request: Request) -> dict[str, Any]:
-    """The attributes that a query asks for; an error names the one that is wrong."""
-    found: dict[str, list[Any]] = {}
+    """The conditions on search attributes in a query, by attribute name."""
+    search: dict[str, list[Any]] = {}
     issues: list[wire.Issue] = []
     for name, text in request.query_params.multi_items():
-        if name.startswith(_SEARCH):
-            key, asked = name[len(_SEARCH) :], _compared(text)
+        if name.startswith(_SEARCH_PREFIX):
+            key, condition = name[len(_SEARCH_PREFIX) :], _condition(text)
             try:
-                conditions(key, asked)
+                conditions(key, condition)
             except InvalidOptionError as error:
                 issues.append({"path": ["query", name], "message": error.message, "type": "search_invalid"})
-            found.setdefault(key, []).append(asked)
+            search.setdefault(key, []).append(condition)
     if issues:
         raise _invalid(issues)
-    check_at_most(["query", "search"], sum(map(len, found.values())), MOST_FILTERS)
-    return {key: asked[0] if len(asked) == 1 else asked for key, asked in found.items()}
+    check_at_most(["query", "search"], sum(map(len, search.values())), MAX_SEARCH_FILTERS)
+    return {key: values[0] if len(values) == 1 else values for key, values in search.items()}
 
 
-def _compared(text: str) -> Any:
+def _condition(text: str) -> Any:
     for op in ("<=", ">=", "<", ">"):
         if text.startswith(op):
             return op, _scalar(text[len(op) :])
@@ -85,14 +85,14 @@ def _compared(text: str) -> Any:
 
 
 def _scalar(text: str) -> Any:
-    """What a value means: JSON if it is a number, a truth value or text in quotes, else the text itself."""
+    """Convert a value: a number, a boolean or text in double quotes is read as JSON, any other value is text."""
     if text.startswith('"') or _NUMBER.fullmatch(text) or text in ("true", "false"):
         with suppress(ValueError):
-            return json.loads(text, parse_int=_whole)
+            return json.loads(text, parse_int=_integer)
     return text
 
 
-def _whole(text: str) -> int | float:
-    """A number is the same however it is spelt: digits beyond what a double has exactly are read as ``1e17`` is."""
+def _integer(text: str) -> int | float:
+    """Read an integer. Beyond 2**53 the result is a float, so that it equals the same number written as ``1e17``."""
     number = float(text)
     return int(number) if abs(number) <= 2**53 else number

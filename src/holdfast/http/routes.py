@@ -1,4 +1,4 @@
-"""The routes: each calls the client and shapes the answer. Nothing else is decided here."""
+"""The routes. Each handler calls the client and converts the result to a response; it decides nothing else."""
 
 from __future__ import annotations
 
@@ -14,14 +14,13 @@ from starlette.responses import Response
 
 from holdfast.client import Client, HistoryQuery, Start
 from holdfast.core.limits import Limits
-from holdfast.http import answers, wire
+from holdfast.http import responses, wire
 from holdfast.http.admission import admitted
-from holdfast.http.answers import drawing, reply
 from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Scope
 from holdfast.http.queries import check_at_most, check_length, check_query, list_filter
+from holdfast.http.responses import drawing, reply
 from holdfast.http.spec import Spec
 from holdfast.kernel.definition import Registry
-from holdfast.kernel.units import GRAPH
 
 _NEW_INSTANCE = TypeAdapter(wire.NewInstance)
 _NEW_BATCH = TypeAdapter(wire.NewBatch)
@@ -41,7 +40,7 @@ class Tick(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """What the routes need of an app."""
+    """The parts of an app that the routes use."""
 
     registry: Registry
     limits: Limits
@@ -51,20 +50,20 @@ class Backend:
     """None: ticks over HTTP are not enabled."""
 
 
-def _one_instance(body: wire.NewInstance) -> AuthContent:
+def _new_instance_content(body: wire.NewInstance) -> AuthContent:
     return AuthContent(body, [AuthInstance(body.get("id"), body.get("params"))])
 
 
-def _instances(body: wire.NewBatch) -> AuthContent:
-    return AuthContent(body, [AuthInstance(one["id"], one.get("params")) for one in body["instances"]])
+def _new_batch_content(body: wire.NewBatch) -> AuthContent:
+    return AuthContent(body, [AuthInstance(entry["id"], entry.get("params")) for entry in body["instances"]])
 
 
-def _event(body: wire.NewEvent) -> AuthContent:
+def _new_event_content(body: wire.NewEvent) -> AuthContent:
     return AuthContent(body, event=AuthEvent(body["type"], body.get("payload"), body.get("id")))
 
 
 class Routes:
-    """The handlers, over one backend."""
+    """The request handlers of one app, and the table of their routes."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -72,67 +71,76 @@ class Routes:
 
     def table(self) -> Sequence[Spec]:
         read, create, manage = Scope.READ, Scope.CREATE, Scope.MANAGE
-        instances, one = "/{workflow}/instances", "/{workflow}/instances/{instance_id}"
+        instances, instance = "/{workflow}/instances", "/{workflow}/instances/{instance_id}"
         return [
-            Spec("GET", "", "listWorkflows", read, self.list_workflows, wire.Workflows, impersonal=True),
+            Spec("GET", "", "listWorkflows", read, self.list_workflows, wire.Workflows, no_instances=True),
             Spec(
                 "GET", instances, "listInstances", read, self.list_instances, wire.InstanceList, (400, 404),
                 filter=list_filter,
             ),
             Spec(
                 "POST", instances, "createInstance", create, self.create, wire.Instance,
-                (400, 404, 408, 409, 413, 415), _NEW_INSTANCE, content=_one_instance,
+                (400, 404, 408, 409, 413, 415), _NEW_INSTANCE, content=_new_instance_content,
             ),
             Spec(
                 "POST", f"{instances}/batch", "createInstances", create, self.create_batch, wire.Batch,
-                (400, 404, 408, 413, 415), _NEW_BATCH, content=_instances,
+                (400, 404, 408, 413, 415), _NEW_BATCH, content=_new_batch_content,
             ),
-            Spec("GET", one, "getInstance", read, self.get_instance, wire.DescribedInstance, (400, 404)),
-            Spec("POST", f"{one}/pause", "pauseInstance", manage, self.pause, wire.Done, (400, 404, 409)),
-            Spec("POST", f"{one}/resume", "resumeInstance", manage, self.resume, wire.Done, (400, 404)),
-            Spec("POST", f"{one}/terminate", "terminateInstance", manage, self.terminate, wire.Done, (400, 404, 409)),
-            Spec("POST", f"{one}/restart", "restartInstance", manage, self.restart, wire.Done, (400, 404)),
+            Spec("GET", instance, "getInstance", read, self.get_instance, wire.DescribedInstance, (400, 404)),
+            Spec("POST", f"{instance}/pause", "pauseInstance", manage, self.pause, wire.Done, (400, 404, 409)),
+            Spec("POST", f"{instance}/resume", "resumeInstance", manage, self.resume, wire.Done, (400, 404)),
             Spec(
-                "POST", f"{one}/cancel", "cancelInstance", manage, self.cancel, wire.Done,
-                (400, 404, 408, 409, 413, 415), _CANCEL, body_needed=False,
+                "POST", f"{instance}/terminate", "terminateInstance", manage, self.terminate, wire.Done,
+                (400, 404, 409),
+            ),
+            Spec("POST", f"{instance}/restart", "restartInstance", manage, self.restart, wire.Done, (400, 404)),
+            Spec(
+                "POST", f"{instance}/cancel", "cancelInstance", manage, self.cancel, wire.Done,
+                (400, 404, 408, 409, 413, 415), _CANCEL, body_required=False,
             ),
             Spec(
-                "POST", f"{one}/events", "sendEvent", Scope.SEND_EVENT, self.send_event, wire.SentEvent,
-                (400, 404, 408, 409, 413, 415), _NEW_EVENT, content=_event,
+                "POST", f"{instance}/events", "sendEvent", Scope.SEND_EVENT, self.send_event, wire.SentEvent,
+                (400, 404, 408, 409, 413, 415), _NEW_EVENT, content=_new_event_content,
             ),
-            Spec("GET", f"{one}/history", "getHistory", read, self.history, wire.History, (400, 404)),
-            Spec("GET", f"{one}/history/{{run}}", "getRunHistory", read, self.run_history, wire.History, (400, 404)),
-            *self._of_graphs(one),
-            *self._of_chains(one),
+            Spec("GET", f"{instance}/history", "getHistory", read, self.history, wire.History, (400, 404)),
+            Spec(
+                "GET", f"{instance}/history/{{run}}", "getRunHistory", read, self.run_history, wire.History,
+                (400, 404),
+            ),
+            *self._unit_routes(instance),
+            *self._outbox_routes(instance),
             Spec(
                 "POST", "/_runner/tick", "tick", Scope.TICK, self.tick, wire.Ticked,
-                (400, 403, 408, 413, 415), _TICK, body_needed=False,
+                (400, 403, 408, 413, 415), _TICK, body_required=False,
             ),
-            Spec("GET", "/_health", "getHealth", read, self.health, wire.Health, impersonal=True),
+            Spec("GET", "/_health", "getHealth", read, self.health, wire.Health, no_instances=True),
             Spec("GET", "/_health/live", "getLiveness", None, self.liveness, wire.Health),
         ]  # fmt: skip
 
-    def _of_graphs(self, one: str) -> Sequence[Spec]:
+    def _unit_routes(self, instance: str) -> Sequence[Spec]:
         read, manage = Scope.READ, Scope.MANAGE
         return [
             Spec(
-                "GET", "/{workflow}/mermaid", "drawGraph", read, self.draw_graph, str, (400, 404), kind=GRAPH,
-                impersonal=True,
+                "GET", "/{workflow}/mermaid", "drawGraph", read, self.draw_graph, str, (400, 404), needs_units=True,
+                no_instances=True,
             ),
-            Spec("GET", f"{one}/facts", "getFacts", read, self.facts, wire.Facts, (400, 404), kind=GRAPH),
-            Spec("GET", f"{one}/mermaid", "drawInstance", read, self.draw_instance, str, (400, 404), kind=GRAPH),
+            Spec("GET", f"{instance}/facts", "getFacts", read, self.facts, wire.Facts, (400, 404), needs_units=True),
             Spec(
-                "POST", f"{one}/kill", "killInstance", manage, self.kill, wire.Done,
-                (400, 404, 408, 409, 413, 415), _KILL, body_needed=False, kind=GRAPH,
+                "GET", f"{instance}/mermaid", "drawInstance", read, self.draw_instance, str, (400, 404),
+                needs_units=True,
+            ),
+            Spec(
+                "POST", f"{instance}/kill", "killInstance", manage, self.kill, wire.Done,
+                (400, 404, 408, 409, 413, 415), _KILL, body_required=False, needs_units=True,
             ),
         ]  # fmt: skip
 
-    def _of_chains(self, one: str) -> Sequence[Spec]:
+    def _outbox_routes(self, instance: str) -> Sequence[Spec]:
         read, manage = Scope.READ, Scope.MANAGE
         return [
-            Spec("GET", f"{one}/outbox", "getOutbox", read, self.outbox, wire.Outbox, (400, 404)),
+            Spec("GET", f"{instance}/outbox", "getOutbox", read, self.outbox, wire.Outbox, (400, 404)),
             Spec(
-                "POST", f"{one}/outbox/redeliver", "redeliverOutbox", manage, self.redeliver, wire.Redelivered,
+                "POST", f"{instance}/outbox/redeliver", "redeliverOutbox", manage, self.redeliver, wire.Redelivered,
                 (400, 404),
             ),
         ]  # fmt: skip
@@ -146,22 +154,25 @@ class Routes:
     async def list_instances(
         self, request: Request, workflow: Name, query: Annotated[wire.ListParams, Query()]
     ) -> Response:
-        """Instances of a workflow, the newest first; with ``search.KEY=VALUE`` only those with these attributes."""
-        if query.idPrefix is not None:  # a field that may be missing is None then
+        """Instances of a workflow, newest first; ``search.KEY=VALUE`` selects instances by search attributes."""
+        if query.idPrefix is not None:  # a missing optional field is None
             check_length(["query", "idPrefix"], query.idPrefix, self._limits.instance_id)
         limit = self._page_size(query.pageSize)
-        page = await self._client().list(workflow, cursor=query.cursor, limit=limit, within=admitted(request).filters)
+        page = await self._client().instances.list(
+            workflow, cursor=query.cursor, limit=limit, within=admitted(request).filters
+        )
         return reply(wire.instance_list(page))
 
     async def get_instance(self, workflow: Name, instance_id: Id) -> Response:
-        """One instance: its status, its input, and in one sentence what it is waiting for."""
+        """One instance: its status, its input, and one sentence about what it is waiting for."""
         client = self._client()
-        return reply(wire.described_instance(await client.describe(*client.address(workflow, instance_id))))
+        description = await client.reads.describe(*client.instances.address(workflow, instance_id))
+        return reply(wire.described_instance(description))
 
     async def history(
         self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.HistoryParams, Query()]
     ) -> Response:
-        """Steps, events and logs of the current run, or of the one that ``runNumber`` names."""
+        """Steps, events and logs of the current run, or of the run with the number ``runNumber``."""
         return await self._history(request, workflow, instance_id, query.runNumber, query)
 
     async def run_history(
@@ -179,10 +190,10 @@ class Routes:
         self, request: Request, workflow: str, instance_id: str, run: int | None, query: wire.RunParams
     ) -> Response:
         check_query(request, query)
-        if query.logCategory is not None:  # a field that may be missing is None then
+        if query.logCategory is not None:  # a missing optional field is None
             check_length(["query", "logCategory"], query.logCategory, self._limits.log_category)
         client = self._client()
-        wanted = HistoryQuery(
+        history_query = HistoryQuery(
             limit=self._page_size(query.pageSize),
             descending=query.order == "desc",
             steps_cursor=query.stepsCursor,
@@ -192,62 +203,62 @@ class Routes:
             level=query.logLevel,
             category=query.logCategory,
         )
-        page = await client.history_page(*client.address(workflow, instance_id), run, wanted)
+        page = await client.reads.history_page(*client.instances.address(workflow, instance_id), run, history_query)
         return reply(wire.history(page))
 
     # --- starting
 
     async def create(self, request: Request, workflow: Name) -> Response:
-        """Start an instance. An id that exists is refused, whatever became of it."""
+        """Start an instance. An id that already exists is refused, also if that instance has ended."""
         body: wire.NewInstance = admitted(request).body
-        made = await self._client().create(workflow, body.get("params"), id=body.get("id"))
-        return reply(wire.instance(made))
+        created = await self._client().starts.create(workflow, body.get("params"), id=body.get("id"))
+        return reply(wire.instance(created))
 
     async def create_batch(self, request: Request, workflow: Name) -> Response:
-        """Start many instances, or none if one is wrong. Ids that exist, and repeats, are left out of the answer."""
+        """Start many instances, or none if one is invalid. The response omits ids that already exist or repeat."""
         self._backend.registry.get(workflow)
         body: wire.NewBatch = admitted(request).body
         check_at_most(["instances"], len(body["instances"]), self._limits.batch)
         starts = [Start(entry["id"], entry.get("params")) for entry in body["instances"]]
-        return reply(wire.batch(await self._client().create_many(workflow, starts)))
+        return reply(wire.batch(await self._client().starts.create_many(workflow, starts)))
 
-    # --- steering
+    # --- control requests and events
 
     async def pause(self, workflow: Name, instance_id: Id) -> Response:
-        """Stop before more workflow code runs; events are kept, timers go on counting."""
+        """Pause the run before more workflow code runs. Events are stored, and timers keep running."""
         client = self._client()
-        return await _done(client.pause(*client.address(workflow, instance_id)))
+        return await _done(client.control.pause(*client.instances.address(workflow, instance_id)))
 
     async def resume(self, workflow: Name, instance_id: Id) -> Response:
-        """Go on, or withdraw a pause that has not taken effect; of a run that is not paused: nothing."""
+        """Resume a paused run, or withdraw a pause that has not taken effect. Otherwise it does nothing."""
         client = self._client()
-        return await _done(client.resume(*client.address(workflow, instance_id)))
+        return await _done(client.control.resume(*client.instances.address(workflow, instance_id)))
 
     async def terminate(self, workflow: Name, instance_id: Id) -> Response:
-        """End it now, for good."""
+        """End the run at once, without running its code any further."""
         client = self._client()
-        return await _done(client.terminate(*client.address(workflow, instance_id)))
+        return await _done(client.control.terminate(*client.instances.address(workflow, instance_id)))
 
     async def restart(self, workflow: Name, instance_id: Id) -> Response:
-        """Begin again from the start under the next run number."""
+        """Start the instance again from the beginning, under the next run number."""
         client = self._client()
-        return await _done(client.restart(*client.address(workflow, instance_id)))
+        return await _done(client.control.restart(*client.instances.address(workflow, instance_id)))
 
     async def cancel(self, request: Request, workflow: Name, instance_id: Id) -> Response:
-        """Ask it to cancel: its code may clean up. With a deadline it is terminated then."""
+        """Request cancellation: the run's code may clean up. A run that misses the deadline is terminated."""
         client = self._client()
-        address = client.address(workflow, instance_id)
+        address = client.instances.address(workflow, instance_id)
         body: wire.CancelRequest = admitted(request).body
         deadline_ms = body.get("deadlineMs")
         deadline = None if deadline_ms is None else timedelta(milliseconds=deadline_ms)
-        return await _done(client.cancel(*address, body.get("reason"), deadline))
+        return await _done(client.control.cancel(*address, body.get("reason"), deadline))
 
     async def send_event(self, request: Request, workflow: Name, instance_id: Id) -> Response:
-        """Send an event to an instance that has not ended; answers its status at that time."""
+        """Send an event to an instance that has not ended. The response has the instance's status at that time."""
         client = self._client()
-        address = client.address(workflow, instance_id)
+        address = client.instances.address(workflow, instance_id)
         body: wire.NewEvent = admitted(request).body
-        status = await client.send_event(*address, body["type"], body.get("payload"), event_id=body.get("id"))
+        status = await client.events.send(*address, body["type"], body.get("payload"), event_id=body.get("id"))
         sent: wire.SentEvent = {"status": wire.details(status), "accepted": True}
         return reply(sent)
 
@@ -255,74 +266,78 @@ class Routes:
 
     async def draw_graph(self, workflow: Name) -> Response:
         """A graph as a Mermaid flowchart."""
-        return drawing(self._client().drawing(workflow))
+        return drawing(self._client().units.draw_definition(workflow))
 
     async def draw_instance(self, workflow: Name, instance_id: Id) -> Response:
-        """A run of a graph as a Mermaid flowchart, coloured by what its nodes have come to."""
+        """A run of a graph as a Mermaid flowchart, coloured by the state of each node."""
         client = self._client()
-        return drawing(await client.to_mermaid(*client.address(workflow, instance_id)))
+        return drawing(await client.units.draw_run(*client.instances.address(workflow, instance_id)))
 
     async def facts(
         self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.FactsParams, Query()]
     ) -> Response:
-        """What is stored of a graph's run, by key; with ``prefix`` only the keys that begin so."""
+        """The stored facts of a graph's run, by key; ``prefix`` selects keys that begin with it."""
         check_query(request, query)
         client = self._client()
-        found: wire.Facts = {"facts": await client.facts(*client.address(workflow, instance_id), query.prefix)}
-        return reply(found)
+        address = client.instances.address(workflow, instance_id)
+        body: wire.Facts = {"facts": await client.units.facts(*address, query.prefix)}
+        return reply(body)
 
     async def kill(self, request: Request, workflow: Name, instance_id: Id) -> Response:
-        """Write the tombstone of a graph's run: nothing starts any more, and what is in flight is refused."""
+        """Write the tombstone of a graph's run: no node starts any more, and results of running nodes are refused."""
         client = self._client()
-        address = client.address(workflow, instance_id)
+        address = client.instances.address(workflow, instance_id)
         body: wire.KillRequest = admitted(request).body
-        return await _done(client.kill(*address, body.get("reason")))
+        return await _done(client.control.kill(*address, body.get("reason")))
 
     # --- chains
 
     async def outbox(self, workflow: Name, instance_id: Id) -> Response:
-        """What a chain's run has to tell the world, in its order, and what became of that."""
+        """The outbound events of a run, in order, each with the state of its delivery."""
         client = self._client()
-        return reply(wire.outbox(await client.outbox(*client.address(workflow, instance_id))))
+        return reply(wire.outbox(await client.outbox.records(*client.instances.address(workflow, instance_id))))
 
     async def redeliver(self, workflow: Name, instance_id: Id) -> Response:
-        """Try parked events again, from the first attempt on; answers how many there were."""
+        """Deliver parked events again, starting with the first attempt. The response has their number."""
         client = self._client()
-        done: wire.Redelivered = {"redelivered": await client.redeliver(*client.address(workflow, instance_id))}
-        return reply(done)
+        address = client.instances.address(workflow, instance_id)
+        body: wire.Redelivered = {"redelivered": await client.outbox.redeliver(*address)}
+        return reply(body)
 
     # --- operating
 
     async def tick(self, request: Request) -> Response:
-        """One runner pass: run what is due now until it rests."""
+        """Run the instances that are due now until they wait or end."""
         if self._backend.tick is None:
-            raise answers.Problem(403, answers.RUNNER_TICK_DISABLED, "ticks over HTTP are not enabled on this server")
+            raise responses.Problem(
+                403, responses.RUNNER_TICK_DISABLED, "ticks over HTTP are not enabled on this server"
+            )
         body: wire.TickRequest = admitted(request).body
         processed = await self._backend.tick(max_instances=body.get("maxInstances"), max_steps=body.get("maxSteps"))
         ticked: wire.Ticked = {"processed": processed}
         return reply(ticked)
 
     async def health(self) -> Response:
-        """Whether this server can serve: it answers 503 while the app is closed or the store does not answer."""
+        """Readiness: 503 while the app is closed or the store does not respond."""
         await self._client().check()
         return await self.liveness()
 
     async def liveness(self) -> Response:
-        """Whether this process answers at all. Needs no authorization and touches nothing."""
+        """Liveness: the process responds. Needs no authorization and does not access the store."""
         alive: wire.Health = {"status": "ok"}
         return reply(alive)
 
-    # --- inside
+    # --- helpers
 
     def _client(self) -> Client:
         return self._backend.client()
 
-    def _page_size(self, wanted: int) -> int:
-        check_at_most(["query", "pageSize"], wanted, self._limits.page_size)
-        return wanted
+    def _page_size(self, requested: int) -> int:
+        check_at_most(["query", "pageSize"], requested, self._limits.page_size)
+        return requested
 
 
-async def _done(doing: Awaitable[None]) -> Response:
-    await doing
+async def _done(request: Awaitable[None]) -> Response:
+    await request
     done: wire.Done = {"ok": True}
     return reply(done)

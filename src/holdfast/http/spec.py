@@ -1,4 +1,4 @@
-"""A route as a value: where it is, who may use it, what it reads, and what the document says of it."""
+"""The specification of a route: path, scope, body, and the data for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Handler = Callable[..., Awaitable[Response]]
 
 
 class Reach(StrEnum):
-    """The instances that a route shows or changes: how a filter of a hook confines it."""
+    """The instances that a route shows or changes. It determines how the filters of hooks apply to the route."""
 
     ONE = "one"
-    """The instance in its path: any other one does not exist."""
+    """The instance in the path. An instance outside the filters is reported as not found."""
     NEW = "new"
-    """Those that it creates: their ids must fit."""
+    """The instances that the route creates. Their ids must fit the filters."""
     LIST = "list"
-    """Those that it lists: the route itself applies the filters."""
+    """The instances that the route lists. The route applies the filters."""
     NONE = "none"
-    """None at all: there is nothing to confine."""
+    """No instances. Filters have no effect."""
     ALL = "all"
-    """All of them: a caller who may reach only some may not use it."""
+    """All instances. A caller confined by a filter may not use the route."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,29 +40,32 @@ class Spec:
     path: str
     name: str
     scope: Scope | None
-    """None: open to all, whatever the hooks say."""
+    """None: the route needs no authorization; no hook is called."""
     handler: Handler
     result: Any
-    """The type of a good answer; ``str`` is plain text, all else JSON."""
+    """The type of a successful response: ``str`` is plain text, any other type JSON."""
     errors: tuple[int, ...] = ()
     body: TypeAdapter[Any] | None = None
-    body_needed: bool = True
-    kind: str | None = None
-    """Only of what is of this kind; None: of everything."""
+    body_required: bool = True
+    needs_units: bool = False
+    """True if the route exists only for definitions whose runs consist of units."""
     content: Callable[[Any], AuthContent] | None = None
-    """The body as the hooks see it, if there is more to it than its fields."""
+    """Converts the body to the content that hooks see; None: hooks see only the plain body."""
     filter: Callable[[Request], Filter] | None = None
-    """The query of a list as a filter."""
-    impersonal: bool = False
-    """It neither shows nor changes anything of an instance."""
+    """Converts the query of a list to a filter."""
+    no_instances: bool = False
+    """True if the route neither shows nor changes instances."""
 
     @property
     def reach(self) -> Reach:
-        """A new route reaches all instances, and so is closed to confined callers, unless it says otherwise."""
+        """The instances that the route shows or changes.
+
+        The default is ``ALL``, so that a newly added route is closed to confined callers.
+        """
         if "{instance_id}" in self.path:
             return Reach.ONE
         if self.scope is Scope.CREATE:
             return Reach.NEW
         if self.filter is not None:
             return Reach.LIST
-        return Reach.NONE if self.impersonal else Reach.ALL
+        return Reach.NONE if self.no_instances else Reach.ALL

@@ -1,7 +1,7 @@
-"""The words of the contract: every body that comes in or goes out, field by field, in camelCase.
+"""The wire format: the types of all request and response bodies, in camelCase.
 
-Nullable fields are present as ``null``; fields marked ``NotRequired`` are absent when empty. The types are what the
-OpenAPI document shows, and the functions that fill them are checked against them.
+Nullable fields are present as ``null``; fields marked ``NotRequired`` are absent when empty. The OpenAPI document is
+generated from these types, and the type checker checks the functions that fill them.
 """
 
 # ruff: noqa: N815  (the contract is in camelCase)
@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any, Literal, NotRequired, TypeAlias, cast
+from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
-from typing_extensions import TypedDict  # pydantic wants this one before Python 3.12
+from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
 
 from holdfast.client import HistoryPage
-from holdfast.core.chains import ChainStatus, StepState
 from holdfast.core.durations import MAX_MS
 from holdfast.core.model import (
+    DEFAULT_KIND,
     EventRecord,
     InstanceDescription,
     InstanceStatus,
@@ -37,16 +37,11 @@ from holdfast.errors import ErrorInfo
 
 Date = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Count = Annotated[int, Field(ge=0)]
-NodeState: TypeAlias = Literal["pending", "started", "retrying", "ok", "error", "skipped"]
 
 _STRICT = ConfigDict(extra="forbid", strict=True)
-_LONGEST_REASON = 2000
+_MAX_REASON_LENGTH = 2000
 
-WORKFLOW = "workflow"
-"""The kind of which nothing is said where kinds are no matter."""
-
-
-# --- what comes in
+# --- requests
 
 
 class NewInstance(TypedDict):
@@ -74,30 +69,30 @@ class NewEvent(TypedDict):
 
 
 def _integral(value: object) -> object:
-    """JSON has one kind of number: 5.0 is 5."""
+    """Accept 5.0 as 5: JSON does not distinguish integers from other numbers."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _short(text: str) -> str:
-    """Pydantic's own limit would refuse lone surrogates too."""
-    if len(text) > _LONGEST_REASON:
-        raise PydanticCustomError("string_too_long", "has more than {most} characters", {"most": _LONGEST_REASON})
+    """Limit the length. Pydantic's ``max_length`` would also refuse lone surrogates."""
+    if len(text) > _MAX_REASON_LENGTH:
+        raise PydanticCustomError("string_too_long", "has more than {limit} characters", {"limit": _MAX_REASON_LENGTH})
     return text
 
 
-Reason = Annotated[str, AfterValidator(_short), Field(json_schema_extra={"maxLength": _LONGEST_REASON})]
+Reason = Annotated[str, AfterValidator(_short), Field(json_schema_extra={"maxLength": _MAX_REASON_LENGTH})]
 Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), BeforeValidator(_integral)]
 
 
 class KillRequest(TypedDict):
-    """Why: it is written on the tombstone."""
+    """The reason is stored with the tombstone."""
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]
     reason: NotRequired[Reason]
 
 
 class CancelRequest(TypedDict):
-    """Why it is to cancel, and how long it may take: then it is terminated."""
+    """The reason, and the time after which a run that has not ended is terminated."""
 
     __pydantic_config__ = _STRICT  # type: ignore[misc]
     reason: NotRequired[Reason]
@@ -105,7 +100,7 @@ class CancelRequest(TypedDict):
 
 
 def _whole_number(value: object) -> object:
-    """Digits only: ``int`` alone would take signs, spaces, underscores and fractions too."""
+    """Accept digits only: ``int`` alone would also accept signs, spaces and underscores, and round fractions."""
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 100 else value
 
 
@@ -114,13 +109,13 @@ def _flag(value: object) -> object:
 
 
 def _optional(**rules: Any) -> Any:
-    """A field that may be missing, and is ``None`` then; ``null`` is no value for it."""
+    """An optional field, ``None`` if it is missing; ``null`` is not a valid value."""
     return Field(default=None, **rules)
 
 
-def _cursor(letter: str) -> Any:
-    """The form is documented, not enforced: a wrong one is INVALID_CURSOR, and the client says so."""
-    return _optional(json_schema_extra={"pattern": f"^{letter}[0-9]{{1,18}}$"})
+def _cursor(prefix: str) -> Any:
+    """A cursor. The pattern is documented, not enforced here: the client reports an invalid cursor (INVALID_CURSOR)."""
+    return _optional(json_schema_extra={"pattern": f"^{prefix}[0-9]{{1,18}}$"})
 
 
 WholeNumber = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_whole_number)]
@@ -129,7 +124,7 @@ Flag = Annotated[bool, Field(strict=True), BeforeValidator(_flag)]
 
 
 class ListParams(BaseModel):
-    """The query of a list; fields without a value are ``None``."""
+    """The query of a list; missing fields are ``None``."""
 
     status: Status = _optional()
     idPrefix: str = _optional(pattern="^[a-zA-Z0-9_][a-zA-Z0-9_-]*$")
@@ -151,7 +146,7 @@ class RunParams(BaseModel):
 
 
 class HistoryParams(RunParams):
-    """The query of the current run's history, or of another one's."""
+    """The query of the history of the current run, or of the run with the number ``runNumber``."""
 
     runNumber: WholeNumber = _optional()
 
@@ -171,14 +166,14 @@ class TickRequest(TypedDict):
     maxSteps: NotRequired[Bound]
 
 
-# --- what goes out
+# --- responses
 
 
 class Failure(TypedDict):
     name: str
     message: str
     traceback: NotRequired[str]
-    """Trimmed to frames of user code, at most 16 KB."""
+    """Frames of user code only, at most 16 KB."""
     causes: NotRequired[list[Failure]]
     """The exceptions of an exception group, and the cause of the error."""
 
@@ -205,9 +200,9 @@ class Instance(TypedDict):
 class ListedInstance(Instance):
     createdAt: Date
     kind: NotRequired[str]
-    """Unless it is a workflow."""
-    nativeStatus: NotRequired[ChainStatus]
-    """Of a chain: its status in the words of chains."""
+    """Absent for workflows."""
+    nativeStatus: NotRequired[str]
+    """The status in the terms of the authoring model; absent if the model has none. The document lists the values."""
 
 
 class InstanceList(TypedDict):
@@ -233,12 +228,12 @@ class CurrentStep(TypedDict):
     wakeAt: Date | None
     waitEventType: str | None
     error: NotRequired[Failure]
-    state: NotRequired[StepState | NodeState]
-    """Of a chain's step, or of a graph's node, in the words of its kind."""
+    state: NotRequired[str]
+    """The state in the terms of the authoring model; absent if the model has none. The document lists the values."""
     stepSeq: NotRequired[Count]
-    """Of a chain's step: its place."""
+    """Chains only: the position of the step."""
     progress: NotRequired[Any]
-    """What the last heartbeat of a step that is not completed reported; with heartbeatAt."""
+    """The value reported by the last heartbeat of a step that is not completed; present with ``heartbeatAt``."""
     heartbeatAt: NotRequired[Date]
 
 
@@ -267,13 +262,13 @@ class Meta(TypedDict):
     currentStep: NotRequired[CurrentStep]
     why: str
     workflowVersion: NotRequired[int]
-    """Of the chain or graph that it was started by."""
-    nativeStatus: NotRequired[ChainStatus]
-    """Of a chain: its status in the words of chains."""
+    """The version of the chain or graph that started this run."""
+    nativeStatus: NotRequired[str]
+    """The status in the terms of the authoring model; absent if the model has none. The document lists the values."""
     killed: NotRequired[Literal[True]]
-    """Of a graph: it has a tombstone."""
+    """Graphs only: the run has a tombstone."""
     attempt: NotRequired[Count]
-    """Of the workflow as a whole, from the second on."""
+    """The attempt of the workflow as a whole; absent for the first."""
     summary: NotRequired[str]
     memo: NotRequired[dict[str, Any]]
     search: NotRequired[dict[str, Any]]
@@ -305,7 +300,7 @@ class Event(TypedDict):
     deliveredAt: Date | None
     consumedByStepKey: str | None
     sender: NotRequired[str]
-    """The run that sent it, if one did."""
+    """The run that sent the event; absent for events from outside."""
 
 
 class Log(TypedDict):
@@ -388,21 +383,21 @@ def workflows(names: list[str]) -> Workflows:
 
 
 def details(status: InstanceStatus) -> Details:
-    shown: Details = {"status": Status(status.status)}
+    body: Details = {"status": Status(status.status)}
     if status.error is not None:
-        shown["error"] = failure(status.error)
+        body["error"] = failure(status.error)
     if status.output is not None:
-        shown["output"] = status.output
-    return shown
+        body["output"] = status.output
+    return body
 
 
 def failure(error: ErrorInfo) -> Failure:
-    shown: Failure = {"name": error.name, "message": error.message}
+    body: Failure = {"name": error.name, "message": error.message}
     if error.traceback is not None:
-        shown["traceback"] = error.traceback
+        body["traceback"] = error.traceback
     if error.causes:
-        shown["causes"] = [failure(one) for one in error.causes]
-    return shown
+        body["causes"] = [failure(cause) for cause in error.causes]
+    return body
 
 
 def instance(summary: InstanceSummary) -> Instance:
@@ -410,84 +405,84 @@ def instance(summary: InstanceSummary) -> Instance:
 
 
 def batch(summaries: list[InstanceSummary]) -> Batch:
-    return {"instances": [instance(one) for one in summaries]}
+    return {"instances": [instance(summary) for summary in summaries]}
 
 
 def listed_instance(summary: InstanceSummary) -> ListedInstance:
-    shown: ListedInstance = {
+    body: ListedInstance = {
         "id": summary.id,
         "details": details(summary.details),
         "createdAt": date(summary.created_at),
     }
-    if summary.details.kind != WORKFLOW:
-        shown["kind"] = summary.details.kind
+    if summary.details.kind != DEFAULT_KIND:
+        body["kind"] = summary.details.kind
     if summary.details.native_status is not None:
-        shown["nativeStatus"] = ChainStatus(summary.details.native_status)
-    return shown
+        body["nativeStatus"] = summary.details.native_status
+    return body
 
 
 def instance_list(page: Page[InstanceSummary]) -> InstanceList:
-    shown: InstanceList = {
-        "instances": [listed_instance(one) for one in page.items],
+    body: InstanceList = {
+        "instances": [listed_instance(summary) for summary in page.items],
         "hasNextPage": page.cursor is not None,
     }
     if page.cursor is not None:
-        shown["cursor"] = shown["nextCursor"] = page.cursor
-    return shown
+        body["cursor"] = body["nextCursor"] = page.cursor
+    return body
 
 
-def described_instance(found: InstanceDescription) -> DescribedInstance:
+def described_instance(description: InstanceDescription) -> DescribedInstance:
     meta: Meta = {
-        "workflowName": found.workflow_name,
-        "kind": found.kind,
-        "runNumber": found.run_number,
-        "params": found.params,
-        "createdAt": date(found.created_at),
-        "updatedAt": date(found.updated_at),
-        "startedAt": optional_date(found.started_at),
-        "completedAt": optional_date(found.completed_at),
-        "why": found.why,
+        "workflowName": description.workflow_name,
+        "kind": description.kind,
+        "runNumber": description.run_number,
+        "params": description.params,
+        "createdAt": date(description.created_at),
+        "updatedAt": date(description.updated_at),
+        "startedAt": optional_date(description.started_at),
+        "completedAt": optional_date(description.completed_at),
+        "why": description.why,
     }
-    if found.current_step is not None:
-        meta["currentStep"] = current_step(found.current_step)
-    _add_of_kind(meta, found)
-    _add_dealings(meta, found)
-    status = InstanceStatus(found.status, found.error, found.output)
-    return {"id": found.id, "details": details(status), "meta": meta}
+    if description.current_step is not None:
+        meta["currentStep"] = current_step(description.current_step)
+    _add_model_fields(meta, description)
+    _add_optional_fields(meta, description)
+    status = InstanceStatus(description.status, description.error, description.output)
+    return {"id": description.id, "details": details(status), "meta": meta}
 
 
-def _add_of_kind(meta: Meta, found: InstanceDescription) -> None:
-    """What only chains and graphs have."""
-    if found.workflow_version is not None:
-        meta["workflowVersion"] = found.workflow_version
-    if found.native_status is not None:
-        meta["nativeStatus"] = ChainStatus(found.native_status)
-    if found.killed:
+def _add_model_fields(meta: Meta, description: InstanceDescription) -> None:
+    """Add the fields of chains and graphs."""
+    if description.workflow_version is not None:
+        meta["workflowVersion"] = description.workflow_version
+    if description.native_status is not None:
+        meta["nativeStatus"] = description.native_status
+    if description.killed:
         meta["killed"] = True
 
 
-def _add_dealings(meta: Meta, found: InstanceDescription) -> None:
-    """What most instances do not have: it is absent there."""
-    if found.attempt > 1:
-        meta["attempt"] = found.attempt
-    if found.summary is not None:
-        meta["summary"] = found.summary
-    if found.memo:
-        meta["memo"] = found.memo
-    if found.search:
-        meta["search"] = found.search
-    if found.parent is not None:
-        meta["parent"] = found.parent
-    if found.children:
-        meta["children"] = [{"pid": child.pid, "status": Status(child.status)} for child in found.children]
-    if found.links:
-        meta["links"] = found.links
-    if found.monitors:
-        meta["monitors"] = found.monitors
+def _add_optional_fields(meta: Meta, description: InstanceDescription) -> None:
+    """Add the fields that are absent when empty."""
+    if description.attempt > 1:
+        meta["attempt"] = description.attempt
+    if description.summary is not None:
+        meta["summary"] = description.summary
+    if description.memo:
+        meta["memo"] = description.memo
+    if description.search:
+        meta["search"] = description.search
+    if description.parent is not None:
+        meta["parent"] = description.parent
+    if description.children:
+        meta["children"] = [{"pid": child.pid, "status": Status(child.status)} for child in description.children]
+    if description.links:
+        meta["links"] = description.links
+    if description.monitors:
+        meta["monitors"] = description.monitors
 
 
 def current_step(record: StepRecord) -> CurrentStep:
-    shown: CurrentStep = {
+    body: CurrentStep = {
         "stepKey": record.step_key,
         "name": record.name,
         "type": record.type,
@@ -500,21 +495,24 @@ def current_step(record: StepRecord) -> CurrentStep:
         "waitEventType": record.wait_event_type,
     }
     if record.error is not None:
-        shown["error"] = failure(record.error)
+        body["error"] = failure(record.error)
     if record.state is not None:
-        shown["state"] = cast("StepState | NodeState", record.state)
+        body["state"] = record.state
     if record.step_seq is not None:
-        shown["stepSeq"] = record.step_seq
+        body["stepSeq"] = record.step_seq
     if record.heartbeat_at is not None:
-        shown["progress"] = record.progress
-        shown["heartbeatAt"] = date(record.heartbeat_at)
-    return shown
+        body["progress"] = record.progress
+        body["heartbeatAt"] = date(record.heartbeat_at)
+    return body
 
 
 def _max_attempts(record: StepRecord) -> int | None:
-    """A sleep or a wait happens once; what may be retried for ever has no number, nor has a node before it failed."""
-    tried = record.type in (StepType.DO, StepType.NODE)
-    return 1 if record.max_attempts is None and not tried else record.max_attempts
+    """Maximum number of attempts: 1 for a sleep or a wait.
+
+    It is None for a step that is retried without limit, and for a node that has not failed yet.
+    """
+    retryable = record.type in (StepType.DO, StepType.NODE)
+    return 1 if record.max_attempts is None and not retryable else record.max_attempts
 
 
 def step(record: StepRecord) -> Step:
@@ -529,7 +527,7 @@ def step(record: StepRecord) -> Step:
 
 
 def event(record: EventRecord) -> Event:
-    shown: Event = {
+    body: Event = {
         "id": record.id,
         "runNumber": record.run_number,
         "type": record.type,
@@ -539,8 +537,8 @@ def event(record: EventRecord) -> Event:
         "consumedByStepKey": record.consumed_by_step_key,
     }
     if record.sender is not None:
-        shown["sender"] = record.sender
-    return shown
+        body["sender"] = record.sender
+    return body
 
 
 def log(line: LogLine) -> Log:
@@ -559,26 +557,26 @@ def log(line: LogLine) -> Log:
 
 
 def history(page: HistoryPage) -> History:
-    shown: History = {
+    body: History = {
         "runNumber": page.run_number,
-        "steps": [step(one) for one in page.steps.items],
+        "steps": [step(record) for record in page.steps.items],
         "stepsHasNextPage": page.steps.more,
-        "events": [event(one) for one in page.events.items],
+        "events": [event(record) for record in page.events.items],
         "eventsHasNextPage": page.events.more,
     }
     if page.steps.more:
-        shown["stepsCursor"] = page.steps.cursor
+        body["stepsCursor"] = page.steps.cursor
     if page.events.more:
-        shown["eventsCursor"] = page.events.cursor
+        body["eventsCursor"] = page.events.cursor
     if page.logs is not None:
-        shown["logs"] = [log(one) for one in page.logs.items]
-        shown["logsCursor"] = page.logs.cursor  # also on the last page, so that following works
-        shown["logsHasNextPage"] = page.logs.more
-    return shown
+        body["logs"] = [log(line) for line in page.logs.items]
+        body["logsCursor"] = page.logs.cursor  # also on the last page: a caller that follows the log continues from it
+        body["logsHasNextPage"] = page.logs.more
+    return body
 
 
 def outbox(records: Iterable[OutboxRecord]) -> Outbox:
-    return {"events": [_outbox_event(one) for one in records]}
+    return {"events": [_outbox_event(record) for record in records]}
 
 
 def _outbox_event(record: OutboxRecord) -> OutboxEvent:

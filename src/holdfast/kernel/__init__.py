@@ -1,1 +1,1 @@
-"""What every authoring model shares: definitions, the registry, and the protocol of a driver."""
+"""Common parts of all authoring models: definitions, the registry, drivers, events and step attempts."""

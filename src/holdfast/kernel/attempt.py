@@ -1,6 +1,6 @@
-"""The attempt that user code is running in: where its log lines and its transaction go.
+"""The current attempt of a step: its log lines, its heartbeats and the transaction types.
 
-A step function finds its attempt through a context variable, which follows it into tasks and into its thread.
+A step function reaches its attempt through a context variable, which its tasks and its thread inherit.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Beat(NamedTuple):
-    """A heartbeat of an attempt: when it was, and the progress so far as JSON."""
+class StepHeartbeat(NamedTuple):
+    """A heartbeat of an attempt: its time, and the progress as JSON."""
 
     at: int
     progress: bytes | None
@@ -31,7 +31,7 @@ class Beat(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class StepEngine:
-    """What running steps can reach of the engine."""
+    """The part of the engine that running steps use."""
 
     log: StepLogger
     now_ms: Callable[[], int]
@@ -50,9 +50,9 @@ class Attempt:
     engine: StepEngine
     logs: Sequence[Log] = ()
     flushed: int = 0
-    """How many of the lines are stored already."""
-    heartbeat: Beat | None = None
-    """The last one."""
+    """Number of log lines that are stored already."""
+    heartbeat: StepHeartbeat | None = None
+    """The last heartbeat; None: there was none."""
 
     @property
     def pid(self) -> str:
@@ -62,7 +62,7 @@ class Attempt:
         if isinstance(self.logs, list):
             self.logs.append(line)
         else:
-            self.logs = [line]  # most attempts never get here
+            self.logs = [line]  # the list is created late, because most attempts write no log line
 
 
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
@@ -70,24 +70,24 @@ NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
 
 
-class Outgoing(NamedTuple):
-    """How what a step sends and starts gets its form."""
+class RequestFactory(NamedTuple):
+    """Functions that check and encode what a step starts and sends."""
 
     new_run: Callable[..., NewRun]
     new_event: Callable[..., NewEvent]
-    """Takes the pid it goes to; the run of the step is its sender."""
+    """The first argument is the receiver's pid; the sender is the step's run."""
 
 
-class _Outgoing:
-    """What a step's transaction sends and starts."""
+class _StepTransaction:
+    """Common base of ``StepTx`` and ``Transaction``: starts and sends that commit with the step."""
 
-    def __init__(self, outgoing: Outgoing) -> None:
-        self._new_run, self._new_event = outgoing
+    def __init__(self, factory: RequestFactory) -> None:
+        self._new_run, self._new_event = factory
         self.starts: list[NewRun] = []
         self.sends: list[NewEvent] = []
 
     def send(self, pid: str, topic: str, payload: Any = None) -> None:
-        """Send an event to another run (``workflow/instance_id``) with the step."""
+        """Send an event to another run (``workflow/instance_id``) when the step commits."""
         self.sends.append(self._new_event(pid, topic, payload))
 
     @overload
@@ -100,18 +100,18 @@ class _Outgoing:
     def start(self, workflow: str, params: Any = ..., *, id: str | None = ...) -> str: ...
 
     def start(self, workflow: Startable[Any, Any] | str, params: Any = None, *, id: str | None = None) -> str:
-        """Start a run with the step and return its pid. An id that exists already is left as it is."""
+        """Start a run when the step commits; returns its pid. An instance that exists already is left unchanged."""
         run = self._new_run(workflow, params, id=id)
         self.starts.append(run)
         return f"{run.workflow}/{run.instance_id}"
 
 
-class StepTx(_Outgoing):
-    """The transaction of a step: what is added here commits with the step's result, or not at all.
+class StepTx(_StepTransaction):
+    """The buffered transaction of a step: statements, starts and sends commit with the step's result, or not at all.
 
-    Statements are buffered while the function runs and executed after it returned, in the order they were added;
-    they run once, not on replay, and are dropped when the attempt fails. A step that has to *read* does so in the
-    ordinary way, before.
+    Statements are buffered while the function runs and executed after it has returned, in the order in which they were
+    added. They are executed once, not on replay, and are dropped when the attempt fails. ``StepTx`` cannot read; see
+    ``Transaction``.
 
     Example::
 
@@ -121,21 +121,21 @@ class StepTx(_Outgoing):
             return item
     """
 
-    def __init__(self, outgoing: Outgoing) -> None:
-        super().__init__(outgoing)
+    def __init__(self, factory: RequestFactory) -> None:
+        super().__init__(factory)
         self.statements: list[Statement] = []
 
     def execute(self, sql: str, *args: Any) -> None:
-        """Run a statement with the step, in the database's own placeholder style (``?`` or ``$1``)."""
+        """Execute a statement when the step commits. Placeholders are those of the database (``?`` or ``$1``)."""
         self.statements.append(Statement(_checked(sql), args))
 
 
-class Transaction(_Outgoing):
-    """An open transaction for an async step that has to read before it writes.
+class Transaction(_StepTransaction):
+    """A live transaction for an async step that has to read before it writes.
 
-    The step's result is recorded in it as it commits, so both are there exactly once, also after a crash in the very
-    moment. It is rolled back when the attempt fails, times out or lost its lease. Keep it short: on SQLite all other
-    writers of the file wait for it, and so does whatever the step itself asks of the app.
+    The step's result is recorded in the same transaction, so both are written exactly once, even if the process crashes
+    during the commit. The transaction is rolled back when the attempt fails, times out or loses its lease. Keep it
+    short: on SQLite all other writers of the file wait for it, and so do calls of the app made by the step itself.
 
     Example::
 
@@ -146,16 +146,16 @@ class Transaction(_Outgoing):
             return row["left"] - 1
     """
 
-    def __init__(self, live: LiveTransaction, outgoing: Outgoing) -> None:
-        super().__init__(outgoing)
+    def __init__(self, live: LiveTransaction, factory: RequestFactory) -> None:
+        super().__init__(factory)
         self._live = live
 
     async def execute(self, sql: str, *args: Any) -> int:
-        """Run a statement now; how many rows it changed."""
+        """Execute a statement now; returns the number of changed rows."""
         return await self._live.execute(_checked(sql), args)
 
     async def fetch(self, sql: str, *args: Any) -> Sequence[Mapping[str, Any]]:
-        """Run a query now; its rows, each by column name."""
+        """Execute a query now; returns its rows as mappings from column names to values."""
         return await self._live.fetch(_checked(sql), args)
 
 
@@ -166,6 +166,6 @@ def _checked(sql: Any) -> str:
 
 
 def context_values() -> Mapping[str, Any]:
-    """The propagated context of the run this step belongs to; empty outside a step."""
+    """The propagated context of the run that the current step belongs to; empty outside a step."""
     attempt = current_attempt.get()
     return NO_VALUES if attempt is None else attempt.call.values

@@ -1,8 +1,8 @@
-"""Definitions and the registry that holds them: what an app can run, by name."""
+"""Definitions, and the registry that holds them by name."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
@@ -17,13 +17,14 @@ from holdfast.errors import (
 )
 from holdfast.kernel.driver import Driver
 from holdfast.kernel.events import NO_EVENTS, Events
+from holdfast.kernel.model import Model, UnknownModel
 from holdfast.kernel.outbox import OutboxHandler
-from holdfast.kernel.units import UnitDriver
+from holdfast.kernel.unit_driver import UnitDriver
 from holdfast.store.protocol import Fact, NewUnit
 
 
 class Blueprint(NamedTuple):
-    """What a run is made of besides its input, where its start fixes that: the steps of a chain, a graph's nodes."""
+    """The parts of a run that are fixed at its start: the steps of a chain, the nodes of a graph."""
 
     plan: Sequence[Fact]
     units: Sequence[NewUnit] = ()
@@ -34,29 +35,33 @@ def _nothing() -> None: ...
 
 @dataclass(slots=True, eq=False)
 class Definition:
-    """One kind of work. ``driver`` is None for work that only other processes implement."""
+    """A registered workflow, chain or graph.
+
+    ``driver`` and ``unit_driver`` are None for a definition that only other processes implement.
+    """
 
     name: str
     kind: str
+    """The kind of the runs: that of a registered ``Model``."""
     driver: Driver | None
     decode_params: Callable[[Any], Any]
-    """From plain JSON to the annotated type, exactly as documented; raises ParamsInvalidError."""
+    """Decode plain JSON of the documented form to the annotated type; raises ``ParamsInvalidError``."""
     decode_output: Callable[[Any], Any]
     params_type: Any = Any
-    """The annotation of the input; None if it takes none."""
+    """The annotation of the input; None if there is no input."""
     persist: Literal["step", "task"] = "step"
     retry: Retry | None = None
-    """Of the workflow as a whole, where a start does not say otherwise."""
+    """Default retry policy of a run as a whole; a start may replace it."""
     run_ms: int | None = None
-    """How long a run may take, where a start does not say otherwise."""
+    """Default timeout of a run; a start may replace it."""
     version: int | None = None
-    """Recorded with each run that is started from now on."""
+    """Version that new runs record."""
     blueprint: Callable[[int], Blueprint] | None = None
-    """Of a run that starts at this time."""
+    """The blueprint of a run that starts at the given time."""
     unit_driver: UnitDriver | None = None
-    """In place of ``driver``, where a run is made of units."""
+    """Used instead of ``driver`` if runs consist of units."""
     events: Events = field(default_factory=dict)
-    """Declared events by type; other types carry any payload."""
+    """Declared events by type; events of other types may have any payload."""
     check: Callable[[], None] = _nothing
     """Raises ``DefinitionError`` if an annotation by which values are decoded cannot be resolved."""
 
@@ -69,7 +74,7 @@ class Definition:
         return self.retry is not None or self.run_ms is not None or self.version is not None
 
     def encode_params(self, params: Any, limits: Limits) -> bytes | None:
-        """Encode and check an input, so that a run never starts with something its code cannot take."""
+        """Encode and check an input, so that no run starts with an input that its code cannot decode."""
         return encoded_params(self.name, params, self.decode_params, limits)
 
 
@@ -83,15 +88,27 @@ def encoded_params(workflow: str, params: Any, decode: Callable[[Any], Any], lim
 
 
 class Registry:
-    """Definitions by name, in the order they were made."""
+    """Definitions by name and authoring models by kind, each in the order of registration."""
 
-    def __init__(self) -> None:
+    def __init__(self, models: Iterable[Model] = ()) -> None:
+        self._models = {model.kind: model for model in models}
         self._by_name: dict[str, Definition] = {}
         self._runnable: frozenset[str] = frozenset()
         self._steps: dict[str, Callable[[], None]] = {}
-        """By the name of a registered step: the check of its annotations."""
+        """Checks of annotations, by the name of the registered step."""
         self.outbox: OutboxHandler | None = None
-        """Who delivers what runs tell the world."""
+        """The handler of outbound events."""
+
+    @property
+    def models(self) -> Sequence[Model]:
+        return [*self._models.values()]
+
+    def add_model(self, model: Model) -> None:
+        self._models[model.kind] = model
+
+    def model(self, kind: str) -> Model:
+        """The model of runs of a kind."""
+        return self._models.get(kind) or UnknownModel(kind)
 
     def add(self, definition: Definition) -> None:
         if definition.name in self._by_name:
@@ -106,14 +123,14 @@ class Registry:
         self._steps[name] = check
 
     def check(self) -> None:
-        """Raise ``DefinitionError`` if an annotation cannot be resolved. By now, all modules are complete."""
+        """Raise ``DefinitionError`` if an annotation cannot be resolved. Called once all modules are imported."""
         for definition in self:
             definition.check()
         for check in self._steps.values():
             check()
 
     def replace(self, definition: Definition) -> None:
-        """There is more to it than there was."""
+        """Add a definition, or replace the one of the same name: a graph grows with each node."""
         self._by_name[definition.name] = definition
         self._runnable = frozenset(d.name for d in self if d.runnable)
 
@@ -122,12 +139,12 @@ class Registry:
             return self._by_name[name]
         except KeyError:
             error = WorkflowNotFoundError(f"no workflow named {name!r} is registered")
-            # A note, which tracebacks show: the message also goes to callers over HTTP, who may not know the names.
+            # A note is shown in tracebacks only. The message also reaches HTTP clients, which may not see the names.
             error.add_note(f"registered: {', '.join(sorted(self._by_name)) or 'none'}")
             raise error from None
 
     def events(self, name: str) -> Events:
-        """The declared events of a workflow; none for a workflow that is not registered here."""
+        """The declared events of a workflow; empty for a workflow that is not registered here."""
         definition = self._by_name.get(name)
         return NO_EVENTS if definition is None else definition.events
 
@@ -138,5 +155,5 @@ class Registry:
         return iter(self._by_name.values())
 
     def runnable(self) -> frozenset[str]:
-        """Names of what this process itself can run."""
+        """Names of the definitions that this process implements."""
         return self._runnable

@@ -1,8 +1,8 @@
-"""The seam between the runner and an authoring model: observations in, a rest out.
+"""The interface between the runner and an authoring model.
 
-A **driver** opens a machine for a run from what the store knows. A **machine** is told what became known (outcomes of
-attempts, mail, the time), runs its code until it rests, and answers with what has to be written and done. It does no
-I/O, so everything about a run except its side effects can be tested without a database.
+A **driver** opens a machine for a run from the stored snapshot. A **machine** takes outcomes of attempts, events and
+the time, runs the code until it waits or ends, and returns a **decision**: what to write and what to do. A machine does
+no I/O, so everything about a run except its side effects can be tested without a database.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 from holdfast.core.failure import Failure
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.store.protocol import (
-    Act,
-    Answer,
     Fact,
     Finish,
-    Follows,
+    Following,
     LiveTransaction,
     Log,
-    Mail,
     NewEvent,
     NewRun,
     Observed,
     Park,
+    RecordedOperation,
+    RequestResult,
     RunRecord,
     Snapshot,
     Statement,
+    StoredEvent,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class Call(Protocol):
-    """A step that has to be run now."""
+    """A step function to be called now."""
 
     key: str
     values: Mapping[str, Any]
@@ -44,16 +44,16 @@ class Call(Protocol):
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
     progress: bytes | None
-    """What the last heartbeat of an earlier attempt reported."""
+    """The progress in the last heartbeat of an earlier attempt."""
 
     @property
     def max_attempts(self) -> int | None:
-        """None: without a limit."""
+        """None: no limit."""
         ...
 
     @property
     def attempt(self) -> int:
-        """The number of the attempt that is due, from 1."""
+        """The number of the attempt to make, from 1."""
         ...
 
     @property
@@ -67,31 +67,37 @@ class Call(Protocol):
 
     @property
     def wants_tx(self) -> type[StepTx] | type[Transaction] | None:
-        """Which kind of transaction the function has a parameter for."""
+        """The type of the function's transaction parameter; None if it has none."""
         ...
 
     def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
-        """The arguments with the transaction in its place."""
+        """The arguments of the call, with the transaction inserted."""
         ...
 
     def record(self, value: Any) -> tuple[bytes, Any]:
-        """The bytes to store for a result, and the value as a replay will see it. Raises what makes it unfit."""
+        """The bytes to store for a result, and the value as a replay will return it.
+
+        Raises an error if the value cannot be stored.
+        """
         ...
 
-    def note(self, attempt: int, at: int) -> Fact | None:
-        """The START fact that shows this attempt while it runs; None if that is known already, or it is over."""
+    def start_fact(self, attempt: int, at: int) -> Fact | None:
+        """The START fact that shows this attempt while it runs; None if it is recorded already or not needed."""
         ...
 
 
-class FailedAnswer:
-    """Base of recorded values by which a step that returned reports a failed attempt; its heartbeat is kept."""
+class ReportedFailure:
+    """Base class of recorded values that report a failed attempt although the function returned.
+
+    The last heartbeat of such an attempt is stored, as after an exception.
+    """
 
     __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
 class Outcome:
-    """What came of a call. ``failure`` is None when it worked."""
+    """The outcome of a call. ``failure`` is None if the call succeeded."""
 
     key: str
     attempt: int
@@ -99,6 +105,7 @@ class Outcome:
     at: int
     value: bytes | None = None
     live: Any = None
+    """The result as the code receives it; ``value`` is its stored form."""
     failure: Failure | None = None
     logs: Sequence[Log] = ()
     statements: Sequence[Statement] = ()
@@ -106,50 +113,51 @@ class Outcome:
     sends: Sequence[NewEvent] = ()
     transaction: LiveTransaction | None = None
     heartbeat: Fact | None = None
-    """With a failure or a ``FailedAnswer``: the last heartbeat of the attempt, if it had one."""
+    """With a failure or a ``ReportedFailure``: the last heartbeat of the attempt, if it had one."""
 
     @property
     def transactional(self) -> bool:
-        """It writes more than itself, which may be refused: such an outcome is committed alone."""
+        """True if the outcome has writes that may be rejected; such an outcome is committed alone."""
         return bool(self.statements or self.starts or self.sends or self.transaction)
 
     def failed(self, failure: Failure) -> Outcome:
-        """The same attempt with a failure in place of its result."""
+        """The outcome of the same attempt with a failure instead of the result."""
         return Outcome(
             self.key, self.attempt, self.started_at, self.at, failure=failure, logs=self.logs, heartbeat=self.heartbeat
         )
 
 
 @dataclass(slots=True, eq=False)
-class Rest:
-    """Where the code came to rest, and what follows from it."""
+class Decision:
+    """What a machine decided: rows to commit, calls to start, the next wake-up time, or the end of the run."""
 
     observed: Observed
-    follows: Follows
+    following: Following
     calls: Sequence[Call]
-    """To be started once this rest is committed."""
+    """Calls to start after this decision is committed."""
     cancelled: Sequence[str]
     """Keys of calls that the code no longer waits for."""
     wake_at: int | None
-    """When something becomes due by itself: a timer, a deadline, a retry."""
+    """The next time at which a timer, a deadline or a retry is due; None: there is none."""
     retrying: bool
-    """That something is a retry."""
+    """True if ``wake_at`` is the time of a retry."""
     topics: frozenset[str]
-    """Types of event the code is waiting for."""
+    """Event types that the code waits for."""
     end: Finish | Park | None = None
     started_at: int | None = None
     lease_ms: int | None = None
-    """How long the task stays claimed without a heartbeat while the calls run; None: the worker's lease."""
+    """Lease of the task while the calls run; None: the worker's lease."""
 
     @property
     def transactional(self) -> bool:
+        """True if the observed part has writes that may be rejected."""
         return self.observed.transactional
 
     @property
     def empty(self) -> bool:
-        """Nothing that has to be written before the turn goes on."""
-        o, f = self.observed, self.follows
-        return not (o.facts or o.deliveries or o.logs or f.facts or f.logs or f.acts or f.attributes or self.end)
+        """True if nothing has to be written before the turn continues."""
+        o, f = self.observed, self.following
+        return not (o.facts or o.deliveries or o.logs or f.facts or f.logs or f.operations or f.attributes or self.end)
 
 
 class Machine(Protocol):
@@ -159,40 +167,44 @@ class Machine(Protocol):
         self,
         now_ms: int,
         outcomes: Sequence[Outcome] = (),
-        mail: Sequence[Mail] = (),
+        events: Sequence[StoredEvent] = (),
         *,
-        acted: Sequence[Answer] = (),
+        operation_results: Sequence[RequestResult] = (),
         lost: bool = False,
-    ) -> Rest:
-        """Tell it what became known, run it to rest.
+    ) -> Decision:
+        """Process outcomes, events and the time; run the code until it waits or ends.
 
-        ``acted``: what came of the acts that were written last. ``lost``: whoever ran it before was lost with its
-        attempts.
+        ``operation_results``: results of the operations in the last commit. ``lost``: the task was taken over, so its
+        unfinished attempts are lost.
         """
         ...
 
-    def seal(self, acts: Sequence[Act]) -> None:
-        """These acts are about to be written: their facts get their places in the order of what the code sees."""
+    def number_operations(self, operations: Sequence[RecordedOperation]) -> None:
+        """Set ``seq`` in the facts of operations that are about to be written.
+
+        ``seq`` is the position of a result in the order in which the code receives results.
+        """
         ...
 
-    def hold(self) -> None:
-        """Run no more code.
+    def halt(self) -> None:
+        """Run no more code: from now on ``advance`` only records outcomes and events.
 
-        From now on ``advance`` only writes down what became known. The machine is dropped afterwards.
+        The machine is dropped afterwards.
         """
         ...
 
     def close(self) -> None:
-        """Drop it; what it would have done next is done by the machine that replays the run."""
+        """Discard the machine. Another machine continues the run by a replay."""
         ...
 
 
 class Driver(Protocol):
-    """An authoring model's way to run its definitions."""
+    """The part of an authoring model that opens machines."""
 
     def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests, *, strict: bool = False) -> Machine:
-        """A machine for the run: replayed from the snapshot, or new (None). ``requests``: of what it asks of others.
+        """A machine for the run, replayed from the snapshot (None: a new run).
 
-        ``strict``: the worker has strict replay, whatever the definition says.
+        ``requests`` encodes the machine's requests to other runs. ``strict``: replay is strict, whatever the
+        definition says.
         """
         ...

@@ -1,6 +1,6 @@
-"""Event payloads and their types: what a workflow declares with ``events=``, and how a payload is checked and read.
+"""Declared event types (``events=``): checking payloads when they are sent, decoding them when they are received.
 
-A payload is checked exactly when it is sent and read generously when it is received, as the input of a workflow is.
+As with the input of a workflow, the check accepts only the documented JSON form, and decoding is more lenient.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class DeclaredEvent:
     type: str
     annotation: Any
     check: Decode
-    """Decoder for a payload that is about to be sent: takes only the documented JSON form."""
+    """Decoder for a payload that is about to be sent; accepts only the documented JSON form."""
     decode: Decode
     """Decoder for a payload that was received."""
 
@@ -37,7 +37,7 @@ NO_EVENTS: Events = MappingProxyType({})
 
 
 def declared_events(events: Any, limits: Limits) -> Events:
-    """The value of ``events=``, checked."""
+    """Check the value of ``events=``."""
     if events is None:
         return NO_EVENTS
     if not isinstance(events, Mapping):
@@ -55,7 +55,7 @@ def check_payload(workflow: str, event: DeclaredEvent, payload: bytes | None) ->
 
 
 def read_payload(type_: str, payload: bytes | None, decode: Decode) -> Any:
-    """The payload of a received event as ``decode`` gives it; raises ``EventInvalidError`` if it does not fit."""
+    """Decode the payload of a received event; raises ``EventInvalidError`` if it does not fit."""
     return _decoded(type_, payload, decode, f"the payload of event {type_!r} is not valid")
 
 

@@ -1,4 +1,4 @@
-"""Durable log lines of step functions: kept with the attempt, stored with what comes of it."""
+"""Durable log lines of step functions: kept in memory with the attempt, stored with its outcome."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.store.protocol import Log
 
 
 class StepLogger:
-    """Log lines with the step's key and attempt. Plain calls, also from the step's tasks and threads."""
+    """Writes log lines with the step's key and attempt. May be called from the step's tasks and threads."""
 
     def __init__(self, limits: Limits, now: Callable[[], datetime]) -> None:
         self._limits = limits
@@ -46,5 +46,5 @@ class StepLogger:
     def _put(self, level: Level, category: str, text: str, data: bytes | None) -> None:
         attempt = current_attempt.get()
         if attempt is None:
-            raise InvalidLogError("this log belongs to a run: call it in its code, inside workflow code or a step")
+            raise InvalidLogError("this logger belongs to a run: use it inside workflow code or a step")
         attempt.log(Log(level, category, text, data, to_ms(self._now()), attempt.key, attempt.number))

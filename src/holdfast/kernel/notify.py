@@ -1,6 +1,6 @@
-"""Notifications inside a process: who waits for what, woken without asking the store.
+"""Notifications inside one process, which spare the workers and clients queries of the store.
 
-They are hints. A lost one costs time (until the next poll), never correctness.
+Notifications are hints. A lost notification costs time (until the next poll), never correctness.
 """
 
 from __future__ import annotations
@@ -8,111 +8,112 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 
-from holdfast.store.protocol import Finish, Signal, Touched
+from holdfast.store.protocol import AffectedRuns, Finish, Signal
 
-_BITES = 200
+_SMALL_BATCHES = 200
+"""Number of batches that stay small after a request was served."""
 
 
 class Hub:
-    """Joins the clients and the worker of one app."""
+    """Passes notifications between the clients and the workers of one app."""
 
     def __init__(self) -> None:
         self._on_work: list[Callable[[int | None], None]] = []
         self._on_signal: list[Callable[[int, Signal | None], None]] = []
-        self._on_post: list[Callable[[], None]] = []
+        self._on_outbox: list[Callable[[], None]] = []
         self._waiting: dict[int, set[asyncio.Future[Finish | None]]] = {}
-        self._asking: set[asyncio.Future[None]] = set()
-        self._company = 0
+        self._awaiting_reply: set[asyncio.Future[None]] = set()
+        self._small_batches_left = 0
 
-    def join(
+    def subscribe(
         self,
         on_work: Callable[[int | None], None],
         on_signal: Callable[[int, Signal | None], None],
-        on_post: Callable[[], None],
+        on_outbox: Callable[[], None],
     ) -> Callable[[], None]:
-        """Add a worker's listeners; the answer takes them away again."""
+        """Add a worker's listeners; returns a function that removes them."""
         self._on_work.append(on_work)
         self._on_signal.append(on_signal)
-        self._on_post.append(on_post)
+        self._on_outbox.append(on_outbox)
 
-        def leave() -> None:
+        def unsubscribe() -> None:
             if on_work in self._on_work:
                 self._on_work.remove(on_work)
                 self._on_signal.remove(on_signal)
-                self._on_post.remove(on_post)
+                self._on_outbox.remove(on_outbox)
 
-        return leave
+        return unsubscribe
 
-    def visit(self) -> None:
-        """A request from outside is answered on this loop: for a while the worker takes small bites."""
-        self._company = _BITES
+    def request_served(self) -> None:
+        """Note that this event loop serves requests from outside: the worker's next batches are small."""
+        self._small_batches_left = _SMALL_BATCHES
 
-    def in_company(self) -> bool:
-        """Whether the next bite should be a small one."""
-        self._company = max(0, self._company - 1)
-        return self._company > 0
+    def sharing_loop(self) -> bool:
+        """True if the next batch should be small; each call counts as one batch."""
+        self._small_batches_left = max(0, self._small_batches_left - 1)
+        return self._small_batches_left > 0
 
     def work(self, due_at: int | None = None) -> None:
-        """A task became due, or will be at a time."""
+        """Notify workers that a task is due now, or at ``due_at``."""
         for listener in self._on_work:
             listener(due_at)
 
-    def posted(self) -> None:
-        """There is something to go out."""
-        for listener in self._on_post:
+    def outbox_written(self) -> None:
+        """Notify workers that outbound events were written."""
+        for listener in self._on_outbox:
             listener()
 
     def signal(self, run: int, signal: Signal | None) -> None:
-        """Somebody wants something of a run that may be held here; None: it was ended from outside."""
+        """Notify workers of a signal to the owner of a run; None: the run was ended by another writer."""
         for listener in self._on_signal:
             listener(run, signal)
 
-    def touched(self, touched: Touched) -> None:
-        """A write has changed other runs."""
-        for run in touched.ended:
+    def affected(self, affected: AffectedRuns) -> None:
+        """Notify workers and waiting callers of runs that a write ended or woke."""
+        for run in affected.ended:
             self.signal(run, None)
             self.ended(run, None)
-        for run in touched.woken:
-            self.signal(run, Signal.MAIL)
-        if touched.work or touched.woken:
+        for run in affected.woken:
+            self.signal(run, Signal.EVENTS)
+        if affected.work or affected.woken:
             self.work()
 
     def ended(self, run: int, finish: Finish | None) -> None:
-        """A run has come to its end (with what, where that is known)."""
+        """Notify callers that wait for the end of a run; None: they have to read the run."""
         for future in self._waiting.pop(run, ()):
             if not future.done():
                 future.set_result(finish)
 
-    def wait_for_answer(self) -> asyncio.Future[None]:
-        """A future that is done when a run here has answered somebody. Cancel it when it is not needed any more."""
+    def wait_for_reply(self) -> asyncio.Future[None]:
+        """A future that is done when a run in this process has written any reply. Cancel it when it is not needed."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._asking.add(future)
-        future.add_done_callback(self._asking.discard)
+        self._awaiting_reply.add(future)
+        future.add_done_callback(self._awaiting_reply.discard)
         return future
 
-    def answered(self) -> None:
-        """A run has answered somebody: all who wait for an answer look."""
-        for future in list(self._asking):
+    def replied(self) -> None:
+        """Notify all callers that wait for a reply; each reads whether the reply is its own."""
+        for future in list(self._awaiting_reply):
             if not future.done():
                 future.set_result(None)
 
     def close(self) -> None:
-        """Nobody will be told any more: whoever waits looks for himself."""
+        """Notify all waiting callers a last time, so that each reads its run from the store."""
         for run in list(self._waiting):
             self.ended(run, None)
 
     @property
     def waited_for(self) -> Collection[int]:
-        """The runs whose end somebody waits for."""
+        """Runs for whose end a caller waits."""
         return self._waiting.keys()
 
     def wait(self, run: int) -> asyncio.Future[Finish | None]:
-        """A future that is done when the run ends in this process. Give it back when it is not needed any more."""
+        """A future that is done when the run ends in this process. Pass it to ``stop_waiting`` when it is unneeded."""
         future: asyncio.Future[Finish | None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(run, set()).add(future)
         return future
 
-    def give_back(self, run: int, future: asyncio.Future[Finish | None]) -> None:
+    def stop_waiting(self, run: int, future: asyncio.Future[Finish | None]) -> None:
         waiting = self._waiting.get(run)
         if waiting is not None:
             waiting.discard(future)

@@ -1,4 +1,4 @@
-"""What a run is started with besides its input: kept with the run, read by its code and its successors."""
+"""Options of a run besides its input: stored with the run, read by its code, inherited by its successors."""
 
 from __future__ import annotations
 
@@ -18,23 +18,24 @@ from holdfast.store.protocol import Expiry, Finish, NextRun, RunRecord
 
 @dataclass(slots=True, eq=False)
 class RunOptions:
-    """The options that outlive the start. Most runs have none of them."""
+    """The stored options of a run. Most runs have none of them."""
 
     retry: Retry | None = None
     cron: Cron | None = None
     execution_ms: int | None = None
-    """How long the instance may take, with all that come after its first run."""
+    """Timeout of the instance: its first run and all successors."""
     execution_end: int | None = None
+    """When ``execution_ms`` expires."""
     run_ms: int | None = None
-    """How long one run may take."""
+    """Timeout of one run."""
     task_ms: int | None = None
-    """How long the code may take from one wait to the next."""
+    """Timeout of the code between two waits."""
     context: Mapping[str, Any] = field(default_factory=dict)
     memo: Mapping[str, Any] = field(default_factory=dict)
     search: Mapping[str, Any] = field(default_factory=dict)
     summary: str | None = None
     version: int | None = None
-    """Of the definition it was started by."""
+    """Version of the definition that started the run."""
 
     def encode(self) -> bytes | None:
         content = {
@@ -77,14 +78,14 @@ class RunOptions:
         return replace(self, execution_end=end)
 
     def expiry(self, start: int) -> tuple[int | None, Expiry | None]:
-        """How long after its start a run has to end, and why then."""
+        """Time from the start of a run to its expiry, and which timeout that is; (None, None): no timeout."""
         left = None if self.execution_end is None else max(0, self.execution_end - start)
         if left is not None and (self.run_ms is None or left <= self.run_ms):
             return left, Expiry.EXECUTION
         return self.run_ms, None if self.run_ms is None else Expiry.RUN
 
     def successor(self, run: RunRecord, finish: Finish, *, retryable: bool, now: int, chance: float) -> NextRun | None:
-        """What comes after an end that the code came to by itself: another attempt, the next tick, or nothing."""
+        """The successor of a run whose code ended: the next attempt, the next tick of the schedule, or None."""
         failed = finish.error is not None
         if failed and retryable and self.retry is not None and self.retry.allows(run.attempt):
             return self._next(run, now + self.retry.delay_after(run.attempt, chance), attempt=run.attempt + 1)
@@ -95,11 +96,11 @@ class RunOptions:
     def _next(self, run: RunRecord, run_at: int, attempt: int) -> NextRun | None:
         expires_ms, expiry = self.expiry(run_at)
         if expires_ms == 0 and expiry is Expiry.EXECUTION:
-            return None  # there is no time left for it
+            return None  # the instance's timeout has expired by then
         return NextRun(run.params, run_at, attempt, expires_ms, expiry)
 
     def continuation(self, params: bytes | None, now: int) -> NextRun:
-        """What comes after ``continue_as_new``."""
+        """The successor of a run that called ``continue_as_new``."""
         expires_ms, expiry = self.expiry(now)
         return NextRun(params, None, 1, expires_ms, expiry, continues=True)
 
@@ -108,9 +109,9 @@ NO_OPTIONS = RunOptions()
 
 
 def overdue(run: RunRecord, now: int) -> Finish:
-    """The end of a run whose time has run out."""
+    """The end of a run whose timeout, or deadline of a cancellation, has expired."""
     if run.expiry == Expiry.CANCEL:
-        return Finish(Status.TERMINATED, note="it was asked to cancel, and had not ended at the deadline")
+        return Finish(Status.TERMINATED, note="cancellation was requested, and the run had not ended at the deadline")
     options = RunOptions.decode(run.options)
     whole = run.expiry == Expiry.EXECUTION
     limit, name = (options.execution_ms, "execution_timeout") if whole else (options.run_ms, "run_timeout")

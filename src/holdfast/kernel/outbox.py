@@ -19,18 +19,18 @@ DEFAULT_TIMEOUT = "60 seconds"
 
 @dataclass(slots=True, eq=False)
 class OutboxHandler:
-    """A function that takes an event to where it belongs. It has failed if it raises."""
+    """The function that delivers outbound events, and its options. A delivery has failed if the function raises."""
 
     function: Callable[[OutboundEvent], Any]
     is_async: bool
     max_attempts: int
     concurrency: int
     timeout_ms: int
-    """How long a delivery may take."""
+    """Timeout of one delivery."""
 
     @property
     def lease_ms(self) -> int:
-        """More than a delivery may take: what is claimed is settled before it runs out."""
+        """Lease of a claimed event: longer than the timeout, so that the delivery ends before the lease expires."""
         return self.timeout_ms * 3 // 2
 
 

@@ -1,4 +1,4 @@
-"""Requests to the store, checked and encoded: the one place where a start or an event gets its form."""
+"""Checking and encoding of starts and events: user input becomes ``NewRun`` and ``NewEvent`` only here."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.events import check_payload
 from holdfast.kernel.options import RunOptions
 from holdfast.ports import Clock, Runtime
-from holdfast.store.protocol import Attributes, Letter, NewEvent, NewRun, OnConflict, OnReuse, Term
+from holdfast.store.protocol import Attributes, NewEvent, NewRun, OnConflict, OnReuse, StartEvent, Term
 
 E = TypeVar("E", OnConflict, OnReuse)
 
-_LONGEST_SUMMARY = 1000
+_MAX_SUMMARY_LENGTH = 1000
 
 
 class StartOptions(TypedDict, total=False):
-    """Everything a start can be given besides its input. What it means is in docs/processes.md."""
+    """Options of a start besides its input; docs/processes.md describes them."""
 
     id: str | None
     on_conflict: Literal["use_existing", "fail", "terminate_existing"]
@@ -50,7 +50,7 @@ class StartOptions(TypedDict, total=False):
 
 
 class ChildOptions(StartOptions, total=False):
-    """What the start of a child can be given."""
+    """Options of the start of a child."""
 
     parent_close: Literal["terminate", "abandon", "request_cancel"]
     wait_for_cancellation: bool
@@ -61,7 +61,7 @@ CHILD_OPTIONS = frozenset(ChildOptions.__annotations__)
 
 
 class Requests:
-    """Makes requests of what users pass."""
+    """Builds the store's requests from user input."""
 
     def __init__(self, registry: Registry, limits: Limits, runtime: Runtime, clock: Clock) -> None:
         self._registry = registry
@@ -71,7 +71,7 @@ class Requests:
         self._root = runtime.random.bytes(16)
 
     def definition(self, workflow: Any) -> Definition:
-        """The definition meant by a workflow object or a name."""
+        """The definition of a workflow object or a name."""
         name = workflow if isinstance(workflow, str) else getattr(workflow, "name", None)
         if not isinstance(name, str):
             raise WorkflowNotFoundError(
@@ -118,9 +118,9 @@ class Requests:
         if start_delay is not None:
             new.delay_ms = _duration("start_delay", start_delay)
         if messages != ():
-            new.letters = self._letters(definition.name, messages)
-        given = (execution_timeout, run_timeout, task_timeout, retry, cron, memo, search, context, summary)
-        if definition.has_defaults or any(option is not None for option in given):
+            new.start_events = self._start_events(definition.name, messages)
+        stored = (execution_timeout, run_timeout, task_timeout, retry, cron, memo, search, context, summary)
+        if definition.has_defaults or any(option is not None for option in stored):
             self._add_options(new, RunOptions(
                 retry=definition.retry if retry is None else _check_retry(retry),
                 cron=None if cron is None else Cron(cron),
@@ -145,7 +145,7 @@ class Requests:
         if options.memo or options.search:
             new.attributes = attributes_of(options.memo, options.search)
         start = now + new.delay_ms
-        options = based(options, start)
+        options = with_execution_end(options, start)
         new.expires_ms, new.expiry = options.expiry(start)
         if new.expires_ms is not None:
             new.expires_ms += new.delay_ms
@@ -157,17 +157,19 @@ class Requests:
         plain: dict[str, Any] = codec.plain(codec.encode(dict(values), what="context", limit=self._limits.params))
         return plain
 
-    def _letters(self, workflow: str, messages: Any) -> list[Letter]:
+    def _start_events(self, workflow: str, messages: Any) -> list[StartEvent]:
         if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Iterable):
             raise InvalidOptionError(f"messages must be a list of (topic, payload), not {shown(messages)}")
-        letters = []
-        for one in messages:
-            if not isinstance(one, tuple | list) or len(one) != 2:
-                raise InvalidOptionError(f"messages must be a list of (topic, payload); {shown(one)} is no such pair")
-            topic, payload = one
+        start_events = []
+        for message in messages:
+            if not isinstance(message, tuple | list) or len(message) != 2:
+                raise InvalidOptionError(
+                    f"messages must be a list of (topic, payload); {shown(message)} is no such pair"
+                )
+            topic, payload = message
             names.check_event_type(topic, self._limits)
-            letters.append(Letter(topic, self._checked_payload(workflow, topic, payload)))
-        return letters
+            start_events.append(StartEvent(topic, self._checked_payload(workflow, topic, payload)))
+        return start_events
 
     # --- events
 
@@ -181,7 +183,7 @@ class Requests:
         id: str | None = None,
         recorded: bool = False,
     ) -> NewEvent:
-        """An event for a run. ``recorded``: it was sent before this replay, so its payload is not checked again."""
+        """An event for a run. ``recorded``: the event was sent before a replay, so its payload is not checked again."""
         names.check_event_type(type, self._limits)
         if id is not None and (not isinstance(id, str) or not 0 < len(id) <= 200):
             raise InvalidOptionError(f"the id of an event must be 1 to 200 characters of text, not {id!r}")
@@ -190,11 +192,11 @@ class Requests:
         return NewEvent(workflow, instance_id, type, data, dedup=id)
 
     def event_to(self, pid: Any, type: str, payload: Any = None, *, sender: str, recorded: bool = False) -> NewEvent:
-        """An event from one run to another, by their pids."""
+        """An event from the run ``sender`` to the run ``pid``."""
         return replace(self.new_event(*self.address(pid), type, payload, recorded=recorded), sender=sender)
 
     def _checked_payload(self, workflow: str, type: str, payload: Any) -> bytes | None:
-        """The encoded payload of an event that fits what the workflow declares for its type."""
+        """Encode a payload and check it against the workflow's declared type of the event."""
         data = self.payload(payload)
         declared = self._registry.events(workflow).get(type)
         if declared is not None:
@@ -207,7 +209,7 @@ class Requests:
         return codec.encode(payload, what="payload", limit=self._limits.event_payload)
 
     def address(self, pid: Any) -> tuple[str, str]:
-        """Workflow and instance id of a pid."""
+        """The workflow and the instance id of a pid."""
         if not isinstance(pid, str):
             raise InvalidInstanceIdError(f"a pid is text of the form workflow/instance_id, not {shown(pid)}")
         workflow, slash, instance_id = pid.partition("/")
@@ -227,7 +229,10 @@ class Requests:
         return self._runtime.random.uuid4().hex
 
     def _seed(self, workflow: str, instance_id: str) -> int:
-        """Unguessable from outside; with seeded randomness the same for the same id, whatever the order of starts."""
+        """The seed of a new run.
+
+        It cannot be guessed from outside. With seeded randomness it depends on the id only, not on the order of starts.
+        """
         digest = hashlib.sha256(self._root + f"{workflow}/{instance_id}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
 
@@ -237,15 +242,15 @@ def check_known(options: Mapping[str, Any], known: frozenset[str]) -> None:
         raise TypeError(f"there is no start option {name!r}; there are {', '.join(sorted(known))}")
 
 
-def based(options: RunOptions, start: int) -> RunOptions:
-    """The options of an instance that begins, or begins again, at this time."""
+def with_execution_end(options: RunOptions, start: int) -> RunOptions:
+    """The options with ``execution_end`` set, for an instance that starts or restarts at this time."""
     if options.execution_ms is None:
         return options
     return options.ending(start + options.execution_ms)
 
 
 def attributes_of(memo: Mapping[str, Any] | None, search: Mapping[str, Any] | None) -> Attributes:
-    """Attributes as the store takes them; None leaves those as they are."""
+    """Attributes in the store's form; None leaves the stored ones unchanged."""
     return Attributes(
         memo=None if memo is None else codec.encode(dict(memo), what="memo"),
         search=None if search is None else codec.encode(dict(search), what="search"),
@@ -280,8 +285,10 @@ def _check_retry(retry: Any) -> Retry:
 
 
 def _check_summary(summary: Any) -> str | None:
-    if summary is not None and (not isinstance(summary, str) or len(summary) > _LONGEST_SUMMARY):
-        raise InvalidOptionError(f"summary must be text of up to {_LONGEST_SUMMARY} characters, not {shown(summary)}")
+    if summary is not None and (not isinstance(summary, str) or len(summary) > _MAX_SUMMARY_LENGTH):
+        raise InvalidOptionError(
+            f"summary must be text of up to {_MAX_SUMMARY_LENGTH} characters, not {shown(summary)}"
+        )
     return summary
 
 

@@ -10,20 +10,20 @@ if TYPE_CHECKING:
 
     In = TypeVar("In", contravariant=True, default=Any)
     Out = TypeVar("Out", covariant=True, default=Any)
-    Given = TypeVar("Given", covariant=True, default=Any)
+    StartParams = TypeVar("StartParams", covariant=True, default=Any)
 else:
     from typing import TypeVar
 
     In = TypeVar("In", contravariant=True)
     Out = TypeVar("Out", covariant=True)
-    Given = TypeVar("Given", covariant=True)
+    StartParams = TypeVar("StartParams", covariant=True)
 
 
 class Startable(Generic[In, Out]):
     """A definition that can be started: a workflow, a chain or a graph.
 
     ``In`` is the type of its input (None: it takes no input) and ``Out`` the type of its result. ``In`` is
-    contravariant, so a definition whose input is optional is also one that starts without input.
+    contravariant, so a definition with an optional input may also be started without input.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""``step_info()``: what a running step can know about itself, and the heartbeats by which it reports progress.
+"""``step_info()``: information about the running step, and heartbeats, by which a step reports progress.
 
-A heartbeat is kept in memory with its attempt; the worker writes the latest one of each attempt twice a second, and
-once more when the attempt fails. So a step may report as often as it likes, and the next attempt finds the progress of
-the last one after a failure, a timeout or the loss of the worker.
+A heartbeat is kept in memory with its attempt. The worker stores the latest heartbeat of each attempt twice a second,
+and once more when the attempt fails. A step may therefore report as often as it likes, and after a failure, a timeout
+or the loss of the worker the next attempt receives the progress of the last one.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from typing import Any
 
 from holdfast.core import codec
 from holdfast.core.model import from_ms
-from holdfast.kernel.attempt import Attempt, Beat, current_attempt
+from holdfast.kernel.attempt import Attempt, StepHeartbeat, current_attempt
 from holdfast.kernel.logger import StepLogger
 from holdfast.store.protocol import RunRecord
 
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """The attempt that the calling code belongs to."""
+    """Information about the attempt that the calling code belongs to."""
 
     workflow: str
     instance_id: str
@@ -31,9 +31,9 @@ class StepInfo:
     attempt: int
     """Number of this attempt, from 1."""
     max_attempts: int | None
-    """None: without a limit."""
+    """None: no limit."""
     idempotency_key: str
-    """The same for all attempts and replays of this step in this run, different for every other step and run."""
+    """A key that all attempts and replays of this step in this run share, and no other step or run has."""
     deadline: datetime | None
     """When this attempt times out; None: never."""
     log: StepLogger = field(repr=False)
@@ -42,26 +42,26 @@ class StepInfo:
     _attempt: Attempt = field(repr=False, compare=False)
 
     def heartbeat(self, progress: Any = None) -> Awaitable[None]:
-        """Report that the step is alive and how far it is. Await it in an async step; a plain step only calls it.
+        """Report that the step is alive, and its progress. Await it in an async step; a plain step only calls it.
 
-        ``progress`` is any JSON value of at most ``Limits.heartbeat`` bytes; without one, the last one stands. To
-        await it lets other tasks run, and is where a step that timed out or was cancelled ends.
+        ``progress`` is any JSON value of at most ``Limits.heartbeat`` bytes; None keeps the last reported progress.
+        Awaiting lets other tasks run, and is the point at which a step that timed out or was cancelled stops.
         """
-        self._attempt.heartbeat = self._beat(progress)
+        self._attempt.heartbeat = self._new_heartbeat(progress)
         return _Pause()
 
-    def _beat(self, progress: Any) -> Beat:
+    def _new_heartbeat(self, progress: Any) -> StepHeartbeat:
         attempt = self._attempt
         now = attempt.engine.now_ms()
         if progress is None:
             last = attempt.heartbeat
-            return Beat(now, attempt.call.progress if last is None else last.progress)
+            return StepHeartbeat(now, attempt.call.progress if last is None else last.progress)
         what = f"progress of step {self.step_key!r}"
-        return Beat(now, codec.encode(progress, what=what, limit=attempt.engine.heartbeat_limit))
+        return StepHeartbeat(now, codec.encode(progress, what=what, limit=attempt.engine.heartbeat_limit))
 
 
 class _Pause:
-    """Suspends its task once. Not a coroutine: a plain step may drop it."""
+    """Suspends the awaiting task once. Not a coroutine, because a plain step does not await it."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class _Pause:
 
 
 def step_info() -> StepInfo:
-    """The running step: also in its tasks and threads. Raises ``RuntimeError`` where no step is running.
+    """Information about the running step; works in its tasks and threads too. ``RuntimeError`` outside a step.
 
     Example::
 
@@ -99,6 +99,6 @@ def step_info() -> StepInfo:
 
 
 def idempotency_key(run: RunRecord, step_key: str) -> str:
-    """The seed of a run is random, so equal ids in two databases have different keys."""
+    """The idempotency key of a step. It includes the run's random seed, so equal ids in two databases have two keys."""
     text = f"{run.seed}/{run.pid}/{run.number}/{step_key}"
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]

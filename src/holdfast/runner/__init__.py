@@ -1,1 +1,1 @@
-"""Running: claim, load, advance, plan, commit, report. Knows runs only through their drivers."""
+"""The worker and its turns: claim, load, advance, plan, commit, start calls. Runs are opened by their drivers."""

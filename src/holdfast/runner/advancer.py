@@ -1,7 +1,7 @@
-"""Group advance: units that are ready at the same time share one transaction, as turns do with the committer.
+"""Group advance: units that finish at the same time share one transaction, as turns do with the committer.
 
-What becomes due by it is partly taken at once, as far as the worker has room: the next node of a graph needs no look
-for work.
+The transaction also claims units that become due by it, as many as the worker has free slots, so that the next node of
+a graph begins without a separate claim.
 """
 
 from __future__ import annotations
@@ -10,53 +10,53 @@ from collections.abc import Callable, Sequence
 
 from holdfast.ports import Randomness
 from holdfast.runner.grouping import GroupWriter
-from holdfast.runner.patience import patiently
+from holdfast.runner.store_retry import call_with_retry
 from holdfast.store.protocol import Advance, Claimant, Store, TaskRef
 
 
 class Advancer:
-    """Hands advances to the store in batches."""
+    """Writes advances to the store in batches."""
 
     def __init__(
         self,
         store: Store,
         random: Randomness,
-        in_company: Callable[[], bool],
+        sharing_loop: Callable[[], bool],
         claimant: Claimant,
         reserve: Callable[[int], int],
         applied: Callable[[Advance], None],
-        taken: Callable[[int, Sequence[TaskRef], bool], None],
+        claimed: Callable[[int, Sequence[TaskRef], bool], None],
     ) -> None:
         self._store = store
         self._random = random
         self._claimant = claimant
         self._reserve = reserve
-        """Keeps places free for what is taken; answers how many of those asked for."""
+        """Reserve up to this many slots; returns the number reserved."""
         self._applied = applied
-        """This was written."""
-        self._taken = taken
-        """So many places were kept, these units have come, and whether there are more."""
-        self._group = GroupWriter("holdfast-advancer", self._write, in_company)
+        """Called with each advance that was written."""
+        self._claimed = claimed
+        """Called with the number of reserved slots, the claimed units, and whether more units are due."""
+        self._group = GroupWriter("holdfast-advancer", self._write, sharing_loop)
 
     async def advance(self, advance: Advance) -> bool:
-        """Write it; returns once it is durable, or (False) refused because the unit is not held any more."""
+        """Write the advance; True once it is durable, False if it was refused because the unit is lost."""
         return await self._group.put(advance)
 
     def abandon(self) -> None:
-        """Stop writing, whoever waits for it. For crash tests."""
+        """Stop writing; callers that wait are not answered. For crash tests."""
         self._group.abandon()
 
     async def _write(self, advances: list[Advance]) -> Sequence[bool]:
-        room = self._reserve(sum(len(one.opens) + len(one.adds) for one in advances))
+        slots = self._reserve(sum(len(one.decrements) + len(one.new_units) for one in advances))
         try:
-            advanced = await patiently(
-                lambda: self._store.advance(advances, self._claimant, room), "advance", self._random
+            advanced = await call_with_retry(
+                lambda: self._store.advance(advances, self._claimant, slots), "advance", self._random
             )
         except BaseException:
-            self._taken(room, (), False)
+            self._claimed(slots, (), False)
             raise
         for advance, applied in zip(advances, advanced.applied, strict=True):
             if applied:
                 self._applied(advance)
-        self._taken(room, advanced.taken, advanced.due)
+        self._claimed(slots, advanced.claimed, advanced.due)
         return advanced.applied

@@ -1,7 +1,7 @@
-"""Running step functions: one attempt each, with its time limit, its log lines and its transaction.
+"""Attempts: calls of step functions, each with its timeout, log lines and transaction.
 
-The function's outcome is reported once: when it ends, or when its time is up, whichever is first. Stopping user code
-is best effort; what comes later is ignored here and could not be written anyway.
+The outcome of an attempt is reported once: when the function ends or when the timeout expires, whichever is first.
+Stopping user code is best effort. A later result of the function is ignored, and the fence would refuse it anyway.
 """
 
 from __future__ import annotations
@@ -16,13 +16,21 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from holdfast.core import failure, traces
+from holdfast.core import failure, tracebacks
 from holdfast.core.durations import describe
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepType
 from holdfast.errors import StoreError
-from holdfast.kernel.attempt import Attempt, Beat, Outgoing, StepEngine, StepTx, Transaction, current_attempt
-from holdfast.kernel.driver import Call, FailedAnswer, Outcome
+from holdfast.kernel.attempt import (
+    Attempt,
+    RequestFactory,
+    StepEngine,
+    StepHeartbeat,
+    StepTx,
+    Transaction,
+    current_attempt,
+)
+from holdfast.kernel.driver import Call, Outcome, ReportedFailure
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Alarm, Spawn, Timers
 from holdfast.store.protocol import Fact, FactState, LiveTransaction, Log, RunRecord
@@ -32,33 +40,33 @@ _log = logging.getLogger("holdfast")
 
 @dataclass(slots=True, eq=False)
 class Ports:
-    """What running steps needs of the outside."""
+    """Clock, timers, threads and store access for running steps."""
 
     now_ms: Callable[[], int]
     timers: Timers
     spawn: Spawn
     requests: Requests
-    begin: Callable[[], Awaitable[LiveTransaction]]
-    """Opens a transaction for a step."""
+    begin_transaction: Callable[[], Awaitable[LiveTransaction]]
+    """Open a live transaction for a step."""
     engine: StepEngine
-    """For steps that ask for ``step_info()``."""
+    """The part of the engine that ``step_info()`` uses."""
     function: Callable[[Call], Callable[..., Any]] = attrgetter("function")
-    """What is called: the call's own function, unless a test puts something around it."""
+    """Select the function to call: the call's own function, or a wrapper in tests."""
 
 
-class _InThread(partial[Any]):
-    """The call of a plain function, which runs in a thread."""
+class _ThreadCall(partial[Any]):
+    """The call of a plain (not async) function, which runs in a thread."""
 
     thread: int | None = None
-    """The thread, once it runs."""
+    """Identifier of the thread, once the call runs."""
 
     def __call__(self) -> Any:
         self.thread = threading.get_ident()
         return super().__call__()
 
 
-class Running:
-    """An attempt under way."""
+class RunningAttempt:
+    """A running attempt of a step."""
 
     def __init__(self, call: Call, run: RunRecord, ports: Ports, report: Callable[[Outcome], None]) -> None:
         self.key = call.key
@@ -68,13 +76,13 @@ class Running:
         self._ports = ports
         self._report = report
         self._attempt = Attempt(call.key, call.attempt, run, call, self.started_at, ports.engine)
-        self._recorded: Beat | None = None
-        """The heartbeat that was handed out last, to be stored."""
+        self._recorded: StepHeartbeat | None = None
+        """The heartbeat that ``heartbeat()`` returned last."""
         self._tx: StepTx | Transaction | None = None
         self._live: LiveTransaction | None = None
-        """Open, and not handed on yet."""
-        self._plain: _InThread | None = None
-        self._over = False
+        """The open transaction, until an outcome takes it over."""
+        self._thread_call: _ThreadCall | None = None
+        self._finished = False
         self._alarm: Alarm | None = None
         self._future = self._start()
         self._set_alarm()
@@ -85,34 +93,34 @@ class Running:
 
     @property
     def in_transaction(self) -> bool:
-        """It has, or waits for, a transaction of its own, for which others may wait."""
+        """True if the attempt has, or waits for, a live transaction, whose locks other commits may wait for."""
         return self._call.wants_tx is Transaction
 
     def cancel(self) -> None:
-        """Nobody wants the outcome any more."""
-        self._finish()
+        """Stop the attempt without reporting an outcome."""
+        self._mark_finished()
         self._future.cancel()
 
-    def news(self) -> tuple[list[Fact], Sequence[Log]]:
-        """What is worth showing of an attempt that takes its time: that it runs, and its log lines so far."""
-        fact = self._call.note(self.number, self.started_at)
-        return ([fact] if fact is not None else []), self.take_lines()
+    def new_records(self) -> tuple[list[Fact], Sequence[Log]]:
+        """The START fact, if it is not recorded yet, and the log lines that are not stored yet."""
+        fact = self._call.start_fact(self.number, self.started_at)
+        return ([fact] if fact is not None else []), self.take_logs()
 
-    def take_lines(self) -> Sequence[Log]:
-        """The log lines that are not stored yet; the caller stores them."""
+    def take_logs(self) -> Sequence[Log]:
+        """Return the log lines that are not stored yet. The caller must store them."""
         lines = self._attempt.logs[self._attempt.flushed :]
         self._attempt.flushed += len(lines)
         return lines
 
     def heartbeat(self) -> Fact | None:
-        """The heartbeat that came since the last look; None: there was none."""
+        """The heartbeat since the last call of this method; None: there was none."""
         beat = self._attempt.heartbeat
         if beat is self._recorded or beat is None:
             return None
         self._recorded = beat
         return self._heartbeat_fact(beat)
 
-    def _heartbeat_fact(self, beat: Beat) -> Fact:
+    def _heartbeat_fact(self, beat: StepHeartbeat) -> Fact:
         return Fact(
             FactState.HEARTBEAT, self.key, self.number, StepType.DO, beat.at, self.started_at, value=beat.progress,
             attempts=self.number, max_attempts=self._call.max_attempts, timeout_ms=self._call.timeout_ms,
@@ -128,97 +136,97 @@ class Running:
             return spawn.coroutine(self._run_in_transaction(), context)
         function, args, kwargs = self._ports.function(call), call.args, call.kwargs
         if call.wants_tx is StepTx:
-            self._tx = StepTx(self._outgoing())
+            self._tx = StepTx(self._request_factory())
             args, kwargs = call.arguments(self._tx)
         if call.is_async:
             return spawn.coroutine(self._run(function, args, kwargs), context)
-        self._plain = _InThread(function, *args, **kwargs)
-        future = spawn.function(self._plain, context)
-        future.add_done_callback(self._returned)
+        self._thread_call = _ThreadCall(function, *args, **kwargs)
+        future = spawn.function(self._thread_call, context)
+        future.add_done_callback(self._thread_done)
         return future
 
-    def _outgoing(self) -> Outgoing:
+    def _request_factory(self) -> RequestFactory:
         requests = self._ports.requests
-        return Outgoing(requests.new_run, partial(requests.event_to, sender=self._attempt.pid))
+        return RequestFactory(requests.new_run, partial(requests.event_to, sender=self._attempt.pid))
 
     async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
-        """Await a step. Whatever it raises, ``sys.exit()`` included, is its own failure and not the worker's."""
+        """Await an async step. Any exception, ``SystemExit`` included, fails the step and not the worker."""
         try:
             value = await function(*args, **kwargs)
         except BaseException as error:
-            if not self._over:
-                self._settle(self._failed(_failure(error)))
+            if not self._finished:
+                self._report_outcome(self._failed(_failure(error)))
             if isinstance(error, asyncio.CancelledError):
                 raise
         else:
-            if not self._over:
-                self._settle(self._worked(value))
+            if not self._finished:
+                self._report_outcome(self._succeeded(value))
 
     async def _run_in_transaction(self) -> None:
-        """Await a step inside an open transaction, which is then the turn's to commit."""
+        """Await a step inside a live transaction. A successful outcome hands the transaction over to the turn."""
         try:
-            self._live = await self._ports.begin()
-            self._tx = tx = Transaction(self._live, self._outgoing())
+            self._live = await self._ports.begin_transaction()
+            self._tx = tx = Transaction(self._live, self._request_factory())
             args, kwargs = self._call.arguments(tx)
             await self._run(self._ports.function(self._call), args, kwargs)
-        except Exception as error:  # the store's: there is no transaction to be had
-            if not self._over:
-                self._settle(self._failed(_failure(error)))
+        except Exception as error:  # the store could not open a transaction
+            if not self._finished:
+                self._report_outcome(self._failed(_failure(error)))
         finally:
-            await self._undo()
+            await self._rollback()
 
-    async def _undo(self) -> None:
+    async def _rollback(self) -> None:
         live, self._live = self._live, None
         if live is not None:
             try:
                 await live.rollback()
-            except StoreError as error:  # gone with its connection, then
+            except StoreError as error:  # the transaction ends with its connection
                 step, run = self.key, self._attempt.pid
                 _log.warning("could not roll back the transaction of step %r of run %s: %s", step, run, error)
 
-    def _returned(self, future: asyncio.Future[Any]) -> None:
-        """A step in a thread has come to its end."""
+    def _thread_done(self, future: asyncio.Future[Any]) -> None:
+        """Report the outcome of a plain function."""
         if future.cancelled():
             return
         error = future.exception()
-        if self._over:
-            return  # too late
-        self._settle(self._failed(_failure(error)) if error is not None else self._worked(future.result()))
+        if self._finished:
+            return  # the attempt has timed out or was cancelled
+        self._report_outcome(self._failed(_failure(error)) if error is not None else self._succeeded(future.result()))
 
     def _set_alarm(self) -> None:
         timeout_ms = self._call.timeout_ms
-        if timeout_ms is not None and not self._over:
+        if timeout_ms is not None and not self._finished:
             self._deadline = self.started_at + timeout_ms
-            self._alarm = self._ports.timers.call_at(self._deadline, self._time_is_up)
+            self._alarm = self._ports.timers.call_at(self._deadline, self._on_timeout)
 
-    def _time_is_up(self) -> None:
-        if self._over:
+    def _on_timeout(self) -> None:
+        if self._finished:
             return
         if self._ports.now_ms() < self._deadline:
-            # Woken early: timers do not trust one long delay.
-            self._alarm = self._ports.timers.call_at(self._deadline, self._time_is_up)
+            # Timers may call early: they split a long delay into shorter ones.
+            self._alarm = self._ports.timers.call_at(self._deadline, self._on_timeout)
             return
         text = describe(self._call.timeout_ms or 0)
-        self._settle(self._failed(failure.timeout(self.key, text, self._stack())))
+        self._report_outcome(self._failed(failure.timeout(self.key, text, self._stack())))
         self._future.cancel()
 
     def _stack(self) -> str | None:
-        """Where the function is now."""
+        """The current stack of the function."""
         if isinstance(self._future, asyncio.Task):
-            return traces.stack(traces.coroutine_frames(self._future.get_coro()))
-        thread = None if self._plain is None else self._plain.thread
-        return traces.stack(traces.thread_frames(thread, _InThread.__call__.__code__))
+            return tracebacks.format_stack(tracebacks.coroutine_frames(self._future.get_coro()))
+        thread = None if self._thread_call is None else self._thread_call.thread
+        return tracebacks.format_stack(tracebacks.thread_frames(thread, _ThreadCall.__call__.__code__))
 
     # --- the outcome
 
-    def _worked(self, value: Any) -> Outcome:
+    def _succeeded(self, value: Any) -> Outcome:
         try:
             data, live = self._call.record(value)
-        except Exception as unfit:  # NotSerializable, PayloadTooLarge, a user's own serializer
-            return self._failed(Failure.of(unfit))
+        except Exception as error:  # NotSerializable, PayloadTooLarge, a user's own serializer
+            return self._failed(Failure.of(error))
         outcome = self._outcome()
         outcome.value, outcome.live = data, live
-        if isinstance(live, FailedAnswer):
+        if isinstance(live, ReportedFailure):
             self._keep_heartbeat(outcome)
         tx = self._tx
         if tx is not None:
@@ -244,15 +252,15 @@ class Running:
             self.key, self.number, self.started_at, self._ports.now_ms(), logs=attempt.logs[attempt.flushed :]
         )
 
-    def _settle(self, outcome: Outcome) -> None:
-        self._finish()
+    def _report_outcome(self, outcome: Outcome) -> None:
+        self._mark_finished()
         self._report(outcome)
 
-    def _finish(self) -> None:
-        self._over = True
+    def _mark_finished(self) -> None:
+        self._finished = True
         if self._alarm is not None:
             self._alarm.cancel()
-            self._alarm = None  # or the two would keep each other until the next garbage collection
+            self._alarm = None  # breaks the reference cycle between the attempt and its timer
 
 
 def _failure(error: BaseException) -> Failure:

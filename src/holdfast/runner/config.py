@@ -1,4 +1,4 @@
-"""How a worker works."""
+"""``WorkerConfig``: the settings of a worker."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class WorkerConfig:
     """Settings of the worker in this process."""
 
     concurrency: int = 1000
-    """Runs held at the same time."""
+    """Maximum number of tasks that the worker owns at the same time."""
     lease: Duration = "30 seconds"
-    """How long a dead worker's runs wait before another takes them over."""
+    """Time for which a task stays owned without a heartbeat; then another worker takes it over."""
     poll: Duration = "1 second"
-    """How often to look for work that no notification told of."""
+    """Interval of polling for due tasks that no notification announced."""
     drain: Duration = "30 seconds"
     """How long a stopping worker waits for steps in flight."""
     queues: tuple[str, ...] = ("default",)
     cache: int = 1000
     """Suspended runs kept in memory, so that they wake without a replay."""
     max_losses: int = 10
-    """After so many dead workers in a row a run is parked."""
+    """Number of consecutive losses after which a run is parked."""
     replay: Literal["lenient", "strict"] = "lenient"
     """``"strict"`` parks a run of any workflow where ``"lenient"`` writes a warning about a step that may have been
     renamed."""
     stall: Duration | None = "1 second"
-    """Log a call that blocks the event loop for longer than this, with its step or workflow; None: do not look."""
+    """Log a call that blocks the event loop for longer than this, with its step or workflow; None: do not check."""
 
     def __post_init__(self) -> None:
         for name, least in (("concurrency", 1), ("cache", 0), ("max_losses", 1)):

@@ -1,8 +1,8 @@
-"""Group commit: what many turns have to write at the same time shares one transaction.
+"""Batching of writes: items of many turns that are ready at the same time share one transaction.
 
-While one batch is being written the next one gathers, so a lone turn never waits and a thousand cost one fsync. Where
-there is only one turn anyway, it writes by itself: a task for that would take longer to begin and to answer than parts
-of the call.
+While one batch is being written, the next one collects items. A single turn therefore never waits for others, and a
+thousand turns cost one fsync. If there is only one turn, its own task calls the write function: starting a writer task
+and waking the caller would take longer than parts of the call.
 """
 
 from __future__ import annotations
@@ -15,33 +15,33 @@ from typing import Generic, TypeVar
 A = TypeVar("A")
 R = TypeVar("R")
 
-# Batches that grow without bound get slower (and make everyone in them wait for the last).
-_LARGEST_BATCH = 256
-# While somebody else uses the event loop too: between two batches it is theirs.
+# A batch is answered as a whole, so large batches delay every item in them.
+_MAX_BATCH = 256
+# While requests are served on the same event loop: they run between two batches.
 _SMALL_BATCH = 4
 
 
 class GroupWriter(Generic[A, R]):
-    """A function from a list to its answers, called with one thing at a time."""
+    """Collects items and passes them in batches to a function that returns one answer per item."""
 
     def __init__(
         self,
         name: str,
         write: Callable[[list[A]], Awaitable[Sequence[R]]],
-        in_company: Callable[[], bool],
+        sharing_loop: Callable[[], bool],
         is_alone: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``is_alone``: nobody else will have something to write in a moment."""
+        """``sharing_loop`` tells whether the event loop also serves requests, ``is_alone`` whether one turn exists."""
         self._name = name
         self._write = write
-        self._in_company = in_company
+        self._sharing_loop = sharing_loop
         self._is_alone = is_alone
         self._by_caller = False
         self._queue: deque[tuple[A, asyncio.Future[R]]] = deque()
         self._writer: asyncio.Task[None] | None = None
 
     def put(self, item: A) -> Awaitable[R]:
-        """Done once it is durable or refused."""
+        """Write an item; the answer is available once the item is durable or refused."""
         alone = not self.busy and self._is_alone()
         return self._write_by_caller(item) if alone else self._write_with_others(item)
 
@@ -57,7 +57,7 @@ class GroupWriter(Generic[A, R]):
         return self._by_caller or self._writer is not None
 
     def abandon(self) -> None:
-        """Stop writing, whoever waits for it. For crash tests."""
+        """Stop writing; callers that wait are not answered. For crash tests."""
         self._queue.clear()
         if self._writer is not None:
             self._writer.cancel()
@@ -78,11 +78,11 @@ class GroupWriter(Generic[A, R]):
     async def _write_all(self) -> None:
         try:
             while self._queue:
-                most = _SMALL_BATCH if self._in_company() else _LARGEST_BATCH
+                most = _SMALL_BATCH if self._sharing_loop() else _MAX_BATCH
                 batch = [self._queue.popleft() for _ in range(min(len(self._queue), most))]
                 await self._write_batch(batch)
                 if self._queue:
-                    await asyncio.sleep(0)  # the store may have answered at once: let those who are done go on
+                    await asyncio.sleep(0)  # the store may answer without suspending: let finished callers run
         finally:
             self._writer = None
 
@@ -97,7 +97,7 @@ class GroupWriter(Generic[A, R]):
                 done.set_result(answer)
 
     async def _write_singly(self, batch: list[tuple[A, asyncio.Future[R]]], error: Exception) -> None:
-        """One of them is at fault: only that one fails."""
+        """Write the items of a failed batch one by one, so that only the faulty item fails."""
         if len(batch) == 1:
             if not batch[0][1].done():
                 batch[0][1].set_exception(error)

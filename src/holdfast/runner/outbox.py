@@ -1,7 +1,7 @@
-"""The courier: takes outbound events to the app's handler.
+"""The outbox dispatcher: delivers outbound events to the app's handler.
 
-Those of one run go out in their order, one at a time, at least once each. One that fails is tried again later, with
-growing pauses; after ``max_attempts`` it is parked and does not hold up the others any longer.
+The events of one run are delivered in order, one at a time, at least once each. A failed delivery is retried with
+exponential backoff. After ``max_attempts`` the event is parked and no longer delays the events after it.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from holdfast.kernel.definition import Registry
 from holdfast.kernel.outbox import OutboxHandler
 from holdfast.ports import Randomness
 from holdfast.runner.attempts import Ports
-from holdfast.runner.looper import Looper
-from holdfast.store.protocol import Delivered, OutboxRow, Store, Undelivered
+from holdfast.runner.background_loop import BackgroundLoop
+from holdfast.store.protocol import Delivered, DeliveryFailure, OutboxRow, Store
 
 _log = logging.getLogger("holdfast")
 
 BACKOFF = Retry(delay="1 second", backoff="exponential", max_delay="5 minutes", jitter=0.2)
-"""Between two deliveries of the same event."""
+"""Backoff between two delivery attempts of the same event."""
 
-_LONGEST_ERROR = 2000
+_MAX_ERROR_LENGTH = 2000
 
 
-class Courier:
-    """Delivers what is due, by a loop of its own or one pass at a time."""
+class OutboxDispatcher:
+    """Delivers due outbound events, in a background loop or one pass at a time."""
 
     def __init__(
         self, store: Store, registry: Registry, ports: Ports, random: Randomness, owner: str, poll_ms: int
@@ -46,45 +46,45 @@ class Courier:
         self._random = random
         self._owner = owner
         self._poll = poll_ms / 1000
-        self._loop = Looper("outbox", self._step, random)
-        self._under_way: dict[asyncio.Task[None], OutboxRow] = {}
-        self._outcomes: list[Delivered | Undelivered] = []
-        """To be written down."""
+        self._loop = BackgroundLoop("outbox", self._step, random)
+        self._in_progress: dict[asyncio.Task[None], OutboxRow] = {}
+        self._outcomes: list[Delivered | DeliveryFailure] = []
+        """Outcomes of deliveries that are not stored yet."""
         self._next_due: int | None = None
 
-    # --- life
+    # --- start and stop
 
     def start(self) -> None:
         self._loop.start()
 
     def wake(self) -> None:
-        """There may be something to deliver."""
+        """Check for due events now."""
         self._loop.wake()
 
     async def stop(self, seconds: float) -> None:
-        """Take nothing new, let deliveries end within the bound, give back the others."""
+        """Claim nothing more, wait up to ``seconds`` for deliveries in progress, and release the others."""
         await self._loop.stop()
-        if self._under_way:
-            await asyncio.wait(self._under_way, timeout=seconds)
-        rows = list(self._under_way.values())
+        if self._in_progress:
+            await asyncio.wait(self._in_progress, timeout=seconds)
+        rows = list(self._in_progress.values())
         await self._cancel()
         now = self._ports.now_ms()
-        self._outcomes += [Undelivered(row.run, row.n, "its worker was stopped", now) for row in rows]
+        self._outcomes += [DeliveryFailure(row.run, row.n, "its worker was stopped", now) for row in rows]
         try:
             await self._settle()
         except StoreError as error:
-            _log.warning("could not write down what was delivered, it will be again: %s", error)
+            _log.warning("could not record which events were delivered, they will be delivered again: %s", error)
 
     def abandon(self) -> None:
-        """Die as a killed process does. For crash tests."""
-        for task in self._under_way:
+        """Stop as a killed process does: store and release nothing. For crash tests."""
+        for task in self._in_progress:
             task.cancel()
-        self._under_way.clear()
+        self._in_progress.clear()
         self._outcomes.clear()
 
     async def _cancel(self) -> None:
-        tasks = list(self._under_way)
-        self._under_way.clear()
+        tasks = list(self._in_progress)
+        self._in_progress.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -92,48 +92,48 @@ class Courier:
     # --- delivering
 
     async def deliver_due(self) -> int:
-        """One pass: all that is due now, and what is due after that; how many were tried."""
+        """Deliver until no event is due; returns the number of attempted deliveries."""
         handler, tried = self._registry.outbox, 0
         while handler is not None and (begun := await self._begin(handler)):
             tried += begun
-            await asyncio.wait(self._under_way)
+            await asyncio.wait(self._in_progress)
             await self._settle()
         return tried
 
     async def _step(self) -> float:
         handler = self._registry.outbox
         await self._settle()
-        if handler is None or len(self._under_way) >= handler.concurrency:
-            return self._poll  # or when one has ended
+        if handler is None or len(self._in_progress) >= handler.concurrency:
+            return self._poll  # a delivery that ends wakes the loop earlier
         await self._begin(handler)
         if self._next_due is None:
             return self._poll
         return min(self._poll, max(0.0, (self._next_due - self._ports.now_ms()) / 1000))
 
     async def _begin(self, handler: OutboxHandler) -> int:
-        room = handler.concurrency - len(self._under_way)
-        claim = await self._store.outbox_claim(self._owner, handler.lease_ms, room)
+        slots = handler.concurrency - len(self._in_progress)
+        claim = await self._store.claim_outbox(self._owner, handler.lease_ms, slots)
         self._next_due = claim.next_due
         for row in claim.rows:
             task = asyncio.get_running_loop().create_task(self._deliver(row, handler))
-            self._under_way[task] = row
+            self._in_progress[task] = row
         return len(claim.rows)
 
     async def _deliver(self, row: OutboxRow, handler: OutboxHandler) -> None:
         try:
             error = await self._attempt(row, handler)
-        except Exception as broken:  # of the engine: no event may keep its place for ever
-            error = f"{type(broken).__name__}: {broken}"
+        except Exception as engine_error:  # without an outcome, the event would stay claimed
+            error = f"{type(engine_error).__name__}: {engine_error}"
         task = asyncio.current_task()
-        if task is None or self._under_way.pop(task, None) is None:
-            return  # it was stopped, and is given back
+        if task is None or self._in_progress.pop(task, None) is None:
+            return  # the dispatcher was stopped and releases the event
         self._outcomes.append(Delivered(row.run, row.n) if error is None else self._failed(row, handler, error))
         self._loop.wake()
 
     async def _attempt(self, row: OutboxRow, handler: OutboxHandler) -> str | None:
-        """Hand it over; what went wrong, if anything did."""
+        """Call the handler; returns the error, or None if the event was delivered."""
         if row.attempts >= handler.max_attempts:
-            return row.error or "its workers died with it"  # not once more: it may be what they died of
+            return row.error or "the workers that delivered it died"  # not called again: the event may have caused it
         future = self._call(handler, _event(row))
         alarm = self._ports.timers.call_at(self._ports.now_ms() + handler.timeout_ms, lambda: _give_up(future))
         try:
@@ -154,19 +154,21 @@ class Courier:
             return spawn.coroutine(_guarded(handler.function, event), context)
         return spawn.function(partial(handler.function, event), context)
 
-    def _failed(self, row: OutboxRow, handler: OutboxHandler, error: str) -> Undelivered:
+    def _failed(self, row: OutboxRow, handler: OutboxHandler, error: str) -> DeliveryFailure:
         attempts = row.attempts + 1
         parked = attempts >= handler.max_attempts
         delay = BACKOFF.delay_after(attempts, self._random.random())
         what = "is parked" if parked else f"is tried again in {describe(delay)}"
         event = f"{row.type} of {row.workflow}/{row.instance_id}"
-        _log.warning("outbound event %s %s after attempt %d: %s", event, what, attempts, error[:_LONGEST_ERROR])
-        return Undelivered(row.run, row.n, error[:_LONGEST_ERROR], None if parked else self._ports.now_ms() + delay)
+        _log.warning("outbound event %s %s after attempt %d: %s", event, what, attempts, error[:_MAX_ERROR_LENGTH])
+        return DeliveryFailure(
+            row.run, row.n, error[:_MAX_ERROR_LENGTH], None if parked else self._ports.now_ms() + delay
+        )
 
     async def _settle(self) -> None:
         outcomes = self._outcomes[:]
         if outcomes:
-            await self._store.outbox_settle(self._owner, outcomes)
+            await self._store.settle_outbox(self._owner, outcomes)
             del self._outcomes[: len(outcomes)]
 
 
@@ -175,7 +177,7 @@ def _give_up(future: asyncio.Future[Any]) -> None:
 
 
 async def _guarded(function: Callable[[OutboundEvent], Any], event: OutboundEvent) -> None:
-    """Whatever it raises, ``sys.exit()`` included, is its own failure and not the worker's."""
+    """Call the handler. Any exception, ``SystemExit`` included, fails the delivery and not the worker."""
     try:
         await function(event)
     except (Exception, asyncio.CancelledError):

@@ -1,9 +1,9 @@
-"""The worker's log of what went wrong in runs: one line, with the traceback, for each fact that a person should see.
+"""Log lines about failures of runs: one line, with the traceback, for each failure that needs attention.
 
-Logger ``holdfast.runs``, so that it can be tuned apart from lines about the engine and the store. ERROR: a run ended
-with an error, or is parked until somebody resumes it. WARNING: something else goes on from there; a step failed for
-good and the workflow may handle that, a failed run is tried again, a failed child is reported to its parent. A line is
-written after the commit, so what it says is durable. Each record has the fields ``workflow``, ``instance_id``,
+The logger is ``holdfast.runs``, so that it can be configured apart from lines about the engine and the store. ERROR: a
+run ended with an error, or is parked until it is resumed. WARNING: the failure is handled elsewhere; the workflow may
+handle a failed step, a failed run is retried, a failed child is reported to its parent. A line is written after the
+commit, so the failure that it reports is durable. Each record has the fields ``workflow``, ``instance_id``,
 ``run_number`` and ``step_key``.
 """
 
@@ -22,12 +22,12 @@ from holdfast.store.protocol import Commit, Committed, Fact, FactState, Finish, 
 _log = logging.getLogger("holdfast.runs")
 _WRITTEN = (Verdict.APPLIED, Verdict.PAUSING, Verdict.PAUSED)
 _STEPS = (StepType.DO, StepType.NODE)
-_LONGEST = 500
-_UNSAFE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_MAX_LINE_LENGTH = 500
+_ESCAPED_CHARACTERS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class Blocker(NamedTuple):
-    """What runs on the event loop and does not return."""
+    """The code that blocks the event loop."""
 
     name: str
     advice: str
@@ -40,11 +40,11 @@ def named(run: RunRecord) -> str:
 
 
 def committed(run: RunRecord, commit: Commit, answer: Committed) -> None:
-    """Report what a commit made durable."""
+    """Log the failures that a commit made durable."""
     if answer.verdict not in _WRITTEN:
         return
     failed = [fact for fact in commit.observed.facts if not fact.ok and _is_step_result(fact)]
-    end = commit.follows.next if answer.verdict is Verdict.APPLIED else None
+    end = commit.following.next if answer.verdict is Verdict.APPLIED else None
     if isinstance(end, Finish) and end.status is Status.ERRORED:
         ended(run, end, failed)
         return
@@ -54,7 +54,7 @@ def committed(run: RunRecord, commit: Commit, answer: Committed) -> None:
 
 
 def ended(run: RunRecord, finish: Finish, steps: Sequence[Fact] = ()) -> None:
-    """Report a run that errored. ``steps``: those that failed for good in the same commit."""
+    """Log the end of a run that errored. ``steps``: results of steps that failed in the same commit."""
     if finish.status is not Status.ERRORED or finish.error is None:
         return
     error = Failure.decode(finish.error)
@@ -65,17 +65,17 @@ def ended(run: RunRecord, finish: Finish, steps: Sequence[Fact] = ()) -> None:
         clauses.append(f"it is tried again as run {run.number + 1}, attempt {finish.next.attempt}")
     elif run.parent is not None:
         level = logging.WARNING
-        clauses.append(f"its parent {run.parent} is told")
+        clauses.append(f"its parent {run.parent} is notified")
     _write(level, f"run {named(run)} errored: {'; '.join(clauses)}", run, steps[0].key if steps else None, error)
 
 
 def steps_failed(run: RunRecord, results: Iterable[Fact]) -> None:
-    """Report steps, or nodes of a graph, that failed and are not tried again."""
+    """Log steps, or nodes of a graph, that failed and are not retried."""
     for fact in results:
         if not fact.ok and _is_step_result(fact):
             error = Failure.decode(fact.value or b"{}")
-            text = f"step {fact.key!r} of run {named(run)} failed for good on attempt {fact.attempts}: {_brief(error)}"
-            _write(logging.WARNING, text, run, fact.key, error)
+            failed = f"failed permanently on attempt {fact.attempts}: {_brief(error)}"
+            _write(logging.WARNING, f"step {fact.key!r} of run {named(run)} {failed}", run, fact.key, error)
 
 
 def parked(run: RunRecord, note: str) -> None:
@@ -83,16 +83,16 @@ def parked(run: RunRecord, note: str) -> None:
 
 
 def stalled(blocker: Blocker, seconds: float, stack: str | None) -> None:
-    """Report a call that blocks the event loop, and with it every run of the worker."""
+    """Log a call that blocks the event loop, and with it every run of the worker."""
     text = f"the event loop has been blocked for more than {seconds:g} s by {blocker.name}; {blocker.advice}"
-    _log.warning("%s\n%s", text, _safe(stack or "  (no stack)"), extra=_fields(blocker.pid, None, blocker.step))
+    _log.warning("%s\n%s", text, _escape(stack or "  (no stack)"), extra=_fields(blocker.pid, None, blocker.step))
 
 
 def _write(level: int, text: str, run: RunRecord, step: str | None = None, error: Failure | None = None) -> None:
     if not _log.isEnabledFor(level):
         return
     fields = _fields(run.pid, run.number, step)
-    shown = None if error is None or error.traceback is None else _clean(error).as_evidence(f"run {run.pid}")
+    shown = None if error is None or error.traceback is None else _clean(error).as_noted_exception(f"run {run.pid}")
     _log.log(level, "%s", text, extra=fields, exc_info=None if shown is None else (type(shown), shown, None))
 
 
@@ -113,7 +113,7 @@ def _is_step_result(fact: Fact) -> bool:
 def _step_clause(fact: Fact, of_run: Failure) -> str:
     error = Failure.decode(fact.value or b"{}")
     same = (error.name, error.message) == (of_run.name, of_run.message)
-    return f"step {fact.key!r} failed for good on attempt {fact.attempts}" + ("" if same else f" ({_brief(error)})")
+    return f"step {fact.key!r} failed permanently on attempt {fact.attempts}" + ("" if same else f" ({_brief(error)})")
 
 
 def _brief(error: Failure) -> str:
@@ -121,18 +121,18 @@ def _brief(error: Failure) -> str:
 
 
 def _clean(error: Failure) -> Failure:
-    """The error as it can be written to any log, the same one if nothing has to be escaped."""
-    message, traceback = _safe(error.message), _safe(error.traceback or "")
+    """The error with its texts escaped for any log stream; the same object if nothing has to be escaped."""
+    message, traceback = _escape(error.message), _escape(error.traceback or "")
     if (message, traceback) == (error.message, error.traceback):
         return error
     return replace(error, message=message, traceback=traceback, args=[message], exceptions=(), cause=None)
 
 
-def _safe(text: str) -> str:
-    """The text with lone surrogates, which no stream can write, and control characters escaped."""
-    return _UNSAFE.sub(lambda found: found.group().encode("unicode_escape").decode(), text)
+def _escape(text: str) -> str:
+    """Escape control characters, and lone surrogates, which no stream can encode."""
+    return _ESCAPED_CHARACTERS.sub(lambda match: match.group().encode("unicode_escape").decode(), text)
 
 
 def _one_line(text: str) -> str:
-    line = _safe(" ".join(text.split()))
-    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"
+    line = _escape(" ".join(text.split()))
+    return line if len(line) <= _MAX_LINE_LENGTH else line[: _MAX_LINE_LENGTH - 1] + "…"

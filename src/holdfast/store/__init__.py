@@ -1,1 +1,1 @@
-"""Where runs are kept: one protocol of intents, and the databases that implement it."""
+"""Storage of runs: the store protocol, and its implementations for SQLite and PostgreSQL."""

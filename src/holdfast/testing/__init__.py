@@ -1,4 +1,4 @@
-"""Test your workflows: virtual time, seeded randomness, crashes on demand. No server, no sleeping.
+"""Tests of workflows in virtual time, with seeded randomness and crashes on demand, without a server or real sleeps.
 
 Example::
 
@@ -13,7 +13,7 @@ Example::
     await simulate(app, fulfil, Order("o-1", 125), events=[("approval", {"by": "ann"})])  # under 200 seeds of faults
 """
 
-from holdfast.testing.driven import HarnessError
+from holdfast.testing.driven_client import HarnessError
 from holdfast.testing.harness import CrashMismatch, Harness
 from holdfast.testing.users.report import (
     Finding,

@@ -1,7 +1,7 @@
-"""Fakes in place of steps: what the harness calls instead of a function of the app.
+"""Fakes: functions that the harness calls in place of steps.
 
-A fake takes the arguments of the step and may be ``async`` or not, whichever the step is. Its result is encoded,
-checked and decoded as that of the step, whose retries and timeout stay.
+A fake takes the arguments of the step. It may be ``async`` or not, independently of the step. Its result is encoded,
+checked and decoded like the step's result. The step's retries and timeout apply to the fake.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.core.show import shown
 from holdfast.errors import InvalidOptionError
-from holdfast.graph.definition import Node, _only_in_a_run
+from holdfast.graph.definition import Node, _not_callable
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.driver import Call
 from holdfast.workflow.steps import Step, inspect_step
@@ -22,13 +22,13 @@ Steps = Mapping[Callable[..., Any], Callable[..., Any]]
 
 
 class Fakes:
-    """The functions that are replaced, each with its fake."""
+    """The replaced functions, each with its fake."""
 
     def __init__(self, steps: Steps) -> None:
-        self._fakes = {_plain(step): _callable(fake, "the fake of a step") for step, fake in steps.items()}
+        self._fakes = {_function_of(step): _callable(fake, "the fake of a step") for step, fake in steps.items()}
 
     def function(self, call: Call) -> Callable[..., Any]:
-        """The function to run for a call: a fake, fitted to the way the step is called, or the step's own."""
+        """Return the function to run for a call: the fake, adapted to the kind of call, or the step's function."""
         function = call.function
         fake = self._fakes.get(function) if self._fakes else None
         if fake is None:
@@ -38,24 +38,24 @@ class Fakes:
         return _awaited(fake) if call.is_async else _in_thread(fake)
 
 
-def _plain(step: Any) -> Callable[..., Any]:
-    """The function under which calls of a step are known."""
-    if isinstance(step, Node) and step.fn is _only_in_a_run:
+def _function_of(step: Any) -> Callable[..., Any]:
+    """Return the function that a call of this step names."""
+    if isinstance(step, Node) and step.fn is _not_callable:
         raise InvalidOptionError(
-            f"steps= of the harness: node {step.name!r} runs a workflow; replace the steps of that"
+            f"steps= of the harness: node {step.name!r} runs a workflow; replace the steps of that workflow"
         )
     return _callable(step.fn if isinstance(step, Step | Node) else step, "a step to be replaced")
 
 
-def _callable(function: Any, what: str) -> Callable[..., Any]:
+def _callable(function: Any, role: str) -> Callable[..., Any]:
     if not callable(function):
-        raise InvalidOptionError(f"steps= of the harness: {what} must be a function, not {shown(function)}")
-    found: Callable[..., Any] = function
-    return found
+        raise InvalidOptionError(f"steps= of the harness: {role} must be a function, not {shown(function)}")
+    checked: Callable[..., Any] = function
+    return checked
 
 
 def _without_tx(fake: Callable[..., Any]) -> Callable[..., Any]:
-    """Hand on the step's transaction only if the fake has a parameter for it."""
+    """Pass the step's transaction to the fake only if the fake has a parameter for it."""
     spec = inspect_step(fake)
 
     def call(*args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The harness: the real engine and the real SQL (SQLite in memory), driven by hand in virtual time."""
+"""The harness: the real engine and the real SQL (SQLite in memory), driven by the test in virtual time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, TypeVar, Unpack, cast, overload
 
-from holdfast.app import Holdfast, OpenApp
+from holdfast.app import Holdfast
 from holdfast.client import Handle
 from holdfast.core.durations import Duration, describe, to_ms
 from holdfast.core.model import Status, StepRecord, StepType, from_ms
@@ -16,6 +16,7 @@ from holdfast.core.model import to_ms as time_ms
 from holdfast.errors import RunFailedError, WaitForEventTimeoutError
 from holdfast.kernel.requests import StartOptions
 from holdfast.kernel.startable import Startable
+from holdfast.open_app import OpenApp
 from holdfast.ports import Clock, Runtime
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import (
@@ -30,10 +31,10 @@ from holdfast.store.protocol import (
     TaskRef,
 )
 from holdfast.store.sqlite import SqliteStore
-from holdfast.testing.driven import DrivenClient, Driving, HarnessError
+from holdfast.testing.driven_client import DriveCounter, DrivenClient, HarnessError
 from holdfast.testing.fakes import Fakes, Steps
+from holdfast.testing.step_activity import TrackingSpawn
 from holdfast.testing.virtual import SeededRandomness, VirtualClock, VirtualTimers, later
-from holdfast.testing.watching import WatchedSpawn
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -41,24 +42,24 @@ T = TypeVar("T")
 Drive = Callable[["Harness", Handle[Any]], Awaitable[None]]
 MakeStore = Callable[[Clock], Store]
 
-# Steps of user code run for real. With nothing else to do, look again after this many seconds whether one ended.
-_LOOK_SECONDS = 0.001
+# Steps of user code run in real time. While only steps are in flight, the harness polls at this interval.
+_POLL_SECONDS = 0.001
 _PASSES_BETWEEN_PAUSES = 20
-"""A worker that waits for the database is looked at in short intervals, not in a loop that uses a whole core."""
-_MOST_PASSES = 100_000
-_MOST_ADVANCES = 10_000
+"""While a worker waits for the database, the harness pauses after this many passes, so as not to use a whole core."""
+_MAX_PASSES = 100_000
+_MAX_ADVANCES = 10_000
 _NO_EVENTS = (
-    "h.run() sends nothing: start the run with h.start(), send what it waits for with run.send_event(), and drive it "
+    "h.run() sends no events: start the run with h.start(), send what it waits for with run.send_event(), and drive it "
     "with h.run_until_idle() and h.advance()"
 )
 
 
 class CrashMismatch(AssertionError):  # noqa: N818  (reads like the assertion it is)
-    """A run that lost its worker ended differently from one that did not."""
+    """A run whose worker was lost ended differently from the run without a crash."""
 
 
 class _CountingStore:
-    """A store that counts commits and can cut off the worker right after one of them: it never hears of its commit."""
+    """A store that counts commits and can cut off the worker right after one: the worker receives no reply to it."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -66,31 +67,31 @@ class _CountingStore:
         self.drop_after: int | None = None
         self.dropped = False
         self.cut = asyncio.Event()
-        """Set when the worker was cut off."""
+        """Set when the worker is cut off."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
         done = []
-        for one in commits:  # one by one: each is a place to crash
+        for commit in commits:  # one at a time: each is a point at which to crash
             if not self.dropped:
-                done.extend(await self._store.commit([one]))
+                done.extend(await self._store.commit([commit]))
             await self._count()
         return done
 
-    async def advance(self, advances: Sequence[Advance], claimant: Claimant, room: int) -> Advanced:
+    async def advance(self, advances: Sequence[Advance], claimant: Claimant, claim_limit: int) -> Advanced:
         applied: list[bool] = []
-        taken: list[TaskRef] = []
+        claimed: list[TaskRef] = []
         due = False
-        for one in advances:
+        for advance in advances:
             if not self.dropped:
-                answer = await self._store.advance([one], claimant, room - len(taken))
-                applied += answer.applied
-                taken += answer.taken
-                due |= answer.due
+                advanced = await self._store.advance([advance], claimant, claim_limit - len(claimed))
+                applied += advanced.applied
+                claimed += advanced.claimed
+                due |= advanced.due
             await self._count()
-        return Advanced(applied, taken, due)
+        return Advanced(applied, claimed, due)
 
     async def _count(self) -> None:
         if not self.dropped:
@@ -104,13 +105,14 @@ class _CountingStore:
 class Harness:
     """Runs an app's workflows in a test.
 
-    Nothing happens by itself: time moves and work is done when the test says so. ``steps`` has fakes to be called in
-    place of steps, chain steps, graph nodes and functions given to ``ctx.do``. ``store`` makes the empty store to run
-    on, with the harness's clock; by default SQLite in memory. ``real_timeout`` is how long the harness waits, in real
-    time, for a step that works in a thread, a process or on a socket, before it raises ``HarnessError``.
+    Time moves and runs continue only when the test calls ``tick``, ``run_until_idle``, ``advance`` or ``run``.
+    ``steps`` maps steps, chain steps, graph nodes and functions passed to ``ctx.do`` to fakes that are called in their
+    place. ``store`` is called with the harness's clock and returns the empty store to run on; the default is SQLite in
+    memory. ``real_timeout`` is the real time for which the harness waits for a step that works in a thread, a process
+    or on a socket, before it raises ``HarnessError``.
 
-    While the harness is open, the app itself works on the harness's store: ``app.start``, ``app.get`` and the app's
-    HTTP API, also as called by the routes of a web application. ``async with app:`` and ``app.lifespan`` open nothing.
+    While the harness is open, the app itself uses the harness's store: ``app.start``, ``app.get`` and the app's HTTP
+    API, also when routes of a web application call them. ``async with app:`` and ``app.lifespan`` open nothing.
     """
 
     def __init__(
@@ -125,45 +127,45 @@ class Harness:
         self._app = app
         self._steps = steps or {}
         self._fakes = Fakes(self._steps)
-        self._driving = Driving()
+        self._drives = DriveCounter()
         self._real_seconds = to_ms(real_timeout, "real_timeout") / 1000
         self._seed = seed
         self._clock = VirtualClock()
         self._timers = VirtualTimers(self._clock)
-        self._spawn = WatchedSpawn()
+        self._spawn = TrackingSpawn()
         self._make_store = store or _sqlite_in_memory
         self._store = _CountingStore(self._make_store(self._clock))
-        self._own: Holdfast = copy_of(app, Runtime(self._clock, SeededRandomness(seed)))
+        self._own_app: Holdfast = copy_of(app, Runtime(self._clock, SeededRandomness(seed)))
         self._open: OpenApp | None = None
         self._worker: Worker | None = None
         self._leases_kept_at: datetime | None = None
 
     async def __aenter__(self) -> Harness:
-        self._own.registry.check()
+        self._own_app.registry.check()
         await self._store.open()
-        self._spawn.watch_steps(asyncio.get_running_loop())
-        self._open = OpenApp(self._own, cast("Store", self._store), self._timers, self._spawn, client=DrivenClient)
+        self._spawn.track_steps(asyncio.get_running_loop())
+        self._open = OpenApp(self._own_app, cast("Store", self._store), self._timers, self._spawn, client=DrivenClient)
         self._open.ports.function = self._fakes.function
-        cast("DrivenClient", self._open.client).driving = self._driving
-        self._own._open = self._open
-        self._app._harnesses.append(self._open)
+        cast("DrivenClient", self._open.client).drives = self._drives
+        self._own_app._lifetime.opened = self._open
+        self._app._lifetime.harnesses.append(self._open)
         self._worker = self._new_worker()
         return self
 
     async def __aexit__(self, *_error: object) -> None:
         await self._drop_worker()
-        await self._opened().drop_hand()
-        self._own._open = None
-        self._app._harnesses.remove(self._opened())
+        await self._opened().stop_manual_worker()
+        self._own_app._lifetime.opened = None
+        self._app._lifetime.harnesses.remove(self._opened())
         self._spawn.close()
         await self._store.close()
 
-    # --- using
+    # --- public methods
 
     @property
     def app(self) -> Holdfast:
         """The app on the harness's store: ``h.app.list()``, ``h.app.get(...)``."""
-        return self._own
+        return self._own_app
 
     @overload
     async def start(
@@ -179,8 +181,8 @@ class Harness:
     async def start(
         self, workflow: Startable[Any, Any] | str, params: Any = None, **options: Unpack[StartOptions]
     ) -> Handle[Any]:
-        """Start a run as ``app.start`` does; it begins when the harness next works."""
-        return await self._own.start(workflow, params, **options)
+        """Start a run as ``app.start`` does. The run begins when the test next drives the harness."""
+        return await self._own_app.start(workflow, params, **options)
 
     @overload
     async def run(self, workflow: Startable[None, R], params: None = ..., **options: Unpack[StartOptions]) -> R: ...
@@ -196,9 +198,9 @@ class Harness:
     ) -> Any:
         """Start a run, advance virtual time until it has ended, and return its result.
 
-        Raises what ``run.result()`` raises for a run that does not end well, and ``HarnessError`` with the run's
-        ``why`` if the run waits for something that does not come by itself: a message, or ``resume``. Timeouts come by
-        themselves, also that of ``wait_for_event``.
+        Raises what ``run.result()`` raises if the run fails, and ``HarnessError`` with the run's ``why`` if the run
+        waits for an event or for ``resume``. Virtual time advances through timeouts, including that of
+        ``wait_for_event``.
         """
         run = await self.start(workflow, params, **options)
         await self._advance_to_end(run)
@@ -210,21 +212,23 @@ class Harness:
             raise
 
     async def _advance_to_end(self, run: Handle[Any]) -> None:
-        for _ in range(_MOST_ADVANCES):
+        for _ in range(_MAX_ADVANCES):
             await self.run_until_idle()
             if Status((await run.status()).status).terminal:
                 return
             if not await self._advance_to_next():
-                raise HarnessError(f"{run.pid} does not end by itself: {(await run.describe()).why}. {_NO_EVENTS}")
+                raise HarnessError(
+                    f"{run.pid} does not end without an event or a request: {(await run.describe()).why}. {_NO_EVENTS}"
+                )
         why = (await run.describe()).why
-        raise HarnessError(f"{run.pid} has not ended after {_MOST_ADVANCES:,} advances to the next due time: {why}")
+        raise HarnessError(f"{run.pid} has not ended after {_MAX_ADVANCES:,} advances to the next due time: {why}")
 
     def now(self) -> datetime:
         return self._clock.now()
 
     async def tick(self) -> int:
-        """Do what is due now, once; how many runs were moved, and outbound events tried."""
-        with self._driving.call():
+        """Do once what is due now; return the number of claimed tasks plus that of outbound events tried."""
+        with self._drives.call():
             await self._keep_leases()
             claimed = await self._claim()
             await self._settle()
@@ -233,16 +237,16 @@ class Harness:
             return claimed
 
     async def _keep_leases(self) -> None:
-        """Renew the worker's leases and free expired ones. A lease can only expire when time has passed."""
+        """Renew the worker's leases and free expired tasks. A lease can only expire when time has passed."""
         worker, now = self._the_worker(), self._clock.now()
         time_has_passed, self._leases_kept_at = now != self._leases_kept_at, now
         if time_has_passed or worker.busy:
-            await worker._heartbeat_step()
+            await worker.keep_leases()
         if time_has_passed:
             await worker.reap()
 
     async def _claim(self) -> int:
-        """Claim what is due. A worker that is cut off meanwhile never comes back."""
+        """Claim due tasks. The claim of a worker that is cut off meanwhile never returns and is cancelled."""
         claiming = asyncio.ensure_future(self._the_worker().claim_due(1000))
         cut = asyncio.ensure_future(self._store.cut.wait())
         await asyncio.wait((claiming, cut), return_when=asyncio.FIRST_COMPLETED)
@@ -253,13 +257,13 @@ class Harness:
         return 0
 
     async def run_until_idle(self) -> None:
-        """Work until nothing is due now. Steps that work in threads, processes or on sockets are waited for.
+        """Work until nothing is due now, and wait for steps that work in threads, processes or on sockets.
 
-        Not waited for are steps that await something inside the event loop, such as an event or a queue: only the test,
-        or a timeout of the virtual clock, can end those.
+        The harness does not wait for steps that await something inside the event loop, such as an event or a queue:
+        only the test, or a timeout of the virtual clock, can end such a wait.
         """
-        for _ in range(_MOST_PASSES):
-            before = self._store.commits  # what is written while it works may make more due
+        for _ in range(_MAX_PASSES):
+            before = self._store.commits  # a commit during the tick may make more tasks due
             if self._store.dropped or (not await self.tick() and self._idle_since(before)):
                 return
         raise RuntimeError("the work never ends: a workflow makes something due again and again without waiting")
@@ -268,7 +272,7 @@ class Harness:
         return self._the_worker().blocked() and self._store.commits == commits
 
     async def advance(self, duration: Duration, *, run: bool = True) -> None:
-        """Move the clock, stopping at every due time on the way; with ``run=False`` time passes while nobody works."""
+        """Move the clock, stopping at every due time on the way. With ``run=False`` only the clock moves."""
         target = later(self._clock.now(), to_ms(duration))
         if run:
             await self.run_until_idle()
@@ -286,7 +290,7 @@ class Harness:
             await self.run_until_idle()
 
     async def restart(self) -> None:
-        """Drop the worker and all it has in memory; leases are given back. What follows is a cold replay."""
+        """Drop the worker and its memory, and release its tasks. Runs continue with a cold replay."""
         await self._drop_worker()
         self._worker = self._new_worker()
 
@@ -304,38 +308,38 @@ class Harness:
     async def crash_everywhere(
         self, workflow: Startable[Any, Any] | str, params: Any = None, *, drive: Drive | None = None
     ) -> Any:
-        """Run it once for each of its commits, losing the worker right after that commit.
+        """Run the workflow once for each of its commits, losing the worker right after that commit.
 
-        Checks that every time the result and the committed steps are the same, and returns the result. ``drive`` is
-        called with the harness and the handle before each run goes on, to send events and the like; it may be
-        called several times.
+        Checks that the result and the committed steps are the same every time, and returns the result. ``drive`` is
+        called with the harness and the handle whenever the run waits, to send events and the like; it may be called
+        several times in one run.
 
-        Each takeover costs virtual time: another worker goes on when the lease of the lost one has run out, 30 seconds
-        later or what ``WorkerConfig(lease=)`` says. A workflow that compares times, or has timeouts shorter than that,
-        may end differently for this reason alone.
+        Each takeover costs virtual time: another worker continues the run when the lost worker's lease has expired,
+        after 30 seconds or the time of ``WorkerConfig(lease=)``. A workflow that compares times, or has shorter
+        timeouts, may end differently for this reason alone.
         """
         expected, commits = await self._run_with_crash(workflow, params, None, drive)
         for n in self._crash_points(commits):
-            found, _ = await self._run_with_crash(workflow, params, n, drive)
-            if found != expected:
+            actual, _ = await self._run_with_crash(workflow, params, n, drive)
+            if actual != expected:
                 raise CrashMismatch(
-                    f"after losing the worker right after commit {n} of {commits}:\n  {found}\n"
+                    f"after losing the worker right after commit {n} of {commits}:\n  {actual}\n"
                     f"without a crash:\n  {expected}\n"
                     f"The takeover took {describe(self._lease_ms)} of virtual time, the lease of the lost worker"
                 )
         status, output, error, _ = expected
         if status != Status.COMPLETE:
             raise CrashMismatch(f"the run did not complete but is {status}: {error}")
-        return self._own.registry.get(_name(workflow)).decode_output(output)
+        return self._own_app.registry.get(_name(workflow)).decode_output(output)
 
     def _crash_points(self, commits: int) -> Iterable[int]:
-        """After which commits ``crash_everywhere`` loses the worker."""
+        """Numbers of the commits after which ``crash_everywhere`` loses the worker."""
         return range(1, commits + 1)
 
     # --- driving
 
     async def _settle(self) -> None:
-        """Wait until every held run rests, or waits for steps that only virtual time or the test can end."""
+        """Wait until every owned run is suspended, or waits for steps that only virtual time or the test can end."""
         worker, loop = self._the_worker(), asyncio.get_running_loop()
         quiet, passes, deadline = 0, 0, math.inf
         while worker.busy and quiet < 3 and not self._store.dropped:
@@ -343,38 +347,38 @@ class Harness:
             if not worker.blocked():
                 quiet, passes, deadline = 0, passes + 1, math.inf
                 if passes % _PASSES_BETWEEN_PAUSES == 0:
-                    await asyncio.sleep(_LOOK_SECONDS)
+                    await asyncio.sleep(_POLL_SECONDS)
             elif not self._spawn.working(loop):
                 quiet += 1
-            else:  # only steps are under way
+            else:  # only steps are in flight
                 quiet, deadline = 0, min(deadline, loop.time() + self._real_seconds)
                 if loop.time() > deadline:
                     raise self._too_long(loop)
-                await asyncio.sleep(_LOOK_SECONDS)
+                await asyncio.sleep(_POLL_SECONDS)
 
     def _too_long(self, loop: asyncio.AbstractEventLoop) -> HarnessError:
-        found = {
+        steps = {
             f"step {a.key!r} of {a.pid}{f' at {place}' if place else ''}" for a, place in self._spawn.in_flight(loop)
         }
         return HarnessError(
-            f"{'; '.join(sorted(found)) or 'a step'} has not ended in {self._real_seconds:g} seconds of real time. "
+            f"{'; '.join(sorted(steps)) or 'a step'} has not ended in {self._real_seconds:g} seconds of real time. "
             "The harness waits for threads, processes, sockets and real timers of steps. Put a fake in place of "
-            "what takes so long (`Harness(app, steps={step: fake})`), or allow more time with real_timeout="
+            "a slow step (`Harness(app, steps={step: fake})`), or allow more time with real_timeout="
         )
 
     async def _next_due(self) -> int | None:
-        """When something is due next: a run in the queue, or a timer of a run that is held."""
-        config = self._own.worker_config
-        request = ClaimRequest("harness", 1000, 0, config.queues, self._own.registry.runnable())
+        """Return the time at which a task, an outbound event or a timer of an owned run is due next."""
+        config = self._own_app.worker_config
+        request = ClaimRequest("harness", 1000, 0, config.queues, self._own_app.registry.runnable())
         queued = (await self._store.claim(request)).next_due
-        times = queued, await self._next_post(), self._timers.next_at()
+        times = queued, await self._next_outbound(), self._timers.next_at()
         return min((t for t in times if t is not None), default=None)
 
-    async def _next_post(self) -> int | None:
-        """When an outbound event is to be delivered."""
-        if self._own.registry.outbox is None:
+    async def _next_outbound(self) -> int | None:
+        """Return the time at which the next outbound event is due."""
+        if self._own_app.registry.outbox is None:
             return None
-        claim: OutboxClaim = await self._store.outbox_claim("harness", 1000, 0)
+        claim: OutboxClaim = await self._store.claim_outbox("harness", 1000, 0)
         return claim.next_due
 
     async def _drop_worker(self) -> None:
@@ -392,7 +396,7 @@ class Harness:
             h._store.drop_after = crash_after
             await h._run_to_end(run, drive)
             status = await run.status()
-            # By key: which of several parallel steps ends first is up to threads and sockets.
+            # Sorted by key: threads and sockets decide which of several parallel steps ends first.
             steps = [_outline(step) for step in sorted((await run.history()).steps, key=lambda s: s.step_key)]
             return (status.status, status.output, status.error, steps), h._store.commits
 
@@ -413,10 +417,10 @@ class Harness:
             if self._store.commits != before or self._store.dropped:
                 continue
             if not await self._advance_to_next():
-                raise CrashMismatch(f"the run waits for something that never comes: {(await run.describe()).why}")
+                raise CrashMismatch(f"the run waits for something that never happens: {(await run.describe()).why}")
 
     async def _advance_to_next(self) -> bool:
-        """Move the clock to the next due time; False if nothing is due any more."""
+        """Move the clock to the next due time; return False if nothing is due any more."""
         due = await self._next_due()
         if due is None:
             return False
@@ -424,7 +428,7 @@ class Harness:
         return True
 
     async def _lose_worker(self) -> None:
-        """The worker is gone without a word: its leases run out and another one takes over."""
+        """Abandon the worker, let its leases expire and start another worker, which takes over."""
         lease_ms = self._the_worker().longest_lease_ms
         self._the_worker().abandon()
         await asyncio.sleep(0)
@@ -436,17 +440,13 @@ class Harness:
 
     @property
     def _lease_ms(self) -> int:
-        return to_ms(self._own.worker_config.lease)
+        return to_ms(self._own_app.worker_config.lease)
 
     def _new_worker(self) -> Worker:
-        """A worker whose loops do not run, but which hears of events, pauses and ends as in an open app."""
+        """Create a worker whose loops do not run. It is notified of events, pauses and ends as in an open app."""
         self._leases_kept_at = None
-        worker = self._opened().new_worker(self._own.worker_config)
-        worker._leave_hub = self._opened().hub.join(
-            _on_this_loop(worker._work_at),
-            _on_this_loop(worker._signalled),
-            _on_this_loop(worker._courier.wake),
-        )
+        worker = self._opened().new_worker(self._own_app.worker_config)
+        worker.subscribe(_on_this_loop)
         return worker
 
     def _opened(self) -> OpenApp:
@@ -461,7 +461,7 @@ class Harness:
 
 
 def _on_this_loop(listener: Callable[..., None]) -> Callable[..., None]:
-    """Called on another loop (Starlette's ``TestClient`` has one, in a thread), the listener is called on this one."""
+    """Wrap a listener so that it runs on this loop when another loop calls it, such as Starlette's ``TestClient``."""
     loop = asyncio.get_running_loop()
 
     def call(*args: Any) -> None:
@@ -478,7 +478,7 @@ def _sqlite_in_memory(clock: Clock) -> Store:
 
 
 def _outline(step: StepRecord) -> tuple[Any, ...]:
-    """What must be the same with and without a crash: all but times, and the attempts that a crash costs."""
+    """Return the fields that must be equal with and without a crash: all but times and attempts."""
     result = step.result
     if step.type == StepType.WAIT and result is not None:
         result = result["payload"]
@@ -486,7 +486,7 @@ def _outline(step: StepRecord) -> tuple[Any, ...]:
 
 
 def copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:
-    """The same workflows on another runtime."""
+    """Return a new app with the same definitions on another runtime."""
     copy = Holdfast("sqlite://", runtime=runtime, worker=app.worker_config, limits=app.limits, authorize=app.authorize)
     copy.registry = app.registry
     copy.program = app.program

@@ -1,4 +1,4 @@
-"""Ports for tests: a clock that moves only when told, timers that follow it, randomness from a seed."""
+"""Ports for tests: a clock that the test moves, timers of that clock, seeded randomness."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _START = datetime(2030, 1, 1, tzinfo=UTC)
 
 
 class VirtualClock:
-    """Time that stands still until it is moved."""
+    """A clock that shows the same time until ``move_to`` is called."""
 
     def __init__(self, start: datetime = _START) -> None:
         self._start = start
@@ -41,7 +41,7 @@ class _Alarm:
 
 
 class VirtualTimers:
-    """Timers of a virtual clock: they ring when ``fire_due`` finds their time come."""
+    """Timers of a virtual clock. ``fire_due`` calls the callbacks that are due."""
 
     def __init__(self, clock: VirtualClock) -> None:
         self._clock = clock
@@ -66,7 +66,7 @@ class VirtualTimers:
 
 
 class SeededRandomness:
-    """The same numbers for the same seed."""
+    """Random numbers that depend only on the seed."""
 
     def __init__(self, seed: int) -> None:
         self._random = Random(seed)  # noqa: S311  (reproducible by design)

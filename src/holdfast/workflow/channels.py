@@ -1,7 +1,7 @@
 """Channels between tasks of one run, and ``select`` over several of them.
 
-Nothing here knows of the engine but the guard: on the workflow's own loop the order of everything is the same on each
-replay, and so is what comes out of a channel.
+Channels need nothing of the engine but the guard: the workflow loop runs tasks in the same order on each replay, so
+channels return the same values in the same order.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ Value = TypeVar("Value", covariant=True)
 
 
 class Selected(NamedTuple, Generic[T]):
-    """What ``select`` chose. ``channel`` is None for the default; ``ok`` is False when the channel was closed.
+    """The result of ``select``. ``channel`` is None for the default; ``ok`` is False if the channel was closed.
 
-    ``value`` is what was received; None where nothing was: for a send, a closed channel and the default.
+    ``value`` is the received value; None for a send, a closed channel and the default.
     """
 
     channel: Channel[Any] | None
@@ -36,19 +36,19 @@ class Selected(NamedTuple, Generic[T]):
 
 
 class Case(Generic[Value]):
-    """A case of ``select``: a channel to receive from, or a value to send. ``Value`` is what ``select`` receives."""
+    """A case of ``select``: a channel to receive from, or a value to send. ``Value``: the type received."""
 
 
 @dataclass(frozen=True)
 class Sending(Case[None], Generic[T]):
-    """A case of ``select``: send this value."""
+    """A case of ``select`` that sends a value."""
 
     channel: Channel[T]
     value: T
 
 
 class _Waiter:
-    """One case of somebody who waits. All cases of one ``select`` share the future: the first to come wins."""
+    """One case of a waiting ``select``. All cases of the ``select`` share the future, which the first to win sets."""
 
     __slots__ = ("case", "channel", "future")
 
@@ -72,7 +72,7 @@ class _Won(NamedTuple):
 
 
 class Channel(Case[T], Generic[T]):
-    """A queue between tasks. Without capacity a send waits for its receiver: they meet.
+    """A queue between tasks. Without capacity, a send waits until a task receives the value.
 
     Example::
 
@@ -87,23 +87,23 @@ class Channel(Case[T], Generic[T]):
             raise InvalidOptionError(f"a channel's capacity is a whole number from 0 on, not {capacity!r}")
         self._capacity: float = capacity
         self._buffer: deque[T] = deque()
-        self._receivers: dict[_Waiter, None] = {}  # in order, and each can be taken out
+        self._receivers: dict[_Waiter, None] = {}  # a dict as an ordered set
         self._senders: dict[_Waiter, None] = {}
         self._closed = False
         self._loop = running_loop()
-        """Of the workflow code that made it; a channel of other code is not guarded."""
+        """The loop of the workflow code that created the channel; None, and no guard, outside workflow code."""
 
     async def send(self, value: T) -> None:
-        """Hand a value over; waits while there is no room.
+        """Send a value. Waits while the channel is full.
 
-        Raises ``ChannelClosed`` if the channel is closed, or gets closed meanwhile.
+        Raises ``ChannelClosed`` if the channel is closed, or is closed during the wait.
         """
         chosen = await select(self.sending(value))
         if not chosen.ok:
             raise ChannelClosed("the channel is closed; nothing can be sent any more")
 
     async def receive(self) -> T:
-        """The next value; waits for one. Raises ``ChannelClosed`` when the channel is closed and empty."""
+        """Wait for the next value and return it. Raises ``ChannelClosed`` if the channel is closed and empty."""
         chosen = await select(self)
         if not chosen.ok:
             raise ChannelClosed("the channel is closed, and all that was sent has been received")
@@ -111,11 +111,11 @@ class Channel(Case[T], Generic[T]):
         return value
 
     def sending(self, value: T) -> Sending[T]:
-        """A case for ``select`` that sends."""
+        """A case for ``select`` that sends a value."""
         return Sending(self, value)
 
     def close(self) -> None:
-        """No more is sent: what is there can still be received. To close twice is to close once."""
+        """Close the channel for sending. Values in it can still be received. A second call has no effect."""
         self._check()
         if self._closed:
             return
@@ -129,7 +129,7 @@ class Channel(Case[T], Generic[T]):
         return self._closed
 
     def __len__(self) -> int:
-        """How many values wait to be received."""
+        """Number of buffered values."""
         return len(self._buffer)
 
     async def __aiter__(self) -> AsyncIterator[T]:
@@ -138,7 +138,7 @@ class Channel(Case[T], Generic[T]):
 
     @property
     def awaited(self) -> bool:
-        """Somebody waits to receive."""
+        """True if a task waits to receive."""
         return any(not waiter.future.done() for waiter in self._receivers)
 
     def _check(self) -> None:
@@ -147,12 +147,12 @@ class Channel(Case[T], Generic[T]):
 
     # --- for select
 
-    async def _look(self) -> bool:
-        """Let come what is on its way to the channel from outside; False: nothing comes from there."""
+    async def _poll(self) -> bool:
+        """Deliver the events that are available for the channel. False: the channel gets no events."""
         return False
 
-    def _received(self, value: Any) -> T:
-        """What somebody gets for a value that is theirs now."""
+    def _on_received(self, value: Any) -> T:
+        """Convert a value that a task has received to what the task gets."""
         received: T = value
         return received
 
@@ -160,11 +160,11 @@ class Channel(Case[T], Generic[T]):
         if self._buffer:
             value = self._buffer.popleft()
             self._refill()
-            return Selected(self, self._received(value), ok=True)
+            return Selected(self, self._on_received(value), ok=True)
         sender = _next(self._senders)
         if sender is not None:
             sender.win(None, ok=True)
-            return Selected(self, self._received(sender.value), ok=True)
+            return Selected(self, self._on_received(sender.value), ok=True)
         return Selected(self, None, ok=False) if self._closed else None
 
     def _try_send(self, value: T) -> Selected[Any] | None:
@@ -180,13 +180,13 @@ class Channel(Case[T], Generic[T]):
         return Selected(self, None, ok=True)
 
     def _refill(self) -> None:
-        """Somebody who waits to send gets the place that has become free."""
+        """Move values of waiting senders into the free places of the buffer."""
         while len(self._buffer) < self._capacity and (sender := _next(self._senders)) is not None:
             self._buffer.append(sender.value)
             sender.win(None, ok=True)
 
-    def _give_back(self, value: T) -> None:
-        """A value that was handed to somebody who is gone: the next one gets it."""
+    def _put_back(self, value: T) -> None:
+        """Pass a value whose receiver was cancelled to the next receiver, or put it first in the buffer."""
         receiver = _next(self._receivers)
         if receiver is not None:
             receiver.win(value, ok=True)
@@ -220,10 +220,11 @@ async def select(*cases: Case[Any], default: bool = ...) -> Selected[Any]: ...
 
 
 async def select(*cases: Any, default: bool = False) -> Selected[Any]:
-    """Wait until one of the channels can receive, or one of the sends can be done, and do just that one.
+    """Wait until one of the channels can receive, or one of the sends can be done, and do only that one.
 
-    Of several that are ready the first listed wins; a closed channel is always ready, with ``ok=False``. With
-    ``default=True`` it does not wait: ``channel`` is None when nothing was ready. What did not win leaves no trace.
+    If several cases are ready, the first in the argument list is chosen; a closed channel is always ready, with
+    ``ok=False``. With ``default=True`` it does not wait: ``channel`` is None if no case was ready. The other cases have
+    no effect.
     """
     for case in cases:
         if not isinstance(case, Channel | Sending):
@@ -234,11 +235,11 @@ async def select(*cases: Any, default: bool = False) -> Selected[Any]:
     ready = _first_ready(cases)
     if ready is None and default:
         for case in cases:
-            if isinstance(case, Channel) and await case._look():  # noqa: SLF001
+            if isinstance(case, Channel) and await case._poll():  # noqa: SLF001
                 ready = _first_ready(cases)
                 break
         return ready or Selected(None, None, ok=False)
-    return ready or await _first_to_come(cases)
+    return ready or await _wait_for_first(cases)
 
 
 def _first_ready(cases: tuple[AnyCase, ...]) -> Selected[Any] | None:
@@ -249,40 +250,40 @@ def _first_ready(cases: tuple[AnyCase, ...]) -> Selected[Any] | None:
     return None
 
 
-async def _first_to_come(cases: tuple[AnyCase, ...]) -> Selected[Any]:
+async def _wait_for_first(cases: tuple[AnyCase, ...]) -> Selected[Any]:
     future: asyncio.Future[_Won] = asyncio.get_running_loop().create_future()
-    waiters = [_enlist(case, future) for case in cases]
+    waiters = [_add_waiter(case, future) for case in cases]
     try:
         won = await future
     except asyncio.CancelledError:
         if future.done() and not future.cancelled():
-            _undo(future.result())
+            _return_value(future.result())
         raise
     finally:
         for waiter in waiters:
             waiter.channel._receivers.pop(waiter, None)  # noqa: SLF001
             waiter.channel._senders.pop(waiter, None)  # noqa: SLF001
-            del waiter.future  # whose result names the waiter: a circle
+            del waiter.future  # its result refers to the waiter: a reference cycle
     channel = won.waiter.channel
     received = won.ok and isinstance(won.waiter.case, Channel)
-    return Selected(channel, channel._received(won.value) if received else won.value, won.ok)  # noqa: SLF001
+    return Selected(channel, channel._on_received(won.value) if received else won.value, won.ok)  # noqa: SLF001
 
 
-def _enlist(case: AnyCase, future: asyncio.Future[_Won]) -> _Waiter:
+def _add_waiter(case: AnyCase, future: asyncio.Future[_Won]) -> _Waiter:
     waiter = _Waiter(case, future)
     waiters = case._receivers if isinstance(case, Channel) else case.channel._senders  # noqa: SLF001
     waiters[waiter] = None
     return waiter
 
 
-def _undo(won: _Won) -> None:
-    """It won and was cancelled before it could go on. A value it was given is not lost; one it sent is received."""
+def _return_value(won: _Won) -> None:
+    """Return the value of a receiver that was cancelled after it won. A send that won has been received."""
     if won.ok and isinstance(won.waiter.case, Channel):
-        won.waiter.channel._give_back(won.value)  # noqa: SLF001
+        won.waiter.channel._put_back(won.value)  # noqa: SLF001
 
 
 def _next(waiters: dict[_Waiter, None]) -> _Waiter | None:
-    """Take out the one that has waited the longest and has not won or gone already."""
+    """Remove and return the oldest waiter whose ``select`` is still waiting."""
     while waiters:
         waiter = next(iter(waiters))
         del waiters[waiter]

@@ -1,4 +1,4 @@
-"""``Context``: everything workflow code can ask of the engine. A thin, typed face of the machine."""
+"""``Context``: the API of workflow code. A thin, typed layer over the machine."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeAlias, Ty
 from holdfast.core import codec, durations
 from holdfast.core.durations import Duration
 from holdfast.core.event import Event
-from holdfast.core.model import Level, from_ms, to_ms
+from holdfast.core.model import from_ms, to_ms
 from holdfast.core.names import check_event_type, check_step_name
 from holdfast.core.retry import Retry
 from holdfast.errors import InvalidDurationError, InvalidOptionError
 from holdfast.kernel.attempt import StepTx, Transaction
-from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.requests import ChildOptions
 from holdfast.kernel.startable import In, Out, Startable
 from holdfast.store.protocol import Watch
 from holdfast.workflow import guard
 from holdfast.workflow.channels import Channel
+from holdfast.workflow.children import Child
 from holdfast.workflow.ending import ContinueAsNew
-from holdfast.workflow.loop import current_loop, running_loop
+from holdfast.workflow.loop import current_loop
 from holdfast.workflow.machine import Machine
 from holdfast.workflow.mailbox import DecodedPayload
-from holdfast.workflow.processes import Child, Message, RunEvent
+from holdfast.workflow.messages import Message
+from holdfast.workflow.run_events import RunEvent
+from holdfast.workflow.run_info import RunInfo
+from holdfast.workflow.run_log import Logger
 from holdfast.workflow.saga import Saga
 from holdfast.workflow.steps import spec_of
 from holdfast.workflow.timers import Timer, ticks
@@ -45,7 +48,7 @@ DECLARED: Any = object()
 
 @dataclass(eq=False)
 class Workflow(Startable[In, Out]):
-    """A registered workflow function: what ``app.start`` and ``ctx.run`` take. ``fn`` is the plain function.
+    """A registered workflow function, as ``app.start`` and ``ctx.run`` take it. ``fn`` is the plain function.
 
     ``Workflow[Order, str]`` takes an ``Order`` and returns a ``str``; ``Workflow[None, str]`` takes no input.
     """
@@ -60,26 +63,8 @@ class OptionalInput(Protocol[In, Out]):
     def __call__(self, ctx: Context, params: In = ..., /) -> Coroutine[Any, Any, Out]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RunInfo:
-    """Facts about the run that are the same on every replay."""
-
-    workflow: str
-    instance_id: str
-    run_number: int
-    queue: str
-    attempt: int
-    history_length: int
-    """How many results the code has seen so far."""
-    history_size: int
-    """Their size in bytes."""
-    started_at: datetime
-    parent: str | None
-    pid: str
-
-
 class Context:
-    """Handed to a workflow function as its first argument.
+    """The first argument of a workflow function.
 
     Example::
 
@@ -93,20 +78,21 @@ class Context:
 
     def __init__(self, machine: Machine, now: Callable[[], datetime]) -> None:
         self._unguarded = machine
-        self.log = Logger(machine, now)
+        self.log = Logger(machine.log, machine.loop, machine.limits, now)
 
     @property
     def _machine(self) -> Machine:
-        """The machine, for code that runs on its loop: the guard of every method and property here but ``log``."""
+        """The machine. Raises outside its loop: so every method and property but ``log`` is guarded."""
         machine = self._unguarded
         if current_loop() is not machine.loop:
-            raise guard.of_context(_used_member())
+            raise guard.context_refusal(_used_member())
         return machine
 
     # --- steps
 
-    # Without options every argument is checked. With options the positional ones are: a ParamSpec leaves no room for
-    # keywords of one's own. The second four are for functions whose first parameter gets the step's transaction.
+    # Type checkers check every argument of a call without options, and the positional ones of a call with options: a
+    # ParamSpec allows no further keywords. The second four overloads are for functions whose first parameter is the
+    # step's transaction.
 
     @overload
     def do(
@@ -168,42 +154,42 @@ class Context:
         raises: Raises = None,
         **kwargs: Any,
     ) -> Coroutine[None, None, Any]:
-        """Run any callable as a step whose key is ``name``; the same name again returns the recorded result."""
+        """Run a callable as a step whose key is ``name``. Another call with the name returns the recorded result."""
         machine = self._machine
-        return machine.call_named(name, spec_of(fn).with_options(retry, timeout, raises), args, kwargs)
+        return machine.steps.call_named(name, spec_of(fn).with_options(retry, timeout, raises), args, kwargs)
 
     # --- time
 
     def now(self) -> datetime:
-        """The time of the last thing that happened in this run, in UTC: the same on every replay."""
-        return from_ms(self._machine.now_ms)
+        """The time of the last result or event that the code received, in UTC: the same on every replay."""
+        return from_ms(self._machine.position.now_ms)
 
     def sleep(self, name: str, duration: Duration) -> Coroutine[None, None, None]:
-        """Sleep durably, up to 365 days. Holds no task, thread or connection meanwhile."""
+        """Sleep durably, up to 365 days. A sleeping run occupies no worker slot, thread or connection."""
         machine = self._machine
         ms = durations.to_ms(duration, f"sleep {name!r}")
         self._check_sleep(name, ms)
-        return machine.sleep(check_step_name(name, machine.limits), lambda: machine.now_ms + ms)
+        return machine.waits.sleep(check_step_name(name, machine.limits), lambda: machine.position.now_ms + ms)
 
     def sleep_until(self, name: str, when: datetime) -> Coroutine[None, None, None]:
-        """Sleep until a moment (an aware ``datetime``); one that is past already is over at once."""
+        """Sleep until a time (an aware ``datetime``). A time in the past ends the sleep at once."""
         if not isinstance(when, datetime) or when.tzinfo is None:
             raise InvalidDurationError(f"sleep_until {name!r} needs an aware datetime, not {when!r}")
         machine = self._machine
         due = to_ms(when.astimezone(UTC))
-        self._check_sleep(name, due - machine.now_ms)
-        return machine.sleep(check_step_name(name, machine.limits), lambda: due)
+        self._check_sleep(name, due - machine.position.now_ms)
+        return machine.waits.sleep(check_step_name(name, machine.limits), lambda: due)
 
     def after(self, duration: Duration) -> Channel[datetime]:
-        """A channel that gets the time, once, after the duration. For ``select``."""
+        """A channel, for ``select``, that receives the time once, after the duration."""
         return self.timer(duration)
 
     def timer(self, duration: Duration) -> Timer:
-        """As ``after``, and it can be stopped and set again."""
+        """Like ``after``, with methods to stop the timer and to set it again."""
         return Timer(self._timer_seconds(duration), self.now, self._timer_seconds)
 
     def every(self, duration: Duration) -> AsyncIterator[datetime]:
-        """The time, every so often: ``async for now in ctx.every("1 hour")``. Ticks that were missed are one tick."""
+        """Yield the time at intervals: ``async for now in ctx.every("1 hour")``. Missed ticks are merged into one."""
         seconds = self._timer_seconds(duration)
         if seconds <= 0:
             raise InvalidDurationError(f"every needs a duration longer than nothing, not {duration!r}")
@@ -236,11 +222,12 @@ class Context:
     def wait_for_event(
         self, name: str, *, type: str, timeout: Duration = "24 hours", payload: Any = DECLARED
     ) -> Coroutine[None, None, Event[Any]]:
-        """Wait for an event of a type, oldest first, also one that came before the wait.
+        """Wait for an event of a type and return the oldest one, also if it was sent before the wait.
 
-        Raises ``WaitForEventTimeoutError`` when none was sent until the deadline. ``payload`` is the type to decode
-        it to; without it, the type that the workflow declares for the event in ``events=``. An event that does not fit
-        is consumed by this wait and raises ``EventInvalidError``; wait again under another name for the next one.
+        Raises ``WaitForEventTimeoutError`` if none was sent before the deadline. ``payload`` is the type to decode the
+        payload to; the default is the type that the workflow declares for the event in ``events=``. An event whose
+        payload does not match the type is consumed by this wait and raises ``EventInvalidError``; wait again under
+        another name for the next one.
         """
         machine = self._machine
         check_event_type(type, machine.limits)
@@ -253,15 +240,15 @@ class Context:
                 f"{durations.describe(longest)}, not {durations.describe(ms)}"
             )
         decode = machine.program.event_decoder(type) if payload is DECLARED else codec.decoder(payload)
-        return machine.wait_for_event(check_step_name(name, machine.limits), type, ms, decode)
+        return machine.waits.wait_for_event(check_step_name(name, machine.limits), type, ms, decode)
 
     # --- messages
 
     @property
     def inbox(self) -> Channel[Message]:
-        """The channel of all messages to this run whose topic nobody listens to."""
+        """The channel of the messages to this run whose topic has no ``listen`` channel."""
         machine = self._machine
-        return machine.mailbox.inbox(machine.processes.message)
+        return machine.mailbox.inbox(machine.processes.messages.message)
 
     @overload
     def listen(self, topic: str, *, messages: Literal[True]) -> Channel[Message]: ...
@@ -273,36 +260,39 @@ class Context:
     def listen(self, topic: str, *, messages: bool = ..., payload: Any = ...) -> Channel[Any]: ...
 
     def listen(self, topic: str, *, messages: bool = False, payload: Any = DECLARED) -> Channel[Any]:
-        """The channel of a topic: what is sent to this run under it, also before. The same object on each call.
+        """The channel of messages to this run under a topic, with those sent before. Each call returns the same object.
 
-        It gives out payloads; with ``messages=True``, messages, which say who sent them and can be answered. Payloads
-        have the type ``payload``; without it, the type that the workflow declares in ``events=``, else plain JSON. A
-        payload that does not fit is consumed, and raises ``EventInvalidError`` where it is received.
+        The channel returns payloads; with ``messages=True`` it returns ``Message`` objects, which name their sender
+        and can be replied to. Payloads are decoded to the type ``payload``; the default is the type that the workflow
+        declares in ``events=``, else plain JSON. A payload that does not match the type is consumed, and raises
+        ``EventInvalidError`` when it is received.
         """
         machine = self._machine
         check_event_type(topic, machine.limits)
         if messages:
             if payload is not DECLARED:
                 raise InvalidOptionError(f"listen({topic!r}): messages=True gives whole messages; leave out payload=")
-            return machine.mailbox.listen(topic, machine.processes.message)
-        return machine.mailbox.listen(topic, machine.payload_of if payload is DECLARED else DecodedPayload(payload))
+            return machine.mailbox.listen(topic, machine.processes.messages.message)
+        convert = machine.program.decode_payload if payload is DECLARED else DecodedPayload(payload)
+        return machine.mailbox.listen(topic, convert)
 
     def unlisten(self, channel: Channel[Any]) -> None:
-        """Close a channel of messages. What was not received goes back, to whoever listens next."""
+        """Close a channel of messages. Messages that were not received go to the next channel for their topic."""
         self._machine.mailbox.unlisten(channel)
 
     def send(self, pid: str, topic: str, payload: Any = None) -> Coroutine[None, None, None]:
-        """Send a message to a run. Raises ``InstanceNotFoundError`` if it has ended or never was."""
-        return self._machine.processes.send(pid, topic, payload)
+        """Send a message to a run. Raises ``InstanceNotFoundError`` if the run has ended or does not exist."""
+        return self._machine.processes.messages.send(pid, topic, payload)
 
     def ask(
         self, pid: str, topic: str, payload: Any = None, timeout: Duration | None = None
     ) -> Coroutine[None, None, Any]:
-        """Send a message and wait for its answer.
+        """Send a message and wait for the reply.
 
-        Raises ``Rejected`` if it is refused, ``TimeoutError`` if none comes in time.
+        Raises ``Rejected`` if the message is rejected, ``TimeoutError`` if no reply comes within the timeout, and
+        ``InstanceNotFoundError`` if the other run ends without a reply.
         """
-        return self._machine.processes.ask(pid, topic, payload, timeout)
+        return self._machine.processes.messages.ask(pid, topic, payload, timeout)
 
     # --- children
 
@@ -320,12 +310,12 @@ class Context:
     def run(
         self, child: Startable[Any, Any] | str, params: Any = None, **options: Unpack[ChildOptions]
     ) -> Coroutine[None, None, Any]:
-        """Run another workflow as a child and wait for its result. Raises ``ChildError`` if it does not end well.
+        """Run another workflow as a child and wait for its result. Raises ``ChildError`` if it does not complete.
 
-        A child whose ``run`` is cancelled is cancelled too; with ``wait_for_cancellation`` this one goes on only when
-        that one has ended.
+        If this call is cancelled, the child is cancelled too; with ``wait_for_cancellation`` the call then waits until
+        the child has ended.
         """
-        return self._machine.processes.run(child, params, **options)
+        return self._machine.processes.children.run(child, params, **options)
 
     @overload
     def spawn(
@@ -350,144 +340,111 @@ class Context:
         link: bool = False,
         **options: Unpack[ChildOptions],
     ) -> Coroutine[None, None, Child[Any]]:
-        """Start another workflow as a child; it is durable when this returns. ``ctx.events`` tells of its end."""
-        return self._machine.processes.start(child, params, link=link, **options)
+        """Start another workflow as a child. The child is stored when this returns; its end is an ``Exit`` event."""
+        return self._machine.processes.children.start(child, params, link=link, **options)
 
     # --- watching
 
     @property
     def events(self) -> Channel[RunEvent]:
-        """The channel of what happens to this run and to those it watches: ``Exit``, ``LinkDown``, ``Cancel``."""
-        return self._machine.processes.events
+        """The channel of ``Exit`` and ``LinkDown`` events of watched runs and ``Cancel`` requests to this run."""
+        return self._machine.processes.events.channel
 
     @property
     def trap_links(self) -> bool:
-        """Whether a linked run that fails is told of as ``LinkDown``; otherwise this run fails with it."""
-        return self._machine.processes.trap_links
+        """True if the failure of a linked run is a ``LinkDown`` in ``ctx.events``; otherwise this run fails with it."""
+        return self._machine.processes.watches.trap_links
 
     @trap_links.setter
     def trap_links(self, trap: bool) -> None:
         if not isinstance(trap, bool):
             raise InvalidOptionError(f"trap_links is True or False, not {trap!r}")
-        self._machine.processes.trap_links = trap
+        self._machine.processes.watches.trap_links = trap
 
     def monitor(self, pid: str) -> Coroutine[None, None, None]:
-        """Be told of the end of a run by ``Exit``; of one that has ended already, at once."""
-        return self._machine.processes.watch(pid, Watch.MONITOR)
+        """Receive an ``Exit`` in ``ctx.events`` when a run ends; at once if it has ended already."""
+        return self._machine.processes.watches.watch(pid, Watch.MONITOR)
 
     def unmonitor(self, pid: str) -> Coroutine[None, None, None]:
-        return self._machine.processes.unwatch(pid, Watch.MONITOR)
+        return self._machine.processes.watches.unwatch(pid, Watch.MONITOR)
 
     def link(self, pid: str) -> Coroutine[None, None, None]:
-        """Tie this run and another together: if one fails so does the other, unless it traps links."""
-        return self._machine.processes.watch(pid, Watch.LINK)
+        """Link this run and another: if one fails, the other fails too, unless it traps links."""
+        return self._machine.processes.watches.watch(pid, Watch.LINK)
 
     def unlink(self, pid: str) -> Coroutine[None, None, None]:
-        return self._machine.processes.unwatch(pid, Watch.LINK)
+        return self._machine.processes.watches.unwatch(pid, Watch.LINK)
 
     # --- control
 
     def cancel(
         self, pid: str, reason: str | None = None, deadline: Duration | None = None
     ) -> Coroutine[None, None, None]:
-        """Ask a run to cancel. It may clean up; at the deadline it is terminated."""
-        return self._machine.processes.cancel(pid, reason, deadline)
+        """Request a run's cancellation. The run may clean up; at the deadline it is terminated."""
+        return self._machine.processes.control.cancel(pid, reason, deadline)
 
     def terminate(self, pid: str, reason: str | None = None) -> Coroutine[None, None, None]:
-        """End a run at once."""
-        return self._machine.processes.terminate(pid, reason)
+        """End a run at once; its code does not clean up."""
+        return self._machine.processes.control.terminate(pid, reason)
 
     def continue_as_new(self, params: Any = None) -> ContinueAsNew:
-        """To be raised: end here and begin anew under the same id, with these params and an empty history.
+        """An exception to raise: it ends this run and starts its successor with these params and an empty history.
 
-        Messages that were not received, children and watches go along.
+        The successor has the same id, and takes over messages that were not received, children and watches.
         """
-        return self._machine.continue_as_new(params)
+        return ContinueAsNew(self._machine.program.encode_params(params))
 
     # --- attributes
 
     def set_search(self, **values: Any) -> None:
-        """Set attributes under which ``app.list(search=...)`` finds this run."""
-        self._machine.portrait.set_search(values)
+        """Set attributes by which ``app.list(search=...)`` finds this run."""
+        self._machine.attributes.set_search(values)
 
     def set_memo(self, **values: Any) -> None:
         """Set notes that are shown with this run."""
-        self._machine.portrait.set_memo(values)
+        self._machine.attributes.set_memo(values)
 
     @property
     def values(self) -> Mapping[str, Any]:
-        """The context this run was started with. Its steps and children have it too."""
+        """The context that this run was started with. Its steps and children get it too."""
         return self._machine.values
 
     # --- changes
 
     def version(self, change_id: str, min_supported: int, max_supported: int) -> int:
-        """Which version of a change this run goes by.
+        """The version of a change for this run.
 
-        A new run goes by ``max_supported``, and one whose history had passed this place before the call was written by
-        ``min_supported``. Either is recorded: it stays the same for the run, whatever the code says later.
+        It is ``max_supported`` for a new run, and ``min_supported`` for a run that passed this place before the call
+        was added. The version is recorded, and stays the same for the run, also if the code has other bounds later.
         """
-        if not isinstance(change_id, str) or not 0 < len(change_id) <= self._machine.limits.step_name - 10:
-            raise InvalidOptionError(f"a change needs an id of 1 or more characters, and not {change_id!r}")
-        for bound in (min_supported, max_supported):
-            if not isinstance(bound, int) or isinstance(bound, bool) or abs(bound) > 2**31:
-                raise InvalidOptionError(f"the versions of {change_id!r} are whole numbers, not {bound!r}")
-        if min_supported > max_supported:
-            raise InvalidOptionError(f"version {change_id!r}: {min_supported} is more than {max_supported}")
-        return self._machine.version(change_id, min_supported, max_supported)
+        return self._machine.versions.choose(change_id, min_supported, max_supported)
 
     def saga(self) -> Saga:
-        """Undo steps for when the rest fails: ``async with ctx.saga() as saga: saga.add(refund, payment)``."""
-        return Saga(self._machine)
+        """Undo steps that run if a block fails: ``async with ctx.saga() as saga: saga.add(refund, payment)``."""
+        return Saga(self._machine.steps)
 
     # --- information and chance
 
     @property
     def info(self) -> RunInfo:
         machine = self._machine
-        run = machine.run
-        return RunInfo(
-            workflow=run.workflow,
-            instance_id=run.instance_id,
-            run_number=run.number,
-            queue=run.queue,
-            attempt=run.attempt,
-            history_length=machine.history_length,
-            history_size=machine.history_size,
-            started_at=from_ms(machine.started_ms),
-            parent=run.parent,
-            pid=f"{run.workflow}/{run.instance_id}",
-        )
+        return RunInfo.of(machine.run, machine.position)
 
     @property
     def random(self) -> Random:
-        """A generator seeded by the run: the same numbers on every replay."""
-        return self._machine.random
+        """A random generator seeded by the run: it returns the same numbers on every replay."""
+        return self._machine.randomness.generator
 
     def uuid4(self) -> uuid.UUID:
-        return uuid.UUID(bytes=self._machine.random_bytes(16), version=4)
+        return uuid.UUID(bytes=self._machine.randomness.draw_bytes(16), version=4)
 
     def random_bytes(self, n: int) -> bytes:
-        return self._machine.random_bytes(n)
+        return self._machine.randomness.draw_bytes(n)
 
 
 def _used_member() -> str:
-    """The name of the context's method or property that user code has called."""
+    """The name of the context's method or property that user code called."""
     frame, name = inspect.currentframe(), ""
     while frame is not None and frame.f_code.co_filename == _used_member.__code__.co_filename:
         name, frame = frame.f_code.co_name, frame.f_back
     return name
-
-
-class Logger(StepLogger):
-    """Durable log lines. Plain calls, in workflow code and inside steps (then with the step's key and attempt)."""
-
-    def __init__(self, machine: Machine, now: Callable[[], datetime]) -> None:
-        super().__init__(machine.limits, now)
-        self._machine = machine
-
-    def _put(self, level: Level, category: str, text: str, data: bytes | None) -> None:
-        if running_loop() is self._machine.loop:
-            self._machine.log(level, category, text, data)
-        else:
-            super()._put(level, category, text, data)

@@ -16,11 +16,12 @@ from holdfast.core.retry import Retry
 from holdfast.core.typed import check_annotation, untyped
 from holdfast.errors import DefinitionError, ParamsInvalidError
 from holdfast.kernel.definition import Definition, encoded_params
-from holdfast.kernel.events import Decode, Events
+from holdfast.kernel.events import Decode, Events, read_payload
 from holdfast.kernel.requests import Requests
-from holdfast.store.protocol import RunRecord, Snapshot
+from holdfast.store.protocol import RunRecord, Snapshot, StoredEvent
 from holdfast.workflow.context import Context
 from holdfast.workflow.machine import Machine
+from holdfast.workflow.model import WORKFLOW
 from holdfast.workflow.naming import StepNames
 
 
@@ -29,19 +30,19 @@ class ReplayDriver:
 
     def __init__(
         self, name: str, fn: Callable[..., Any], takes_params: bool, definition_types: _Types, limits: Limits,
-        now: Callable[[], datetime], manners: Manners, step_names: StepNames,
+        now: Callable[[], datetime], options: WorkflowOptions, step_names: StepNames,
     ) -> None:  # fmt: skip
         self.name = name
-        self.raises_cancel = manners.cancel == "raise"
-        self.trap_links = manners.trap_links
+        self.raises_cancel = options.cancel == "raise"
+        self.trap_links = options.trap_links
         self.step_names = step_names
-        self._strict = manners.replay == "strict"
+        self._strict = options.replay == "strict"
         self._fn = fn
         self._takes_params = takes_params
         self._types = definition_types
         self._limits = limits
         self._now = now
-        self._events = manners.events
+        self._events = options.events
 
     def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests, *, strict: bool = False) -> Machine:
         return Machine(self, run, snapshot, self._limits, requests, strict=strict or self._strict)
@@ -53,12 +54,17 @@ class ReplayDriver:
         try:
             params = self._types.params(codec.plain(machine.run.params))
         except ParamsInvalidError as error:
-            return await machine.diverge(f"the recorded params do not fit the workflow's annotation any more: {error}")
+            return await machine.execution.diverge(
+                f"the recorded params do not fit the workflow's annotation any more: {error}"
+            )
         return await self._fn(context, params)
 
     def event_decoder(self, type: str) -> Decode:
         declared = self._events.get(type)
         return untyped if declared is None else declared.decode
+
+    def decode_payload(self, event: StoredEvent) -> Any:
+        return read_payload(event.type, event.payload, self.event_decoder(event.type))
 
     def encode_params(self, value: Any) -> bytes | None:
         return encoded_params(self.name, value, self._types.exact_params, self._limits)
@@ -73,15 +79,15 @@ class ReplayDriver:
 @dataclass(slots=True, eq=False)
 class _Types:
     params: Callable[[Any], Any]
-    """Of a recorded input: generous, so that a run that was started goes on."""
+    """Decoder of recorded params: lenient, so that a started run continues."""
     exact_params: Callable[[Any], Any]
-    """Of a new one."""
+    """Decoder of the params of a new run: accepts only the documented form."""
     output: Callable[[Any], Any]
 
 
 @dataclass(slots=True, eq=False)
-class Manners:
-    """How the runs of a workflow behave, where a start does not say otherwise."""
+class WorkflowOptions:
+    """Options of a workflow's runs. A start may override some of them."""
 
     persist: Literal["step", "task"] = "step"
     cancel: Literal["raise", "event"] = "raise"
@@ -98,7 +104,7 @@ def define(
     *,
     limits: Limits,
     now: Callable[[], datetime],
-    manners: Manners,
+    options: WorkflowOptions,
     local_names: Mapping[str, Any] | None = None,
     step_names: StepNames | None = None,
 ) -> Definition:
@@ -122,18 +128,18 @@ def define(
         exact_params=_params_decoder(required[1], params_type, exact=True) if takes_params else _no_params,
         output=codec.decoder(returns),
     )
-    driver = ReplayDriver(name, fn, takes_params, types, limits, now, manners, step_names or StepNames())
+    driver = ReplayDriver(name, fn, takes_params, types, limits, now, options, step_names or StepNames())
     return Definition(
         name=name,
-        kind="workflow",
+        kind=WORKFLOW,
         driver=driver,
         decode_params=types.exact_params,
         params_type=params_type,
         decode_output=types.output,
-        persist=manners.persist,
-        retry=manners.retry,
-        run_ms=manners.run_ms,
-        events=manners.events,
+        persist=options.persist,
+        retry=options.retry,
+        run_ms=options.run_ms,
+        events=options.events,
         check=partial(_check, params_type, returns),
     )
 

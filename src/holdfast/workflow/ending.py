@@ -1,4 +1,4 @@
-"""How a run ends: what its code came to, and what comes after it."""
+"""The end of a run: its status, its output or error, and its successor."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from holdfast.core.failure import Failure
 from holdfast.core.model import Status
 from holdfast.kernel.options import NO_OPTIONS, RunOptions
 from holdfast.store.protocol import Finish, RunRecord
-from holdfast.workflow.portrait import Portrait
+from holdfast.workflow.run_attributes import RunAttributes
 
 
 class ContinueAsNew(BaseException):
-    """Raised by workflow code to end and begin again. Outside Exception, so that code that catches those does not."""
+    """Raised by workflow code to end the run and start its successor.
+
+    A ``BaseException``, so that code which catches ``Exception`` does not catch it.
+    """
 
     def __init__(self, params: bytes | None) -> None:
         super().__init__("continue_as_new must be raised: `raise ctx.continue_as_new(params)`")
@@ -25,23 +28,23 @@ class ContinueAsNew(BaseException):
 
 @dataclass(slots=True, eq=False)
 class Ending:
-    """All that an end depends on besides the code."""
+    """Computes the end of a run from the state of its main task."""
 
     run: RunRecord
     options: RunOptions
-    portrait: Portrait
+    attributes: RunAttributes
     now: int
     encode_output: Callable[[Any], bytes]
-    cancelled: str | None
-    """The reason, if it was asked to cancel."""
+    cancel_reason: str | None
+    """The reason of the cancel request, if there was one; empty if it gave none."""
 
-    def of(self, main: asyncio.Task[Any] | None, fatal: BaseException | None) -> Finish:
-        """The end of a run whose code is over, or (no ``main``) never began."""
+    def finish(self, main: asyncio.Task[Any] | None, fatal: BaseException | None) -> Finish:
+        """The end of a run whose code has ended, or (``main`` is None) never started."""
         if fatal is not None or main is None:
             return self._failed(fatal) if fatal is not None else self._cancelled()
         if main.cancelled():
-            code_itself = asyncio.CancelledError("workflow code was cancelled")
-            return self._cancelled() if self.cancelled is not None else self._failed(code_itself)
+            own_cancellation = asyncio.CancelledError("workflow code was cancelled")
+            return self._cancelled() if self.cancel_reason is not None else self._failed(own_cancellation)
         error = main.exception()
         if isinstance(error, ContinueAsNew):
             return self._continued(error.params)
@@ -50,8 +53,8 @@ class Ending:
     def _returned(self, value: Any) -> Finish:
         try:
             output = self.encode_output(value)
-        except Exception as unfit:
-            return self._failed(unfit)
+        except Exception as error:
+            return self._failed(error)
         return self._with_next(Finish(Status.COMPLETE, output=output))
 
     def _failed(self, error: BaseException) -> Finish:
@@ -69,10 +72,10 @@ class Ending:
         return replace(finish, next=following)
 
     def _cancelled(self) -> Finish:
-        error = Failure("CancelledError", self.cancelled or "no reason given", kind="Cancelled", retryable=False)
+        error = Failure("CancelledError", self.cancel_reason or "no reason given", kind="Cancelled", retryable=False)
         return Finish(Status.CANCELLED, error=error.encode())
 
     def _continued(self, params: bytes | None) -> Finish:
-        options = self.portrait.options()
+        options = self.attributes.options()
         following = replace(options.continuation(params, self.now), options=options.encode())
         return Finish(Status.COMPLETE, note=f"continued as run {self.run.number + 1}", next=following)

@@ -1,7 +1,7 @@
-"""The guard of workflow code: what belongs to a run's code is usable on that run's loop and nowhere else.
+"""The guard of workflow code: objects of a run's code are usable only on that run's loop.
 
-A step runs beside the code, on the worker's loop or in a thread, and is not replayed. If it drew a random number, sent
-a message or asked for a step through the context, a replay would not do the same again.
+A step runs on the worker's loop or in a thread, and is not replayed. If a step drew a random number, sent a message or
+called a step through the context, a replay would not repeat it.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _INSTEAD = {
 
 
 def check(loop: WorkflowLoop, what: str) -> None:
-    """Raise unless the calling code runs on this loop; ``what`` is what it uses, for the message."""
+    """Raise unless the calling code runs on this loop; ``what`` names the guarded object in the message."""
     if current_loop() is not loop:
         raise refusal(what, _IN_WORKFLOW_CODE)
 
 
-def of_context(name: str) -> WorkflowCodeError:
-    """The refusal of a method or property of the context."""
+def context_refusal(name: str) -> WorkflowCodeError:
+    """The error for a method or property of the context that is used outside its loop."""
     return refusal(f"ctx.{name}", _INSTEAD.get(name, _IN_WORKFLOW_CODE))
 
 
@@ -54,7 +54,7 @@ def refusal(what: str, instead: str) -> WorkflowCodeError:
 
 
 class WorkflowRandom(Random):
-    """The generator of a run. A number drawn elsewhere would be missing from the next replay."""
+    """The random generator of a run. A number drawn outside workflow code would be missing from the next replay."""
 
     def __init__(self, seed: str, loop: WorkflowLoop) -> None:
         self._loop = loop

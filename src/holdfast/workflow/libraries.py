@@ -1,8 +1,9 @@
-"""What the engine knows of other asyncio libraries that run in workflow code.
+"""Adaptations to asyncio libraries that run in workflow code.
 
-Nearly all of them need nothing: they ask the loop for tasks, futures and timers, which are durable here, or for I/O,
-which is refused. This module has the exceptions. anyio keeps nested cancel scopes in a set ordered by address, cancels
-again until a scope is left, and starts threads without asking the loop; async_lru shares results between runs.
+Most libraries need none: they use the loop's tasks, futures and timers, which are durable in workflow code, or its
+I/O, which is refused. The exceptions are in this module. anyio keeps nested cancel scopes in a set ordered by address,
+cancels repeatedly until a scope is left, and starts threads without calling the loop; async_lru shares results between
+runs.
 """
 
 from __future__ import annotations
@@ -43,12 +44,12 @@ class _OrderedSet(MutableSet[T]):
 
 
 def order_cancel_scopes(in_workflow: Callable[[], bool]) -> None:
-    """Let the cancel scopes of anyio that workflow code makes cancel nested scopes in one order on each replay."""
+    """Make anyio's cancel scopes in workflow code cancel nested scopes in the same order on each replay."""
     global _ordered  # noqa: PLW0603  (once per process)
     if _ordered or "anyio" not in sys.modules:
         return
     _ordered = True
-    from anyio._backends._asyncio import CancelScope  # noqa: PLC0415  (only where it is used)
+    from anyio._backends._asyncio import CancelScope  # noqa: PLC0415  (anyio is optional)
 
     make: Any = CancelScope.__init__
 
@@ -61,22 +62,25 @@ def order_cancel_scopes(in_workflow: Callable[[], bool]) -> None:
 
 
 def shielded() -> AbstractContextManager[object]:
-    """A block that the cancel scopes of anyio around it leave alone.
+    """Shield a block from the enclosing cancel scopes of anyio.
 
-    A cancelled scope cancels its task in every turn of the loop until the task has left the scope. A task that goes on
-    waiting all the same would keep the workflow loop from ever coming to rest. Cancellations of asyncio are not
-    affected, and without anyio nothing happens.
+    A cancelled scope cancels its task in every iteration of the loop until the task has left the scope. A task that
+    continues to wait would keep the workflow loop from ever becoming idle. Cancellations of asyncio are not affected;
+    without anyio this has no effect.
     """
     anyio = sys.modules.get("anyio")
     scope: AbstractContextManager[object] = nullcontext() if anyio is None else anyio.CancelScope(shield=True)
     return scope
 
 
-def refuse_worker_thread(asking: FrameType) -> None:
-    """Refuse a thread of anyio. It notes the time of the loop before it starts; ``asking`` is who asks for the time."""
-    if asking.f_code.co_name != "current_time" or asking.f_back is None:
+def refuse_worker_thread(caller: FrameType) -> None:
+    """Refuse a worker thread of anyio, which reads the loop's time before it starts.
+
+    ``caller`` is the frame that reads the time.
+    """
+    if caller.f_code.co_name != "current_time" or caller.f_back is None:
         return
-    if asking.f_back.f_code.co_qualname == "WorkerThread.__init__":
+    if caller.f_back.f_code.co_qualname == "WorkerThread.__init__":
         raise IOInWorkflowError(
             "workflow code called a function in a worker thread of anyio (anyio.to_thread, or a file of anyio): "
             "workflow code is replayed, so it may not use threads. Put this call into a step: "
@@ -84,9 +88,9 @@ def refuse_worker_thread(asking: FrameType) -> None:
         )
 
 
-def refuse_shared_cache(asking: FrameType) -> None:
-    """Refuse a task of async_lru; ``asking`` is who makes the task."""
-    if asking.f_globals.get("__name__") == "async_lru":
+def refuse_shared_cache(caller: FrameType) -> None:
+    """Refuse a task of async_lru. ``caller`` is the frame that creates the task."""
+    if caller.f_globals.get("__name__") == "async_lru":
         raise IOInWorkflowError(
             "workflow code called a function cached by async_lru: runs of this process share the cache, so a replay "
             "would find other results in it. Cache the function that a step calls, or keep the results in a variable "

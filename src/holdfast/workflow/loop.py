@@ -1,15 +1,15 @@
 """The event loop that workflow code runs on: deterministic, nested, without I/O.
 
-It has a queue of ready callbacks and hands every timer to its machine, which makes it durable. Nothing else
-can make progress here, so the same history always runs the same code in the same order. Whatever would reach outside
-(sockets, threads, processes, signals) raises an error that names the call and says what to do instead.
+The loop has a queue of ready callbacks, and passes every timer to its machine, which makes the timer durable. Nothing
+else makes progress on this loop, so the same history always runs the same code in the same order. Methods of the loop
+for I/O (sockets, threads, processes, signals) raise an error that names the call and says what to do instead.
 
-Sets of tasks and futures hash by creation number, so ``asyncio.wait``, ``TaskGroup`` and friends iterate alike on
-every replay. ``asyncio.as_completed`` puts bare coroutines into a set of its own; the wrapper at the end of this
-module turns them into tasks first, in the order given.
+Tasks and futures hash by creation number, so that ``asyncio.wait``, ``TaskGroup`` and others iterate over sets of them
+in the same order on every replay. ``asyncio.as_completed`` puts bare coroutines into a set; the wrapper at the end of
+this module turns them into tasks first, in the order of its argument.
 
-Libraries for asyncio run here as well, if all that they ask of the loop is tasks, futures and timers. The few that
-need more are in ``holdfast.workflow.libraries``.
+Libraries for asyncio run on this loop if they use only its tasks, futures and timers. The few that need more are in
+``holdfast.workflow.libraries``.
 """
 
 from __future__ import annotations
@@ -28,21 +28,18 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 from holdfast.errors import IOInWorkflowError, WorkflowStuckError
 from holdfast.workflow.libraries import order_cancel_scopes, refuse_shared_cache, refuse_worker_thread
+from holdfast.workflow.tasks import RunningTasks, WorkflowFuture, WorkflowTask, close_quietly
 
 T = TypeVar("T")
 _Outer: TypeAlias = tuple[asyncio.AbstractEventLoop | None, Any]
-"""The running loop and the hooks for async generators, as they were outside."""
+"""The running loop and the hooks for async generators before the workflow loop was entered."""
 
 MAX_CALLBACKS = 2_000_000
-"""How many callbacks may run without a rest before the code is taken to spin forever."""
-
-
-_MOST_THROWS = 100
-"""How many times cleanup code may await while its run is being dropped."""
+"""Maximum number of callbacks in one ``run_until_idle``; more are taken for an endless loop."""
 
 
 class TimerHost(Protocol):
-    """What the loop needs of its machine: the replayed time, and someone who keeps its timers."""
+    """The part of the machine that the loop uses: the replayed time, timers and error reports."""
 
     @property
     def now_ms(self) -> int: ...
@@ -54,8 +51,8 @@ class TimerHost(Protocol):
     def report(self, context: dict[str, Any]) -> None: ...
 
 
-class Nobody:
-    """The host of a loop whose machine is gone: what is destroyed late is nobody's concern."""
+class NullHost:
+    """The host of a loop whose machine was dropped. It ignores what objects do when they are destroyed later."""
 
     now_ms = 0
 
@@ -66,8 +63,11 @@ class Nobody:
     def report(self, context: dict[str, Any]) -> None: ...
 
 
-class _Ready:
-    """A callback whose turn has come: what ``asyncio.Handle`` is, without what only debugging needs."""
+NO_HOST = NullHost()
+
+
+class _ReadyCallback:
+    """A callback in the ready queue: ``asyncio.Handle`` without its support for debugging."""
 
     __slots__ = ("_args", "_callback", "_cancelled", "_context")
 
@@ -85,7 +85,7 @@ class _Ready:
 
 
 class WorkflowTimer(asyncio.TimerHandle):
-    """A durable timer. ``number`` is its place in the order of creation: its identity on replay."""
+    """A durable timer. ``number`` counts the timers of a run in order of creation and identifies it on replay."""
 
     __slots__ = ("number",)
     number: int
@@ -93,61 +93,27 @@ class WorkflowTimer(asyncio.TimerHandle):
     _context: contextvars.Context
 
 
-class WorkflowFuture(asyncio.Future[T]):
-    """A future that hashes by creation number: sets of them have one order."""
-
-    def __init__(self, *, loop: WorkflowLoop) -> None:
-        super().__init__(loop=loop)
-        self._hash = loop.next_number() + loop.salt
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-class WorkflowTask(asyncio.Task[T]):
-    """A task that hashes by creation number: sets of them have one order."""
-
-    # Set before Task.__init__ runs: it registers the task in a weak set, which hashes it.
-    _number: int
-    _hash: int
-
-    def __new__(cls, _coro: Any, *, loop: WorkflowLoop, **_options: Any) -> WorkflowTask[T]:
-        task = super().__new__(cls)
-        task._number = loop.next_number()
-        task._hash = task._number + loop.salt
-        return task
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
 class WorkflowLoop(asyncio.AbstractEventLoop):
-    """Runs callbacks to rest inside the thread of an outer loop."""
+    """Runs ready callbacks until none is left, in the thread of an outer loop."""
 
     def __init__(self, host: TimerHost, seed: int = 0) -> None:
         self.host: TimerHost = host
         self.salt = (seed & 0xFFFFFFF) << 32
-        """Part of the hashes of tasks: libraries keep tasks of all runs in one dictionary. Equal on each replay, and
-        without effect on the order of small sets, which goes by the low bits."""
+        """High bits of the hashes of tasks, different for each run, because libraries keep tasks of all runs in one
+        dictionary. They are the same on each replay, and do not change the order of small sets, which follows the
+        low bits."""
         order_cancel_scopes(_in_workflow)
-        self._fired = 0.0
-        """The latest time that a timer which has fired was set for."""
-        self._ready: deque[_Ready | WorkflowTimer] = deque()
+        self._latest_fired = 0.0
+        """The latest due time of the timers that have fired."""
+        self._ready: deque[_ReadyCallback | WorkflowTimer] = deque()
         self._number = 0
         self._timers = 0
         self._closed = False
-        self._tasks: dict[int, asyncio.Task[Any]] = {}
-        self._prune_at = 32
+        self.tasks = RunningTasks()
 
     # --- driven by the machine
 
-    def run_to_rest(self) -> None:
+    def run_until_idle(self) -> None:
         """Run ready callbacks until there are none. The outer loop, if any, is restored afterwards."""
         outer = self._enter()
         try:
@@ -164,7 +130,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             )
 
     def _run_ready(self, budget: int) -> int:
-        """Run callbacks until there are none, the budget is spent, or one raised; the budget that is left."""
+        """Run callbacks until none is left, the budget is spent, or one raised. Returns the remaining budget."""
         ready = self._ready
         handle = None
         try:
@@ -178,11 +144,11 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         except BaseException as error:
             self.call_exception_handler({"message": f"error in callback {handle!r}", "exception": error})
         finally:
-            handle = None  # a traceback leads here, and must not lead back to the task and its error
+            handle = None  # a traceback refers to this frame: the frame must not refer to the task and its error
         return budget
 
     def run_inside(self, work: Callable[[], None]) -> None:
-        """Call a function as workflow code is called, with this loop as the running one."""
+        """Call a function as workflow code is called, with this loop as the running loop."""
         outer = self._enter()
         try:
             work()
@@ -190,49 +156,35 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             _leave(outer)
 
     def fire(self, timer: WorkflowTimer) -> None:
-        """A timer's time has come."""
-        self._fired = max(self._fired, timer.when())
+        """Put a timer that is due into the ready queue."""
+        self._latest_fired = max(self._latest_fired, timer.when())
         self._ready.append(timer)
 
     def next_number(self) -> int:
         self._number += 1
         return self._number
 
-    def report_unseen(self) -> None:
-        """Tell the host of errors that nobody awaited: the code has ended, and nobody will."""
-        for _, task in sorted(self._tasks.items()):
-            if task.done() and task._log_traceback:
-                task._log_traceback = False
-                self.host.report({"message": "Task exception was never retrieved", "exception": task.exception()})
-
     def close_coroutines(self) -> None:
-        """Close what is suspended, as from inside this loop: cleanup code in it cannot reach the outside."""
+        """Close suspended coroutines with this loop as the running loop, so that their cleanup code cannot do I/O."""
         self._ready.clear()
         self._closed = True
         outer = self._enter()
         try:
-            for _, task in sorted(self._tasks.items()):
-                if not task.done():
-                    task._log_destroy_pending = False  # type: ignore[attr-defined]
-                    _close_quietly(task.get_coro())
+            self.tasks.close_coroutines()
         finally:
             _leave(outer)
-        # Or these would keep each other until the next garbage collection.
-        for task in self._tasks.values():
-            _wake_nobody(task)
-            _wake_nobody(task._fut_waiter)  # type: ignore[attr-defined]
-        self._tasks.clear()
+        self.tasks.clear()
 
     def _enter(self) -> _Outer:
-        """Be the running loop, also for async generators: their hooks would otherwise be those of the outer loop."""
+        """Become the running loop, with hooks for async generators in place of the outer loop's."""
         outer = events._get_running_loop(), sys.get_asyncgen_hooks()
         events._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._clean_up)
+        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize_generator)
         return outer
 
-    def _clean_up(self, generator: AsyncGenerator[Any, Any]) -> None:
-        """An async generator was left behind in the middle. Its cleanup is workflow code like any other."""
-        closing = _closed(generator)
+    def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:
+        """Close an async generator that was not exhausted. Its cleanup is workflow code, and runs as a task."""
+        closing = _aclose(generator)
         if not self._closed:
             self.create_task(closing)
             return
@@ -240,18 +192,18 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         try:
             with suppress(BaseException):
                 closing.send(None)
-            _close_quietly(closing)
+            close_quietly(closing)
         finally:
             _leave(outer)
 
-    # --- what asyncio needs
+    # --- methods that asyncio calls
 
     def call_soon(  # type: ignore[override]
         self, callback: Callable[..., object], *args: Any, context: contextvars.Context | None = None
     ) -> events.Handle:
-        handle = _Ready(callback, args, context or contextvars.copy_context())
+        handle = _ReadyCallback(callback, args, context or contextvars.copy_context())
         self._ready.append(handle)
-        return handle  # type: ignore[return-value]  # all that anybody does with it is to cancel it
+        return handle  # type: ignore[return-value]  # callers only cancel it
 
     def call_later(  # type: ignore[override]
         self,
@@ -271,18 +223,18 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
     ) -> events.TimerHandle:
         timer = WorkflowTimer(when, callback, args, self, context)
         if when == math.inf:
-            return timer  # it never fires: sleep_forever() of anyio
-        # Rounded up: a timer never fires early. The subtrahend absorbs the noise of float seconds.
+            return timer  # never fires; anyio.sleep_forever() uses it
+        # Rounded up, so that a timer never fires early. The subtrahend absorbs rounding errors of float seconds.
         due_ms = -int(-(when * 1000 - 0.01) // 1)
         if due_ms <= self.host.now_ms:
-            # The replayed time is the same each time, so this needs no fact.
+            # The replayed time is the same on every replay, so this needs no fact.
             self.fire(timer)
         else:
             self._open(timer, due_ms)
         return timer
 
     def call_with_fact(self, due_ms: int, callback: Callable[..., object], *args: Any) -> None:
-        """As ``call_at``, but also what is due already is a fact: mail that is there comes before it."""
+        """Like ``call_at``, but a timer that is due already gets a fact too, after the events that are there."""
         self._open(WorkflowTimer(due_ms / 1000, callback, args, self, None), due_ms)
 
     def _open(self, timer: WorkflowTimer, due_ms: int) -> None:
@@ -299,8 +251,9 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return self._time()
 
     def _time(self) -> float:
-        # Not before what has fired: code that finds its deadline ahead by a rounding error would set the timer again.
-        return max(self.host.now_ms / 1000, self._fired)
+        # At least the due time of every fired timer: code that computed a deadline which lies ahead by a rounding
+        # error would set its timer again.
+        return max(self.host.now_ms / 1000, self._latest_fired)
 
     def get_task_factory(self) -> None:
         return None
@@ -326,14 +279,10 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
             coro.close()
             raise
         task: WorkflowTask[T] = WorkflowTask(coro, loop=self, name="task", context=context)
-        number = task._number
-        task.set_name(name if name is not None else f"task-{number}")
-        # Out of asyncio's set of all tasks: there, thousands of runs would have tasks with the same small hashes.
+        task.set_name(name if name is not None else f"task-{task.number}")
+        # Removed from asyncio's set of all tasks, where the tasks of thousands of runs would have colliding hashes.
         asyncio.tasks._unregister_task(task)
-        self._tasks[number] = task
-        if len(self._tasks) > self._prune_at:
-            self._tasks = {n: t for n, t in self._tasks.items() if not t.done()}
-            self._prune_at = 32 + 2 * len(self._tasks)
+        self.tasks.add(task)
         return task
 
     def get_debug(self) -> bool:
@@ -355,35 +304,8 @@ def _leave(outer: _Outer) -> None:
     sys.set_asyncgen_hooks(*hooks)
 
 
-async def _closed(generator: AsyncGenerator[Any, Any]) -> None:
+async def _aclose(generator: AsyncGenerator[Any, Any]) -> None:
     await generator.aclose()
-
-
-class RunDropped(BaseException):
-    """Thrown into code that is dropped from memory, so that its cleanup runs now and in here.
-
-    The run itself goes on, replayed.
-    """
-
-
-def _close_quietly(coro: Any) -> None:
-    """End a coroutine here and now, however often its cleanup awaits.
-
-    ``close`` would not do: of nested coroutines that await in their cleanup it leaves the inner ones to the garbage
-    collector.
-    """
-    for _ in range(_MOST_THROWS):  # cleanup code may await
-        try:
-            coro.throw(RunDropped())
-        except BaseException:
-            return  # it has ended, one way or another
-
-
-def _wake_nobody(future: Any) -> None:
-    """What waits for it is gone."""
-    if future is not None:
-        for callback, _ in future._callbacks or ():
-            future.remove_done_callback(callback)
 
 
 def _refusal(name: str) -> Callable[..., Any]:
@@ -406,7 +328,7 @@ WorkflowLoop.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
 
 
 current_loop = events._get_running_loop
-"""The event loop that runs in this thread, of whatever kind; None without one."""
+"""The event loop that runs in this thread, also one that is no ``WorkflowLoop``; None without one."""
 
 
 def _in_workflow() -> bool:
@@ -419,7 +341,7 @@ def running_loop() -> WorkflowLoop | None:
     return loop if isinstance(loop, WorkflowLoop) else None
 
 
-# --- asyncio.as_completed: the one helper whose order depends on the addresses of coroutines
+# --- asyncio.as_completed: the only helper of asyncio whose order depends on the addresses of coroutines
 
 _as_completed = asyncio.as_completed
 
@@ -433,7 +355,7 @@ def _ordered_as_completed(fs: Iterable[Any], *, timeout: float | None = None) ->
 
 
 def _refuse_unordered(_coro: Any) -> None:
-    """Someone holds the original as_completed (``from asyncio import as_completed`` before this module was loaded)."""
+    """Refuse the original as_completed, which code may have imported before this module replaced it."""
     frame: FrameType | None = sys._getframe(2)
     for _ in range(6):
         if frame is None:
@@ -441,7 +363,7 @@ def _refuse_unordered(_coro: Any) -> None:
         if frame.f_code is _as_completed.__code__:
             raise IOInWorkflowError(
                 "asyncio.as_completed over bare coroutines starts them in no fixed order; call it as "
-                "`asyncio.as_completed(...)` after importing holdfast, or give it tasks"
+                "`asyncio.as_completed(...)` after importing holdfast, or pass tasks"
             )
         if frame.f_code.co_filename != asyncio.tasks.__file__:
             return

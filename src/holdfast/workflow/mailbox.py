@@ -1,8 +1,8 @@
-"""Mail that has arrived in a run, and the channels it comes out of.
+"""Events that were delivered to a run's channels, and these channels.
 
-Mail arrives one piece at a time, each time as a fact; so which channel it goes to, and what is in a channel when the
-code looks, is the same on every replay. It is consumed when somebody receives it. Until then it stays in the run's
-mailbox, where the next run finds it after ``continue_as_new``.
+Events are delivered one at a time, each with a fact. So the channel that gets an event, and the content of a channel
+when the code receives from it, are the same on every replay. An event is consumed when the code receives it. Until
+then it stays in the stored mailbox, where the successor of ``continue_as_new`` finds it.
 """
 
 from __future__ import annotations
@@ -16,94 +16,94 @@ from typing import Any, TypeVar
 from holdfast.core import codec
 from holdfast.errors import ChannelClosed, InvalidOptionError
 from holdfast.kernel.events import read_payload
-from holdfast.store.protocol import ANY_TOPIC, Mail
+from holdfast.store.protocol import ANY_TOPIC, StoredEvent
 from holdfast.workflow.channels import Channel
 
 T = TypeVar("T")
 
-_ROOM = 1000
-"""How many pieces of mail wait in one channel; the rest waits in the store."""
+_CHANNEL_CAPACITY = 1000
+"""Maximum number of events in one channel; further events stay in the store."""
 
-Consume = Callable[[Mail, str], None]
+Consume = Callable[[StoredEvent, str], None]
 
 
-class MailChannel(Channel[T]):
-    """A channel that mail comes out of. Holds mail until it is received, and makes of it what ``shape`` says."""
+class MailboxChannel(Channel[T]):
+    """A channel of events. An event is converted by ``convert`` when it is received."""
 
-    def __init__(self, mailbox: Mailbox, name: str, shape: Callable[[Mail], T]) -> None:
+    def __init__(self, mailbox: Mailbox, name: str, convert: Callable[[StoredEvent], T]) -> None:
         super().__init__()
         self._capacity = math.inf
         self._mailbox = mailbox
-        self.shape = shape
+        self.convert = convert
         self.name = name
 
     def close(self) -> None:
-        """Stop listening; what was not received goes back to the mailbox."""
+        """Stop listening. Events that were not received go back to the mailbox."""
         self._check()
         self._mailbox.unlisten(self)
 
-    async def _look(self) -> bool:
-        return await self._mailbox.look()
+    async def _poll(self) -> bool:
+        return await self._mailbox.poll()
 
     async def send(self, value: T) -> None:  # noqa: ARG002
-        raise ChannelClosed(f"the channel of {self.name} gives out what others send; use ctx.send to send to a run")
+        raise ChannelClosed(f"the channel of {self.name} is for receiving; use ctx.send to send to a run")
 
-    def put(self, mail: Mail) -> None:
-        self._try_send(mail)  # type: ignore[arg-type]  # shaped when it is received
+    def put(self, event: StoredEvent) -> None:
+        self._try_send(event)  # type: ignore[arg-type]  # converted when it is received
 
-    def take_back(self) -> list[Mail]:
-        """Close it, and give back what is in it."""
-        left: list[Mail] = [*self._buffer]  # type: ignore[list-item]
+    def close_and_drain(self) -> list[StoredEvent]:
+        """Close the channel and return the events that were not received."""
+        events: list[StoredEvent] = [*self._buffer]  # type: ignore[list-item]
         self._buffer.clear()
         super().close()
-        return left
+        return events
 
-    def waiting(self) -> Iterator[Mail]:
+    def buffered(self) -> Iterator[StoredEvent]:
         return iter(self._buffer)  # type: ignore[arg-type]
 
-    def remove(self, mail: Mail) -> None:
-        self._buffer.remove(mail)  # type: ignore[arg-type]
+    def remove(self, event: StoredEvent) -> None:
+        self._buffer.remove(event)  # type: ignore[arg-type]
 
     @property
     def full(self) -> bool:
-        return len(self) >= _ROOM
+        return len(self) >= _CHANNEL_CAPACITY
 
-    def _received(self, value: Any) -> T:
+    def _on_received(self, value: Any) -> T:
         self._mailbox.consume(value, self.name)
-        return self.shape(value)
+        return self.convert(value)
 
 
 class Mailbox:
-    """Who listens to what, and what nobody listens to any more."""
+    """The channels of a run by topic, and delivered events whose channel was closed."""
 
-    def __init__(self, consume: Consume, look: Callable[[], Awaitable[bool]]) -> None:
+    def __init__(self, consume: Consume, poll: Callable[[], Awaitable[bool]]) -> None:
         self.consume = consume
-        self.look = look
-        self._listeners: dict[str, MailChannel[Any]] = {}
-        self._inbox: MailChannel[Any] | None = None
-        self._left: dict[str, deque[Mail]] = {}
-        """Arrived for somebody who does not listen any more."""
+        self.poll = poll
+        self._listeners: dict[str, MailboxChannel[Any]] = {}
+        self._inbox: MailboxChannel[Any] | None = None
+        self._unrouted: dict[str, deque[StoredEvent]] = {}
+        """Events by type that were delivered to a channel which is closed now."""
 
-    def inbox(self, shape: Callable[[Mail], T]) -> Channel[T]:
-        """The channel of all that nobody listens to."""
+    def inbox(self, convert: Callable[[StoredEvent], T]) -> Channel[T]:
+        """The channel of events whose topic has no channel of its own."""
         if self._inbox is None:
-            self._inbox = MailChannel(self, "inbox", shape)
-            left = sorted((mail for box in self._left.values() for mail in box), key=_number)
-            self._left.clear()
-            for mail in left:
-                self.arrive(mail)
+            self._inbox = MailboxChannel(self, "inbox", convert)
+            unrouted = sorted((event for events in self._unrouted.values() for event in events), key=_number)
+            self._unrouted.clear()
+            for event in unrouted:
+                self.deliver(event)
         return self._inbox
 
-    def listen(self, topic: str, shape: Callable[[Mail], Any]) -> Channel[Any]:
+    def listen(self, topic: str, convert: Callable[[StoredEvent], Any]) -> Channel[Any]:
         channel = self._listeners.get(topic)
         if channel is None:
-            channel = self._listeners[topic] = MailChannel(self, f"listen {topic}", shape)
-            for mail in self._left.pop(topic, ()):
-                channel.put(mail)
-        elif channel.shape != shape:
+            channel = self._listeners[topic] = MailboxChannel(self, f"listen {topic}", convert)
+            for event in self._unrouted.pop(topic, ()):
+                channel.put(event)
+        elif channel.convert != convert:
             raise InvalidOptionError(
                 f"{topic!r} is listened to already, with other values of messages= or payload=; "
-                "unlisten first, or ask for the same again"
+                "call ctx.unlisten first, or pass the same values again"
             )
         return channel
 
@@ -111,86 +111,86 @@ class Mailbox:
         inbox = self._inbox
         if inbox is not None and channel is inbox:
             self._inbox = None
-            self._keep(inbox.take_back())
+            self._redeliver(inbox.close_and_drain())
             return
         for topic, listener in list(self._listeners.items()):
             if listener is channel:
                 del self._listeners[topic]
-                self._keep(listener.take_back())
+                self._redeliver(listener.close_and_drain())
 
-    def dissolve(self) -> None:
-        """Nobody listens any more, and nobody hears of it."""
+    def clear(self) -> None:
+        """Drop all channels without closing them."""
         self._listeners.clear()
         self._inbox = None
 
-    def arrive(self, mail: Mail) -> None:
-        channel = self._channel(mail.type)
+    def deliver(self, event: StoredEvent) -> None:
+        channel = self._channel(event.type)
         if channel is None:
-            self._left.setdefault(mail.type, deque()).append(mail)
+            self._unrouted.setdefault(event.type, deque()).append(event)
         else:
-            channel.put(mail)
+            channel.put(event)
 
     def has_room(self, topic: str) -> bool:
-        """Whether mail of a topic may arrive now."""
+        """True if an event of the topic can be delivered now."""
         channel = self._channel(topic)
         return channel is not None and not channel.full
 
     @property
-    def awaited(self) -> frozenset[str]:
-        """The topics that somebody waits for at this moment."""
+    def awaited_topics(self) -> frozenset[str]:
+        """Topics of the channels that code waits to receive from."""
         if not self._listeners and self._inbox is None:
-            return _NONE
+            return _NO_TOPICS
         topics = {topic for topic, channel in self._listeners.items() if channel.awaited}
         if self._inbox is not None and self._inbox.awaited:
             topics.add(ANY_TOPIC)
         return frozenset(topics)
 
-    def oldest(self, topic: str) -> Mail | None:
-        """What has arrived of a topic and was not received."""
-        return next((mail for mail in self._waiting(topic) if mail.type == topic), None)
+    def oldest(self, topic: str) -> StoredEvent | None:
+        """The oldest event of a topic that was delivered and not received."""
+        return next((event for event in self._candidates(topic) if event.type == topic), None)
 
-    def take(self, mail: Mail) -> None:
-        """Somebody else gets it: a wait for an event."""
-        left = self._left.get(mail.type)
-        if left and mail in left:
-            left.remove(mail)
+    def remove(self, event: StoredEvent) -> None:
+        """Remove an event that a wait consumes."""
+        unrouted = self._unrouted.get(event.type)
+        if unrouted and event in unrouted:
+            unrouted.remove(event)
             return
         for channel in (*self._listeners.values(), self._inbox):
-            if channel is not None and mail in channel.waiting():
-                channel.remove(mail)
+            if channel is not None and event in channel.buffered():
+                channel.remove(event)
 
-    def _waiting(self, topic: str) -> Iterator[Mail]:
-        yield from self._left.get(topic, ())
+    def _candidates(self, topic: str) -> Iterator[StoredEvent]:
+        yield from self._unrouted.get(topic, ())
         if topic in self._listeners:
-            yield from self._listeners[topic].waiting()
+            yield from self._listeners[topic].buffered()
         if self._inbox is not None:
-            yield from self._inbox.waiting()
+            yield from self._inbox.buffered()
 
-    def _channel(self, topic: str) -> MailChannel[Any] | None:
+    def _channel(self, topic: str) -> MailboxChannel[Any] | None:
         channel = self._listeners.get(topic)
-        return self._inbox if channel is None else channel  # an empty channel is false
+        return self._inbox if channel is None else channel  # not `or`: an empty channel is false
 
-    def _keep(self, mail: list[Mail]) -> None:
-        for one in mail:
-            self.arrive(one)
-
-
-_NONE: frozenset[str] = frozenset()
+    def _redeliver(self, events: list[StoredEvent]) -> None:
+        for event in events:
+            self.deliver(event)
 
 
-def _number(mail: Mail) -> int:
-    return mail.n
+_NO_TOPICS: frozenset[str] = frozenset()
 
 
-def payload_of(mail: Mail) -> Any:
-    return codec.plain(mail.payload)
+def _number(event: StoredEvent) -> int:
+    return event.n
+
+
+def plain_payload(event: StoredEvent) -> Any:
+    return codec.plain(event.payload)
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedPayload:
-    """Decodes the payload of mail to a type. Two with the same type are equal: they shape a channel alike."""
+    """Decodes the payload of an event to a type. Instances are compared by type, as ``Mailbox.listen`` needs."""
 
     type: Any
 
-    def __call__(self, mail: Mail) -> Any:
-        return read_payload(mail.type, mail.payload, codec.decoder(self.type))
+    def __call__(self, event: StoredEvent) -> Any:
+        return read_payload(event.type, event.payload, codec.decoder(self.type))

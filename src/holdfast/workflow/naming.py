@@ -1,7 +1,7 @@
-"""Names of steps across releases: which are registered, renamed or removed on purpose, and what is left over.
+"""Names of steps across releases: registered, renamed and retired steps, and recorded results without a step.
 
 A recorded result is found by the key of its step. A step that gets another name is therefore a new step, and runs
-again. ``StepNames`` knows what the app declares about its names; ``Leftovers`` finds, in one run, the recorded results
+again. ``StepNames`` holds what the app declares about its step names; ``Leftovers`` finds the recorded results of a run
 that belong to no step of the app any more.
 """
 
@@ -47,28 +47,29 @@ class StepNames:
         self._retired.update(names)
 
     def __contains__(self, name: str) -> bool:
-        """True if a step of this name is registered, or its absence is declared."""
+        """True if a step of this name is registered, renamed or retired."""
         return name in self._registered or name in self._renamed or name in self._retired
 
     def aliases(self, recorded: Mapping[str, str]) -> dict[str, str]:
-        """The recorded key of each step that a run knows by an earlier name; ``recorded``: kinds by key.
+        """Recorded keys, by new key, of renamed steps that a run has recorded under their old names.
 
-        A run keeps the key that a step began with: its attempts and its idempotency key go on counting.
+        ``recorded`` holds kinds by key. A run keeps the recorded key of a step, so that the count of its attempts
+        continues and its idempotency key stays the same.
         """
         if not self._renamed:
             return {}
-        found: dict[str, str] = {}
+        aliases: dict[str, str] = {}
         for key, kind in recorded.items():
             old = key if key in self._renamed else key.rpartition("#")[0]
             if kind == StepType.DO and old in self._renamed:
                 new = self._renamed[old] + key[len(old) :]
                 if new not in recorded:
-                    found.setdefault(new, key)
-        return found
+                    aliases.setdefault(new, key)
+        return aliases
 
 
 class Leftovers:
-    """Recorded results of one run that its code has not asked for, of steps that the app does not have."""
+    """Recorded results of one run, of steps that the app does not have, for which its code has not asked."""
 
     __slots__ = ("_by_key", "_names")
 
@@ -80,11 +81,12 @@ class Leftovers:
         return bool(self._by_key)
 
     def add(self, result: Fact) -> None:
-        """A result was delivered before the code asked for it. ``ctx.do`` gives names that nobody registers."""
+        """Add a result that was delivered before the code asked for it. Names of ``ctx.do`` are ignored: no app
+        registers them."""
         if result.kind == StepType.DO and result.name is not None and result.name not in self._names:
             self._by_key[result.key] = result.name
 
-    def asked(self, key: str) -> None:
+    def discard(self, key: str) -> None:
         self._by_key.pop(key, None)
 
     def names(self) -> list[str]:
@@ -92,7 +94,7 @@ class Leftovers:
 
 
 def warning(new: str, old: str) -> str:
-    """The line about a step without a record, called while the result of an unknown step is not used."""
+    """The log line about a step that is called without a record while the result of an unknown step is unused."""
     return (
         f"step {new!r} has no record in this run and is called now; the recorded result of step {old!r} is not used, "
         f"and no step {old!r} is registered. {_ADVICE.format(new=new, old=old)}"

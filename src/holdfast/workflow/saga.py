@@ -1,4 +1,4 @@
-"""Compensation: steps that undo what was done, if the rest does not come about."""
+"""Compensation: undo steps that run if a block of workflow code fails."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from holdfast.workflow.steps import Step, StepSpec, spec_of
 P = ParamSpec("P")
 
 
-class CallsSteps(Protocol):
-    loop: WorkflowLoop
+class StepCaller(Protocol):
+    @property
+    def loop(self) -> WorkflowLoop: ...
 
     def call(
         self, name: str, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any], *, registered: bool = ...
@@ -27,14 +28,15 @@ class CallsSteps(Protocol):
 
 
 class Saga:
-    """Collects undo steps. When the block fails or is cancelled they run, the last one added first.
+    """Collects undo steps. If the block fails or is cancelled, they run, the last one added first.
 
-    Each is a step like any other: durable, retried, in the history. One that fails does not stop the others; it is
-    a note on the error that the block raised, which is raised again at the end. Nor does a cancellation stop them.
+    An undo step is an ordinary step: durable, retried, in the history. An undo step that fails does not stop the
+    others; its failure becomes a note on the block's error, which is raised again at the end. A cancellation does not
+    stop them either.
     """
 
-    def __init__(self, machine: CallsSteps) -> None:
-        self._machine = machine
+    def __init__(self, steps: StepCaller) -> None:
+        self._steps = steps
         self._undos: list[tuple[str, Callable[[], Coroutine[Any, Any, Any]]]] = []
 
     @overload
@@ -50,15 +52,15 @@ class Saga:
     ) -> None: ...
 
     def add(self, undo: Callable[..., Any], /, *args: Any, **kwargs: Any) -> None:
-        """From now on, to undo includes this step, with these arguments."""
-        guard.check(self._machine.loop, "saga.add")
+        """Add an undo step with its arguments."""
+        guard.check(self._steps.loop, "saga.add")
         if not callable(undo):
             raise InvalidOptionError(f"a saga undoes by calling a step or a function, not {undo!r}")
         registered = isinstance(undo, Step)
         name = undo.name if isinstance(undo, Step) else getattr(undo, "__name__", "undo")
         spec = spec_of(undo)
-        spec.check_arguments(name, args, kwargs)  # now, while there is nothing to undo yet
-        self._undos.append((name, partial(self._machine.call, name, spec, args, kwargs, registered=registered)))
+        spec.check_arguments(name, args, kwargs)  # now: a wrong call must not fail while undoing
+        self._undos.append((name, partial(self._steps.call, name, spec, args, kwargs, registered=registered)))
 
     async def __aenter__(self) -> Saga:
         return self
@@ -66,12 +68,12 @@ class Saga:
     async def __aexit__(
         self, _kind: type[BaseException] | None, error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        if isinstance(error, Exception | asyncio.CancelledError):  # not when the run is dropped from memory
+        if isinstance(error, Exception | asyncio.CancelledError):  # not RunDropped: the run continues
             with shielded():
                 await self._undo_all(error)
 
     async def _undo_all(self, error: BaseException) -> None:
-        """All of it, also when it is cancelled meanwhile: what is half undone is worst."""
+        """Run all undo steps, also if this task is cancelled meanwhile: a half-undone block is the worst state."""
         cancelled: asyncio.CancelledError | None = None
         while self._undos:
             name, undo = self._undos.pop()
@@ -83,6 +85,6 @@ class Saga:
                     cancelled = again
             failed = asyncio.CancelledError() if undoing.cancelled() else undoing.exception()
             if failed is not None:
-                error.add_note(f"to undo by {name!r} failed: {type(failed).__name__}: {failed}")
+                error.add_note(f"undo step {name!r} failed: {type(failed).__name__}: {failed}")
         if cancelled is not None and not isinstance(error, asyncio.CancelledError):
             raise cancelled from error

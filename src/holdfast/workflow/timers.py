@@ -1,4 +1,4 @@
-"""Timers as channels: ``ctx.after``, ``ctx.timer`` and ``ctx.every``. Durable, as every timer of the loop is."""
+"""Timers as channels: ``ctx.after``, ``ctx.timer`` and ``ctx.every``. They are durable, as all timers of the loop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.workflow.channels import Channel
 
 
 class Timer(Channel[datetime]):
-    """A channel that gets the time once, when it has come. It can be stopped, and set again."""
+    """A channel that receives the time once, when the timer fires. The timer can be stopped, and set again."""
 
     def __init__(self, seconds: float, now: Callable[[], datetime], seconds_of: Callable[[Duration], float]) -> None:
         super().__init__(capacity=1)
@@ -21,7 +21,7 @@ class Timer(Channel[datetime]):
         self._set(seconds)
 
     def stop(self) -> bool:
-        """Call it off; a time that was not received yet is dropped. Whether there was something to call off."""
+        """Stop the timer and drop a time that was not received. True if the timer was set or its time not received."""
         self._check()
         pending = self._handle is not None or len(self) > 0
         if self._handle is not None:
@@ -31,7 +31,7 @@ class Timer(Channel[datetime]):
         return pending
 
     def reset(self, duration: Duration) -> bool:
-        """Stop it and begin anew with this duration from now. Whether there was something to call off."""
+        """Stop the timer and set it to this duration from now. Returns what ``stop`` returns."""
         seconds = self._seconds_of(duration)
         pending = self.stop()
         self._set(seconds)
@@ -46,7 +46,7 @@ class Timer(Channel[datetime]):
 
 
 async def ticks(seconds: float, now: Callable[[], datetime]) -> AsyncIterator[datetime]:
-    """The time, every so many seconds from now. Ticks that were missed, because nobody took them, are one tick."""
+    """Yield the time at intervals of ``seconds``. Ticks that were not taken in time are merged into one."""
     loop = asyncio.get_running_loop()
     due = loop.time() + seconds
     while True:

@@ -1,4 +1,4 @@
-"""Progress follows what was written at the start, and not the chain that a program has by now."""
+"""A run follows the plan stored at its start, also after its chain was changed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from holdfast.testing import Harness
 
 
 def chain_of(app: Holdfast, version: int, *steps: str, attempts: int = 5) -> Any:
-    """A chain whose steps answer with the version and their type."""
+    """A chain whose steps return the version and their type."""
     chain = app.chain("changing", version)
     for step in steps:
 
@@ -20,11 +20,11 @@ def chain_of(app: Holdfast, version: int, *steps: str, attempts: int = 5) -> Any
     return chain
 
 
-async def deploy(h: Harness, *chains: Any) -> None:
-    """The worker is replaced by one that has another version of the chain."""
+async def deploy(h: Harness, *definition: Any) -> None:
+    """Replace the worker by one with another version of the chain. ``definition``: arguments of ``chain_of``."""
     other = Holdfast("sqlite://")
-    chain_of(other, *chains)
-    h._own.registry = other.registry
+    chain_of(other, *definition)
+    h._own_app.registry = other.registry
     h._opened()._app.registry = other.registry
     await h.restart()
 
@@ -33,12 +33,12 @@ async def results(run: Handle[Any]) -> list[tuple[str, str | None, Any]]:
     return [(s.name, s.state, s.result) for s in (await run.history()).steps]
 
 
-async def begun(h: Harness, app: Holdfast, *steps: str) -> Handle[Any]:
+async def started(h: Harness, app: Holdfast, *steps: str) -> Handle[Any]:
     return await h.start(chain_of(app, 1, *steps), start_delay="1 second", id="one")
 
 
-async def test_a_newer_chain_goes_on_by_the_old_plan(h: Harness, app: Holdfast) -> None:
-    run = await begun(h, app, "A", "B", "C")
+async def test_a_newer_chain_follows_the_stored_plan(h: Harness, app: Holdfast) -> None:
+    run = await started(h, app, "A", "B", "C")
     await deploy(h, 2, "NEW", "C", "B", "A", "LAST")
     await h.advance("1 second")
     assert await results(run) == [("A", "DONE", "2:A"), ("B", "DONE", "2:B"), ("C", "DONE", "2:C")]
@@ -46,34 +46,34 @@ async def test_a_newer_chain_goes_on_by_the_old_plan(h: Harness, app: Holdfast) 
     assert (await run.describe()).workflow_version == 1
 
 
-async def test_an_older_chain_goes_on_by_the_new_plan(h: Harness, app: Holdfast) -> None:
-    run = await begun(h, app, "A", "B")
+async def test_an_older_chain_follows_the_stored_plan(h: Harness, app: Holdfast) -> None:
+    run = await started(h, app, "A", "B")
     await deploy(h, 1, "B", "A", "OLD")
     await h.advance("1 second")
     assert [name for name, _, _ in await results(run)] == ["A", "B"]
     assert (await run.status()).status == "complete"
 
 
-async def test_how_often_a_step_may_fail_was_fixed_at_the_start(h: Harness, app: Holdfast) -> None:
+async def test_max_attempts_of_a_step_is_fixed_at_the_start(h: Harness, app: Holdfast) -> None:
     chain = app.chain("changing")
-    tried = []
+    attempts = []
 
     def fail(task: ChainTask) -> Any:
-        tried.append(task.attempt)
+        attempts.append(task.attempt)
         raise ValueError("no")
 
     chain.step("A", max_attempts=2)(fail)
     run = await h.start(chain, start_delay="1 second")
     other = Holdfast("sqlite://")
     other.chain("changing").step("A", max_attempts=9)(fail)
-    h._own.registry = h._opened()._app.registry = other.registry
+    h._own_app.registry = h._opened()._app.registry = other.registry
     await h.restart()
     await h.advance("1 hour")
-    assert (tried, (await run.status()).status) == ([1, 2], "errored")
+    assert (attempts, (await run.status()).status) == ([1, 2], "errored")
 
 
-async def test_a_step_without_a_handler_is_left_to_others_first(h: Harness, app: Holdfast) -> None:
-    run = await begun(h, app, "A", "B")
+async def test_a_step_without_a_handler_is_left_to_other_workers_at_first(h: Harness, app: Holdfast) -> None:
+    run = await started(h, app, "A", "B")
     await deploy(h, 2, "A")
     await h.advance("2 seconds")
     assert await results(run) == [("A", "DONE", "2:A"), ("B", "READY", None)]
@@ -83,17 +83,17 @@ async def test_a_step_without_a_handler_is_left_to_others_first(h: Harness, app:
     assert await run.result(timeout=5) == "3:B"
 
 
-async def test_why_says_that_no_worker_has_a_handler_for_a_step(h: Harness, app: Holdfast) -> None:
-    run = await begun(h, app, "A", "B")
+async def test_why_states_that_no_worker_has_a_handler_for_a_step(h: Harness, app: Holdfast) -> None:
+    run = await started(h, app, "A", "B")
     await deploy(h, 2, "A")
     await h.advance("5 seconds")
-    said = "no worker so far has a handler for step 'B' of chain 'changing'; it is left to others until 2030-01-01 "
+    sentence = "no worker so far has a handler for step 'B' of chain 'changing'; it is left to others until 2030-01-01 "
     why = (await run.describe()).why
-    assert why.startswith(said)
+    assert why.startswith(sentence)
     assert why.endswith(" s)")
 
 
-async def test_why_says_so_also_of_a_step_that_failed_before(h: Harness, app: Holdfast) -> None:
+async def test_why_states_a_missing_handler_also_after_a_failed_attempt(h: Harness, app: Holdfast) -> None:
     chain = app.chain("changing")
 
     @chain.step("A")
@@ -108,13 +108,13 @@ async def test_why_says_so_also_of_a_step_that_failed_before(h: Harness, app: Ho
     assert (await run.describe()).why.startswith("no worker so far has a handler for step 'A'")
 
 
-async def test_a_step_that_nobody_has_a_handler_for_parks_the_run(h: Harness, app: Holdfast) -> None:
-    run = await begun(h, app, "A", "B")
+async def test_a_step_without_a_handler_parks_the_run_after_a_time(h: Harness, app: Holdfast) -> None:
+    run = await started(h, app, "A", "B")
     await deploy(h, 2, "A")
     await h.advance("1 hour")
-    found = await run.describe()
-    assert found.status == "paused"
-    assert "no handler here for step 'B'" in found.why
+    described = await run.describe()
+    assert described.status == "paused"
+    assert "no handler here for step 'B'" in described.why
     lines = [line for line in await run.logs() if line.category == "system"]
     assert [line.level for line in lines[-2:]] == ["warn", "error"]
     assert len(lines) < 20
@@ -124,8 +124,8 @@ async def test_a_step_that_nobody_has_a_handler_for_parks_the_run(h: Harness, ap
     assert await run.result(timeout=5) == "3:B"
 
 
-async def test_a_restart_has_the_plan_of_the_run_before(h: Harness, app: Holdfast) -> None:
-    run = await begun(h, app, "A", "B")
+async def test_a_restarted_run_has_the_plan_of_the_previous_run(h: Harness, app: Holdfast) -> None:
+    run = await started(h, app, "A", "B")
     await deploy(h, 2, "B", "A", "NEW")
     await h.advance("1 second")
     await run.restart()
@@ -140,8 +140,8 @@ async def test_params_that_do_not_fit_any_more_park_the_run(h: Harness, app: Hol
     run = await h.start(chain, "text", start_delay="1 second")
     other = Holdfast("sqlite://")
     other.chain("typed", params=int).step("A")(lambda task: task.params)
-    h._own.registry = h._opened()._app.registry = other.registry
+    h._own_app.registry = h._opened()._app.registry = other.registry
     await h.restart()
     await h.advance("1 second")
-    found = await run.describe()
-    assert (found.status, "do not fit" in found.why) == ("paused", True)
+    described = await run.describe()
+    assert (described.status, "do not fit" in described.why) == ("paused", True)

@@ -1,4 +1,4 @@
-"""Leases and timeouts of steps: which attempts count, when a step is taken over, and what comes too late."""
+"""Leases and timeouts of steps: attempts that count, takeovers, and late writes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from ..driving import lose_worker, until, until_status
 from ..test_pause import Gate
 
 
-async def test_an_attempt_that_is_lost_with_its_worker_counts(h: Harness, app: Holdfast) -> None:
+@pytest.mark.promise("at-least-once-steps")
+async def test_an_attempt_lost_with_its_worker_counts_as_failed(h: Harness, app: Holdfast) -> None:
     chain, gate = app.chain("lost"), Gate()
     attempts = []
 
@@ -33,7 +34,7 @@ async def test_an_attempt_that_is_lost_with_its_worker_counts(h: Harness, app: H
     assert (attempts, await run.result(timeout=5)) == ([1, 2], 2)
 
 
-async def test_the_last_attempt_that_is_lost_is_the_death_of_the_step(h: Harness, app: Holdfast) -> None:
+async def test_a_step_is_dead_when_its_last_attempt_is_lost(h: Harness, app: Holdfast) -> None:
     chain, gate = app.chain("lost"), Gate()
 
     @chain.step("ONLY", max_attempts=2)
@@ -47,13 +48,13 @@ async def test_the_last_attempt_that_is_lost_is_the_death_of_the_step(h: Harness
     await h.run_until_idle()
     [step] = (await run.history()).steps
     assert (step.state, step.attempts, step.error.message) == ("DEAD", 2, "LEASE_EXPIRED")  # type: ignore[union-attr]
-    found = await run.status()
-    assert (found.status, found.native_status) == ("errored", "FAILED")
-    assert found.error is not None
-    assert "LEASE_EXPIRED" in found.error.message
+    status = await run.status()
+    assert (status.status, status.native_status) == ("errored", "FAILED")
+    assert status.error is not None
+    assert "LEASE_EXPIRED" in status.error.message
 
 
-async def test_a_worker_that_is_lost_while_the_chain_waits_costs_nothing(h: Harness, app: Holdfast) -> None:
+async def test_the_loss_of_a_worker_while_the_chain_waits_counts_no_attempt(h: Harness, app: Holdfast) -> None:
     chain = app.chain("waits")
 
     @chain.step("ONLY", max_attempts=1)
@@ -70,7 +71,7 @@ async def test_a_worker_that_is_lost_while_the_chain_waits_costs_nothing(h: Harn
     assert await run.result(timeout=5) == 1
 
 
-async def test_a_timeout_ends_an_attempt_that_takes_too_long(h: Harness, app: Holdfast) -> None:
+async def test_an_attempt_is_cancelled_at_its_timeout_and_retried(h: Harness, app: Holdfast) -> None:
     chain, gate = app.chain("slow"), Gate()
     ended = []
 
@@ -96,7 +97,7 @@ async def test_a_timeout_ends_an_attempt_that_takes_too_long(h: Harness, app: Ho
     assert await run.result(timeout=5) == 2
 
 
-async def test_the_last_attempt_that_times_out_is_the_death_of_the_step(h: Harness, app: Holdfast) -> None:
+async def test_a_step_is_dead_when_its_last_attempt_times_out(h: Harness, app: Holdfast) -> None:
     chain, gate = app.chain("slow"), Gate()
 
     @chain.step("ONLY", timeout="60 seconds", max_attempts=1)
@@ -109,7 +110,7 @@ async def test_the_last_attempt_that_times_out_is_the_death_of_the_step(h: Harne
     assert (step.state, step.error.name) == ("DEAD", "StepTimeoutError")  # type: ignore[union-attr]
 
 
-async def test_a_handler_on_a_living_worker_may_run_longer_than_its_lease(h: Harness, app: Holdfast) -> None:
+async def test_a_handler_on_a_running_worker_may_run_longer_than_its_lease(h: Harness, app: Holdfast) -> None:
     chain, gate = app.chain("long"), Gate()
 
     @chain.step("ONLY", lease="1 second", max_attempts=1)
@@ -126,9 +127,11 @@ async def test_a_handler_on_a_living_worker_may_run_longer_than_its_lease(h: Har
     assert await run.result(timeout=5) == "done"
 
 
-@pytest.mark.parametrize(("lease", "before", "rest"), [("1 second", "999 ms", "1 ms"), ("5 minutes", "299 s", "1 s")])
-async def test_a_step_is_taken_over_when_its_lease_has_run_out(
-    h: Harness, app: Holdfast, lease: str, before: str, rest: str
+@pytest.mark.parametrize(
+    ("lease", "before", "remaining"), [("1 second", "999 ms", "1 ms"), ("5 minutes", "299 s", "1 s")]
+)
+async def test_a_step_is_taken_over_when_its_lease_has_expired(
+    h: Harness, app: Holdfast, lease: str, before: str, remaining: str
 ) -> None:
     """A shorter lease than the worker's 30 seconds, and a longer one."""
     chain, gate = app.chain("leased"), Gate()
@@ -147,14 +150,14 @@ async def test_a_step_is_taken_over_when_its_lease_has_run_out(
     await h.advance(before, run=False)
     await h.run_until_idle()
     assert attempts == [1]
-    await h.advance(rest)
+    await h.advance(remaining)
     assert (attempts, await run.result(timeout=5)) == ([1, 2], 2)
     [step] = (await run.history()).steps
     assert step.attempts == 1
 
 
-async def test_a_lease_is_that_of_the_step_that_runs(h: Harness, app: Holdfast) -> None:
-    """The second step has no lease of its own: it is the worker's again."""
+async def test_the_lease_is_that_of_the_running_step(h: Harness, app: Holdfast) -> None:
+    """The second step has no lease of its own, so the worker's lease applies."""
     chain, gate = app.chain("two"), Gate()
     attempts = []
 
@@ -177,7 +180,7 @@ async def test_a_lease_is_that_of_the_step_that_runs(h: Harness, app: Holdfast) 
     assert (attempts, (await run.status()).status) == ([1, 2], "complete")
 
 
-async def test_a_step_with_a_lease_can_wait_be_retried_paused_and_resumed(h: Harness, app: Holdfast) -> None:
+async def test_a_step_with_a_lease_can_wait_retry_pause_and_resume(h: Harness, app: Holdfast) -> None:
     chain = app.chain("eventful")
 
     @chain.step("ONLY", lease="1 second")
@@ -198,7 +201,7 @@ async def test_a_step_with_a_lease_can_wait_be_retried_paused_and_resumed(h: Har
     assert await run.result(timeout=5) == 7
 
 
-async def test_a_chain_with_leases_ends_the_same_wherever_its_worker_is_lost(h: Harness, app: Holdfast) -> None:
+async def test_a_chain_with_leases_has_the_same_result_wherever_its_worker_is_lost(h: Harness, app: Holdfast) -> None:
     chain = app.chain("crashing")
 
     @chain.step("LONG", lease="1 hour")
@@ -217,12 +220,12 @@ async def test_a_chain_with_leases_ends_the_same_wherever_its_worker_is_lost(h: 
 
 
 def replace_worker(h: Harness) -> None:
-    """The worker dies without a word, and another one stands ready."""
+    """Kill the worker without a shutdown, and start another one."""
     h._the_worker().abandon()
     h._worker = h._new_worker()
 
 
-async def test_without_a_timeout_an_attempt_takes_as_long_as_it_takes(h: Harness, app: Holdfast) -> None:
+async def test_an_attempt_without_a_timeout_may_run_for_days(h: Harness, app: Holdfast) -> None:
     chain, gate = app.chain("patient"), Gate()
 
     @chain.step("ONLY", max_attempts=1)
@@ -239,8 +242,9 @@ async def test_without_a_timeout_an_attempt_takes_as_long_as_it_takes(h: Harness
     assert await run.result(timeout=5) == "done"
 
 
-async def test_what_a_lost_worker_writes_changes_nothing(h: Harness, app: Holdfast) -> None:
-    """The first worker stalls, the second runs the step again; the first one's answer comes after that."""
+@pytest.mark.promise("fencing")
+async def test_a_late_write_of_a_lost_worker_changes_nothing(h: Harness, app: Holdfast) -> None:
+    """The first worker stalls and the second runs the step again; then the first worker's answer arrives."""
     chain, gate = app.chain("late"), Gate()
 
     @chain.step("ONLY")
@@ -256,25 +260,25 @@ async def test_what_a_lost_worker_writes_changes_nothing(h: Harness, app: Holdfa
     await h.run_until_idle()
     assert await run.result(timeout=5) == 2
     gate.open.set()
-    await until_turns_are_over(stalled)
+    await until_idle(stalled)
     assert (await run.status()).output == 2
     [step] = (await run.history()).steps
     assert (step.result, step.attempts) == (2, 1)
     stalled.abandon()
 
 
-async def until_turns_are_over(worker: Any) -> None:
+async def until_idle(worker: Any) -> None:
     async def over() -> bool:
         return not worker.busy
 
     await until(over)
 
 
-async def test_a_killed_worker_is_followed_by_another(make_app: MakeApp) -> None:
+async def test_another_process_takes_over_the_step_of_a_killed_worker(make_app: MakeApp) -> None:
     config = WorkerConfig(lease="300 ms", poll="20 ms")
     gate, attempts = Gate(), []
 
-    def made() -> tuple[Holdfast, Any]:
+    def new_app() -> tuple[Holdfast, Any]:
         app = make_app(worker=config)
         chain = app.chain("killed")
 
@@ -287,8 +291,8 @@ async def test_a_killed_worker_is_followed_by_another(make_app: MakeApp) -> None
 
         return app, chain
 
-    first, chain = made()
-    second, _ = made()
+    first, chain = new_app()
+    second, _ = new_app()
     async with first:
         run = await first.start(chain, id="one")
 
@@ -302,7 +306,7 @@ async def test_a_killed_worker_is_followed_by_another(make_app: MakeApp) -> None
             await loop.stop()
         worker.abandon()
         async with second:
-            again = await second.get("killed", "one")
-            assert await again.result(timeout=10) == 2
+            handle = await second.get("killed", "one")
+            assert await handle.result(timeout=10) == 2
         assert await until_status(run, "complete") == "complete"
     assert attempts == [1, 2]

@@ -1,4 +1,4 @@
-"""Chains on a database: order, outputs, errors, what people see of them."""
+"""Chains on a database: order of steps, outputs, errors, history and descriptions."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ..driving import finish
 
 @pytest.fixture
 def orders(app: Holdfast) -> Any:
-    """Validates, waits for a payment, ships."""
+    """A chain that validates an order, waits for its payment and ships it."""
     chain = app.chain("order.process", version=2)
 
     @chain.step("VALIDATE")
@@ -57,7 +57,7 @@ def orders(app: Holdfast) -> Any:
     return chain
 
 
-async def test_it_runs_its_steps_in_order_with_the_outputs_before(h: Harness, orders: Any) -> None:
+async def test_steps_run_in_order_and_receive_the_outputs_of_previous_steps(h: Harness, orders: Any) -> None:
     run = await h.start(orders, "o-1", id="o-1")
     await h.run_until_idle()
     await run.send_event("paid", 125)
@@ -65,15 +65,16 @@ async def test_it_runs_its_steps_in_order_with_the_outputs_before(h: Harness, or
     assert await run.result(timeout=5) == {"VALIDATE": {"id": "o-1"}, "PAY": 125, "shipped": 2}
 
 
-async def test_it_is_the_same_wherever_the_worker_is_lost(h: Harness, orders: Any) -> None:
-    async def pays(_h: Harness, run: Any) -> None:
+@pytest.mark.promise("exact-replay")
+async def test_a_chain_has_the_same_result_wherever_its_worker_is_lost(h: Harness, orders: Any) -> None:
+    async def send_payment(_h: Harness, run: Any) -> None:
         await run.send_event("paid", 125, id="payment")
 
-    result = await h.crash_everywhere(orders, "o-1", drive=pays)
+    result = await h.crash_everywhere(orders, "o-1", drive=send_payment)
     assert result == {"VALIDATE": {"id": "o-1"}, "PAY": 125, "shipped": 2}
 
 
-async def test_the_history_has_every_step_from_the_start(h: Harness, orders: Any) -> None:
+async def test_the_history_contains_every_step_before_the_first_one_runs(h: Harness, orders: Any) -> None:
     run = await h.start(orders, "o-1", start_delay="1 minute")
     steps = (await run.history()).steps
     assert [(s.step_seq, s.name, s.state, s.status) for s in steps] == [
@@ -83,7 +84,7 @@ async def test_the_history_has_every_step_from_the_start(h: Harness, orders: Any
     ]
 
 
-async def test_the_history_while_it_waits_and_at_its_end(h: Harness, orders: Any) -> None:
+async def test_the_history_shows_the_states_of_waiting_and_dead_steps(h: Harness, orders: Any) -> None:
     run = await h.start(orders, "o-1")
     await h.run_until_idle()
     steps = (await run.history()).steps
@@ -103,7 +104,7 @@ async def test_the_history_while_it_waits_and_at_its_end(h: Harness, orders: Any
     assert steps[1].error.message == "nobody paid"
 
 
-async def test_a_step_whose_event_has_come_is_ready(h: Harness, orders: Any) -> None:
+async def test_a_waiting_step_is_ready_when_its_event_has_arrived(h: Harness, orders: Any) -> None:
     run = await h.start(orders, "o-1")
     await h.run_until_idle()
     await run.send_event("other")
@@ -112,26 +113,27 @@ async def test_a_step_whose_event_has_come_is_ready(h: Harness, orders: Any) -> 
     assert (await run.history()).steps[1].state == "READY"
 
 
-async def test_what_is_said_of_it(h: Harness, orders: Any) -> None:
+async def test_status_and_description_show_the_current_step(h: Harness, orders: Any) -> None:
     run = await h.start(orders, "o-1")
     assert (await run.status()).native_status == "RUNNING"
     await h.run_until_idle()
-    found = await run.describe()
-    assert (found.kind, found.status, found.native_status, found.workflow_version) == ("chain", "waiting", "RUNNING", 2)
-    assert found.current_step is not None
-    assert (found.current_step.name, found.current_step.state) == ("PAY", "WAITING")
-    assert found.why.startswith("waiting for an event of type 'paid' in 'PAY' until")
+    described = await run.describe()
+    assert (described.kind, described.status) == ("chain", "waiting")
+    assert (described.native_status, described.workflow_version) == ("RUNNING", 2)
+    assert described.current_step is not None
+    assert (described.current_step.name, described.current_step.state) == ("PAY", "WAITING")
+    assert described.why.startswith("waiting for an event of type 'paid' in 'PAY' until")
     await run.send_event("paid", 1)
     await h.run_until_idle()
     assert ((await run.status()).status, (await run.status()).native_status) == ("complete", "COMPLETED")
     assert (await run.describe()).current_step.name == "SHIP"  # type: ignore[union-attr]
 
 
-async def test_one_that_has_not_begun_says_so(h: Harness, orders: Any) -> None:
+async def test_a_chain_that_has_not_started_says_so_in_why(h: Harness, orders: Any) -> None:
     run = await h.start(orders, start_delay="1 hour")
     assert (await run.describe()).why.startswith("waiting for its start at")
-    now = await h.start(orders)
-    assert (await now.describe()).why == "due, and waiting for a worker of queue 'default'"
+    due = await h.start(orders)
+    assert (await due.describe()).why == "due, and waiting for a worker of queue 'default'"
 
 
 async def test_a_failed_chain_names_the_step_and_the_error(h: Harness, app: Holdfast) -> None:
@@ -150,7 +152,7 @@ async def test_a_failed_chain_names_the_step_and_the_error(h: Harness, app: Hold
     assert ((await run.status()).status, (await run.status()).native_status) == ("errored", "FAILED")
 
 
-async def test_a_retry_is_shown_with_its_time_and_error(h: Harness, app: Holdfast) -> None:
+async def test_a_pending_retry_is_shown_with_its_time_and_error(h: Harness, app: Holdfast) -> None:
     chain = app.chain("retries")
 
     @chain.step("CHARGE")
@@ -171,7 +173,7 @@ async def test_a_retry_is_shown_with_its_time_and_error(h: Harness, app: Holdfas
     assert (step.state, step.attempts, step.error) == ("DONE", 2, None)
 
 
-async def test_an_error_that_is_not_to_be_retried_is_final(h: Harness, app: Holdfast) -> None:
+async def test_a_non_retryable_error_is_final(h: Harness, app: Holdfast) -> None:
     chain = app.chain("final")
     calls = []
 
@@ -186,7 +188,7 @@ async def test_an_error_that_is_not_to_be_retried_is_final(h: Harness, app: Hold
 
 
 @pytest.mark.parametrize("value", [None, 0, "", [], {"a": None}, False])
-async def test_any_value_is_an_output(h: Harness, app: Holdfast, value: Any) -> None:
+async def test_any_json_value_can_be_an_output(h: Harness, app: Holdfast, value: Any) -> None:
     chain = app.chain("values")
 
     @chain.step("ONLY")
@@ -202,7 +204,7 @@ class Order:
     total: int
 
 
-async def test_its_input_has_the_declared_type(h: Harness, app: Holdfast) -> None:
+async def test_the_params_of_a_task_have_the_declared_type(h: Harness, app: Holdfast) -> None:
     chain = app.chain("typed", params=Order)
     seen: list[Any] = []
 
@@ -217,8 +219,8 @@ async def test_its_input_has_the_declared_type(h: Harness, app: Holdfast) -> Non
         await h.start(chain, {"id": "o-3"})
 
 
-async def test_what_a_handler_is_told(h: Harness, app: Holdfast) -> None:
-    chain = app.chain("told")
+async def test_the_task_of_a_handler_describes_its_step_and_run(h: Harness, app: Holdfast) -> None:
+    chain = app.chain("described")
     seen: list[ChainTask] = []
 
     @chain.step("FIRST")
@@ -227,12 +229,12 @@ async def test_what_a_handler_is_told(h: Harness, app: Holdfast) -> None:
 
     await finish(h, chain, {"a": 1}, id="one")
     [task] = seen
-    assert (task.workflow, task.instance_id, task.pid, task.run_number) == ("told", "one", "told/one", 0)
+    assert (task.workflow, task.instance_id, task.pid, task.run_number) == ("described", "one", "described/one", 0)
     assert (task.kind, task.params, task.event, task.attempt) == ("RUN", {"a": 1}, None, 1)
     assert (task.step_type, task.step_seq, dict(task.outputs)) == ("FIRST", 0, {})
 
 
-async def test_handlers_log(h: Harness, app: Holdfast) -> None:
+async def test_handlers_can_write_log_lines(h: Harness, app: Holdfast) -> None:
     chain = app.chain("logs")
 
     @chain.step("ASYNC")
@@ -252,7 +254,7 @@ async def test_handlers_log(h: Harness, app: Holdfast) -> None:
     ]
 
 
-async def test_many_start_at_once(h: Harness, orders: Any) -> None:
+async def test_many_chains_can_be_started_in_one_call(h: Harness, orders: Any) -> None:
     runs = await h.app.start_many(orders, [Start(f"o-{n}", n) for n in range(20)])
     await h.run_until_idle()
     for run in runs:
@@ -272,7 +274,7 @@ async def test_a_workflow_runs_a_chain_as_its_child(h: Harness, app: Holdfast, o
     assert result == {"VALIDATE": {"id": "o-1"}, "PAY": 7, "shipped": 2}
 
 
-async def test_the_one_who_sent_the_event_is_named(h: Harness, app: Holdfast) -> None:
+async def test_an_event_carries_the_pid_of_its_sender(h: Harness, app: Holdfast) -> None:
     chain = app.chain("asks")
     senders = []
 
@@ -294,7 +296,7 @@ async def test_the_one_who_sent_the_event_is_named(h: Harness, app: Holdfast) ->
     assert senders == ["sender/me"]
 
 
-async def test_a_thousand_steps(h: Harness, app: Holdfast) -> None:
+async def test_a_chain_of_a_thousand_steps_takes_one_commit_per_step(h: Harness, app: Holdfast) -> None:
     chain = app.chain("long")
     for n in range(1000):
 
@@ -305,10 +307,10 @@ async def test_a_thousand_steps(h: Harness, app: Holdfast) -> None:
     run = await h.start(chain)
     await h.run_until_idle()
     assert await run.result(timeout=5) == 999
-    assert h._store.commits == 1000  # one for each step, the end with the last
+    assert h._store.commits == 1000  # one for each step; that of the last step also ends the run
 
 
-async def test_it_runs_in_real_time(make_app: MakeApp) -> None:
+async def test_a_chain_runs_in_real_time(make_app: MakeApp) -> None:
     app = make_app()
     chain = app.chain("real")
 
@@ -326,7 +328,7 @@ async def test_it_runs_in_real_time(make_app: MakeApp) -> None:
         assert await run.result(timeout=10) == 42
 
 
-async def test_ticks_run_it(make_app: MakeApp) -> None:
+async def test_ticks_run_a_chain(make_app: MakeApp) -> None:
     app = make_app()
     chain = app.chain("ticked")
 
@@ -350,7 +352,7 @@ async def test_ticks_run_it(make_app: MakeApp) -> None:
 # --- definitions
 
 
-def test_a_chain_needs_a_name_of_its_own(app: Holdfast) -> None:
+def test_a_chain_needs_a_valid_name_that_is_not_taken(app: Holdfast) -> None:
     app.chain("one")
     with pytest.raises(WorkflowAlreadyRegisteredError):
         app.chain("one")
@@ -360,12 +362,12 @@ def test_a_chain_needs_a_name_of_its_own(app: Holdfast) -> None:
 
 
 @pytest.mark.parametrize("version", [0, -1, "1", True, None, 1.5])
-def test_a_version_is_a_number(app: Holdfast, version: Any) -> None:
+def test_a_version_must_be_a_positive_integer(app: Holdfast, version: Any) -> None:
     with pytest.raises(InvalidOptionError, match="version"):
         app.chain("one", version)
 
 
-def test_a_step_is_checked_when_it_is_made(app: Holdfast) -> None:
+def test_the_options_of_a_step_are_checked_at_definition(app: Holdfast) -> None:
     chain = app.chain("one")
 
     @chain.step("A")
@@ -394,14 +396,14 @@ def test_a_step_is_checked_when_it_is_made(app: Holdfast) -> None:
     assert chain.steps == ("A",)
 
 
-async def test_a_chain_without_steps_is_not_started(h: Harness, app: Holdfast) -> None:
+async def test_a_chain_without_steps_cannot_be_started(h: Harness, app: Holdfast) -> None:
     chain = app.chain("empty")
     with pytest.raises(DefinitionError, match="no steps"):
         await h.start(chain)
     assert (await h.app.list()).items == []
 
 
-def test_a_handler_stays_a_function(app: Holdfast) -> None:
+def test_a_decorated_handler_can_be_called_as_a_function(app: Holdfast) -> None:
     chain = app.chain("one")
 
     @chain.step("A")
@@ -411,6 +413,6 @@ def test_a_handler_stays_a_function(app: Holdfast) -> None:
     assert a(1) == 2
 
 
-async def test_the_same_id_is_the_same_chain(h: Harness, orders: Any) -> None:
+async def test_concurrent_starts_with_one_id_create_one_run(h: Harness, orders: Any) -> None:
     await asyncio.gather(*(h.start(orders, n, id="one") for n in range(10)))
     assert len((await h.app.list()).items) == 1

@@ -1,4 +1,4 @@
-"""Every state of a step, and everything that can happen to it: the table of the linear-chain specification."""
+"""The transitions of a chain's step: each state with each input, as in the table of the specification."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.core.model import Status
 from holdfast.kernel.driver import Outcome
 from holdfast.store.protocol import CANCEL, EXIT, Finish
 
-from .rig import Rig, program
+from .manual_run import ManualRun, program
 
 TIMEOUT = 60_000
 HOUR = 3_600_000
@@ -23,48 +23,48 @@ ATTEMPTS = 3
 # --- a chain A, B, C, with B in each of the states
 
 
-def at_b(failures: int = 0) -> Rig:
-    """B is running; it failed so often before."""
-    rig = Rig(program("A", "B", "C", max_attempts=ATTEMPTS, timeout_ms=TIMEOUT))
-    rig.go()
-    rig.answer(Completed(1))
+def at_b(failures: int = 0) -> ManualRun:
+    """B is running, after ``failures`` failed attempts."""
+    run = ManualRun(program("A", "B", "C", max_attempts=ATTEMPTS, timeout_ms=TIMEOUT))
+    run.advance()
+    run.answer(Completed(1))
     for _ in range(failures):
-        rig.answer(RetryStep("1 second", "again"))
-        rig.wait_ms(1000)
-    return rig
+        run.answer(RetryStep("1 second", "again"))
+        run.wait_ms(1000)
+    return run
 
 
-def pending() -> Rig:
-    rig = Rig(program("A", "B", "C", max_attempts=ATTEMPTS, timeout_ms=TIMEOUT))
-    rig.go()
-    return rig
+def pending() -> ManualRun:
+    run = ManualRun(program("A", "B", "C", max_attempts=ATTEMPTS, timeout_ms=TIMEOUT))
+    run.advance()
+    return run
 
 
-def ready() -> Rig:
-    rig = at_b()
-    rig.answer(RetryStep("10 seconds", "busy"))
-    return rig
+def ready() -> ManualRun:
+    run = at_b()
+    run.answer(RetryStep("10 seconds", "busy"))
+    return run
 
 
-def waiting() -> Rig:
-    rig = at_b()
-    rig.answer(Waiting("go", "1 hour"))
-    return rig
+def waiting() -> ManualRun:
+    run = at_b()
+    run.answer(Waiting("go", "1 hour"))
+    return run
 
 
-def done() -> Rig:
-    rig = at_b()
-    rig.answer(Completed(2))
-    return rig
+def done() -> ManualRun:
+    run = at_b()
+    run.answer(Completed(2))
+    return run
 
 
-def dead() -> Rig:
-    rig = at_b()
-    rig.answer(Dead("no"))
-    return rig
+def dead() -> ManualRun:
+    run = at_b()
+    run.answer(Dead("no"))
+    return run
 
 
-STATES: dict[str, Callable[[], Rig]] = {
+STATES: dict[str, Callable[[], ManualRun]] = {
     "PENDING": pending,
     "READY": ready,
     "RUNNING": at_b,
@@ -74,53 +74,55 @@ STATES: dict[str, Callable[[], Rig]] = {
     "DEAD": dead,
 }
 
-# --- what can happen
+# --- inputs
 
 
-def answers(value: Any) -> Callable[[Rig], None]:
-    """The attempt of B that is, or would be, under way says something; also where it is too late for that."""
+def answers(value: Any) -> Callable[[ManualRun], None]:
+    """The attempt of B returns ``value``. If no attempt is in flight, a late outcome arrives."""
 
-    def happen(rig: Rig) -> None:
-        call = rig.call
+    def apply(run: ManualRun) -> None:
+        call = run.call
         if call is None or call.key != "B":
-            rig.go(Outcome("B", rig.steps()[1].attempts + 1, rig.now, rig.now, failure=Failure("Late", "too late")))
+            run.advance(
+                Outcome("B", run.steps()[1].attempts + 1, run.now, run.now, failure=Failure("Late", "too late"))
+            )
             return
-        rig.answer(value)
+        run.answer(value)
 
-    return happen
-
-
-def takes_too_long(rig: Rig) -> None:
-    if rig.call is not None and rig.call.key == "B":
-        rig.time_out()
+    return apply
 
 
-def worker_is_lost(rig: Rig) -> None:
-    rig.go(lost=True)
+def time_out(run: ManualRun) -> None:
+    if run.call is not None and run.call.key == "B":
+        run.time_out()
 
 
-def event_comes(rig: Rig) -> None:
-    rig.send("go", b"7")
-    rig.go()
+def lose_worker(run: ManualRun) -> None:
+    run.advance(lost=True)
 
 
-def other_event_comes(rig: Rig) -> None:
-    rig.send("stop")
-    rig.go()
+def send_event(run: ManualRun) -> None:
+    run.send("go", b"7")
+    run.advance()
 
 
-def hour_passes(rig: Rig) -> None:
-    rig.wait_ms(HOUR)
+def send_other_event(run: ManualRun) -> None:
+    run.send("stop")
+    run.advance()
 
 
-def pause(rig: Rig) -> None:
-    rig.machine.hold()
-    rig.send("go")
-    rig.wait_ms(HOUR)
+def pass_an_hour(run: ManualRun) -> None:
+    run.wait_ms(HOUR)
 
 
-class To(NamedTuple):
-    """Where B is afterwards, and how often it has failed then."""
+def pause(run: ManualRun) -> None:
+    run.machine.halt()
+    run.send("go")
+    run.wait_ms(HOUR)
+
+
+class Expected(NamedTuple):
+    """The state of B after the transition, the number of its failed attempts, and the end of the run."""
 
     state: str
     attempts: int = 0
@@ -128,125 +130,125 @@ class To(NamedTuple):
     error: str | None = None
 
 
-HAPPENINGS: dict[str, Callable[[Rig], None]] = {
+INPUTS: dict[str, Callable[[ManualRun], None]] = {
     "Completed": answers(Completed({"ok": True})),
     "a plain value": answers({"ok": True}),
     "Waiting": answers(Waiting("go", "1 hour")),
     "RetryStep": answers(RetryStep("30 seconds", "busy")),
     "Dead": answers(Dead("card stolen")),
     "an exception": answers(ValueError("broken")),
-    "timeout": takes_too_long,
-    "worker lost": worker_is_lost,
-    "its event": event_comes,
-    "another event": other_event_comes,
-    "time": hour_passes,
+    "timeout": time_out,
+    "worker lost": lose_worker,
+    "its event": send_event,
+    "another event": send_other_event,
+    "time": pass_an_hour,
     "pause": pause,
 }
 
 FAILED = Status.ERRORED
 RUNNING = {
-    "Completed": To("DONE"),
-    "a plain value": To("DONE"),
-    "Waiting": To("WAITING"),
-    "RetryStep": To("READY", 1, error="busy"),
-    "Dead": To("DEAD", 1, FAILED, "card stolen"),
-    "an exception": To("READY", 1, error="broken"),
-    "timeout": To("READY", 1, error="too long"),
-    "worker lost": To("RUNNING", 1, error="LEASE_EXPIRED"),  # ready at once, and claimed again
+    "Completed": Expected("DONE"),
+    "a plain value": Expected("DONE"),
+    "Waiting": Expected("WAITING"),
+    "RetryStep": Expected("READY", 1, error="busy"),
+    "Dead": Expected("DEAD", 1, FAILED, "card stolen"),
+    "an exception": Expected("READY", 1, error="broken"),
+    "timeout": Expected("READY", 1, error="too long"),
+    "worker lost": Expected("RUNNING", 1, error="LEASE_EXPIRED"),  # due at once, and claimed again
 }
 LAST = {
-    "Completed": To("DONE", 2),
-    "a plain value": To("DONE", 2),
-    "Waiting": To("WAITING", 2, error="again"),
-    "RetryStep": To("DEAD", 3, FAILED, "busy"),
-    "Dead": To("DEAD", 3, FAILED, "card stolen"),
-    "an exception": To("DEAD", 3, FAILED, "broken"),
-    "timeout": To("DEAD", 3, FAILED, "too long"),
-    "worker lost": To("DEAD", 3, FAILED, "LEASE_EXPIRED"),
+    "Completed": Expected("DONE", 2),
+    "a plain value": Expected("DONE", 2),
+    "Waiting": Expected("WAITING", 2, error="again"),
+    "RetryStep": Expected("DEAD", 3, FAILED, "busy"),
+    "Dead": Expected("DEAD", 3, FAILED, "card stolen"),
+    "an exception": Expected("DEAD", 3, FAILED, "broken"),
+    "timeout": Expected("DEAD", 3, FAILED, "too long"),
+    "worker lost": Expected("DEAD", 3, FAILED, "LEASE_EXPIRED"),
 }
-# What is not here changes nothing.
-TABLE: dict[str, dict[str, To]] = {
+# An input that is not listed changes nothing.
+TABLE: dict[str, dict[str, Expected]] = {
     "PENDING": {},
-    "READY": {"time": To("RUNNING", 1, error="busy")},
+    "READY": {"time": Expected("RUNNING", 1, error="busy")},
     "RUNNING": RUNNING,
     "RUNNING, last attempt": LAST,
-    "WAITING": {"its event": To("RUNNING"), "time": To("RUNNING")},
+    "WAITING": {"its event": Expected("RUNNING"), "time": Expected("RUNNING")},
     "DONE": {},
     "DEAD": {},
 }
 UNCHANGED = {
-    "PENDING": To("PENDING"),
-    "READY": To("READY", 1, error="busy"),
-    "RUNNING": To("RUNNING"),
-    "RUNNING, last attempt": To("RUNNING", 2, error="again"),
-    "WAITING": To("WAITING"),
-    "DONE": To("DONE"),
-    "DEAD": To("DEAD", 1, FAILED, "no"),
+    "PENDING": Expected("PENDING"),
+    "READY": Expected("READY", 1, error="busy"),
+    "RUNNING": Expected("RUNNING"),
+    "RUNNING, last attempt": Expected("RUNNING", 2, error="again"),
+    "WAITING": Expected("WAITING"),
+    "DONE": Expected("DONE"),
+    "DEAD": Expected("DEAD", 1, FAILED, "no"),
 }
 
 
-@pytest.mark.parametrize("happening", HAPPENINGS)
+@pytest.mark.parametrize("input_name", INPUTS)
 @pytest.mark.parametrize("state", STATES)
-def test_a_transition(state: str, happening: str) -> None:
-    rig = STATES[state]()
-    assert rig.steps()[1].state == state.partition(",")[0]
-    HAPPENINGS[happening](rig)
-    b, expected = rig.steps()[1], TABLE[state].get(happening, UNCHANGED[state])
+def test_an_input_moves_a_step_to_the_expected_state(state: str, input_name: str) -> None:
+    run = STATES[state]()
+    assert run.steps()[1].state == state.partition(",")[0]
+    INPUTS[input_name](run)
+    b, expected = run.steps()[1], TABLE[state].get(input_name, UNCHANGED[state])
     assert (b.state, b.attempts) == (expected.state, expected.attempts)
     assert (b.error.message if b.error else None) == expected.error
-    ended = rig.end.status if isinstance(rig.end, Finish) else None
-    assert ended == (None if happening == "pause" else expected.end)
+    ended = run.end.status if isinstance(run.end, Finish) else None
+    assert ended == (None if input_name == "pause" else expected.end)
 
 
 @pytest.mark.parametrize("state", STATES)
-def test_a_cancellation_ends_it_at_once_whatever_the_step_is_at(state: str) -> None:
-    rig = STATES[state]()
-    rig.send(CANCEL, b'{"reason":"enough","deadlineMs":null}')
-    rest = rig.go()
-    assert isinstance(rig.end, Finish)
+def test_a_cancellation_ends_the_run_at_once_in_every_state_of_a_step(state: str) -> None:
+    run = STATES[state]()
+    run.send(CANCEL, b'{"reason":"enough","deadlineMs":null}')
+    decision = run.advance()
+    assert isinstance(run.end, Finish)
     if state == "DEAD":
-        assert rig.end.status is Status.ERRORED
+        assert run.end.status is Status.ERRORED
         return
-    assert rig.end.status is Status.CANCELLED
-    assert list(rest.cancelled) == ([rig.call.key] if rig.call is not None else [])
+    assert run.end.status is Status.CANCELLED
+    assert list(decision.cancelled) == ([run.call.key] if run.call is not None else [])
 
 
 @pytest.mark.parametrize(("watch", "status"), [(1, "errored"), (2, "complete"), (4, "terminated")])
-def test_the_end_of_a_run_that_it_is_not_linked_to_or_that_ended_well_is_nothing_to_it(watch: int, status: str) -> None:
-    rig = at_b()
-    rig.send(EXIT, json.dumps({"watch": watch, "status": status, "output": None, "error": None, "note": None}).encode())
-    rig.go()
-    assert (rig.states[1], rig.end, rig.consumed) == ("RUNNING", None, {1: EXIT})
+def test_the_end_of_an_unlinked_or_completed_run_has_no_effect(watch: int, status: str) -> None:
+    run = at_b()
+    run.send(EXIT, json.dumps({"watch": watch, "status": status, "output": None, "error": None, "note": None}).encode())
+    run.advance()
+    assert (run.states[1], run.end, run.consumed) == ("RUNNING", None, {1: EXIT})
 
 
-# --- what the table does not say
+# --- behaviour outside the table
 
 
-def test_all_steps_are_there_from_the_start() -> None:
-    rig = Rig(program("A", "B", "C"))
-    assert rig.states == ["READY", "PENDING", "PENDING"]
-    assert [fact.n for fact in rig.facts] == [0, 1, 2]
+def test_all_steps_are_planned_at_the_start() -> None:
+    run = ManualRun(program("A", "B", "C"))
+    assert run.states == ["READY", "PENDING", "PENDING"]
+    assert [fact.n for fact in run.facts] == [0, 1, 2]
 
 
-def test_a_step_that_is_done_opens_the_next_in_the_same_commit() -> None:
-    rig = pending()
-    rest = rig.answer(Completed(1))
-    assert [fact.key for fact in rest.observed.facts] == ["A"]
-    assert [call.key for call in rest.calls] == ["B"]
-    assert rig.states == ["DONE", "RUNNING", "PENDING"]
+def test_the_commit_of_a_step_makes_the_next_step_due() -> None:
+    run = pending()
+    decision = run.answer(Completed(1))
+    assert [fact.key for fact in decision.observed.facts] == ["A"]
+    assert [call.key for call in decision.calls] == ["B"]
+    assert run.states == ["DONE", "RUNNING", "PENDING"]
 
 
-def test_after_the_last_step_the_chain_is_complete_with_its_output() -> None:
-    rig = done()
-    rig.answer(Completed("all"))
-    assert rig.end == Finish(Status.COMPLETE, output=b'"all"')
+def test_the_output_of_the_last_step_is_the_output_of_the_chain() -> None:
+    run = done()
+    run.answer(Completed("all"))
+    assert run.end == Finish(Status.COMPLETE, output=b'"all"')
 
 
-def test_a_dead_step_leaves_those_after_it_pending() -> None:
+def test_the_steps_after_a_dead_step_stay_pending() -> None:
     assert dead().states == ["DONE", "DEAD", "PENDING"]
 
 
-def test_the_end_of_a_failed_chain_names_step_and_error() -> None:
+def test_the_error_of_a_failed_chain_names_the_step_and_its_error() -> None:
     end = dead().end
     assert isinstance(end, Finish)
     assert end.error is not None
@@ -256,130 +258,130 @@ def test_the_end_of_a_failed_chain_names_step_and_error() -> None:
 
 
 def test_a_retry_is_due_after_its_backoff() -> None:
-    rig = at_b()
-    rest = rig.answer(RetryStep("30 seconds", "busy"), took=5000)
-    assert (rest.wake_at, rest.retrying) == (rig.now + 30_000, True)
-    assert rig.wait_ms(29_999).calls == ()
-    assert [call.attempt for call in rig.wait_ms(1).calls] == [2]
+    run = at_b()
+    decision = run.answer(RetryStep("30 seconds", "busy"), took=5000)
+    assert (decision.wake_at, decision.retrying) == (run.now + 30_000, True)
+    assert run.wait_ms(29_999).calls == ()
+    assert [call.attempt for call in run.wait_ms(1).calls] == [2]
 
 
-def test_what_a_handler_raises_is_tried_again_after_growing_pauses() -> None:
-    rig = Rig(program("A", max_attempts=12))
-    rig.go()
-    pauses = []
+def test_a_raising_handler_is_retried_with_growing_delays() -> None:
+    run = ManualRun(program("A", max_attempts=12))
+    run.advance()
+    delays = []
     for _ in range(11):
-        before = rig.now
-        rest = rig.answer(ValueError("no"))
-        assert rest.wake_at is not None
-        pauses.append((rest.wake_at - before) // 1000)
-        rig.wait_ms(rest.wake_at - rig.now)
-    assert pauses == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
+        before = run.now
+        decision = run.answer(ValueError("no"))
+        assert decision.wake_at is not None
+        delays.append((decision.wake_at - before) // 1000)
+        run.wait_ms(decision.wake_at - run.now)
+    assert delays == [1, 2, 4, 8, 16, 32, 64, 128, 256, 300, 300]
 
 
-def test_a_lost_attempt_is_followed_by_the_next_one_without_a_pause() -> None:
-    rig = at_b()
-    rest = rig.go(lost=True)
-    assert [call.attempt for call in rest.calls] == [2]
+def test_a_lost_attempt_is_retried_without_a_delay() -> None:
+    run = at_b()
+    decision = run.advance(lost=True)
+    assert [call.attempt for call in decision.calls] == [2]
 
 
-def test_an_attempt_that_timed_out_is_tried_again_after_the_default_backoff() -> None:
-    rig = at_b()
-    rest = rig.time_out()
-    assert (rest.wake_at, rest.calls) == (rig.now + 1000, ())
+def test_an_attempt_that_timed_out_is_retried_after_the_default_backoff() -> None:
+    run = at_b()
+    decision = run.time_out()
+    assert (decision.wake_at, decision.calls) == (run.now + 1000, ())
 
 
-def test_a_call_has_the_timeout_of_its_step_and_its_rest_the_lease() -> None:
-    rig = Rig(program("A", lease_ms=1000, timeout_ms=2000))
-    rest = rig.go()
-    assert (rest.lease_ms, [call.timeout_ms for call in rest.calls]) == (1000, [2000])
+def test_a_call_has_the_timeout_of_its_step_and_the_decision_has_the_lease() -> None:
+    run = ManualRun(program("A", lease_ms=1000, timeout_ms=2000))
+    decision = run.advance()
+    assert (decision.lease_ms, [call.timeout_ms for call in decision.calls]) == (1000, [2000])
 
 
-def test_a_rest_that_calls_nothing_has_no_lease() -> None:
-    rig = Rig(program("A", lease_ms=1000))
-    rig.go()
-    assert rig.answer(Waiting("go", "1 hour")).lease_ms is None
+def test_a_decision_without_calls_has_no_lease() -> None:
+    run = ManualRun(program("A", lease_ms=1000))
+    run.advance()
+    assert run.answer(Waiting("go", "1 hour")).lease_ms is None
 
 
 @pytest.mark.parametrize("answer", [Completed(1, [Outbound("a", 1)]), Dead("x", [Outbound("a", 1)])])
-def test_outbound_events_go_with_the_answer(answer: Any) -> None:
-    rig = at_b()
-    rest = rig.answer(answer)
-    assert [(event.type, event.payload, event.step) for event in rest.observed.outbox] == [("a", b"1", "B")]
+def test_outbound_events_are_written_with_the_answer(answer: Any) -> None:
+    run = at_b()
+    decision = run.answer(answer)
+    assert [(event.type, event.payload, event.step) for event in decision.observed.outbox] == [("a", b"1", "B")]
 
 
-def test_outbound_events_go_with_the_wait() -> None:
-    rig = at_b()
-    rest = rig.answer(Waiting("go", 60, [Outbound("first"), Outbound("second", [1])]))
-    assert [(event.type, event.payload) for event in rest.observed.outbox] == [("first", None), ("second", b"[1]")]
+def test_outbound_events_are_written_with_the_wait() -> None:
+    run = at_b()
+    decision = run.answer(Waiting("go", 60, [Outbound("first"), Outbound("second", [1])]))
+    assert [(event.type, event.payload) for event in decision.observed.outbox] == [("first", None), ("second", b"[1]")]
 
 
 @pytest.mark.parametrize("value", [object(), Completed(float("nan")), Completed(1, [Outbound("a", object())])])
-def test_an_answer_that_cannot_be_stored_is_final(value: Any) -> None:
-    rig = at_b()
-    rig.answer(value)
-    b = rig.steps()[1]
+def test_an_unserializable_answer_is_not_retried(value: Any) -> None:
+    run = at_b()
+    run.answer(value)
+    b = run.steps()[1]
     assert (b.state, b.attempts) == ("DEAD", 1)
     assert b.error is not None
     assert b.error.name == "NotSerializableError"
-    assert rig.outbox == []
+    assert run.outbox == []
 
 
 @pytest.mark.parametrize("answer", [Waiting("not a type!", 60), Waiting("go", "9999 days")])
-def test_a_wait_that_cannot_be_is_refused(answer: Any) -> None:
-    rig = at_b()
-    rig.answer(answer)
-    assert rig.states[1] == "DEAD"
+def test_an_invalid_wait_is_refused(answer: Any) -> None:
+    run = at_b()
+    run.answer(answer)
+    assert run.states[1] == "DEAD"
 
 
 # --- pause
 
 
-def test_a_paused_machine_writes_what_was_answered_and_calls_nothing() -> None:
-    rig = at_b()
-    rig.machine.hold()
-    rest = rig.answer(Completed(2))
-    assert rig.states == ["DONE", "DONE", "READY"]
-    assert (rest.calls, rest.end) == ((), None)
-    rig.reopen()
-    assert [call.key for call in rig.go().calls] == ["C"]
+def test_a_halted_machine_records_an_answer_and_starts_no_call() -> None:
+    run = at_b()
+    run.machine.halt()
+    decision = run.answer(Completed(2))
+    assert run.states == ["DONE", "DONE", "READY"]
+    assert (decision.calls, decision.end) == ((), None)
+    run.reopen()
+    assert [call.key for call in run.advance().calls] == ["C"]
 
 
-def test_a_chain_that_was_paused_with_its_last_answer_ends_when_it_goes_on() -> None:
-    rig = done()
-    rig.machine.hold()
-    assert rig.answer(Completed("all")).end is None
-    rig.reopen()
-    assert rig.go().end == Finish(Status.COMPLETE, output=b'"all"')
+def test_a_chain_paused_at_its_last_answer_ends_after_the_resume() -> None:
+    run = done()
+    run.machine.halt()
+    assert run.answer(Completed("all")).end is None
+    run.reopen()
+    assert run.advance().end == Finish(Status.COMPLETE, output=b'"all"')
 
 
-def test_an_answer_that_comes_to_a_machine_opened_meanwhile_counts() -> None:
-    rig = at_b()
-    assert rig.call is not None
-    outcome = rig.outcome(rig.call, Completed(2))
-    rig.reopen()
-    rig.go(outcome)
-    assert rig.states == ["DONE", "DONE", "RUNNING"]
+def test_an_answer_counts_in_a_machine_that_was_opened_after_the_call() -> None:
+    run = at_b()
+    assert run.call is not None
+    outcome = run.outcome(run.call, Completed(2))
+    run.reopen()
+    run.advance(outcome)
+    assert run.states == ["DONE", "DONE", "RUNNING"]
 
 
 # --- losses
 
 
-def test_a_lost_worker_costs_no_attempt_while_the_step_waits_for_its_retry() -> None:
-    rig = ready()
-    rig.go(lost=True)
-    assert rig.steps()[1].attempts == 1
+def test_the_loss_of_a_worker_counts_no_attempt_before_the_retry_is_due() -> None:
+    run = ready()
+    run.advance(lost=True)
+    assert run.steps()[1].attempts == 1
 
 
-def test_a_lost_worker_costs_an_attempt_once_the_retry_was_due() -> None:
-    rig = ready()
-    rig.now += 10_000
-    rig.go(lost=True)
-    assert rig.steps()[1].attempts == 2
-    assert rig.call is not None
+def test_the_loss_of_a_worker_counts_an_attempt_after_the_retry_was_due() -> None:
+    run = ready()
+    run.now += 10_000
+    run.advance(lost=True)
+    assert run.steps()[1].attempts == 2
+    assert run.call is not None
 
 
-def test_a_lost_worker_costs_no_attempt_when_it_had_nothing_left_but_the_end() -> None:
-    rig = done()
-    rig.answer(Completed(3))
-    rig.go(lost=True)
-    assert rig.end == Finish(Status.COMPLETE, output=b"3")
+def test_the_loss_of_a_worker_counts_no_attempt_if_all_steps_are_done() -> None:
+    run = done()
+    run.answer(Completed(3))
+    run.advance(lost=True)
+    assert run.end == Finish(Status.COMPLETE, output=b"3")

@@ -1,4 +1,4 @@
-"""The views for people say the same as the history."""
+"""The SQL views of chains agree with the history."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ async def rows(app: Holdfast, sql: str) -> list[tuple[Any, ...]]:
         await server.close()
 
 
-async def seen(app: Holdfast, run: Handle[Any]) -> list[tuple[Any, ...]]:
-    """The steps as the view has them, once it is sure that the history has the same."""
-    found = await rows(app, f"SELECT {STEP} FROM holdfast_chain_step WHERE instance_id = '{run.id}' ORDER BY step_seq")
+async def checked_view(app: Holdfast, run: Handle[Any]) -> list[tuple[Any, ...]]:
+    """The steps of the view, after a check that the history has the same steps."""
+    view = await rows(app, f"SELECT {STEP} FROM holdfast_chain_step WHERE instance_id = '{run.id}' ORDER BY step_seq")
     steps = (await run.history()).steps
-    assert [row[:5] for row in found] == [(s.step_seq, s.name, s.state, s.attempts, s.max_attempts) for s in steps]
-    return [(row[2], row[5] is not None, row[6] is not None, *row[7:]) for row in found]
+    assert [row[:5] for row in view] == [(s.step_seq, s.name, s.state, s.attempts, s.max_attempts) for s in steps]
+    return [(row[2], row[5] is not None, row[6] is not None, *row[7:]) for row in view]
 
 
 def chain_of(app: Holdfast, answer: Any, **options: Any) -> Any:
@@ -78,39 +78,41 @@ PENDING = ("PENDING", False, False, None, None)
         ),
     ],
 )
-async def test_the_views_at_rest(make_app: MakeApp, answer: Any, expected: list[Any], status: str) -> None:
+async def test_the_views_show_a_chain_between_turns(
+    make_app: MakeApp, answer: Any, expected: list[Any], status: str
+) -> None:
     app = make_app()
     async with app.connect():
         run = await app.start(chain_of(app, answer), id="one")
-        assert (await seen(app, run))[0] == ("READY", True, False, None, None)
+        assert (await checked_view(app, run))[0] == ("READY", True, False, None, None)
         await app.tick()
-        assert await seen(app, run) == expected
+        assert await checked_view(app, run) == expected
         [instance] = await rows(
             app,
             "SELECT workflow_type, workflow_version, status, current_step_seq, current_step_type "
             "FROM holdfast_chain_instance",
         )
-        at = (await run.describe()).current_step
-        assert at is not None
-        assert instance == ("seen", 3, status, at.step_seq, at.name)
+        current = (await run.describe()).current_step
+        assert current is not None
+        assert instance == ("seen", 3, status, current.step_seq, current.name)
         assert (await run.status()).native_status == status
 
 
-async def test_the_views_while_a_step_runs(make_app: MakeApp) -> None:
+async def test_the_views_show_a_running_step(make_app: MakeApp) -> None:
     app = make_app()
-    chain, found = app.chain("seen"), []
+    chain, view = app.chain("seen"), []
 
     @chain.step("ONLY")
     async def only(task: ChainTask) -> Any:
-        found.extend(await seen(app, await app.get(chain, task.instance_id)))
+        view.extend(await checked_view(app, await app.get(chain, task.instance_id)))
 
     async with app.connect():
         await app.start(chain, id="one")
         await app.tick()
-    assert found == [("RUNNING", False, True, None, None)]
+    assert view == [("RUNNING", False, True, None, None)]
 
 
-async def test_the_views_of_a_cancelled_chain(make_app: MakeApp) -> None:
+async def test_the_views_show_a_cancelled_chain(make_app: MakeApp) -> None:
     app = make_app()
     async with app.connect():
         run = await app.start(chain_of(app, Waiting("go", "1 hour")), id="one")

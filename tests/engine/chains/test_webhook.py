@@ -1,4 +1,4 @@
-"""Webhooks: signed as the convention says, to URLs that are safe, and never with the secret in sight."""
+"""Webhooks: signatures by the Standard Webhooks convention, checks of URLs, and hidden secrets."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ WHEN = datetime(2030, 1, 1, tzinfo=UTC)
 EVENT = OutboundEvent("orders/o-1/0/1", "paid", {"total": 5}, "orders", "o-1", "PAY", WHEN, 1)
 
 
-class At:
-    """A clock that stands still."""
+class FixedClock:
+    """A clock that always returns one time."""
 
     def __init__(self, when: datetime) -> None:
         self.when = when
@@ -48,7 +48,7 @@ class At:
 
 
 class Receiver:
-    """A real server on a loopback address."""
+    """An HTTP server on a loopback address."""
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, dict[str, str], bytes]] = []
@@ -83,12 +83,12 @@ class Receiver:
 
 @pytest.fixture
 async def receiver() -> AsyncIterator[Receiver]:
-    async for one in Receiver().serve():
-        yield one
+    async for server in Receiver().serve():
+        yield server
 
 
-async def test_an_event_is_posted_with_a_signature_of_the_convention(receiver: Receiver) -> None:
-    await Webhook(receiver.url, SECRET, headers={"x-tenant": "t"}, clock=At(WHEN))(EVENT)
+async def test_an_event_is_posted_with_a_standard_signature(receiver: Receiver) -> None:
+    await Webhook(receiver.url, SECRET, headers={"x-tenant": "t"}, clock=FixedClock(WHEN))(EVENT)
     [(line, headers, body)] = receiver.requests
     assert line == "POST /hooks HTTP/1.1"
     assert json.loads(body) == {
@@ -109,7 +109,7 @@ async def test_an_event_is_posted_with_a_signature_of_the_convention(receiver: R
 
 
 @pytest.mark.parametrize("secret", [SECRET, "plain text", b"bytes"])
-async def test_who_receives_it_can_check_it(receiver: Receiver, secret: Any) -> None:
+async def test_a_receiver_can_verify_the_signature(receiver: Receiver, secret: Any) -> None:
     await Webhook(receiver.url, secret)(EVENT)
     [(_, headers, body)] = receiver.requests
     assert verify_webhook(secret, headers, body)["payload"] == {"total": 5}
@@ -117,14 +117,14 @@ async def test_who_receives_it_can_check_it(receiver: Receiver, secret: Any) -> 
 
 
 async def signed(receiver: Receiver) -> tuple[dict[str, str], bytes]:
-    await Webhook(receiver.url, SECRET, clock=At(WHEN))(EVENT)
+    await Webhook(receiver.url, SECRET, clock=FixedClock(WHEN))(EVENT)
     [(_, headers, body)] = receiver.requests
     return headers, body
 
 
-async def test_whatever_was_changed_is_refused(receiver: Receiver) -> None:
+async def test_a_request_with_any_changed_part_is_refused(receiver: Receiver) -> None:
     headers, body = await signed(receiver)
-    good = verify_webhook(SECRET, headers, body, clock=At(WHEN))
+    good = verify_webhook(SECRET, headers, body, clock=FixedClock(WHEN))
     assert good["id"] == EVENT.id
     other = str(int(WHEN.timestamp()) + 1)
     changed: list[tuple[Any, dict[str, str], bytes]] = [
@@ -141,26 +141,26 @@ async def test_whatever_was_changed_is_refused(receiver: Receiver) -> None:
     ]
     for secret, some_headers, some_body in changed:
         with pytest.raises(SignatureError):
-            verify_webhook(secret, some_headers, some_body, clock=At(WHEN))
+            verify_webhook(secret, some_headers, some_body, clock=FixedClock(WHEN))
 
 
-async def test_one_of_several_signatures_is_enough(receiver: Receiver) -> None:
+async def test_one_valid_signature_among_several_is_enough(receiver: Receiver) -> None:
     headers, body = await signed(receiver)
     headers["webhook-signature"] = f"v1a,x v1,eHh4 {headers['webhook-signature']}"
-    assert verify_webhook(SECRET, headers, body, clock=At(WHEN))
+    assert verify_webhook(SECRET, headers, body, clock=FixedClock(WHEN))
 
 
 @pytest.mark.parametrize("minutes", [-6, 6])
-async def test_an_old_one_is_refused(receiver: Receiver, minutes: int) -> None:
+async def test_a_request_outside_the_tolerance_is_refused(receiver: Receiver, minutes: int) -> None:
     headers, body = await signed(receiver)
-    clock = At(WHEN + timedelta(minutes=minutes))
+    clock = FixedClock(WHEN + timedelta(minutes=minutes))
     with pytest.raises(SignatureError, match="too long ago"):
         verify_webhook(SECRET, headers, body, clock=clock)
     assert verify_webhook(SECRET, headers, body, "7 minutes", clock=clock)
 
 
 @pytest.mark.parametrize("answer", ["500 No", "404 No", "302 Found\r\nLocation: http://127.0.0.1:1/", "301 Moved"])
-async def test_anything_but_a_2xx_is_a_failure(receiver: Receiver, answer: str) -> None:
+async def test_a_response_other_than_2xx_is_a_failed_delivery(receiver: Receiver, answer: str) -> None:
     receiver.answers = [answer]
     with pytest.raises(DeliveryError, match=answer[:3]) as caught:
         await Webhook(receiver.url, SECRET)(EVENT)
@@ -168,7 +168,7 @@ async def test_anything_but_a_2xx_is_a_failure(receiver: Receiver, answer: str) 
     assert len(receiver.requests) == 1
 
 
-async def test_nobody_there_and_nobody_answering(receiver: Receiver) -> None:
+async def test_an_unreachable_or_silent_server_is_a_failed_delivery(receiver: Receiver) -> None:
     with pytest.raises(DeliveryError, match="could not be reached"):
         await Webhook("http://127.0.0.1:1/", SECRET)(EVENT)
     receiver.silent = True
@@ -183,23 +183,23 @@ async def test_nobody_there_and_nobody_answering(receiver: Receiver) -> None:
         "http://localhost.evil.com/", "http://0.0.0.0/", "http://169.254.169.254/", "https://x:99999/", "file:///etc",
     ],
 )  # fmt: skip
-def test_only_safe_urls(url: Any) -> None:
+def test_unsafe_urls_are_refused(url: Any) -> None:
     with pytest.raises(InvalidUrlError):
         Webhook(url, SECRET)
 
 
 @pytest.mark.parametrize("url", ["https://example.com/", "http://localhost:8/", "http://127.0.0.9/", "http://[::1]:8/"])
-def test_safe_urls(url: str) -> None:
+def test_https_and_loopback_urls_are_accepted(url: str) -> None:
     assert Webhook(url, SECRET)
 
 
 @pytest.mark.parametrize("secret", ["", b"", None, 5, "whsec_", "whsec_not base64!"])
-def test_a_secret_is_needed(secret: Any) -> None:
+def test_an_invalid_secret_is_refused(secret: Any) -> None:
     with pytest.raises(InvalidOptionError, match="secret"):
         Webhook("https://example.com", secret)
 
 
-def test_other_options_are_checked() -> None:
+def test_invalid_options_of_a_webhook_are_refused() -> None:
     with pytest.raises(InvalidDurationError):
         Webhook("https://example.com", SECRET, timeout="soon")
     for headers in ({"Webhook-Id": "x"}, {"content-type": "x"}, {"a": 5}):
@@ -207,6 +207,7 @@ def test_other_options_are_checked() -> None:
             Webhook("https://example.com", SECRET, headers=headers)  # type: ignore[arg-type]
 
 
+@pytest.mark.promise("no-secrets", store=None)
 async def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None:
     hook = Webhook("http://user:pass@127.0.0.1:1/a?token=hidden", "s3cret", headers={"authorization": "h1dden"})
     assert repr(hook) == "<Webhook http://127.0.0.1:1/a>"
@@ -216,8 +217,8 @@ async def test_secrets_are_never_shown(caplog: pytest.LogCaptureFixture) -> None
     assert not any(word in shown for word in ("s3cret", "pass", "hidden", "h1dden"))
 
 
-async def test_a_chain_tells_a_server(receiver: Receiver, h: Harness, app: Holdfast) -> None:
-    chain = app.chain("tells")
+async def test_a_chain_delivers_its_events_to_a_server(receiver: Receiver, h: Harness, app: Holdfast) -> None:
+    chain = app.chain("notifies")
 
     @chain.step("ONLY")
     async def only(task: ChainTask) -> Any:
@@ -232,6 +233,6 @@ async def test_a_chain_tells_a_server(receiver: Receiver, h: Harness, app: Holdf
     await h.advance("10 seconds")
     assert [record.state for record in await run.outbox()] == ["delivered", "delivered"]
     ids = [headers["webhook-id"] for _, headers, _ in receiver.requests]
-    assert ids == ["tells/one/0/1", "tells/one/0/1", "tells/one/0/2"]
+    assert ids == ["notifies/one/0/1", "notifies/one/0/1", "notifies/one/0/2"]
     for _, headers, body in receiver.requests:
-        assert verify_webhook(SECRET, headers, body)["workflow"] == "tells"
+        assert verify_webhook(SECRET, headers, body)["workflow"] == "notifies"

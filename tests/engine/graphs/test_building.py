@@ -1,4 +1,4 @@
-"""What is refused when a graph is built, and how it is drawn."""
+"""Definitions of graphs: refused definitions, stored shapes and flowcharts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from holdfast import DefinitionError, Graph, Holdfast, InvalidNameError, InvalidOptionError, Retry, StepTx
-from holdfast.graph.edges import misfit
-from holdfast.graph.shape import NodeShape, Place, Shape
+from holdfast.graph.edges import is_mismatch
+from holdfast.graph.shape import NodeShape, Shape, UnitPosition
 from holdfast.testing import Harness
 
 
@@ -22,7 +22,7 @@ def etl() -> Graph:
 async def nothing() -> None: ...
 
 
-def test_a_cycle_is_shown_as_a_path(etl: Graph) -> None:
+def test_the_error_for_a_cycle_shows_its_path(etl: Graph) -> None:
     etl.node(name="a", after=["c"])(nothing)
     etl.node(name="b", after=["a"])(nothing)
     with pytest.raises(DefinitionError, match="has a cycle: a -> b -> c -> a"):
@@ -34,19 +34,19 @@ def test_a_node_cannot_come_after_itself(etl: Graph) -> None:
         etl.node(name="a", after=["a"])(nothing)
 
 
-def test_a_name_is_given_once(etl: Graph) -> None:
+def test_a_node_name_can_be_used_once(etl: Graph) -> None:
     etl.node(name="a")(nothing)
     with pytest.raises(DefinitionError, match="has a node 'a' already"):
         etl.node(name="a")(nothing)
 
 
-def test_an_unknown_parent_is_refused_with_what_there_is(etl: Graph) -> None:
+def test_an_undefined_predecessor_is_refused_with_the_defined_nodes(etl: Graph) -> None:
     etl.node(name="a", after=["nowhere"])(nothing)
     with pytest.raises(DefinitionError, match="'a' comes after 'nowhere', which graph 'etl' does not have; it has a"):
         etl.to_mermaid()
 
 
-async def test_a_graph_that_does_not_fit_together_starts_nothing() -> None:
+async def test_a_graph_with_an_undefined_predecessor_cannot_be_started() -> None:
     app = Holdfast("sqlite://")
     etl = app.graph("etl")
     etl.node(name="a", after=["nowhere"])(nothing)
@@ -56,7 +56,7 @@ async def test_a_graph_that_does_not_fit_together_starts_nothing() -> None:
         assert (await app.list()).items == []
 
 
-async def test_a_graph_without_nodes_starts_nothing() -> None:
+async def test_a_graph_without_nodes_cannot_be_started() -> None:
     app = Holdfast("sqlite://")
     app.graph("empty")
     async with app.connect():
@@ -64,16 +64,16 @@ async def test_a_graph_without_nodes_starts_nothing() -> None:
             await app.start("empty")
 
 
-def test_a_function_that_is_no_node_cannot_be_a_parent(etl: Graph) -> None:
+def test_a_function_that_is_no_node_cannot_be_a_predecessor(etl: Graph) -> None:
     with pytest.raises(DefinitionError, match="which is no node of graph 'etl'"):
         etl.node(name="a", after=[nothing])(nothing)
 
 
 def _with_parameter(name: str, annotation: Any = int) -> Callable[..., Any]:
     namespace: dict[str, Any] = {"annotation": annotation}
-    exec(f"async def taker({name}: annotation) -> None: ...", namespace)
-    made: Callable[..., Any] = namespace["taker"]
-    return made
+    exec(f"async def function({name}: annotation) -> None: ...", namespace)
+    function: Callable[..., Any] = namespace["function"]
+    return function
 
 
 @pytest.mark.parametrize(
@@ -87,13 +87,13 @@ def _with_parameter(name: str, annotation: Any = int) -> Callable[..., Any]:
     ],
     ids=["not after it", "itself", "when", "input", "a transaction"],
 )
-def test_a_parameter_that_nobody_provides_is_refused(etl: Graph, build: Callable[[Graph], Any]) -> None:
+def test_a_parameter_without_a_matching_predecessor_is_refused(etl: Graph, build: Callable[[Graph], Any]) -> None:
     etl.node(name="a")(nothing)
-    with pytest.raises(DefinitionError, match="that nobody provides"):
+    with pytest.raises(DefinitionError, match="that is not available"):
         build(etl)
 
 
-def test_a_parameter_with_a_default_needs_nobody(etl: Graph) -> None:
+def test_a_parameter_with_a_default_needs_no_predecessor(etl: Graph) -> None:
     async def b(limit: int = 10) -> None: ...
 
     etl.node(b)
@@ -106,7 +106,7 @@ class Point:
 
 
 @pytest.mark.parametrize(
-    ("given", "wanted", "refused"),
+    ("returned", "parameter", "mismatch"),
     [
         (int, int, False),
         (int, float, False),
@@ -127,17 +127,17 @@ class Point:
         (dict[str, int], list[int], True),
         (Point, dict[str, int], False),
         (dict[str, int], Point, False),
-        (Point, int, False),  # a serializer of its own may make an int of it
+        (Point, int, False),  # a custom serializer may turn it into an int
         (Any, int, False),
         (int, Any, False),
         (None.__class__, int, True),
     ],
 )
-def test_types_of_edges(given: Any, wanted: Any, refused: bool) -> None:
-    assert misfit(given, wanted) is refused
+def test_only_types_that_can_never_fit_are_a_mismatch(returned: Any, parameter: Any, mismatch: bool) -> None:
+    assert is_mismatch(returned, parameter) is mismatch
 
 
-def test_an_edge_whose_types_cannot_fit_is_refused_whichever_end_comes_first(etl: Graph) -> None:
+def test_a_mismatched_edge_is_refused_whichever_node_is_defined_first(etl: Graph) -> None:
     @etl.node
     async def a() -> str:
         return ""
@@ -153,7 +153,7 @@ def test_an_edge_whose_types_cannot_fit_is_refused_whichever_end_comes_first(etl
             return ""
 
 
-def test_mapped_edges_are_checked_by_item(etl: Graph) -> None:
+def test_mapped_edges_are_checked_by_item_type(etl: Graph) -> None:
     @etl.node
     async def numbers() -> list[int]:
         return []
@@ -170,7 +170,7 @@ def test_mapped_edges_are_checked_by_item(etl: Graph) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "-a", "x" * 300, 3])
-def test_names_that_cannot_be(etl: Graph, name: Any) -> None:
+def test_an_invalid_node_name_is_refused(etl: Graph, name: Any) -> None:
     with pytest.raises((InvalidNameError, TypeError)):
         etl.node(name=name)(nothing if name else _nameless)
 
@@ -181,35 +181,35 @@ def _nameless() -> None: ...
 _nameless.__name__ = ""
 
 
-def test_the_input_has_its_name_for_itself(etl: Graph) -> None:
+def test_a_node_cannot_be_named_params(etl: Graph) -> None:
     with pytest.raises(DefinitionError, match="cannot be named 'params'"):
         etl.node(name="params")(nothing)
 
 
 @pytest.mark.parametrize("options", [{"retry": 3}, {"timeout": "soon"}, {"timeout": 0}])
-def test_wrong_options(etl: Graph, options: dict[str, Any]) -> None:
+def test_invalid_options_of_a_node_are_refused(etl: Graph, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError):
         etl.node(name="a", **options)(nothing)
 
 
-def test_input_is_for_runs(etl: Graph) -> None:
+def test_input_is_refused_for_a_node_with_a_function(etl: Graph) -> None:
     with pytest.raises(InvalidOptionError, match="input= is for a node with run="):
         etl.node(name="a", input=lambda: 1)(nothing)  # type: ignore[call-overload]
 
 
 @pytest.mark.parametrize("run", [3, object(), nothing])
-def test_what_is_no_workflow_cannot_be_run(etl: Graph, run: Any) -> None:
+def test_run_must_be_a_definition_or_a_name(etl: Graph, run: Any) -> None:
     with pytest.raises(DefinitionError, match="run= must be a workflow"):
         etl.node(run=run)
 
 
 @pytest.mark.parametrize("version", [0, -1, "2", True, 1.5])
-def test_versions_are_numbers(version: Any) -> None:
+def test_a_version_must_be_a_positive_integer(version: Any) -> None:
     with pytest.raises(InvalidOptionError, match="version must be"):
         Holdfast("sqlite://").graph("etl", version=version)
 
 
-def test_a_node_is_still_the_function_it_was(etl: Graph) -> None:
+def test_a_node_can_be_called_as_its_function(etl: Graph) -> None:
     @etl.node(retry=Retry(limit=1))
     def double(n: int = 2) -> int:
         """Twice."""
@@ -219,7 +219,7 @@ def test_a_node_is_still_the_function_it_was(etl: Graph) -> None:
     assert double.__doc__ == "Twice."
 
 
-def test_drawn(etl: Graph) -> None:
+def test_a_graph_is_rendered_as_a_flowchart(etl: Graph) -> None:
     @etl.node
     async def extract() -> list[int]:
         return []
@@ -234,7 +234,7 @@ def test_drawn(etl: Graph) -> None:
     )
 
 
-def test_the_stored_shape_is_read_again_as_it_was() -> None:
+def test_a_stored_shape_is_read_back_unchanged() -> None:
     shape = Shape([NodeShape("a"), NodeShape("b", ("a",), map="a"), NodeShape("c", ("a", "b"), run="w")])
     meta = shape.meta(3, 1000)
     assert Shape.of_meta(meta).nodes == shape.nodes
@@ -242,13 +242,15 @@ def test_the_stored_shape_is_read_again_as_it_was() -> None:
     assert shape.descendants(3) == []
 
 
-@pytest.mark.parametrize("place", [Place(1), Place(1, 0), Place(77, 99_999), Place((1 << 20) - 1, 3)])
-def test_units_tell_their_place(place: Place) -> None:
-    assert Place.of(place.unit) == place
-    assert place.unit < 2**63
+@pytest.mark.parametrize(
+    "position", [UnitPosition(1), UnitPosition(1, 0), UnitPosition(77, 99_999), UnitPosition((1 << 20) - 1, 3)]
+)
+def test_a_unit_encodes_its_position(position: UnitPosition) -> None:
+    assert UnitPosition.of(position.unit) == position
+    assert position.unit < 2**63
 
 
-async def test_the_version_can_be_given_by_position() -> None:
+async def test_the_version_can_be_a_positional_argument() -> None:
     app = Holdfast("sqlite://")
     graph = app.graph("etl", 7)
 

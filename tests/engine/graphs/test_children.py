@@ -1,4 +1,4 @@
-"""Nodes that run other instances: their ends while others are handled, cancellation, graphs that are driven by hand."""
+"""Nodes that start other runs: ends of children, cancellation, and graphs driven by ``app.advance``."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from holdfast import (
     RunTerminatedError,
     Started,
 )
-from holdfast.runner.units import KeeperTurn
+from holdfast.runner.unit_turns import GraphRunTurn
 from holdfast.testing import Harness
 
 _CHILDREN = ("a", "b", "c")
 
 
 def graph_of_waiting_children(app: Holdfast) -> Graph:
-    """Three children that end when they are told to, and a node after all of them."""
+    """Three children that end at an event, and a node after all of them."""
 
     @app.workflow
     async def child(ctx: Context, name: str) -> str:
@@ -48,47 +48,47 @@ def graph_of_waiting_children(app: Holdfast) -> Graph:
 
 async def children_of(app: Holdfast, run: Any) -> list[Any]:
     """Handles of the children, in the order of the nodes."""
-    found = (await run.describe()).children
-    ids = sorted((child.pid.partition("/")[2] for child in found), key=lambda id_: int(id_.rpartition("-")[2]))
+    children = (await run.describe()).children
+    ids = sorted((child.pid.partition("/")[2] for child in children), key=lambda id_: int(id_.rpartition("-")[2]))
     return [await app.get("child", id_) for id_ in ids]
 
 
 @pytest.fixture
-def turns(monkeypatch: pytest.MonkeyPatch) -> list[KeeperTurn]:
-    """The turns of unit 0, in their order."""
-    seen: list[KeeperTurn] = []
-    run = KeeperTurn.run
+def turns(monkeypatch: pytest.MonkeyPatch) -> list[GraphRunTurn]:
+    """The turns of unit 0, in order."""
+    turns: list[GraphRunTurn] = []
+    run = GraphRunTurn.run
 
-    async def counted(keeper: KeeperTurn) -> None:
-        seen.append(keeper)
-        await run(keeper)
+    async def recorded(turn: GraphRunTurn) -> None:
+        turns.append(turn)
+        await run(turn)
 
-    monkeypatch.setattr(KeeperTurn, "run", counted)
-    return seen
+    monkeypatch.setattr(GraphRunTurn, "run", recorded)
+    return turns
 
 
-async def test_a_child_that_ends_while_the_end_of_another_is_handled_is_not_missed(
-    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, turns: list[KeeperTurn]
+async def test_the_end_of_a_child_is_handled_if_it_arrives_during_the_end_of_another(
+    make_app: MakeApp, monkeypatch: pytest.MonkeyPatch, turns: list[GraphRunTurn]
 ) -> None:
     app = make_app()
     graph = graph_of_waiting_children(app)
     async with app:
         run = await app.start(graph)
-        first, *others = await until(lambda: family(app, run))
+        first, *others = await until(lambda: all_children(app, run))
         worker = app._opened().worker
         assert worker is not None
-        advance = worker._tools.advancer.advance
+        advance = worker._context.advancer.advance
         waited: list[int] = []
 
-        async def when_others_have_ended(asked: Any) -> bool:
-            if asked.task.unit == 0 and not waited:
+        async def when_others_have_ended(request: Any) -> bool:
+            if request.task.unit == 0 and not waited:
                 waited.append(1)
                 for child in others:
                     await child.send_event("go")
                     await child.result(timeout=5)
-            return await advance(asked)
+            return await advance(request)
 
-        monkeypatch.setattr(worker._tools.advancer, "advance", when_others_have_ended)
+        monkeypatch.setattr(worker._context.advancer, "advance", when_others_have_ended)
         await first.send_event("go")
 
         assert (await run.result(timeout=10))["total"] == "abc"
@@ -96,8 +96,8 @@ async def test_a_child_that_ends_while_the_end_of_another_is_handled_is_not_miss
         assert len(turns) <= 4
 
 
-async def family(app: Holdfast, run: Any) -> list[Any]:
-    """The children, once all are there."""
+async def all_children(app: Holdfast, run: Any) -> list[Any]:
+    """The children, or an empty list until all have been started."""
     children = await children_of(app, run)
     return children if len(children) == len(_CHILDREN) else []
 
@@ -116,7 +116,7 @@ async def test_a_full_mailbox_does_not_hide_the_end_of_a_child(app: Holdfast, h:
 
 
 @pytest.mark.above_the_store
-async def test_more_children_than_one_read_of_the_mailbox_has_can_end_during_a_pause(app: Holdfast, h: Harness) -> None:
+async def test_more_children_than_a_mailbox_page_holds_can_end_during_a_pause(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context, n: int) -> int:
         return n
@@ -141,7 +141,7 @@ async def test_more_children_than_one_read_of_the_mailbox_has_can_end_during_a_p
 # --- cancellation
 
 
-async def test_a_cancellation_that_comes_while_the_run_is_about_to_end_is_kept(
+async def test_a_cancellation_that_arrives_before_the_end_is_written_takes_effect(
     app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = app.graph("g")
@@ -151,13 +151,13 @@ async def test_a_cancellation_that_comes_while_the_run_is_about_to_end_is_kept(
         return 1
 
     run = await h.start(graph)
-    end = KeeperTurn._end
+    end = GraphRunTurn._end
 
-    async def after_a_cancellation(keeper: KeeperTurn, finish: Any) -> None:
+    async def after_a_cancellation(turn: GraphRunTurn, finish: Any) -> None:
         await run.cancel("too late")
-        await end(keeper, finish)
+        await end(turn, finish)
 
-    monkeypatch.setattr(KeeperTurn, "_end", after_a_cancellation)
+    monkeypatch.setattr(GraphRunTurn, "_end", after_a_cancellation)
     await h.run_until_idle()
 
     with pytest.raises(RunCancelledError, match="too late"):
@@ -166,7 +166,7 @@ async def test_a_cancellation_that_comes_while_the_run_is_about_to_end_is_kept(
         await run.cancel()
 
 
-async def test_a_cancelled_graph_ends_its_children(app: Holdfast, h: Harness) -> None:
+async def test_the_cancellation_of_a_graph_terminates_its_children(app: Holdfast, h: Harness) -> None:
     run = await h.start(graph_of_waiting_children(app))
     await h.run_until_idle()
     children = await children_of(h.app, run)
@@ -180,7 +180,7 @@ async def test_a_cancelled_graph_ends_its_children(app: Holdfast, h: Harness) ->
     assert (await run.facts("tombstone"))["tombstone"]["reason"] == "enough"
 
 
-async def test_a_graph_that_is_a_node_of_another_is_cancelled_with_it(app: Holdfast, h: Harness) -> None:
+async def test_the_cancellation_of_a_graph_terminates_a_graph_that_is_its_node(app: Holdfast, h: Harness) -> None:
     inner = graph_of_waiting_children(app)
     outer = app.graph("outer")
     outer.node(run=inner)
@@ -190,9 +190,9 @@ async def test_a_graph_that_is_a_node_of_another_is_cancelled_with_it(app: Holdf
     await run.cancel()
     await h.run_until_idle()
 
-    below = await h.app.get("family", child.pid.partition("/")[2])
-    assert (await below.status()).status == "terminated"
-    assert (await below.facts("tombstone"))["tombstone"]["reason"] == f"its parent {run.pid} has ended"
+    inner_run = await h.app.get("family", child.pid.partition("/")[2])
+    assert (await inner_run.status()).status == "terminated"
+    assert (await inner_run.facts("tombstone"))["tombstone"]["reason"] == f"its parent {run.pid} has ended"
 
 
 async def test_a_cancelled_child_fails_its_node(app: Holdfast, h: Harness) -> None:
@@ -248,11 +248,13 @@ async def test_a_cancelled_graph_can_be_restarted(app: Holdfast, h: Harness) -> 
     assert await run.facts("tombstone") == {}
 
 
-# --- driven by hand
+# --- app.advance
 
 
-@pytest.mark.parametrize(("verb", "said"), [("cancel", Finished("cancelled")), ("terminate", Killed("enough"))])
-async def test_advance_starts_nothing_of_a_graph_that_was_stopped(make_app: MakeApp, verb: str, said: Any) -> None:
+@pytest.mark.parametrize(
+    ("request_name", "expected"), [("cancel", Finished("cancelled")), ("terminate", Killed("enough"))]
+)
+async def test_advance_starts_no_node_of_a_stopped_graph(make_app: MakeApp, request_name: str, expected: Any) -> None:
     app = make_app()
     graph = app.graph("g")
     ran: list[str] = []
@@ -269,9 +271,9 @@ async def test_advance_starts_nothing_of_a_graph_that_was_stopped(make_app: Make
         run = await app.start(graph)
         assert await app.advance(run) == Started(("first",))
         await until(lambda: run.results())
-        await getattr(run, verb)("enough")
+        await getattr(run, request_name)("enough")
 
-        assert await app.advance(run) == said
+        assert await app.advance(run) == expected
         assert ran == ["first"]
         assert [key for key in await run.facts("start/") if "second" in key] == []
         assert (await run.facts("tombstone"))["tombstone"]["reason"] == "enough"
@@ -296,25 +298,27 @@ async def test_advance_finishes_a_graph_with_children(make_app: MakeApp) -> None
         run = await app.start(graph)
         started: set[str] = set()
 
-        async def said() -> Any:
-            said = await app.advance(run)
-            if isinstance(said, Started):
-                started.update(said.nodes)
+        async def ended() -> Any:
+            advancement = await app.advance(run)
+            if isinstance(advancement, Started):
+                started.update(advancement.nodes)
                 return None
-            return said
+            return advancement
 
-        assert await until(said) == Finished("complete")
+        assert await until(ended) == Finished("complete")
         assert (await run.results())["total"] == 6
         assert started == {"one", "two", "total"}
 
 
-async def test_graphs_whose_children_end_all_at_once_finish(make_app: MakeApp, turns: list[KeeperTurn]) -> None:
+async def test_graphs_whose_children_end_at_the_same_time_complete(
+    make_app: MakeApp, turns: list[GraphRunTurn]
+) -> None:
     app = make_app()
     graph = graph_of_waiting_children(app)
 
     async with app:
         runs = [await app.start(graph) for _ in range(10)]
-        children = [child for run in runs for child in await until(lambda run=run: family(app, run))]
+        children = [child for run in runs for child in await until(lambda run=run: all_children(app, run))]
         await asyncio.gather(*(child.send_event("go") for child in children))
         results = [await run.result(timeout=10) for run in runs]
 

@@ -1,4 +1,4 @@
-"""Nodes that are mapped over a list, with items that fail: every item ends, and what that makes of the node."""
+"""Mapped nodes with failed items: every item ends, and the node fails or collects the errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NO_RETRY = Retry(limit=0)
 
 
 def inverses(app: Holdfast, retry: Retry = NO_RETRY, **options: Any) -> Graph:
-    """A graph that fails for each 0 in its input."""
+    """A graph with a mapped node that fails for each 0 in its input."""
     g = app.graph("g")
 
     @g.node
@@ -58,7 +58,7 @@ async def failure_of(run: Handle[Any]) -> str:
 # --- map_errors="fail"
 
 
-async def test_every_item_is_recorded_although_one_fails(app: Holdfast, h: Harness) -> None:
+async def test_every_item_is_recorded_even_if_one_fails(app: Holdfast, h: Harness) -> None:
     run = await h.start(inverses(app), [1, 0, 4])
     await h.run_until_idle()
     assert await states(run) == {
@@ -79,7 +79,7 @@ async def test_every_item_is_recorded_although_one_fails(app: Holdfast, h: Harne
     assert await failure_of(run) == "node 'inverse' failed: ZeroDivisionError: item 1: division by zero"
 
 
-async def test_items_in_flight_run_to_their_end_after_another_has_failed(app: Holdfast, h: Harness) -> None:
+async def test_running_items_end_after_another_item_has_failed(app: Holdfast, h: Harness) -> None:
     g, go = app.graph("g"), asyncio.Event()
 
     @g.node
@@ -102,7 +102,7 @@ async def test_items_in_flight_run_to_their_end_after_another_has_failed(app: Ho
     assert (await run.status()).status == "errored"
 
 
-async def test_an_item_is_retried_although_another_has_failed_for_good(app: Holdfast, h: Harness) -> None:
+async def test_an_item_is_retried_after_another_has_failed_permanently(app: Holdfast, h: Harness) -> None:
     g, seen = app.graph("g"), []
 
     @g.node
@@ -135,7 +135,8 @@ async def test_the_error_lists_all_failed_items(app: Holdfast, h: Harness) -> No
     )
 
 
-async def test_the_list_of_failed_items_is_bounded(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("bounded-resources")
+async def test_the_list_of_failed_items_in_an_error_is_bounded(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node
@@ -154,7 +155,7 @@ async def test_the_list_of_failed_items_is_bounded(app: Holdfast, h: Harness) ->
     assert len(message) < 20 * 250
 
 
-async def test_a_run_is_not_retried_if_one_of_the_failed_items_must_not_be(app: Holdfast, h: Harness) -> None:
+async def test_a_run_is_not_retried_if_the_error_of_an_item_is_not_retryable(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node
@@ -172,14 +173,16 @@ async def test_a_run_is_not_retried_if_one_of_the_failed_items_must_not_be(app: 
 
 
 @pytest.mark.parametrize("map_errors", ["fail", "collect"])
-async def test_an_empty_list_gives_an_empty_list(app: Holdfast, h: Harness, map_errors: str) -> None:
+async def test_a_node_mapped_over_an_empty_list_returns_an_empty_list(
+    app: Holdfast, h: Harness, map_errors: str
+) -> None:
     assert (await finish(h, inverses(app, map_errors=map_errors), []))["inverse"] == []
 
 
 # --- map_errors="collect"
 
 
-async def test_collected_items_go_on_to_the_next_node(app: Holdfast, h: Harness) -> None:
+async def test_collected_items_are_passed_to_the_next_node(app: Holdfast, h: Harness) -> None:
     g = inverses(app, map_errors="collect")
     seen: list[Any] = []
 
@@ -203,9 +206,9 @@ async def test_collected_items_go_on_to_the_next_node(app: Holdfast, h: Harness)
     results = await run.results()
     assert results["report"] == [0.5, 0.25]
     assert codec.decoder(list[Ok[float] | Failed])(results["inverse"]) == seen
-    shown = [{"value": 0.5}, {"error": {"name": "ZeroDivisionError", "message": "division by zero"}}, {"value": 0.25}]
-    assert results["inverse"] == shown
-    assert (await run.facts("result/inverse"))["result/inverse"]["data"] == shown
+    stored = [{"value": 0.5}, {"error": {"name": "ZeroDivisionError", "message": "division by zero"}}, {"value": 0.25}]
+    assert results["inverse"] == stored
+    assert (await run.facts("result/inverse"))["result/inverse"]["data"] == stored
     assert (await run.status()).status == "complete"
 
 
@@ -221,7 +224,7 @@ async def test_collected_items_can_be_mapped_over(app: Holdfast, h: Harness) -> 
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("annotation", [list[Ok[int] | Failed], list[Ok | Failed], list[Failed | Ok[int]]])
-def test_items_survive_the_codec(annotation: Any) -> None:
+def test_collected_items_are_decoded_from_both_stored_forms(annotation: Any) -> None:
     items = [Ok(1), Failed(ErrorInfo("E", "m"))]
     encoded = codec.encode(items, what="items")
     stored = b'[{"value":1},{"error":{"name":"E","message":"m"}}]'
@@ -237,7 +240,7 @@ async def test_items_are_retried_before_they_are_collected(app: Holdfast, h: Har
     assert (await run.status()).status == "complete"
 
 
-async def test_a_child_for_each_item_can_fail(app: Holdfast, h: Harness) -> None:
+async def test_failed_children_of_items_fail_or_are_collected(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context, n: int) -> int:
         await ctx.sleep("pause", f"{n + 1} seconds")
@@ -255,19 +258,19 @@ async def test_a_child_for_each_item_can_fail(app: Holdfast, h: Harness) -> None
     g.node(run=child, name="lenient", map=numbers, map_errors="collect")
     run = await h.start(g, [1, 2, 3])
     await h.advance("1 minute")
-    found = (await run.results())["lenient"]
-    assert [item.get("value", item.get("error", {}).get("name")) for item in found] == ["ChildError", 4, "ChildError"]
+    items = (await run.results())["lenient"]
+    assert [item.get("value", item.get("error", {}).get("name")) for item in items] == ["ChildError", 4, "ChildError"]
     message = await failure_of(run)
     assert "node 'strict' failed: ChildError: 2 of 3 items failed: item 0: " in message
     assert "odd 1; item 2: " in message
     assert "started" not in (await states(run)).values()
 
 
-# --- lost workers, and runs that are ended
+# --- lost workers and control requests
 
 
 @pytest.mark.parametrize("map_errors", ["fail", "collect"])
-async def test_items_of_a_lost_worker_end_too(app: Holdfast, h: Harness, map_errors: str) -> None:
+async def test_items_of_a_lost_worker_are_run_again(app: Holdfast, h: Harness, map_errors: str) -> None:
     g, stuck = app.graph("g"), [True]
 
     @g.node
@@ -288,11 +291,14 @@ async def test_items_of_a_lost_worker_end_too(app: Holdfast, h: Harness, map_err
     await lose_worker(h)
     await h.run_until_idle()
     assert (await run.status()).status == ("errored" if map_errors == "fail" else "complete")
-    found = {key: item["status"] for key, item in (await run.facts("item/")).items()}
-    assert found == {"item/work/0": "error", "item/work/1": "ok", "item/work/2": "ok"}
+    item_statuses = {key: item["status"] for key, item in (await run.facts("item/")).items()}
+    assert item_statuses == {"item/work/0": "error", "item/work/1": "ok", "item/work/2": "ok"}
 
 
-async def test_a_map_with_failed_items_ends_the_same_wherever_its_worker_is_lost(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("exact-replay")
+async def test_a_map_with_failed_items_has_the_same_result_wherever_its_worker_is_lost(
+    app: Holdfast, h: Harness
+) -> None:
     g = inverses(app, Retry(limit=20, delay=0, non_retryable=["ZeroDivisionError"]), map_errors="collect")
 
     @g.node(after=["inverse"])
@@ -302,8 +308,8 @@ async def test_a_map_with_failed_items_ends_the_same_wherever_its_worker_is_lost
     assert (await h.crash_everywhere(g, [2, 0, 4]))["ok"] == [True, False, True]
 
 
-@pytest.mark.parametrize("how", ["kill", "cancel", "terminate"])
-async def test_a_run_can_be_ended_in_the_middle_of_a_map(app: Holdfast, h: Harness, how: str) -> None:
+@pytest.mark.parametrize("request_name", ["kill", "cancel", "terminate"])
+async def test_a_run_can_be_ended_while_items_run(app: Holdfast, h: Harness, request_name: str) -> None:
     g = app.graph("g")
 
     @g.node
@@ -320,16 +326,16 @@ async def test_a_run_can_be_ended_in_the_middle_of_a_map(app: Holdfast, h: Harne
 
     run = await h.start(g)
     await h.run_until_idle()
-    await getattr(run, how)()
+    await getattr(run, request_name)()
     await h.run_until_idle()
-    assert (await run.status()).status == ("cancelled" if how == "cancel" else "terminated")
+    assert (await run.status()).status == ("cancelled" if request_name == "cancel" else "terminated")
     assert sorted(await run.facts("item/")) == ["item/work/0", "item/work/2"]
     await run.restart()
     await h.run_until_idle()
     assert (await states(run))["work[0]"] == "error"
 
 
-async def test_a_paused_map_goes_on_where_it_was(app: Holdfast, h: Harness) -> None:
+async def test_a_paused_map_continues_after_the_resume(app: Holdfast, h: Harness) -> None:
     run = await h.start(inverses(app, Retry(limit=1, delay="1 minute")), [1, 0])
     await h.run_until_idle()
     await run.pause()
@@ -343,22 +349,22 @@ async def test_a_paused_map_goes_on_where_it_was(app: Holdfast, h: Harness) -> N
     assert (await run.status()).status == "errored"
 
 
-async def test_many_items_with_failures_on_a_living_worker(make_app: MakeApp) -> None:
+async def test_a_worker_collects_many_items_with_failures(make_app: MakeApp) -> None:
     app = make_app(worker=WorkerConfig(concurrency=20))
     g = inverses(app, map_errors="collect")
     async with app:
         run = await app.start(g, [n % 10 for n in range(200)])
         assert await until_status(run, "complete", "errored") == "complete"
-        found = (await run.results())["inverse"]
-    assert sum("error" in item for item in found) == 20
-    assert len(found) == 200
+        items = (await run.results())["inverse"]
+    assert sum("error" in item for item in items) == 20
+    assert len(items) == 200
 
 
 # --- definitions
 
 
 @pytest.mark.above_the_store
-def test_options_of_a_map_that_make_no_sense_are_refused(app: Holdfast) -> None:
+def test_invalid_options_of_a_map_are_refused(app: Holdfast) -> None:
     g = app.graph("g")
 
     @g.node
@@ -374,7 +380,7 @@ def test_options_of_a_map_that_make_no_sense_are_refused(app: Holdfast) -> None:
 
 
 @pytest.mark.above_the_store
-def test_a_node_that_takes_plain_values_does_not_fit_collected_ones(app: Holdfast) -> None:
+def test_a_parameter_of_plain_values_does_not_fit_collected_items(app: Holdfast) -> None:
     g = inverses(app, map_errors="collect")
 
     async def total(inverse: list[float]) -> float:
@@ -384,7 +390,7 @@ def test_a_node_that_takes_plain_values_does_not_fit_collected_ones(app: Holdfas
         g.node(after=["inverse"])(total)
 
 
-async def test_a_run_collects_as_it_was_started_whatever_the_program_says_today(app: Holdfast, h: Harness) -> None:
+async def test_map_errors_of_a_run_is_fixed_at_its_start(app: Holdfast, h: Harness) -> None:
     run = await h.start(inverses(app, Retry(limit=1, delay="1 hour"), map_errors="collect"), [0])
     await h.run_until_idle()
     nodes = (await run.facts("meta"))["meta"]["nodes"]

@@ -1,4 +1,4 @@
-"""Graphs run: what nodes get, what is stored of them, what becomes of them when something fails."""
+"""Runs of graphs: parameters of nodes, stored facts, failures, control requests and other runs as nodes."""
 
 from __future__ import annotations
 
@@ -65,17 +65,17 @@ def diamond(app: Holdfast) -> Graph:
 
 
 async def statuses(run: Handle[Any]) -> dict[str, str]:
-    return {key.removeprefix("result/"): found["status"] for key, found in (await run.facts("result/")).items()}
+    return {key.removeprefix("result/"): result["status"] for key, result in (await run.facts("result/")).items()}
 
 
 async def starts(run: Handle[Any]) -> list[str]:
     return [key.split("/")[1] for key in await run.facts("start/")]
 
 
-# --- what nodes get
+# --- parameters of nodes
 
 
-async def test_results_arrive_by_parameter_name(app: Holdfast, h: Harness) -> None:
+async def test_parameters_receive_results_by_name(app: Holdfast, h: Harness) -> None:
     run = await h.start(diamond(app), Source([3, 1, 2], factor=10))
     await h.run_until_idle()
     assert await run.results() == {
@@ -88,7 +88,7 @@ async def test_results_arrive_by_parameter_name(app: Holdfast, h: Harness) -> No
     assert (await run.status()).status == "complete"
 
 
-async def test_an_input_that_no_node_can_read_starts_nothing(app: Holdfast, h: Harness) -> None:
+async def test_an_invalid_input_starts_no_run(app: Holdfast, h: Harness) -> None:
     etl = diamond(app)
     with pytest.raises(ParamsInvalidError):
         await h.start(etl, {"numbers": "none"})
@@ -96,7 +96,7 @@ async def test_an_input_that_no_node_can_read_starts_nothing(app: Holdfast, h: H
         await h.start(etl)
 
 
-async def test_a_graph_that_needs_no_input(app: Holdfast, h: Harness) -> None:
+async def test_the_input_of_a_graph_is_optional_if_its_parameter_has_a_default(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node
@@ -123,10 +123,10 @@ async def test_a_step_can_be_a_node(app: Holdfast, h: Harness) -> None:
     assert attempts == [7, 7]
 
 
-# --- what is stored
+# --- stored facts
 
 
-async def test_the_stored_form(app: Holdfast, h: Harness) -> None:
+async def test_the_facts_of_a_run_have_the_documented_form(app: Holdfast, h: Harness) -> None:
     run = await h.start(diamond(app), Source([1, 2]))
     await h.run_until_idle()
     facts = await run.facts()
@@ -135,40 +135,40 @@ async def test_the_stored_form(app: Holdfast, h: Harness) -> None:
     assert facts["meta"]["created_at"] == round(h.now().timestamp() * 1000)
     assert [node["name"] for node in facts["meta"]["nodes"]] == ["extract", "total", "largest", "report"]
     results = await run.facts("result/")
-    assert {key: found["data"] for key, found in results.items()} == {
+    assert {key: result["data"] for key, result in results.items()} == {
         "result/extract": [1, 2],
         "result/total": 3,
         "result/largest": 2,
         "result/report": {"total": 3, "largest": 2},
     }
-    assert all(found["status"] == "ok" and isinstance(found["ts"], int) for found in results.values())
-    begun = await run.facts(prefix="start/")
-    assert sorted(key.split("/")[1] for key in begun) == ["extract", "largest", "report", "total"]
-    assert all(set(found) == {"owner", "lease"} for found in begun.values())
+    assert all(result["status"] == "ok" and isinstance(result["ts"], int) for result in results.values())
+    start_facts = await run.facts(prefix="start/")
+    assert sorted(key.split("/")[1] for key in start_facts) == ["extract", "largest", "report", "total"]
+    assert all(set(start) == {"owner", "lease"} for start in start_facts.values())
     assert await run.facts("result/total") == {"result/total": results["result/total"]}
     assert "tombstone" not in facts
 
 
-async def test_before_anything_has_run_there_is_the_plan(app: Holdfast, h: Harness) -> None:
+async def test_the_plan_is_stored_before_any_node_runs(app: Holdfast, h: Harness) -> None:
     run = await h.start(diamond(app), Source([1]))
     assert list(await run.facts()) == ["meta"]
     assert await run.results() == {}
 
 
-async def test_what_is_no_graph_has_no_such_facts(app: Holdfast, h: Harness) -> None:
+async def test_methods_of_graphs_are_refused_for_a_workflow(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def w(ctx: Context) -> None: ...
 
     run = await h.start(w)
-    for ask in (run.facts, run.results, run.kill, run.to_mermaid):
+    for method in (run.facts, run.results, run.kill, run.to_mermaid):
         with pytest.raises(InvalidOptionError, match="is a workflow and no graph"):
-            await ask()
+            await method()
 
 
-# --- failing
+# --- failures
 
 
-async def test_a_node_is_tried_again_each_time_with_a_new_start(app: Holdfast, h: Harness) -> None:
+async def test_each_retry_of_a_node_writes_a_start_fact(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     times = []
 
@@ -186,7 +186,7 @@ async def test_a_node_is_tried_again_each_time_with_a_new_start(app: Holdfast, h
     assert [(b - a).total_seconds() for a, b in pairwise(times)] == [60, 60]
 
 
-async def test_a_node_that_fails_for_good_skips_what_needs_it_and_nothing_else(app: Holdfast, h: Harness) -> None:
+async def test_a_failed_node_skips_its_descendants_and_no_other_node(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node(retry=NO_RETRY)
@@ -202,25 +202,25 @@ async def test_a_node_that_fails_for_good_skips_what_needs_it_and_nothing_else(a
         return bad + good
 
     @g.node(after=[both])
-    async def below(both: int) -> int:
+    async def descendant(both: int) -> int:
         return both
 
     @g.node(after=[good])
-    async def beside(good: int) -> int:
+    async def independent(good: int) -> int:
         return good + 1
 
     run = await h.start(g)
     await h.run_until_idle()
     assert await statuses(run) == {
-        "bad": "error", "good": "ok", "both": "skipped", "below": "skipped", "beside": "ok",
+        "bad": "error", "good": "ok", "both": "skipped", "descendant": "skipped", "independent": "ok",
     }  # fmt: skip
-    assert await run.results() == {"good": 1, "beside": 2}
+    assert await run.results() == {"good": 1, "independent": 2}
     with pytest.raises(RunFailedError, match="node 'bad' failed: ValueError: boom"):
         await run.result(timeout=5)
     assert (await run.facts("result/bad"))["result/bad"]["data"] == {"name": "ValueError", "message": "boom"}
 
 
-async def test_of_several_that_failed_the_first_of_the_graph_is_named(app: Holdfast, h: Harness) -> None:
+async def test_the_error_of_a_run_is_that_of_the_first_failed_node_of_the_graph(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node(retry=Retry(limit=1, delay="1 hour"))
@@ -237,7 +237,7 @@ async def test_of_several_that_failed_the_first_of_the_graph_is_named(app: Holdf
         await run.result(timeout=5)
 
 
-async def test_two_that_fail_skip_a_common_descendant_once(app: Holdfast, h: Harness) -> None:
+async def test_two_failed_nodes_skip_a_common_descendant_once(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     for name in ("a", "b"):
 
@@ -254,7 +254,7 @@ async def test_two_that_fail_skip_a_common_descendant_once(app: Holdfast, h: Har
     assert (await run.status()).status == "errored"
 
 
-async def test_a_result_that_cannot_be_stored_is_a_failure(app: Holdfast, h: Harness) -> None:
+async def test_an_unserializable_result_fails_the_node(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node(retry=NO_RETRY)
@@ -265,7 +265,7 @@ async def test_a_result_that_cannot_be_stored_is_a_failure(app: Holdfast, h: Har
         await finish(h, g)
 
 
-async def test_a_node_that_takes_too_long(app: Holdfast, h: Harness) -> None:
+async def test_a_node_fails_at_its_timeout(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node(timeout="1 minute", retry=NO_RETRY)
@@ -278,7 +278,8 @@ async def test_a_node_that_takes_too_long(app: Holdfast, h: Harness) -> None:
         await run.result(timeout=5)
 
 
-async def test_a_lost_worker_costs_an_attempt(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("at-least-once-steps")
+async def test_the_loss_of_a_worker_counts_an_attempt(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     hanging = asyncio.Event()
     runs = []
@@ -298,7 +299,7 @@ async def test_a_lost_worker_costs_an_attempt(app: Holdfast, h: Harness) -> None
     assert await starts(run) == ["slow", "slow"]
 
 
-async def test_nodes_that_lost_several_workers_are_tried_one_at_a_time(app: Holdfast, h: Harness) -> None:
+async def test_nodes_that_lost_several_workers_are_retried_one_at_a_time(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     for name in ("a", "b"):
 
@@ -312,7 +313,7 @@ async def test_nodes_that_lost_several_workers_are_tried_one_at_a_time(app: Hold
         await lose_worker(h)
     assert len(await starts(run)) == 4
     await h.run_until_idle()
-    assert len(await starts(run)) == 5  # one of them kills workers: it is to die alone
+    assert len(await starts(run)) == 5  # a node that kills workers must not run independent another
 
 
 async def test_a_node_that_loses_all_its_workers_fails(app: Holdfast, h: Harness) -> None:
@@ -327,12 +328,13 @@ async def test_a_node_that_loses_all_its_workers_fails(app: Holdfast, h: Harness
         await h.tick()
         await lose_worker(h)
     await h.run_until_idle()
-    assert len(await starts(run)) == 3  # the last one only found that the attempts are used up
+    assert len(await starts(run)) == 3  # the last claim only finds that no attempt is left
     with pytest.raises(RunFailedError, match="StepMaxAttemptsExceeded"):
         await run.result(timeout=5)
 
 
-async def test_a_result_that_was_refused_is_not_passed_on(
+@pytest.mark.promise("at-least-once-steps")
+async def test_a_refused_result_is_not_passed_to_successors(
     app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     g = app.graph("g")
@@ -348,16 +350,16 @@ async def test_a_result_that_was_refused_is_not_passed_on(
         return a * 10
 
     @g.node(timeout="1 day")
-    async def lasting() -> None:  # the worker has something of this run all the time
+    async def lasting() -> None:  # the worker owns a unit of this run all the time
         await asyncio.Event().wait()
 
-    write, refused = h._store.advance, []
+    write_advances, refused = h._store.advance, []
 
     async def refuse_once(advances: Any, claimant: Any, room: int) -> Advanced:
         if not refused and advances[0].task.unit == 1:
             refused.append(1)
             return Advanced([False] * len(advances))
-        return await write(advances, claimant, room)
+        return await write_advances(advances, claimant, room)
 
     monkeypatch.setattr(h._store, "advance", refuse_once)
     run = await h.start(g)
@@ -370,34 +372,34 @@ async def test_a_result_that_was_refused_is_not_passed_on(
 # --- conditions
 
 
-@pytest.mark.parametrize("yes", [True, False])
-async def test_a_condition_decides_whether_a_node_runs(app: Holdfast, h: Harness, yes: bool) -> None:
+@pytest.mark.parametrize("condition", [True, False])
+async def test_a_condition_decides_whether_a_node_runs(app: Holdfast, h: Harness, condition: bool) -> None:
     g = app.graph("g")
 
     @g.node
-    async def ask(params: bool) -> bool:
+    async def check(params: bool) -> bool:
         return params
 
-    @g.node(after=[ask], when=lambda ask: ask)
-    async def act() -> str:
-        return "acted"
+    @g.node(after=[check], when=lambda check: check)
+    async def accept() -> str:
+        return "accepted"
 
-    @g.node(after=[act])
-    async def below(act: str) -> str:
-        return act
+    @g.node(after=[accept])
+    async def descendant(accept: str) -> str:
+        return accept
 
-    @g.node(after=[ask], when=lambda ask, params: not ask and params is False)
-    async def rest() -> str:
-        return "rested"
+    @g.node(after=[check], when=lambda check, params: not check and params is False)
+    async def refuse() -> str:
+        return "refused"
 
-    run = await h.start(g, yes)
+    run = await h.start(g, condition)
     await h.run_until_idle()
-    did, not_done = ("ok", "skipped") if yes else ("skipped", "ok")
-    assert await statuses(run) == {"ask": "ok", "act": did, "below": did, "rest": not_done}
+    if_true, if_false = ("ok", "skipped") if condition else ("skipped", "ok")
+    assert await statuses(run) == {"check": "ok", "accept": if_true, "descendant": if_true, "refuse": if_false}
     assert (await run.status()).status == "complete"
 
 
-async def test_a_condition_that_fails_is_a_failure_of_the_node(app: Holdfast, h: Harness) -> None:
+async def test_a_raising_condition_fails_the_node(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node(when=lambda: 1 / 0, retry=NO_RETRY)
@@ -428,29 +430,31 @@ def mapped(app: Holdfast, retry: Retry = NO_RETRY) -> Graph:
     return g
 
 
-@pytest.mark.parametrize("given", [[1, 2, 4], [5], []])
-async def test_mapped_over_a_list_in_order(app: Holdfast, h: Harness, given: list[int]) -> None:
-    found = await finish(h, mapped(app), given)
-    assert found["inverse"] == [len(given) / n for n in given]
-    assert found["total"] == sum(found["inverse"])
+@pytest.mark.parametrize("numbers", [[1, 2, 4], [5], []])
+async def test_the_results_of_a_mapped_node_are_in_the_order_of_the_list(
+    app: Holdfast, h: Harness, numbers: list[int]
+) -> None:
+    results = await finish(h, mapped(app), numbers)
+    assert results["inverse"] == [len(numbers) / n for n in numbers]
+    assert results["total"] == sum(results["inverse"])
 
 
-async def test_items_are_started_one_by_one(app: Holdfast, h: Harness) -> None:
+async def test_each_item_of_a_mapped_node_has_its_own_start_fact(app: Holdfast, h: Harness) -> None:
     run = await h.start(mapped(app), [1, 2])
     await h.run_until_idle()
     assert {"inverse[0]", "inverse[1]"} <= set(await starts(run))
-    assert len(await run.facts("result/")) == 3  # the items are not nodes: one result each
+    assert len(await run.facts("result/")) == 3  # one result for each node; items have none
 
 
-async def test_as_people_read_it(app: Holdfast, h: Harness) -> None:
+async def test_the_history_lists_nodes_and_their_items(app: Holdfast, h: Harness) -> None:
     run = await h.start(mapped(app), [1, 2])
     before = h.now()
     await h.advance("1 minute", run=False)
     assert (await run.describe()).started_at is None
     await h.run_until_idle()
-    told = await run.describe()
-    assert told.started_at is not None
-    assert told.started_at > before
+    described = await run.describe()
+    assert described.started_at is not None
+    assert described.started_at > before
     steps = (await run.history()).steps
     assert [(s.step_key, s.state, s.attempts, s.result) for s in steps] == [
         ("numbers", "ok", 1, [1, 2]),
@@ -461,7 +465,7 @@ async def test_as_people_read_it(app: Holdfast, h: Harness) -> None:
     ]
 
 
-async def test_why_it_is_where_it_is(app: Holdfast, h: Harness) -> None:
+async def test_why_names_running_and_retrying_nodes(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node(timeout="1 day")
@@ -476,14 +480,14 @@ async def test_why_it_is_where_it_is(app: Holdfast, h: Harness) -> None:
     async def fine() -> None: ...
 
     run = await h.start(g)
-    assert (await run.describe()).why == "0 of 3 nodes have a result; those that are ready wait for a worker"
+    assert (await run.describe()).why == "0 of 3 nodes have a result; ready nodes wait for a worker"
     await h.run_until_idle()
     why = (await run.describe()).why
     assert why.startswith("1 of 3 nodes have a result; running step 'slow' (attempt 1); waiting to retry step 'flaky'")
     assert "OSError: down" in why
 
 
-async def test_an_item_that_fails_fails_the_node(app: Holdfast, h: Harness) -> None:
+async def test_a_failed_item_fails_the_node(app: Holdfast, h: Harness) -> None:
     run = await h.start(mapped(app), [1, 0, 2])
     await h.run_until_idle()
     assert await statuses(run) == {"numbers": "ok", "inverse": "error", "total": "skipped"}
@@ -491,10 +495,10 @@ async def test_an_item_that_fails_fails_the_node(app: Holdfast, h: Harness) -> N
         await run.result(timeout=5)
 
 
-async def test_an_item_is_tried_again_alone_and_as_it_was(app: Holdfast, h: Harness) -> None:
+async def test_an_item_is_retried_alone_with_an_unchanged_value(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     seen: list[int] = []
-    again = asyncio.Event()
+    retried = asyncio.Event()
 
     @g.node
     async def numbers() -> list[dict[str, int]]:
@@ -503,20 +507,20 @@ async def test_an_item_is_tried_again_alone_and_as_it_was(app: Holdfast, h: Harn
     @g.node(map=numbers, retry=Retry(limit=1, delay=0))
     async def work(numbers: Any) -> int:
         if numbers["n"] == 2:
-            await again.wait()
+            await retried.wait()
             return 2
         seen.append(numbers["n"])
         numbers["n"] += 10
         if len(seen) == 1:
             raise OSError
-        again.set()
+        retried.set()
         return int(numbers["n"])
 
     assert (await finish(h, g))["work"] == [11, 2]
     assert seen == [1, 1]
 
 
-async def test_a_pass_starts_no_more_than_it_may(make_app: MakeApp) -> None:
+async def test_a_tick_starts_at_most_max_steps_nodes(make_app: MakeApp) -> None:
     app = make_app()
     g = app.graph("g")
     seen: list[str] = []
@@ -531,7 +535,7 @@ async def test_a_pass_starts_no_more_than_it_may(make_app: MakeApp) -> None:
         assert (await run.status()).status == "complete"
 
 
-async def test_what_is_no_list_cannot_be_mapped_over(app: Holdfast, h: Harness) -> None:
+async def test_a_node_mapped_over_a_value_that_is_no_list_fails(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node
@@ -549,7 +553,7 @@ async def test_what_is_no_list_cannot_be_mapped_over(app: Holdfast, h: Harness) 
 # --- other runs as nodes
 
 
-async def test_a_workflow_as_a_node(app: Holdfast, h: Harness) -> None:
+async def test_a_workflow_can_be_a_node(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context, n: int) -> int:
         await ctx.sleep("pause", "1 hour")
@@ -576,7 +580,7 @@ async def test_a_workflow_as_a_node(app: Holdfast, h: Harness) -> None:
     assert len((await run.describe()).children) == 2
 
 
-async def test_a_run_that_fails_fails_its_node(app: Holdfast, h: Harness) -> None:
+async def test_a_failed_child_run_fails_its_node(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context) -> None:
         raise ValueError("no luck")
@@ -585,16 +589,16 @@ async def test_a_run_that_fails_fails_its_node(app: Holdfast, h: Harness) -> Non
     node = g.node(run=child)
 
     @g.node(after=[node])
-    async def below() -> None: ...
+    async def descendant() -> None: ...
 
     run = await h.start(g)
     await h.run_until_idle()
-    assert await statuses(run) == {"child": "error", "below": "skipped"}
+    assert await statuses(run) == {"child": "error", "descendant": "skipped"}
     with pytest.raises(RunFailedError, match=r"'child' failed: ChildError: .* ended errored: no luck"):
         await run.result(timeout=5)
 
 
-async def test_a_chain_as_a_node(app: Holdfast, h: Harness) -> None:
+async def test_a_chain_can_be_a_node(app: Holdfast, h: Harness) -> None:
     chain = app.chain("chain")
 
     @chain.step("ASK")
@@ -620,7 +624,7 @@ async def test_a_chain_as_a_node(app: Holdfast, h: Harness) -> None:
     assert await run.results() == {"asked": 40, "last": 41}
 
 
-async def test_a_workflow_for_each_item(app: Holdfast, h: Harness) -> None:
+async def test_a_mapped_node_can_start_a_workflow_for_each_item(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context, n: int) -> int:
         return n * n
@@ -635,7 +639,7 @@ async def test_a_workflow_for_each_item(app: Holdfast, h: Harness) -> None:
     assert (await finish(h, g, [1, 2, 3]))["squares"] == [1, 4, 9]
 
 
-async def test_a_graph_in_a_workflow_and_in_a_graph(app: Holdfast, h: Harness) -> None:
+async def test_a_graph_can_be_a_child_of_a_workflow_and_of_a_graph(app: Holdfast, h: Harness) -> None:
     inner = app.graph("inner")
 
     @inner.node
@@ -652,10 +656,11 @@ async def test_a_graph_in_a_workflow_and_in_a_graph(app: Holdfast, h: Harness) -
     assert await finish(h, w, 4) == {"inner": {"double": 8}}
 
 
-# --- steering
+# --- control requests
 
 
-async def test_killed(app: Holdfast, h: Harness) -> None:
+@pytest.mark.promise("finality")
+async def test_a_killed_run_accepts_no_results_and_has_a_tombstone(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     go = asyncio.Event()
 
@@ -665,7 +670,7 @@ async def test_killed(app: Holdfast, h: Harness) -> None:
         return 1
 
     @g.node(after=[slow])
-    async def below() -> None: ...
+    async def descendant() -> None: ...
 
     run = await h.start(g)
     await h.tick()
@@ -683,7 +688,7 @@ async def test_killed(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.parametrize("how", ["killed", "the worker stops"])
-async def test_what_is_over_before_its_node_is_called_is_not_called(
+async def test_a_node_is_not_called_if_its_run_or_worker_stops_before(
     app: Holdfast, h: Harness, monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     g = app.graph("g")
@@ -693,24 +698,24 @@ async def test_what_is_over_before_its_node_is_called_is_not_called(
     async def node() -> None:
         ran.append(1)
 
-    read, reading, go = h._store.facts, asyncio.Event(), asyncio.Event()
+    read_facts, reading, go = h._store.facts, asyncio.Event(), asyncio.Event()
 
-    async def slowly(*args: Any) -> Any:
+    async def read_slowly(*args: Any) -> Any:
         reading.set()
         await go.wait()
-        return await read(*args)
+        return await read_facts(*args)
 
     run = await h.start(g)
-    monkeypatch.setattr(h._store, "facts", slowly, raising=False)
+    monkeypatch.setattr(h._store, "facts", read_slowly, raising=False)
     worker = h._the_worker()
     await worker.claim_due(10)
     await reading.wait()
     if how == "killed":
         await run.kill()
     else:
-        worker._stop_turns()
+        worker._table.stop()
     go.set()
-    await worker._wait_for_turns(5)
+    await worker._table.wait(5)
     assert ran == []
 
 
@@ -722,7 +727,7 @@ async def test_a_finished_run_cannot_be_killed(app: Holdfast, h: Harness) -> Non
     assert await run.facts("tombstone") == {}
 
 
-async def test_cancelled(app: Holdfast, h: Harness) -> None:
+async def test_a_cancelled_run_accepts_no_results(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node
@@ -738,7 +743,7 @@ async def test_cancelled(app: Holdfast, h: Harness) -> None:
     assert await run.facts("result/") == {}
 
 
-async def test_a_pause_lets_what_runs_end_and_starts_nothing(app: Holdfast, h: Harness) -> None:
+async def test_a_pause_records_running_nodes_and_starts_no_others(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     go = asyncio.Event()
 
@@ -765,7 +770,7 @@ async def test_a_pause_lets_what_runs_end_and_starts_nothing(app: Holdfast, h: H
     assert (await run.status()).status == "complete"
 
 
-async def test_restarted_with_its_own_shape(app: Holdfast, h: Harness) -> None:
+async def test_a_restarted_run_has_its_own_facts(app: Holdfast, h: Harness) -> None:
     run = await h.start(diamond(app), Source([1]), id="a")
     await h.run_until_idle()
     await run.restart()
@@ -775,7 +780,7 @@ async def test_restarted_with_its_own_shape(app: Holdfast, h: Harness) -> None:
     assert (await run.describe()).run_number == 1
 
 
-async def test_the_run_as_a_whole_is_tried_again(app: Holdfast, h: Harness) -> None:
+async def test_a_failed_run_is_retried_as_a_whole(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     runs = []
 
@@ -792,7 +797,7 @@ async def test_the_run_as_a_whole_is_tried_again(app: Holdfast, h: Harness) -> N
     assert (await run.describe()).attempt == 2
 
 
-async def test_a_deadline_ends_it(app: Holdfast, h: Harness) -> None:
+async def test_a_run_ends_at_its_timeout(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node
@@ -805,7 +810,7 @@ async def test_a_deadline_ends_it(app: Holdfast, h: Harness) -> None:
         await run.result(timeout=5)
 
 
-async def test_what_comes_after_a_deadline_has_its_nodes_too(app: Holdfast, h: Harness) -> None:
+async def test_the_successor_of_a_timed_out_run_has_its_nodes(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     runs = []
 
@@ -821,7 +826,7 @@ async def test_what_comes_after_a_deadline_has_its_nodes_too(app: Holdfast, h: H
     assert await run.result(timeout=5) == {"slow": 2}
 
 
-async def test_by_a_schedule(app: Holdfast, h: Harness) -> None:
+async def test_a_graph_runs_on_a_cron_schedule(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
     times = []
 
@@ -839,7 +844,7 @@ async def test_by_a_schedule(app: Holdfast, h: Harness) -> None:
     assert [(await run.history(n)).steps[1].result for n in range(3)] == [1, 2, 3]
 
 
-async def test_started_later(app: Holdfast, h: Harness) -> None:
+async def test_a_graph_starts_after_its_start_delay(app: Holdfast, h: Harness) -> None:
     run = await h.start(diamond(app), Source([1]), start_delay="1 hour")
     await h.run_until_idle()
     assert await run.facts("start/") == {}
@@ -847,7 +852,7 @@ async def test_started_later(app: Holdfast, h: Harness) -> None:
     assert (await run.status()).status == "complete"
 
 
-# --- another graph under the same name
+# --- changed definitions
 
 
 async def test_open_runs_keep_the_shape_they_were_started_with(make_app: MakeApp) -> None:
@@ -881,7 +886,7 @@ async def test_open_runs_keep_the_shape_they_were_started_with(make_app: MakeApp
         assert await (await new.start(g, id="fresh")).result(timeout=10) == {"a": 1, "b": 2, "c": 3}
 
 
-async def test_a_node_that_is_not_there_any_more_parks_the_run(make_app: MakeApp) -> None:
+async def test_a_missing_node_parks_the_run_until_it_is_registered(make_app: MakeApp) -> None:
     async def gone() -> None: ...
 
     old = make_app()
@@ -906,34 +911,34 @@ async def test_a_node_that_is_not_there_any_more_parks_the_run(make_app: MakeApp
         assert "no such node 'gone'" in (await run.describe()).why
         g.node(gone)
         await run.resume()
-        assert await run.result(timeout=5) == {"gone": None}  # and nobody had to wait for a lease
+        assert await run.result(timeout=5) == {"gone": None}  # without waiting for the expiry of a lease
 
 
-# --- the processor
+# --- app.advance and several workers
 
 
-async def test_advance_starts_what_is_ready_and_says_so(make_app: MakeApp) -> None:
+async def test_advance_starts_ready_nodes_and_returns_their_names(make_app: MakeApp) -> None:
     app = make_app()
     etl = diamond(app)
     go = asyncio.Event()
 
     @etl.node(after=["report"])
-    async def held() -> None:
+    async def gated() -> None:
         await go.wait()
 
     async with app.connect():
         run = await app.start(etl, Source([1, 2]))
 
         async def next_started() -> tuple[str, ...]:
-            said = await app.advance(run)
-            assert isinstance(said, Started)
-            return said.nodes
+            advancement = await app.advance(run)
+            assert isinstance(advancement, Started)
+            return advancement.nodes
 
         assert await next_started() == ("extract",)
         assert set(await until(next_started)) <= {"total", "largest"}
-        while "report" not in (found := await until(next_started)):
-            assert set(found) <= {"total", "largest"}
-        assert await until(next_started) == ("held",)
+        while "report" not in (started := await until(next_started)):
+            assert set(started) <= {"total", "largest"}
+        assert await until(next_started) == ("gated",)
         assert await app.advance(run) == Started(())
         go.set()
 
@@ -946,21 +951,21 @@ async def test_advance_starts_what_is_ready_and_says_so(make_app: MakeApp) -> No
 
 
 async def test_nodes_of_one_graph_run_on_different_workers(make_app: MakeApp) -> None:
-    """Each of two nodes waits for the other, and each worker takes only one at a time."""
-    here: dict[str, str] = {}
+    """Each of two nodes waits for the other, and each worker runs only one node at a time."""
+    worker_of: dict[str, str] = {}
 
     def define(app: Holdfast, name: str) -> Graph:
         g = app.graph("g")
         for node in ("left", "right"):
 
-            async def meet(node: str = node) -> str:
-                here[node] = name
+            async def wait_for_the_other(node: str = node) -> str:
+                worker_of[node] = name
                 async with asyncio.timeout(10):
-                    while len(here) < 2:
+                    while len(worker_of) < 2:
                         await asyncio.sleep(0.005)
                 return name
 
-            g.node(name=node)(meet)
+            g.node(name=node)(wait_for_the_other)
 
         @g.node(after=["left", "right"])
         async def both(left: str, right: str) -> list[str]:
@@ -968,15 +973,15 @@ async def test_nodes_of_one_graph_run_on_different_workers(make_app: MakeApp) ->
 
         return g
 
-    one, two = (make_app(worker=WorkerConfig(concurrency=1, poll=0.05)) for _ in range(2))
-    graph = define(one, "one")
-    define(two, "two")
-    async with one, two:
-        run = await one.start(graph)
-        assert (await run.result(timeout=20))["both"] == ["one", "two"]
+    first, second = (make_app(worker=WorkerConfig(concurrency=1, poll=0.05)) for _ in range(2))
+    graph = define(first, "first")
+    define(second, "second")
+    async with first, second:
+        run = await first.start(graph)
+        assert (await run.result(timeout=20))["both"] == ["first", "second"]
 
 
-async def test_a_real_worker_runs_it_to_the_end(make_app: MakeApp) -> None:
+async def test_a_worker_runs_many_graphs_to_their_end(make_app: MakeApp) -> None:
     app = make_app()
     etl = diamond(app)
     async with app:
@@ -985,10 +990,10 @@ async def test_a_real_worker_runs_it_to_the_end(make_app: MakeApp) -> None:
             assert (await run.result(timeout=20))["total"] == n
 
 
-# --- drawn
+# --- flowcharts
 
 
-async def test_drawn_in_the_colours_of_its_states(app: Holdfast, h: Harness) -> None:
+async def test_the_flowchart_of_a_run_is_coloured_by_node_states(app: Holdfast, h: Harness) -> None:
     g = app.graph("g")
 
     @g.node(retry=NO_RETRY)
@@ -1000,16 +1005,16 @@ async def test_drawn_in_the_colours_of_its_states(app: Holdfast, h: Harness) -> 
         await asyncio.Event().wait()
 
     @g.node(after=[bad])
-    async def below() -> None: ...
+    async def descendant() -> None: ...
 
     @g.node(after=[slow])
     async def later() -> None: ...
 
     run = await h.start(g)
     await h.tick()
-    drawn = await run.to_mermaid()
+    flowchart = await run.to_mermaid()
     for line in ("class n1 error", "class n2 running", "class n3 skipped", "class n4 pending", "n1 --> n3"):
-        assert line in drawn
+        assert line in flowchart
 
 
 async def test_a_worker_that_stops_while_it_reads_a_plan_parks_nothing(make_app: MakeApp) -> None:
@@ -1020,18 +1025,18 @@ async def test_a_worker_that_stops_while_it_reads_a_plan_parks_nothing(make_app:
 
     async with Harness(app) as h:
         run = await h.start(pair, eager=False)
-        read, asked = h._store.facts, asyncio.Event()
+        read_facts, reading = h._store.facts, asyncio.Event()
 
-        async def never(*_args: Any) -> Any:
-            asked.set()
+        async def read_forever(*_args: Any) -> Any:
+            reading.set()
             await asyncio.get_running_loop().create_future()
 
-        h._store.facts = never
+        h._store.facts = read_forever
         await h._the_worker().claim_due(10)
-        await asked.wait()
-        await asyncio.sleep(0)  # the other node waits for the one that reads
+        await reading.wait()
+        await asyncio.sleep(0)  # the other node waits for the read
         await h._the_worker().stop(drain_ms=0)
-        h._store.facts = read
+        h._store.facts = read_facts
 
         assert (await run.status()).status == "active"
         h._worker = h._new_worker()

@@ -342,6 +342,7 @@ async def test_trap_links_is_true_or_false(app: Holdfast, h: Harness) -> None:
 # --- after an error
 
 
+@pytest.mark.promise("clear-errors")
 async def test_a_run_goes_on_after_bad_input(app: Holdfast, h: Harness) -> None:
     """What was refused leaves nothing behind: the same calls, made well, work and replay."""
 

@@ -408,7 +408,7 @@ async def test_exactly_at_the_deadline(h: Harness, stubborn: Any) -> None:
     await h.advance("59 minutes")
     assert (await run.status()).status == "waiting"
     await h.advance("1 minute")
-    with pytest.raises(RunTerminatedError, match="asked to cancel, and had not ended at the deadline"):
+    with pytest.raises(RunTerminatedError, match="the run had not ended at the deadline"):
         await run.result(timeout=5)
 
 
@@ -529,7 +529,7 @@ async def test_watchers_are_told_of_a_deadline_that_passed(app: Holdfast, h: Har
         return await run.result(timeout=5)
 
     assert await everywhere(h, parent, look=look) == [
-        "terminated", "it was terminated (it was asked to cancel, and had not ended at the deadline)",
+        "terminated", "it was terminated (cancellation was requested, and the run had not ended at the deadline)",
     ]  # fmt: skip
 
 

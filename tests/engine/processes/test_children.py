@@ -423,7 +423,7 @@ async def test_the_end_of_an_earlier_run_is_not_that_of_a_later_one(app: Holdfas
         return await commit(commits)
 
     async def before_the_second(commits: Any) -> Any:
-        starts = any(isinstance(act.deed, NewRun) for one in commits for act in one.follows.acts)
+        starts = any(isinstance(act.operation, NewRun) for one in commits for act in one.following.operations)
         return await (end_the_first if starts else commit)(commits)
 
     h._store.commit = before_the_second  # type: ignore[method-assign]

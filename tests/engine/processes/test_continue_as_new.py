@@ -264,6 +264,7 @@ async def test_steps_in_flight_are_given_up(app: Holdfast, h: Harness) -> None:
 # --- the mailbox
 
 
+@pytest.mark.promise("messages-once-in-order")
 async def test_messages_that_were_not_received_go_along_in_order(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def eater(ctx: Context, seen: list[Any]) -> list[Any]:
@@ -355,6 +356,7 @@ async def test_a_question_that_went_along_is_answered(app: Holdfast, h: Harness)
     assert await h.crash_everywhere(asks) == "run 2"
 
 
+@pytest.mark.promise("messages-once-in-order")
 async def test_what_was_received_does_not_come_again(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def once(ctx: Context, n: int = 0) -> list[Any]:

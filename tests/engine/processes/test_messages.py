@@ -473,6 +473,7 @@ async def test_a_message_to_oneself_arrives(app: Holdfast, h: Harness) -> None:
     assert await everywhere(h, flow) == [[0, True], [1, True], [2, True]]
 
 
+@pytest.mark.promise("messages-once-in-order")
 async def test_each_senders_messages_keep_their_order(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def sender(ctx: Context, target: str) -> None:
@@ -505,6 +506,7 @@ async def test_messages_sent_at_once_keep_their_order(app: Holdfast, h: Harness)
     assert await everywhere(h, flow) == [*range(10)]
 
 
+@pytest.mark.promise("messages-once-in-order")
 async def test_a_message_is_delivered_once_whatever_crashes(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def counter(ctx: Context) -> int:
@@ -699,7 +701,7 @@ async def test_the_history_shows_who_sent_a_message_and_who_received_it(app: Hol
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.send(ctx.info.pid, "note", 1)
-        await ctx.send(ctx.info.pid, "mail", 2)
+        await ctx.send(ctx.info.pid, "events", 2)
         await ctx.listen("note").receive()
         await ctx.inbox.receive()
 
@@ -709,7 +711,7 @@ async def test_the_history_shows_who_sent_a_message_and_who_received_it(app: Hol
 
     assert [(e.type, e.sender, e.consumed_by_step_key) for e in history.events] == [
         ("note", "flow/one", "listen note"),
-        ("mail", "flow/one", "inbox"),
+        ("events", "flow/one", "inbox"),
     ]
     assert [(s.type, s.status) for s in history.steps] == [("send", "completed")] * 2
 
@@ -799,6 +801,7 @@ async def test_a_run_that_waits_for_messages_says_for_which(app: Holdfast, h: Ha
         assert expected in (await run.describe()).why
 
 
+@pytest.mark.promise("exact-replay")
 async def test_it_survives_a_cold_replay_between_any_two_messages(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -885,6 +888,7 @@ async def test_many_senders_at_once_lose_nothing(make_app: MakeApp) -> None:
         await until(all_delivered)
 
 
+@pytest.mark.promise("messages-once-in-order")
 @pytest.mark.parametrize("workers", [1, 2])
 async def test_a_crowd_in_which_everybody_writes_to_everybody(make_app: MakeApp, workers: int) -> None:
     async def member(ctx: Context, others: list[str]) -> list[str]:

@@ -5,8 +5,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from holdfast import Context, Handle, Holdfast, Retry, WorkflowError
 from holdfast.testing import Harness
+
+pytestmark = pytest.mark.promise("messages-once-in-order")
 
 
 async def _send(h: Harness, run: Handle[Any], *texts: str) -> None:

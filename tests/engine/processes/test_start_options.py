@@ -150,6 +150,7 @@ WRONG: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.promise("clear-errors")
 @pytest.mark.above_the_store
 @pytest.mark.parametrize(("name", "value"), WRONG, ids=lambda one: str(one)[:20])
 async def test_a_wrong_option_is_named_and_nothing_is_started(

@@ -231,6 +231,7 @@ async def test_a_paused_run(app: Holdfast, h: Harness, tidy: Any) -> None:
     assert (await run.status()).status == "terminated"
 
 
+@pytest.mark.promise("finality")
 async def test_a_step_in_flight_changes_nothing_any_more(app: Holdfast, h: Harness) -> None:
     gate = Gate()
 

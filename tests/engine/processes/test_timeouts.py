@@ -77,6 +77,7 @@ async def test_a_parent_sees_that_a_child_took_too_long(app: Holdfast, h: Harnes
     assert await everywhere(h, parent) == ["RunTimeoutError", "Timeout", "errored"]
 
 
+@pytest.mark.promise("liveness")
 async def test_it_holds_though_nobody_worked_at_the_time(h: Harness, sleeper: Workflow[Any]) -> None:
     run = await h.start(sleeper, "30 minutes", run_timeout="20 minutes")
     await h.run_until_idle()

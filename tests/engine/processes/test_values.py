@@ -72,6 +72,7 @@ ORDER_AS_JSON = {
 }
 
 
+@pytest.mark.promise("clear-errors")
 @pytest.mark.parametrize("value", [None, False, "", [], PLAIN["text"], PLAIN], ids=lambda one: repr(one)[:8])
 async def test_every_way_between_runs_keeps_a_value(app: Holdfast, h: Harness, value: Any) -> None:
     @app.workflow
@@ -96,6 +97,7 @@ async def test_every_way_between_runs_keeps_a_value(app: Holdfast, h: Harness, v
     assert await everywhere(h, sender) == [True] * 5
 
 
+@pytest.mark.promise("clear-errors")
 @pytest.mark.parametrize("name", PLAIN)
 async def test_every_way_from_outside_keeps_a_value(app: Holdfast, h: Harness, name: str) -> None:
     value = PLAIN[name]

@@ -1,1 +1,1 @@
-"""What only PostgreSQL has."""
+"""Tests of behaviour that only the PostgreSQL store has."""

@@ -1,4 +1,4 @@
-"""Databases, and stores on one."""
+"""Fixtures: databases, stores, and a proxy before the server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from postgres_server import CleanDatabases, new_database, server
-from store.postgres.inside import Proxy
+from store.postgres.fault_tools import Proxy
 from store.world import FakeClock, World
 
 _databases = CleanDatabases(shared=False)
@@ -19,10 +19,10 @@ _databases = CleanDatabases(shared=False)
 
 @pytest.fixture
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
-    """A database with nothing in it; for a test that has a store opened on it, one with the engine's schema."""
+    """An empty database; for a test with a store or world fixture, one that has the engine's schema already."""
     if {"store", "world"} & set(request.fixturenames):
         yield _databases.of(tmp_path)
-        _databases.give_back(tmp_path)
+        _databases.release(tmp_path)
     else:
         yield new_database()
 
@@ -43,7 +43,7 @@ def world(store: PostgresStore, clock: FakeClock) -> World:
 
 @pytest.fixture
 async def other(url: str) -> AsyncIterator[asyncpg.Connection]:
-    """A connection of somebody else's to the same database."""
+    """A separate connection to the same database."""
     connection = await asyncpg.connect(url)
     yield connection
     await connection.close()
@@ -51,7 +51,7 @@ async def other(url: str) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 async def proxy(tmp_path: Path) -> AsyncIterator[Proxy]:
-    """Between a store and the server, to cut lines."""
+    """A proxy between a store and the server that can break connections."""
     proxy = Proxy(tmp_path, server().folder)
     await proxy.start()
     yield proxy

@@ -1,4 +1,4 @@
-"""Time is the database's, however wrong a worker's own clock may be."""
+"""Times are the database's, however wrong a worker's own clock is."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from store.world import FLOW, FakeClock
 
 
 @pytest.fixture
-async def late(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStore]:
-    """A store on a machine that believes it is 1970."""
+async def store_in_1970(url: str, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[PostgresStore]:
+    """A store on a machine whose clock is in 1970."""
     monkeypatch.setattr(SystemClock, "now", lambda _: datetime(1970, 1, 1, tzinfo=UTC))
     monkeypatch.setattr(SystemClock, "now_ms", lambda _: 0)
     store = PostgresStore(url, random=SystemRandomness())
@@ -32,51 +32,53 @@ async def _database_ms(connection: asyncpg.Connection) -> int:
     return int(await connection.fetchval("SELECT extract(epoch FROM clock_timestamp()) * 1000"))
 
 
-async def test_what_is_stored_has_the_databases_time(late: PostgresStore, other: asyncpg.Connection) -> None:
+async def test_stored_times_are_the_databases(store_in_1970: PostgresStore, other: asyncpg.Connection) -> None:
     before = await _database_ms(other)
-    [made] = await late.create([NewRun(FLOW, "a")])
+    [created] = await store_in_1970.create([NewRun(FLOW, "a")])
     after = await _database_ms(other)
 
-    assert before - 1 <= made.run.created_at <= after
-    claimed = await late.claim(ClaimRequest("w1", 1000, 1, ["default"], frozenset([FLOW])))
-    assert before - 1 <= claimed.now <= await _database_ms(other)
+    assert before - 1 <= created.run.created_at <= after
+    claim_result = await store_in_1970.claim(ClaimRequest("w1", 1000, 1, ["default"], frozenset([FLOW])))
+    assert before - 1 <= claim_result.now <= await _database_ms(other)
 
 
-async def test_a_lease_runs_out_by_the_databases_clock(late: PostgresStore) -> None:
-    await late.create([NewRun(FLOW, "long", owner="w1", lease_ms=10**6), NewRun(FLOW, "short", owner="w2", lease_ms=0)])
+async def test_a_lease_expires_by_the_databases_clock(store_in_1970: PostgresStore) -> None:
+    await store_in_1970.create(
+        [NewRun(FLOW, "long", owner="w1", lease_ms=10**6), NewRun(FLOW, "short", owner="w2", lease_ms=0)]
+    )
 
-    freed = await late.reap(9)
+    expired = await store_in_1970.reap(9)
 
-    assert [one.run for one in freed] == [(await late.find(FLOW, "short")).run]  # type: ignore[union-attr]
+    assert [task.run for task in expired] == [(await store_in_1970.find(FLOW, "short")).run]  # type: ignore[union-attr]
 
 
-async def test_the_clock_shows_the_databases_time(late: PostgresStore, other: asyncpg.Connection) -> None:
+async def test_the_clock_shows_the_databases_time(store_in_1970: PostgresStore, other: asyncpg.Connection) -> None:
     for _ in range(3):
         before = await _database_ms(other)
-        shown = to_ms(late.clock.now())
+        clock_ms = to_ms(store_in_1970.clock.now())
         after = await _database_ms(other)
-        assert before - 250 <= shown <= after + 250
+        assert before - 250 <= clock_ms <= after + 250
 
-        await late.heartbeat("w1", 1000)
-
-
-async def test_a_heartbeat_sets_the_clock(late: PostgresStore, other: asyncpg.Connection) -> None:
-    late._clock.set(0, 0.0, 0.0)  # far off, as after a pause of the machine
-
-    await late.heartbeat("w1", 1000)
-
-    assert abs(to_ms(late.clock.now()) - await _database_ms(other)) < 1000
+        await store_in_1970.heartbeat("w1", 1000)
 
 
-async def test_it_goes_on_between_answers(late: PostgresStore) -> None:
-    first = late.clock.now()
-    while late.clock.now() == first:
+async def test_a_heartbeat_sets_the_clock(store_in_1970: PostgresStore, other: asyncpg.Connection) -> None:
+    store_in_1970._clock.set(0, 0.0, 0.0)  # far off, as after a pause of the machine
+
+    await store_in_1970.heartbeat("w1", 1000)
+
+    assert abs(to_ms(store_in_1970.clock.now()) - await _database_ms(other)) < 1000
+
+
+async def test_the_clock_advances_between_replies(store_in_1970: PostgresStore) -> None:
+    first = store_in_1970.clock.now()
+    while store_in_1970.clock.now() == first:
         await asyncio.sleep(0.001)
 
-    assert late.clock.now() > first
+    assert store_in_1970.clock.now() > first
 
 
-def test_half_of_the_round_trip_is_taken_off() -> None:
+def test_half_of_the_round_trip_is_subtracted() -> None:
     local = FakeClock()
     clock = DatabaseClock(local)
     start = local.monotonic()
@@ -87,25 +89,25 @@ def test_half_of_the_round_trip_is_taken_off() -> None:
     assert to_ms(clock.now()) == 5_050
 
 
-async def test_a_given_clock_is_the_stores_clock(store: PostgresStore, clock: FakeClock) -> None:
+async def test_a_clock_passed_to_the_store_is_its_clock(store: PostgresStore, clock: FakeClock) -> None:
     assert store.clock is clock
 
 
-@pytest.mark.parametrize("said_after", [0, 3, 6])
-def test_an_answer_that_took_long_does_not_move_a_clock_that_was_set_exactly(said_after: int) -> None:
-    """A heartbeat that waits six seconds for a server to come back: nobody knows when the server said its time."""
+@pytest.mark.parametrize("read_after_s", [0, 3, 6])
+def test_a_slow_reply_does_not_change_a_clock_that_was_set_exactly(read_after_s: int) -> None:
+    """A heartbeat that waited six seconds for the server: the database may have read its clock at any time of it."""
     local = FakeClock()
     clock = DatabaseClock(local)
     began = local.monotonic()
     clock.set(1_000_000, began, began + 0.002)
 
-    clock.set(1_010_000 + said_after * 1000, began + 10, began + 16)
+    clock.set(1_010_000 + read_after_s * 1000, began + 10, began + 16)
 
     assert clock.now_ms() - int(local.monotonic() * 1000) == pytest.approx(1_000_000 - began * 1000, abs=2)
 
 
-def test_an_answer_that_contradicts_the_clock_sets_it() -> None:
-    """After a failover another server's time is the database's."""
+def test_a_reply_that_contradicts_the_clock_sets_it() -> None:
+    """After a failover the database's time is that of another server."""
     local = FakeClock()
     clock = DatabaseClock(local)
     began = local.monotonic()

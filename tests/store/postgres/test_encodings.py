@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 
 import asyncpg
+import pytest
 
 from holdfast import Context, Holdfast
-from postgres_server import execute, in_a_thread_of_its_own, server
+from postgres_server import execute, run_in_loop_thread, server
 
 TEXT = "naïve я 😀 \ud800 \0"
 
 
+@pytest.mark.promise("clear-errors")
 async def test_a_latin1_database_holds_any_text_and_shows_it() -> None:
     await execute(
         server().url(), "CREATE DATABASE latin ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0"
@@ -37,4 +39,4 @@ async def test_a_latin1_database_holds_any_text_and_shows_it() -> None:
         assert json.loads(value[0])["data"] == TEXT
     finally:
         await connection.close()
-        in_a_thread_of_its_own(execute(server().url(), "DROP DATABASE latin WITH (FORCE)"))
+        run_in_loop_thread(execute(server().url(), "DROP DATABASE latin WITH (FORCE)"))

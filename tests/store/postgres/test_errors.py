@@ -1,4 +1,4 @@
-"""What goes wrong with a server is told by type, says what to do, and keeps the password to itself."""
+"""Errors of the server have a type, say what to do, and do not contain the password."""
 
 from __future__ import annotations
 
@@ -31,17 +31,18 @@ def new_store(url: str, **options: Any) -> PostgresStore:
     return PostgresStore(f"{url}&connect_timeout=0.2", random=SystemRandomness(), **options)
 
 
-async def test_a_server_that_is_not_there(tmp_path: Any) -> None:
+async def test_an_unreachable_server_is_store_unavailable(tmp_path: Any) -> None:
     with pytest.raises(StoreUnavailableError, match="cannot be reached"):
         await new_store(f"postgresql://me:secret@/x?host={tmp_path}").open()
 
 
-async def test_a_database_that_is_not_there() -> None:
+async def test_a_missing_database_is_store_unavailable() -> None:
     with pytest.raises(StoreUnavailableError, match="does not exist"):
         await new_store(server().url("nowhere")).open()
 
 
-async def test_a_wrong_password(url: str) -> None:
+@pytest.mark.promise("no-secrets")
+async def test_a_wrong_password_is_store_unavailable_and_not_in_the_message(url: str) -> None:
     await execute(
         server().url(),
         """DO $$ BEGIN CREATE ROLE with_password LOGIN PASSWORD 'right'; EXCEPTION WHEN duplicate_object THEN NULL;
@@ -55,7 +56,7 @@ async def test_a_wrong_password(url: str) -> None:
     assert "28P01" in str(caught.value)
 
 
-async def test_no_connection_left(url: str) -> None:
+async def test_an_exhausted_connection_limit_is_store_unavailable(url: str) -> None:
     await execute(
         server().url(),
         """DO $$ BEGIN CREATE ROLE crowded LOGIN SUPERUSER CONNECTION LIMIT 0; EXCEPTION WHEN duplicate_object
@@ -66,38 +67,39 @@ async def test_no_connection_left(url: str) -> None:
         await new_store(url.replace("postgres@", "crowded@")).open()
 
 
-async def test_a_database_that_only_reads(url: str, store: PostgresStore) -> None:
-    reading = new_store(f"{url}&default_transaction_read_only=on")
-    await reading.open()
+async def test_a_read_only_database_can_be_read_and_refuses_writes(url: str, store: PostgresStore) -> None:
+    read_only = new_store(f"{url}&default_transaction_read_only=on")
+    await read_only.open()
 
     with pytest.raises(StoreReadOnlyError, match="25006"):
-        await reading.create([NewRun(FLOW, "a")])
+        await read_only.create([NewRun(FLOW, "a")])
 
-    assert await reading.find(FLOW, "a") is None
-    await reading.close()
+    assert await read_only.find(FLOW, "a") is None
+    await read_only.close()
 
 
 @pytest.mark.parametrize(
-    ("setting", "what"), [("statement_timeout=50ms", "statement_timeout"), ("lock_timeout=50ms", "lock_timeout")]
+    ("setting", "setting_name"),
+    [("statement_timeout=50ms", "statement_timeout"), ("lock_timeout=50ms", "lock_timeout")],
 )
-async def test_locks_that_last(
-    url: str, world: World, other: asyncpg.Connection, clock: FakeClock, setting: str, what: str
+async def test_a_lock_timeout_is_store_busy_and_the_call_works_later(
+    url: str, world: World, other: asyncpg.Connection, clock: FakeClock, setting: str, setting_name: str
 ) -> None:
     await world.start("a")
     await other.execute("BEGIN")
     await other.execute("SELECT FROM holdfast.holdfast_task FOR UPDATE")
-    impatient = new_store(f"{url}&{setting}", clock=clock)
-    await impatient.open()
+    store_with_timeout = new_store(f"{url}&{setting}", clock=clock)
+    await store_with_timeout.open()
 
-    with pytest.raises(StoreBusyError, match=what):
-        await impatient.terminate(FLOW, "a")
+    with pytest.raises(StoreBusyError, match=setting_name):
+        await store_with_timeout.terminate(FLOW, "a")
 
     await other.execute("ROLLBACK")
-    assert await impatient.terminate(FLOW, "a") is not None
-    await impatient.close()
+    assert await store_with_timeout.terminate(FLOW, "a") is not None
+    await store_with_timeout.close()
 
 
-async def test_a_right_that_is_missing(url: str, store: PostgresStore, other: asyncpg.Connection) -> None:
+async def test_a_missing_right_is_store_unavailable(url: str, store: PostgresStore, other: asyncpg.Connection) -> None:
     await execute(
         server().url(),
         "DO $$ BEGIN CREATE ROLE reader LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
@@ -114,32 +116,36 @@ async def test_a_right_that_is_missing(url: str, store: PostgresStore, other: as
     await reader.close()
 
 
-async def test_a_schema_that_is_dropped_while_it_is_in_use(store: PostgresStore, other: asyncpg.Connection) -> None:
+async def test_a_schema_dropped_while_in_use_is_a_schema_version_error(
+    store: PostgresStore, other: asyncpg.Connection
+) -> None:
     await other.execute("DROP SCHEMA holdfast CASCADE")
 
     with pytest.raises(SchemaVersionError, match="holdfast migrate"):
         await store.create([NewRun(FLOW, "a")])
 
 
-async def test_a_number_that_is_too_large_is_not_the_stores_fault(world: World) -> None:
+async def test_a_number_that_is_too_large_is_a_state_error(world: World) -> None:
     with pytest.raises(StateError):
         await world.create("a", priority=2**70)
 
     assert (await world.create("a")).created
 
 
-async def test_a_bad_one_among_calls_that_are_merged_fails_alone(world: World) -> None:
+@pytest.mark.promise("isolation-of-runs")
+async def test_a_bad_call_among_merged_calls_fails_alone(world: World) -> None:
 
-    made = await asyncio.gather(
+    results = await asyncio.gather(
         *(world.create(f"r{n}", priority=2**70 if n == 7 else 0) for n in range(20)), return_exceptions=True
     )
 
-    assert [n for n, one in enumerate(made) if isinstance(one, StateError)] == [7]
+    assert [n for n, result in enumerate(results) if isinstance(result, StateError)] == [7]
     assert len(await world.ids(limit=50)) == 19
 
 
+@pytest.mark.promise("clear-errors", store=None)
 @pytest.mark.parametrize(
-    ("state", "meaning"),
+    ("state", "expected"),
     [
         ("53100", StoreFullError),
         ("53200", StoreUnavailableError),
@@ -155,24 +161,25 @@ async def test_a_bad_one_among_calls_that_are_merged_fails_alone(world: World) -
         ("XX000", StoreError),
     ],
 )
-def test_what_cannot_be_provoked_here(state: str, meaning: type[HoldfastError]) -> None:
+def test_each_sqlstate_has_its_error_type(state: str, expected: type[HoldfastError]) -> None:
     error = asyncpg.PostgresError.new({"C": state, "M": "said the server"})
 
-    found = translate(error, "PostgreSQL at x")
+    translated = translate(error, "PostgreSQL at x")
 
-    assert type(found) is meaning
-    assert state in str(found)
-    assert "said the server" in str(found)
+    assert type(translated) is expected
+    assert state in str(translated)
+    assert "said the server" in str(translated)
 
 
 @pytest.mark.parametrize(
     "url", ["mysql://x", "postgresql://x/y?pool_size=many", "postgresql://x/y?connect_timeout=-1", "x"]
 )
-def test_a_url_that_is_none(url: str) -> None:
+def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(InvalidUrlError):
         PostgresStore(url, random=SystemRandomness())
 
 
+@pytest.mark.promise("no-secrets")
 async def test_the_password_is_in_no_message_and_no_repr() -> None:
     store = PostgresStore("postgresql://me:hunter2@localhost:1/x?connect_timeout=0.1", random=SystemRandomness())
 

@@ -1,23 +1,25 @@
-"""Migrations: one result, whoever runs them, however often, and wherever they are killed."""
+"""Migrations give the same schema whichever process runs them, however often, and wherever they are interrupted."""
 
 from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 from typing import Any
 
 import asyncpg
 import pytest
 
+from holdfast.core.model import Status
 from holdfast.errors import InvalidOptionError, SchemaVersionError, StoreUnavailableError
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore, migrate
-from holdfast.store.postgres.sql import Migration, migrations
+from holdfast.store.postgres.sql import Functions, Migration, functions, migrations
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import Migrated, Outbound, Undelivered
+from holdfast.store.protocol import DeliveryFailure, Finish, Migrated, Outbound
 from postgres_server import execute, server
-from store.postgres.inside import finish, process
+from store.postgres.fault_tools import finish, process
 from store.world import FakeClock, World, done, result, unit
 
 LATEST = migrations("holdfast")[-1].version
@@ -25,7 +27,8 @@ TWO = (
     Migration(1, "0001_one.sql", "CREATE TABLE s.one (a INTEGER);"),
     Migration(2, "0002_two.sql", "ALTER TABLE s.one ADD COLUMN b INTEGER; CREATE TABLE s.two (a INTEGER);"),
 )
-RIGHTS = """
+NO_FUNCTIONS = Functions(0, 0, "")
+GRANTS = """
     GRANT USAGE ON SCHEMA holdfast TO {role};
     GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA holdfast TO {role};
     GRANT USAGE ON ALL SEQUENCES IN SCHEMA holdfast TO {role};
@@ -36,9 +39,9 @@ def new_store(url: str, **options: Any) -> PostgresStore:
     return PostgresStore(url, random=SystemRandomness(), **options)
 
 
-async def shape(connection: asyncpg.Connection, schema: str) -> list[tuple[object, ...]]:
-    """All that a schema consists of."""
-    found = await connection.fetch(
+async def schema_objects(connection: asyncpg.Connection, schema: str) -> list[tuple[object, ...]]:
+    """The columns, indexes and functions of a schema."""
+    rows = await connection.fetch(
         """
         SELECT 'column', table_name, column_name, data_type, is_nullable FROM information_schema.columns
          WHERE table_schema = $1
@@ -53,14 +56,14 @@ async def shape(connection: asyncpg.Connection, schema: str) -> list[tuple[objec
         """,
         schema,
     )
-    return [tuple(row.values()) for row in found]
+    return [tuple(row.values()) for row in rows]
 
 
 def test_migrations_are_numbered_without_gaps() -> None:
     assert [one.version for one in migrations("holdfast")] == list(range(1, LATEST + 1))
 
 
-async def test_opening_tells_what_was_migrated(url: str) -> None:
+async def test_open_returns_the_versions_before_and_after(url: str) -> None:
     first, second = new_store(url), new_store(url)
 
     assert await first.open() == Migrated(0, LATEST)
@@ -77,19 +80,19 @@ async def test_a_database_migrated_step_by_step_is_like_a_new_one(other: asyncpg
 
     (old, steps), (new, same_steps) = on("old"), on("new")
     for n in range(1, len(TWO) + 1):
-        await migrate.migrate(old, steps[:n])
-    await migrate.migrate(new, same_steps)
+        await migrate.migrate(old, steps[:n], NO_FUNCTIONS)
+    await migrate.migrate(new, same_steps, NO_FUNCTIONS)
 
-    assert await shape(other, "old") == await shape(other, "new")
-    await migrate.verify(old, steps)
+    assert await schema_objects(other, "old") == await schema_objects(other, "new")
+    await migrate.verify(old, steps, NO_FUNCTIONS)
 
 
 async def test_an_older_schema_is_refused_without_migrating(other: asyncpg.Connection) -> None:
     tx = Tx(other, "s", None, "x")
-    await migrate.migrate(tx, TWO[:1])
+    await migrate.migrate(tx, TWO[:1], NO_FUNCTIONS)
 
     with pytest.raises(SchemaVersionError, match=r"has version 1, this Holdfast needs 2.*holdfast migrate"):
-        await migrate.verify(tx, TWO)
+        await migrate.verify(tx, TWO, NO_FUNCTIONS)
 
 
 async def test_a_migration_that_fails_leaves_no_trace(other: asyncpg.Connection) -> None:
@@ -97,13 +100,12 @@ async def test_a_migration_that_fails_leaves_no_trace(other: asyncpg.Connection)
     broken = Migration(2, "0002_broken.sql", "CREATE TABLE s.two (a INTEGER); CREATE TABLE s.two (a INTEGER);")
 
     with pytest.raises(asyncpg.DuplicateTableError):
-        await migrate.migrate(tx, (TWO[0], broken))
+        await migrate.migrate(tx, (TWO[0], broken), NO_FUNCTIONS)
 
-    assert await migrate.version(tx) == 0
     assert not await other.fetchval("SELECT to_regnamespace('s') IS NOT NULL")
 
 
-async def test_a_missing_schema_says_what_to_do(url: str) -> None:
+async def test_the_error_for_a_missing_schema_says_what_to_do(url: str) -> None:
     with pytest.raises(SchemaVersionError, match="holdfast migrate"):
         await new_store(url).open(migrate=False)
 
@@ -113,13 +115,84 @@ async def test_a_newer_schema_is_refused(url: str, other: asyncpg.Connection, mi
     store = new_store(url)
     await store.open()
     await store.close()
-    await other.execute(f"UPDATE holdfast.holdfast_meta SET value = {LATEST + 1}")
+    await other.execute(f"UPDATE holdfast.holdfast_meta SET value = {LATEST + 1} WHERE key = 'schema_version'")
 
     with pytest.raises(SchemaVersionError, match="newer than this Holdfast knows"):
         await store.open(migrate=migrating)
 
 
-async def test_a_schema_of_ones_own(url: str, clock: FakeClock) -> None:
+def next_release(schema: str = "holdfast") -> Functions:
+    """The functions of a later release, which differ in their bodies."""
+    now = functions(schema)
+    return Functions(now.release + 1, now.digest + 1, now.script.replace("BEGIN\n", "BEGIN -- another release\n"))
+
+
+async def functions_with(connection: asyncpg.Connection, text: str) -> int:
+    sql = "SELECT count(*) FROM pg_proc WHERE pronamespace = 'holdfast'::regnamespace AND prosrc LIKE $1"
+    count: int = await connection.fetchval(sql, f"%{text}%")
+    return count
+
+
+async def test_workers_continue_while_a_newer_release_replaces_the_functions(
+    world: World, store: PostgresStore, other: asyncpg.Connection
+) -> None:
+    replaced = asyncio.Event()
+
+    async def keep_working(prefix: str) -> int:
+        finished = 0
+        while not replaced.is_set() or finished < 20:
+            task = await world.start_claimed(f"{prefix}{finished}")
+            await world.commit(task, facts=[result("s")], then=Finish(Status.COMPLETE))
+            finished += 1
+        return finished
+
+    working = [asyncio.ensure_future(keep_working(prefix)) for prefix in "abc"]
+    await migrate.migrate(Tx(other, "holdfast", None, "x"), new=next_release())
+    replaced.set()
+
+    assert all(count >= 20 for count in await asyncio.gather(*working))
+    assert await functions_with(other, "another release") > 20
+
+
+async def test_an_older_release_does_not_replace_the_functions_of_a_newer_one(
+    url: str, other: asyncpg.Connection
+) -> None:
+    older = new_store(url)
+    await older.open()
+    await older.close()
+    await migrate.migrate(Tx(other, "holdfast", None, "x"), new=next_release())
+
+    for migrating in (True, False):
+        await older.open(migrate=migrating)
+        await older.close()
+
+    assert await functions_with(other, "another release") > 20
+
+
+async def test_changed_functions_of_the_same_release_are_replaced(url: str, other: asyncpg.Connection) -> None:
+    store = new_store(url)
+    await store.open()
+    await store.close()
+    await migrate.migrate(Tx(other, "holdfast", None, "x"), new=next_release()._replace(release=functions("x").release))
+    assert await functions_with(other, "another release") > 20
+
+    with pytest.raises(SchemaVersionError, match=r"has the functions of another release.*holdfast migrate"):
+        await store.open(migrate=False)
+    await store.open()
+    await store.close()
+
+    assert await functions_with(other, "another release") == 0
+
+
+def test_a_function_has_one_signature() -> None:
+    """Two functions of one name would make calls of the previous release ambiguous."""
+    names = re.findall(r"CREATE OR REPLACE FUNCTION (\S+?)\(", functions("holdfast").script)
+
+    assert len(names) > 70
+    assert len(names) == len(set(names))
+
+
+async def test_stores_in_different_schemas_are_separate(url: str, clock: FakeClock) -> None:
     one, two = new_store(url, schema="One_1", clock=clock), new_store(url, schema="two", clock=clock)
     await one.open()
     await two.open()
@@ -139,48 +212,48 @@ def test_a_name_that_cannot_be_a_schema_is_refused(schema: Any) -> None:
 
 
 @pytest.mark.parametrize("migrating", [True, False])
-async def test_a_role_without_the_right_to_create_anything_is_enough(
+async def test_a_role_without_the_right_to_create_objects_can_use_the_store(
     url: str, other: asyncpg.Connection, clock: FakeClock, migrating: bool
 ) -> None:
     owner = new_store(url)
     await owner.open()
     await owner.close()
-    await _role("least")
-    await other.execute(RIGHTS.format(role="least"))
+    await _create_role("least")
+    await other.execute(GRANTS.format(role="least"))
 
     store = new_store(url.replace("postgres@", "least@"), clock=clock)
     await store.open(migrate=migrating)
 
     world = World(store, clock)
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.commit(task, facts=[result("s")])
     await store.heartbeat("w1", 1000)
     await store.reap(3)
     assert await world.keys(task.run) == ["s"]
     [first] = await world.graph("graph", unit(1), unit(2, 1))
-    await world.advance(done(first, 2), room=1)
+    await world.advance(done(first, 2), claim_limit=1)
     await world.commit(task, outbox=[Outbound("t", None, "s")])
-    [event] = (await store.outbox_claim("w1", 1000, 9)).rows
-    assert await store.outbox_settle("w1", [Undelivered(event.run, event.n, "no", None)]) == 1
-    assert await store.outbox_retry(event.run) == 1
+    [event] = (await store.claim_outbox("w1", 1000, 9)).rows
+    assert await store.settle_outbox("w1", [DeliveryFailure(event.run, event.n, "no", None)]) == 1
+    assert await store.retry_outbox(event.run) == 1
     await store.close()
 
 
-async def test_a_role_without_the_right_to_migrate_is_told(url: str) -> None:
-    await _role("powerless")
+async def test_a_role_without_the_right_to_migrate_gets_an_error_that_says_what_to_do(url: str) -> None:
+    await _create_role("powerless")
 
     with pytest.raises(StoreUnavailableError, match=r"lacks a right.*holdfast migrate"):
         await new_store(url.replace("postgres@", "powerless@")).open()
 
 
-async def _role(name: str) -> None:
+async def _create_role(name: str) -> None:
     await execute(
         server().url(),
         f"DO $$ BEGIN CREATE ROLE {name} LOGIN; EXCEPTION WHEN duplicate_object THEN NULL; END $$",
     )
 
 
-async def test_eight_processes_that_start_at_once_make_one_schema_although_one_is_killed(
+async def test_eight_processes_that_start_at_once_create_one_schema_even_if_one_is_killed(
     url: str, other: asyncpg.Connection
 ) -> None:
     await other.execute("SELECT pg_advisory_lock(7)")
@@ -197,7 +270,7 @@ async def test_eight_processes_that_start_at_once_make_one_schema_although_one_i
     code = """
         async def main():
             store = new_store()
-            sys.stdin.readline()  # nobody begins before all are ready
+            sys.stdin.readline()  # begin when all processes are ready
             await store.open()
             await store.create([NewRun("flow", sys.argv[2])])
             await store.close()
@@ -213,14 +286,14 @@ async def test_eight_processes_that_start_at_once_make_one_schema_although_one_i
 
     os.kill(slow.pid, signal.SIGKILL)
     slow.communicate()
-    await other.execute("SELECT pg_advisory_unlock(7)")  # only now does its server see that it is gone
+    await other.execute("SELECT pg_advisory_unlock(7)")  # now its server process notices that the client is dead
     for one in started:
         await asyncio.to_thread(finish, one)
 
     fresh = new_store(url, schema="fresh")
     await fresh.open()
     await fresh.close()
-    assert await shape(other, "holdfast") == await shape(other, "fresh")
+    assert await schema_objects(other, "holdfast") == await schema_objects(other, "fresh")
     assert await other.fetchval("SELECT count(*) FROM holdfast.holdfast_run") == 7
 
 

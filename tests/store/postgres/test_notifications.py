@@ -1,4 +1,4 @@
-"""Stores hear of each other: at once by LISTEN, soon without it, and nothing is missed in between."""
+"""Stores notice each other's writes: at once by LISTEN, soon without it, and none is missed in between."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from store.world import FLOW, LEASE, FakeClock, World, done, result, unit, waiti
 
 
 @pytest.fixture
-async def hearer(url: str, store: PostgresStore, clock: FakeClock) -> AsyncIterator[PostgresStore]:
+async def listening_store(url: str, store: PostgresStore, clock: FakeClock) -> AsyncIterator[PostgresStore]:
     """Another store on the same database."""
-    hearer = PostgresStore(url, clock=clock, random=SystemRandomness())
-    await hearer.open()
-    yield hearer
-    await hearer.close()
+    listening_store = PostgresStore(url, clock=clock, random=SystemRandomness())
+    await listening_store.open()
+    yield listening_store
+    await listening_store.close()
 
 
 async def _due(world: World) -> None:
@@ -34,16 +34,16 @@ async def _sent_to_a_waiter(world: World) -> None:
     await world.send("go", "waiter")
 
 
-async def _sent_to_a_holder(world: World) -> None:
-    await world.send("go", "held")
+async def _sent_to_an_owner(world: World) -> None:
+    await world.send("go", "owned")
 
 
 async def _ended(world: World) -> None:
-    await world.commit(await _held(world), then=Finish(Status.COMPLETE))
+    await world.commit(await _owned_task(world), then=Finish(Status.COMPLETE))
 
 
 async def _released(world: World) -> None:
-    await world.commit(await _held(world), then=waiting(run_at=await world.now()))
+    await world.commit(await _owned_task(world), then=waiting(run_at=await world.now()))
 
 
 async def _terminated(world: World) -> None:
@@ -51,15 +51,15 @@ async def _terminated(world: World) -> None:
 
 
 async def _paused(world: World) -> None:
-    await world.store.pause(FLOW, "held")
+    await world.store.pause(FLOW, "owned")
 
 
 async def _restarted(world: World) -> None:
     await world.store.restart(FLOW, "waiter")
 
 
-async def _given_back(world: World) -> None:
-    await world.store.release([await _held(world)])
+async def _released_claims(world: World) -> None:
+    await world.store.release([await _owned_task(world)])
 
 
 async def _reaped(world: World) -> None:
@@ -67,217 +67,181 @@ async def _reaped(world: World) -> None:
     await world.store.reap(9)
 
 
-async def _opened(world: World) -> None:
+async def _advanced(world: World) -> None:
     await world.advance(done(TaskRef((await world.find("graph")).run, 1, "w1", 1), 2))
 
 
-async def _said(world: World) -> None:
-    await world.commit(await _held(world), facts=[result("s")], outbox=[Outbound("t", None, "s")])
+async def _outbox_added(world: World) -> None:
+    await world.commit(await _owned_task(world), facts=[result("s")], outbox=[Outbound("t", None, "s")])
 
 
-async def _held(world: World) -> TaskRef:
-    return TaskRef((await world.find("held")).run, 0, "w1", 1)
+async def _owned_task(world: World) -> TaskRef:
+    return TaskRef((await world.find("owned")).run, 0, "w1", 1)
 
 
 @pytest.mark.parametrize(
-    "act",
+    "write",
     [
         _due,
         _sent_to_a_waiter,
-        _sent_to_a_holder,
+        _sent_to_an_owner,
         _ended,
         _released,
         _terminated,
         _paused,
         _restarted,
-        _given_back,
+        _released_claims,
         _reaped,
-        _opened,
-        _said,
+        _advanced,
+        _outbox_added,
     ],
 )
-async def test_what_others_may_wait_for_is_heard_at_once(
-    world: World, hearer: PostgresStore, act: Callable[[World], Awaitable[None]]
+async def test_a_write_that_others_may_wait_for_is_noticed_at_once(
+    world: World, listening_store: PostgresStore, write: Callable[[World], Awaitable[None]]
 ) -> None:
-    await world.begin("held")
-    await world.wait("waiter", "go")
+    await world.start_claimed("owned")
+    await world.start_waiting("waiter", "go")
     await world.graph("graph", unit(1), unit(2, 1), unit(3, 1))
-    number = await _quiet(hearer)
-    waiting_for = asyncio.create_task(hearer.changed(number))
+    counter = await _settled_counter(listening_store)
+    change = asyncio.create_task(listening_store.wait_for_change(counter))
     await asyncio.sleep(0)
 
-    await act(world)
+    await write(world)
 
-    async with asyncio.timeout(0.9):  # less than the time after which it answers anyway
-        assert await waiting_for != number
-
-
-async def _quiet(store: PostgresStore) -> int:
-    """The number once everything before has been heard."""
-    number = await store.changed(None)
-    while (after := await store.changed(number)) != number:
-        number = after
-    return number
+    async with asyncio.timeout(0.9):  # less than the time after which it returns without a change
+        assert await change != counter
 
 
-async def test_what_concerns_nobody_else_is_not_told(world: World, hearer: PostgresStore) -> None:
-    task = await world.begin("a")
+async def _settled_counter(store: PostgresStore) -> int:
+    """The counter once all earlier notifications have arrived."""
+    counter = await store.wait_for_change(None)
+    while (newer := await store.wait_for_change(counter)) != counter:
+        counter = newer
+    return counter
+
+
+async def test_a_write_that_concerns_no_other_store_sends_no_notification(
+    world: World, listening_store: PostgresStore
+) -> None:
+    task = await world.start_claimed("a")
     [first] = await world.graph("graph", unit(1), unit(2, 1))
-    number = await _quiet(hearer)
+    counter = await _settled_counter(listening_store)
 
-    await world.advance(done(first, 2), room=1)
+    await world.advance(done(first, 2), claim_limit=1)
     await world.commit(task, facts=[result("s")])
     await world.commit(task, then=waiting(run_at=await world.now() + 10**6))
     await world.store.heartbeat("w1", LEASE)
 
-    assert await hearer.changed(number) == number
+    assert await listening_store.wait_for_change(counter) == counter
 
 
-async def test_one_call_is_one_notification(world: World, store: PostgresStore, other: asyncpg.Connection) -> None:
+async def test_one_call_sends_one_notification(world: World, store: PostgresStore, other: asyncpg.Connection) -> None:
 
-    heard: list[object] = []
-    await other.add_listener("holdfast_holdfast", lambda *said: heard.append(said[3]))
+    notifications: list[object] = []
+    await other.add_listener("holdfast_holdfast", lambda *arguments: notifications.append(arguments[3]))
 
     await store.create([NewRun(FLOW, f"r{n}") for n in range(50)])
     await other.execute("SELECT 1")
 
-    assert heard == [store._database._by]  # type: ignore[union-attr]
+    assert notifications == [store._database._store_id]  # type: ignore[union-attr]
 
 
-async def test_who_is_alone_does_not_tell_of_single_writes(
+async def test_each_single_write_that_others_may_wait_for_sends_one_notification(
     world: World, store: PostgresStore, other: asyncpg.Connection
 ) -> None:
-    heard: list[object] = []
-    await other.add_listener("holdfast_holdfast", lambda *said: heard.append(said[3]))
-    await asyncio.sleep(0.15)  # others would have answered by now
-    assert store._listener.is_alone()
+    notifications: list[object] = []
+    await other.add_listener("holdfast_holdfast", lambda *arguments: notifications.append(arguments[3]))
 
-    await world.start("a")
-    task = await world.begin("b")
-    await world.commit(task, facts=[result("s")], then=Finish(Status.COMPLETE))
+    await world.start("a")  # due
+    task = await world.start_claimed("b")  # not due: its worker begins it
+    await world.commit(task, facts=[result("s")], then=Finish(Status.COMPLETE))  # ended
     await other.execute("SELECT 1")
 
-    assert heard == []
+    assert notifications == [store._listener._store_id] * 2
 
 
-async def test_nobody_is_alone_once_another_store_is_there(
-    store: PostgresStore, url: str, clock: FakeClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    await asyncio.sleep(0.15)
-    assert store._listener.is_alone()
-
-    late = PostgresStore(url, clock=clock, random=SystemRandomness())
-    await late.open()
-    async with asyncio.timeout(5):
-        while store._listener.is_alone():
-            await asyncio.sleep(0.01)
-    await asyncio.sleep(0.15)
-    assert not late._listener.is_alone()
-
-    await late.close()
-    monkeypatch.setattr("holdfast.store.postgres.listener._FORGET_S", 0.05)
-    await asyncio.sleep(0.1)
-    assert store._listener.is_alone()
-
-
-async def test_who_was_alone_tells_a_newcomer_that_there_may_be_news(
-    store: PostgresStore, other: asyncpg.Connection, url: str, clock: FakeClock
-) -> None:
-    heard: list[object] = []
-    await other.add_listener("holdfast_holdfast", lambda *said: heard.append(said[3]))
-    await asyncio.sleep(0.15)
-    assert store._listener.is_alone()
-
-    late = PostgresStore(url, clock=clock, random=SystemRandomness())
-    await late.open()
-
-    async with asyncio.timeout(30):
-        while heard.count(store._listener._by) < 2:  # once more, for what was under way
-            await asyncio.sleep(0.01)
-    assert late._listener._by not in heard
-    await late.close()
-
-
-async def test_ones_own_writes_are_not_heard(world: World, store: PostgresStore) -> None:
-    number = await _quiet(store)
+async def test_a_store_ignores_its_own_notifications(world: World, store: PostgresStore) -> None:
+    counter = await _settled_counter(store)
 
     await world.start("a")
 
-    assert await store.changed(number) == number
+    assert await store.wait_for_change(counter) == counter
 
 
-async def test_what_is_rolled_back_is_not_heard(
-    world: World, store: PostgresStore, hearer: PostgresStore, other: asyncpg.Connection
+async def test_a_rolled_back_write_is_not_noticed(
+    world: World, store: PostgresStore, listening_store: PostgresStore, other: asyncpg.Connection
 ) -> None:
 
-    number = await _quiet(hearer)
+    counter = await _settled_counter(listening_store)
     await other.execute("BEGIN")
     await store.create([NewRun(FLOW, "a")], connection=other)
     await other.execute("ROLLBACK")
 
-    assert await hearer.changed(number) == number
+    assert await listening_store.wait_for_change(counter) == counter
     assert await world.ids() == []
 
 
-async def test_after_a_break_the_number_moves_and_it_hears_again(
-    world: World, hearer: PostgresStore, other: asyncpg.Connection
+async def test_after_a_broken_connection_the_counter_changes_and_notifications_arrive_again(
+    world: World, listening_store: PostgresStore, other: asyncpg.Connection
 ) -> None:
-    number = await _quiet(hearer)
+    counter = await _settled_counter(listening_store)
 
     await other.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'holdfast'"
         " AND datname = current_database()"
     )
     async with asyncio.timeout(20):
-        while await hearer.changed(number) == number:
+        while await listening_store.wait_for_change(counter) == counter:
             pass
-        while not hearer._listener._hears:
+        while not listening_store._listener._receives:
             await asyncio.sleep(0.01)
-    number = await _quiet(hearer)
-    waiting_for = asyncio.create_task(hearer.changed(number))
+    counter = await _settled_counter(listening_store)
+    change = asyncio.create_task(listening_store.wait_for_change(counter))
     await world.start("a")
 
     async with asyncio.timeout(0.9):
-        assert await waiting_for != number
+        assert await change != counter
 
 
-async def test_without_a_listener_it_answers_something_new_every_so_often(
+@pytest.mark.promise("no-lost-wakeup")
+async def test_without_a_listening_connection_the_counter_changes_at_intervals(
     url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(_: Database) -> Any:
         raise ConnectionRefusedError
 
     monkeypatch.setattr(Database, "connect", refuse)
-    deaf = PostgresStore(url, random=SystemRandomness())
-    await deaf.open()
+    unnotified = PostgresStore(url, random=SystemRandomness())
+    await unnotified.open()
 
-    numbers = [await deaf.changed(None)]
+    counters = [await unnotified.wait_for_change(None)]
     async with asyncio.timeout(5):
-        while len(numbers) < 3:
-            numbers.append(await deaf.changed(numbers[-1]))
+        while len(counters) < 3:
+            counters.append(await unnotified.wait_for_change(counters[-1]))
 
-    assert len(set(numbers)) == 3
-    await deaf.close()
+    assert len(set(counters)) == 3
+    await unnotified.close()
 
 
-async def test_behind_a_pooler_that_passes_nothing_on_it_guesses(
+@pytest.mark.promise("no-lost-wakeup")
+async def test_behind_a_pooler_without_notifications_the_store_polls(
     url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("holdfast.store.postgres.listener._ECHO_S", 0.1)
-    monkeypatch.setattr(Database, "connect", _deaf_connect(Database.connect))
-    deaf = PostgresStore(f"{url}&statement_cache_size=0", random=SystemRandomness())
-    await deaf.open()
+    monkeypatch.setattr(Database, "connect", _silent_connect(Database.connect))
+    unnotified = PostgresStore(f"{url}&statement_cache_size=0", random=SystemRandomness())
+    await unnotified.open()
 
-    number = await deaf.changed(None)
+    counter = await unnotified.wait_for_change(None)
     async with asyncio.timeout(5):
-        assert await deaf.changed(number) != number
+        assert await unnotified.wait_for_change(counter) != counter
 
-    assert not deaf._listener._hears
-    await deaf.close()
+    assert not unnotified._listener._receives
+    await unnotified.close()
 
 
-class _Deaf:
-    """A connection on which LISTEN is granted and nothing comes."""
+class _SilentConnection:
+    """A connection on which LISTEN succeeds and no notification arrives."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -288,8 +252,8 @@ class _Deaf:
     async def add_listener(self, *_: object) -> None: ...
 
 
-def _deaf_connect(connect: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+def _silent_connect(connect: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
     async def connected(database: Database) -> Any:
-        return _Deaf(await connect(database))
+        return _SilentConnection(await connect(database))
 
     return connected

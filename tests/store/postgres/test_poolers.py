@@ -1,4 +1,4 @@
-"""What a pooler between a store and the server makes of LISTEN. Tried with PgBouncer too; these are in its place."""
+"""LISTEN through a pooler between a store and the server. Fakes stand in for PgBouncer, which was tried too."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.ports import SystemClock, SystemRandomness
+from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres.listener import Listener
 from holdfast.store.protocol import PageQuery
-from store.foreseeing import KEY, foresee, post, write
+from store.predictions import KEY, predict, send_and_commit, send_event
 from store.world import FakeClock, World, waiting
 
 SERVER_PID = 7
 
 
-class Shared:
-    """To a pooler in transaction mode: what the server says goes to whoever has it just then."""
+class TransactionPooler:
+    """A connection to a pooler in transaction mode: notifications go to the client that uses the session just then."""
 
     def __init__(self) -> None:
-        self._heard: Callable[..., None] | None = None
+        self._callback: Callable[..., None] | None = None
 
-    async def add_listener(self, _channel: str, heard: Callable[..., None]) -> None:
-        self._heard = heard
+    async def add_listener(self, _channel: str, callback: Callable[..., None]) -> None:
+        self._callback = callback
 
-    async def fetchval(self, _sql: str, channel: str, said: str) -> int:
-        if self._heard is not None:
-            self._heard(self, SERVER_PID, channel, said)
+    async def fetchval(self, _sql: str, channel: str, payload: str) -> int:
+        if self._callback is not None:
+            self._callback(self, SERVER_PID, channel, payload)
         return SERVER_PID
 
     execute = fetchval
@@ -49,8 +49,8 @@ class Shared:
     def terminate(self) -> None: ...
 
 
-class Whole:
-    """To a pooler in session mode: a connection to the server, under another number."""
+class SessionPooler:
+    """A connection to a pooler in session mode: one to the server, with another pid."""
 
     def __init__(self, connection: Any) -> None:
         self._connection = connection
@@ -63,9 +63,9 @@ class Whole:
 
 
 @asynccontextmanager
-async def _listening(connect: Callable[[], Awaitable[Any]]) -> AsyncIterator[Listener]:
-    listener = Listener(connect, "holdfast_test", "me", SystemRandomness(), SystemClock())
-    async with asyncio.timeout(1):  # a store opens at once, whether it will hear or not
+async def _listener(connect: Callable[[], Awaitable[Any]]) -> AsyncIterator[Listener]:
+    listener = Listener(connect, "holdfast_test", "me", SystemRandomness())
+    async with asyncio.timeout(1):  # a store opens at once, whether notifications arrive or not
         await listener.start()
     try:
         yield listener
@@ -73,35 +73,36 @@ async def _listening(connect: Callable[[], Awaitable[Any]]) -> AsyncIterator[Lis
         await listener.stop()
 
 
-async def test_through_a_transaction_pooler_it_hears_only_itself_and_so_guesses() -> None:
-    async def connect() -> Shared:
-        return Shared()
+async def test_a_listener_behind_a_transaction_pooler_receives_only_its_own_notifications_and_polls() -> None:
+    async def connect() -> TransactionPooler:
+        return TransactionPooler()
 
-    async with _listening(connect) as listener:
-        number = await listener.changed(None)
+    async with _listener(connect) as listener:
+        counter = await listener.wait_for_change(None)
 
-        assert await listener.changed(number) != number
-        assert not listener.is_alone()
+        assert await listener.wait_for_change(counter) != counter
 
 
-async def test_through_a_session_pooler_it_hears(url: str) -> None:
-    async def connect() -> Whole:
-        return Whole(await asyncpg.connect(url))
+async def test_a_listener_behind_a_session_pooler_receives_notifications(url: str) -> None:
+    async def connect() -> SessionPooler:
+        return SessionPooler(await asyncpg.connect(url))
 
-    async with _listening(connect) as listener, asyncio.timeout(10):
-        while not listener._hears:
+    async with _listener(connect) as listener, asyncio.timeout(10):
+        while not listener._receives:
             await asyncio.sleep(0.01)
 
 
-async def test_an_event_with_its_turn_goes_through_a_transaction_pooler(url: str, clock: FakeClock) -> None:
+async def test_an_event_with_its_predicted_turn_is_written_through_a_transaction_pooler(
+    url: str, clock: FakeClock
+) -> None:
     world = World(PostgresStore(f"{url}&statement_cache_size=0", clock=clock, random=SystemRandomness()), clock)
     await world.store.open()
-    run = await world.wait("a", "go")
-    other = await foresee(world, run)
+    run = await world.start_waiting("a", "go")
+    other = await predict(world, run)
 
-    await write(world, await foresee(world, run, waiting("go")))
-    sent = await post(world, other)
+    await send_and_commit(world, await predict(world, run, waiting("go")))
+    sent = await send_event(world, other)
 
     assert (sent.committed, sent.accepted) == (None, True)
-    assert [mail.consumed_by for mail in await world.store.events(PageQuery(run.run))] == [KEY, None]
+    assert [event.consumed_by for event in await world.store.events(PageQuery(run.run))] == [KEY, None]
     await world.store.close()

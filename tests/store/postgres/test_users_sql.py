@@ -1,4 +1,4 @@
-"""Users' statements and users' connections: one transaction with the engine's rows, and nothing else of it touched."""
+"""Users' statements and connections share a transaction with the engine's rows, and cannot change other engine rows."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from store.world import FLOW, FakeClock, World, result
 
 @pytest.fixture
 async def task(world: World) -> TaskRef:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.commit(task, facts=[result("s")], statements=[Statement("CREATE TABLE mine (a INTEGER UNIQUE)", ())])
     return task
 
 
-SLY = """
-    CREATE FUNCTION sly() RETURNS trigger LANGUAGE plpgsql AS
+WRITING_TRIGGER = """
+    CREATE FUNCTION delete_facts() RETURNS trigger LANGUAGE plpgsql AS
     $$ BEGIN DELETE FROM holdfast.holdfast_fact; RETURN NEW; END $$;
-    CREATE TRIGGER sly AFTER INSERT ON mine FOR EACH ROW EXECUTE FUNCTION sly();
+    CREATE TRIGGER delete_facts AFTER INSERT ON mine FOR EACH ROW EXECUTE FUNCTION delete_facts();
 """
 
 
@@ -48,20 +48,20 @@ SLY = """
     ],
 )
 @pytest.mark.parametrize("way", ["statement", "transaction"])
-async def test_a_statement_cannot_get_at_what_is_not_its_own(
+async def test_a_statement_that_changes_engine_tables_is_rejected(
     world: World, task: TaskRef, other: asyncpg.Connection, sql: str, way: str
 ) -> None:
-    await other.execute(SLY)
+    await other.execute(WRITING_TRIGGER)
 
     if way == "statement":
-        answer = await world.commit(task, facts=[result("t")], statements=[Statement(sql, ())])
+        committed = await world.commit(task, facts=[result("t")], statements=[Statement(sql, ())])
     else:
         live = await world.store.begin()
         await live.execute(sql, ())
-        answer = await world.commit(task, facts=[result("t")], transaction=live)
+        committed = await world.commit(task, facts=[result("t")], transaction=live)
 
-    assert answer.verdict is Verdict.REJECTED
-    assert "engine's" in answer.message
+    assert committed.verdict is Verdict.REJECTED
+    assert "engine's" in committed.message
     assert await world.keys(task.run) == ["s"]
 
 
@@ -69,17 +69,17 @@ async def test_a_statement_cannot_get_at_what_is_not_its_own(
     "sql", ["COMMIT", "/* now */ ROLLBACK", "-- now\nEND", "SAVEPOINT x", "PREPARE TRANSACTION 'x'", "SELECT 1; COMMIT"]
 )
 async def test_a_statement_cannot_end_the_transaction(world: World, task: TaskRef, sql: str) -> None:
-    answer = await world.commit(task, facts=[result("t")], statements=[Statement(sql, ())])
+    committed = await world.commit(task, facts=[result("t")], statements=[Statement(sql, ())])
     live = await world.store.begin()
     with pytest.raises((InputError, asyncpg.PostgresError)):
         await live.execute(sql, ())
     await live.rollback()
 
-    assert answer.verdict is Verdict.REJECTED
+    assert committed.verdict is Verdict.REJECTED
     assert await world.keys(task.run) == ["s"]
 
 
-async def test_what_a_statement_sets_is_gone_with_it(world: World, task: TaskRef) -> None:
+async def test_settings_of_a_statement_do_not_outlive_its_transaction(world: World, task: TaskRef) -> None:
     await world.commit(task, statements=[Statement("SELECT set_config('synchronous_commit', 'off', true)", ())])
     for _ in range(8):
         await world.commit(task, statements=[Statement("SET statement_timeout = 60000", ())])
@@ -88,27 +88,28 @@ async def test_what_a_statement_sets_is_gone_with_it(world: World, task: TaskRef
         await world.commit(task, transaction=live)
     for _ in range(8):
         live = await world.store.begin()
-        [row] = await live.fetch("SELECT current_setting('statement_timeout') AS found", ())
+        [row] = await live.fetch("SELECT current_setting('statement_timeout') AS value", ())
         await live.rollback()
 
-        assert row["found"] == "0"
+        assert row["value"] == "0"
 
 
-async def test_a_store_that_was_told_not_to_be_durable_is(
+@pytest.mark.promise("durability")
+async def test_writes_are_durable_even_if_the_url_turns_synchronous_commit_off(
     url: str, other: asyncpg.Connection, clock: FakeClock
 ) -> None:
     store = PostgresStore(f"{url}&synchronous_commit=off", clock=clock, random=SystemRandomness())
     await store.open()
 
-    async def asked(tx: Any, _: None) -> str:
+    async def read_setting(tx: Any, _: None) -> str:
         await tx.connection.execute("BEGIN")
         await tx.connection.fetchval("SELECT holdfast.holdfast_begin(NULL)")
-        found: str = await tx.connection.fetchval("SHOW synchronous_commit")
+        setting: str = await tx.connection.fetchval("SHOW synchronous_commit")
         await tx.connection.execute("ROLLBACK")
-        return found
+        return setting
 
     assert store._database is not None
-    assert await store._database.call(asked, None) == "on"
+    assert await store._database.call(read_setting, None) == "on"
     await store.close()
 
 
@@ -124,7 +125,7 @@ async def test_a_store_that_was_told_not_to_be_durable_is(
         ("a = ? AND b = ?", (1,), "a = ? AND b = ?"),
     ],
 )
-def test_question_marks_become_numbers_where_they_are_placeholders(
+def test_question_mark_placeholders_become_numbered_placeholders(
     sql: str, args: tuple[Any, ...], expected: str
 ) -> None:
     assert numbered(Statement(sql, args)) == expected
@@ -136,21 +137,21 @@ def test_question_marks_become_numbers_where_they_are_placeholders(
 async def test_a_start_and_a_message_are_part_of_the_callers_transaction(
     world: World, store: PostgresStore, other: asyncpg.Connection
 ) -> None:
-    await world.wait("waiter", "go")
+    await world.start_waiting("waiter", "go")
     await other.execute("CREATE TABLE orders (a INTEGER)")
 
     async with other.transaction():
         await other.execute("INSERT INTO orders VALUES (1)")
-        [made] = await store.create([NewRun(FLOW, "b")], connection=other)
+        [created] = await store.create([NewRun(FLOW, "b")], connection=other)
         [sent] = await store.send([NewEvent(FLOW, "waiter", "go")], connection=other)
         assert await store.find(FLOW, "b") is None
 
-    assert (made.created, sent.woken) == (True, True)
-    assert await world.find("b") == made.run
+    assert (created.created, sent.woken) == (True, True)
+    assert await world.find("b") == created.run
     assert sorted(await world.claimed_ids()) == ["b", "waiter"]
 
 
-async def test_without_a_transaction_it_is_done_at_once(
+async def test_a_write_on_a_connection_without_a_transaction_is_committed_at_once(
     world: World, store: PostgresStore, other: asyncpg.Connection
 ) -> None:
     await store.create([NewRun(FLOW, "b")], connection=other)
@@ -158,23 +159,25 @@ async def test_without_a_transaction_it_is_done_at_once(
     assert await world.ids() == ["b"]
 
 
-async def test_a_connection_of_a_pool_is_one_too(url: str, world: World, store: PostgresStore) -> None:
+async def test_a_connection_of_an_asyncpg_pool_is_accepted(url: str, world: World, store: PostgresStore) -> None:
     async with asyncpg.create_pool(url, min_size=1, max_size=1) as pool, pool.acquire() as connection:
-        undone = connection.transaction()
-        await undone.start()
+        rolled_back = connection.transaction()
+        await rolled_back.start()
         await store.create([NewRun(FLOW, "b")], connection=connection)
-        await undone.rollback()
+        await rolled_back.rollback()
         await store.create([NewRun(FLOW, "c")], connection=connection)
 
     assert await world.ids() == ["c"]
 
 
-@pytest.mark.parametrize("given", [object(), "postgresql://x", 7])
-async def test_anything_else_is_refused(store: PostgresStore, given: Any) -> None:
+@pytest.mark.parametrize("connection_of_wrong_type", [object(), "postgresql://x", 7])
+async def test_an_object_that_is_not_a_connection_is_refused(
+    store: PostgresStore, connection_of_wrong_type: Any
+) -> None:
     with pytest.raises(InvalidOptionError, match=r"asyncpg connection, or SQLAlchemy's AsyncConnection"):
-        await store.create([NewRun(FLOW, "b")], connection=given)
+        await store.create([NewRun(FLOW, "b")], connection=connection_of_wrong_type)
     with pytest.raises(InvalidOptionError):
-        await store.send([], connection=given)
+        await store.send([], connection=connection_of_wrong_type)
 
 
 @pytest.fixture
@@ -186,19 +189,21 @@ async def engine(url: str) -> AsyncIterator[Any]:
     await engine.dispose()
 
 
-@pytest.mark.parametrize("before", [True, False], ids=["in use", "fresh"])
+@pytest.mark.parametrize("in_use", [True, False], ids=["in use", "fresh"])
 @pytest.mark.parametrize("kind", ["AsyncConnection", "AsyncSession"])
-async def test_sqlalchemy_on_asyncpg(world: World, store: PostgresStore, engine: Any, kind: str, before: bool) -> None:
+async def test_a_sqlalchemy_connection_on_asyncpg_is_accepted(
+    world: World, store: PostgresStore, engine: Any, kind: str, in_use: bool
+) -> None:
     from sqlalchemy import text
     from sqlalchemy.ext import asyncio as sa
 
-    for name, commits in (("undone", False), ("kept", True)):
-        given = sa.AsyncSession(engine) if kind == "AsyncSession" else engine.connect()
-        async with given as connection:
-            if before:
+    for name, commits in (("rolled-back", False), ("committed", True)):
+        connecting = sa.AsyncSession(engine) if kind == "AsyncSession" else engine.connect()
+        async with connecting as connection:
+            if in_use:
                 await connection.execute(text("SELECT 1"))
-            [made] = await store.create([NewRun(FLOW, name)], connection=connection)
-            assert made.created
+            [created] = await store.create([NewRun(FLOW, name)], connection=connection)
+            assert created.created
             await (connection.commit() if commits else connection.rollback())
 
-    assert await world.ids() == ["kept"]
+    assert await world.ids() == ["committed"]

@@ -1,4 +1,4 @@
-"""Files, and a store on one."""
+"""Fixtures: a database file, and an open store on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs and events on the caller's own connection: they come and go with the caller's transaction."""
+"""Runs and events on the caller's connection are committed or rolled back with the caller's transaction."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from holdfast.store.protocol import (
     Attributes,
     Condition,
     Expiry,
-    Letter,
     NewEvent,
     NewRun,
     OnConflict,
+    StartEvent,
     TaskRef,
     Term,
     Watch,
@@ -31,7 +31,7 @@ from store.world import FLOW, LEASE, FakeClock, World, done, pid, plan, unit
 
 @pytest.fixture
 def mine(store: SqliteStore, path: str) -> Iterator[apsw.Connection]:
-    """The caller's connection, to a file that has a table of theirs."""
+    """The caller's connection, to a file that has a table of the caller."""
     connection = apsw.Connection(path)
     connection.execute("CREATE TABLE orders (n INTEGER PRIMARY KEY)")
     yield connection
@@ -42,9 +42,7 @@ def orders(connection: apsw.Connection) -> int:
     return int(connection.execute("SELECT count(*) FROM orders").get)
 
 
-async def test_what_is_committed_can_be_seen_and_claimed(
-    world: World, store: SqliteStore, mine: apsw.Connection
-) -> None:
+async def test_a_committed_run_can_be_read_and_claimed(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
     mine.execute("BEGIN; INSERT INTO orders VALUES (1)")
     [created] = await store.create([NewRun(FLOW, "a", b"7")], connection=mine)
     assert created.created
@@ -53,23 +51,25 @@ async def test_what_is_committed_can_be_seen_and_claimed(
 
     mine.execute("COMMIT")
 
-    claim = await world.take()
+    claim = await world.claim_one()
     assert (claim.run.run, claim.run.instance_id, claim.run.params) == (created.run.run, "a", b"7")
     assert orders(mine) == 1
 
 
-async def test_chains_and_graphs_are_started_with_it(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
-    graph = NewRun(FLOW, "g", kind="graph", units=[unit(1), unit(2, 1)], owner="w1", lease_ms=LEASE, room=1)
+async def test_chains_and_graphs_can_be_created_on_the_callers_connection(
+    world: World, store: SqliteStore, mine: apsw.Connection
+) -> None:
+    graph = NewRun(FLOW, "g", kind="graph", units=[unit(1), unit(2, 1)], owner="w1", lease_ms=LEASE, claim_limit=1)
     with mine:
         chain, made = await store.create([NewRun(FLOW, "c", kind="chain", plan=[plan("s")]), graph], connection=mine)
 
     assert await store.facts(chain.run.run) == [plan("s")]
     assert await world.starts(made.run.run) == [("a", 1)]
-    advanced = await world.advance(done(TaskRef(made.run.run, 1, "w1", 1), 2), room=1)
-    assert [one.unit for one in advanced.taken] == [2]
+    advanced = await world.advance(done(TaskRef(made.run.run, 1, "w1", 1), 2), claim_limit=1)
+    assert [one.unit for one in advanced.claimed] == [2]
 
 
-async def test_a_graph_that_is_rolled_back_never_was(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
+async def test_a_rolled_back_graph_leaves_no_rows(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
     mine.execute("BEGIN")
     [made] = await store.create([NewRun(FLOW, "g", units=[unit(1)], plan=[plan("meta")])], connection=mine)
 
@@ -79,8 +79,10 @@ async def test_a_graph_that_is_rolled_back_never_was(world: World, store: Sqlite
     assert await world.claimed_units() == []
 
 
-async def test_what_is_rolled_back_never_was(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
-    run = await world.wait("waits", "go")
+async def test_a_rollback_of_the_caller_removes_runs_and_events(
+    world: World, store: SqliteStore, mine: apsw.Connection
+) -> None:
+    run = await world.start_waiting("waits", "go")
     mine.execute("BEGIN; INSERT INTO orders VALUES (1)")
     await store.create([NewRun(FLOW, "a")], connection=mine)
     [sent] = await store.send([NewEvent(FLOW, "waits", "go")], connection=mine)
@@ -90,7 +92,7 @@ async def test_what_is_rolled_back_never_was(world: World, store: SqliteStore, m
 
     assert orders(mine) == 0
     assert await world.ids() == ["waits"]
-    assert await world.unread(run.run) == []
+    assert await world.undelivered(run.run) == []
     assert await world.claimed_ids() == []
     assert (await world.create("a")).created
 
@@ -98,17 +100,17 @@ async def test_what_is_rolled_back_never_was(world: World, store: SqliteStore, m
 async def test_an_event_wakes_its_run_when_it_is_committed(
     world: World, store: SqliteStore, mine: apsw.Connection
 ) -> None:
-    await world.wait("a", "go")
+    await world.start_waiting("a", "go")
     mine.execute("BEGIN IMMEDIATE")
     [sent] = await store.send([NewEvent(FLOW, "a", "go", b"1")], connection=mine)
     assert (sent.accepted, sent.woken) == (True, True)
 
     mine.execute("COMMIT")
 
-    assert [(mail.type, mail.payload) for mail in (await world.take()).mailbag.mail] == [("go", b"1")]
+    assert [(event.type, event.payload) for event in (await world.claim_one()).mailbox_page.events] == [("go", b"1")]
 
 
-async def test_a_run_can_be_made_and_sent_to_in_one_transaction(
+async def test_a_run_can_be_created_and_sent_to_in_one_transaction(
     world: World, store: SqliteStore, mine: apsw.Connection
 ) -> None:
     with mine:
@@ -118,22 +120,22 @@ async def test_a_run_can_be_made_and_sent_to_in_one_transaction(
 
     assert not again.created
     assert await world.ids() == ["b", "a"]
-    assert [len(claim.mailbag.mail) for claim in (await world.claim()).claims] == [0, 1]
+    assert [len(claim.mailbox_page.events) for claim in (await world.claim()).claims] == [0, 1]
 
 
-async def test_what_a_run_and_an_event_come_with_is_written_too(
+async def test_start_events_attributes_parent_and_asks_are_written_too(
     world: World, store: SqliteStore, mine: apsw.Connection
 ) -> None:
-    parent, old = await world.begin("p"), await world.begin("old")
-    said = Attributes(b"1", b"{}", [Term("k", 1)])
+    parent, old = await world.start_claimed("p"), await world.start_claimed("old")
+    attributes = Attributes(b"1", b"{}", [Term("k", 1)])
     with mine:
         made, again = await store.create(
             [
                 NewRun(
                     FLOW,
                     "a",
-                    attributes=said,
-                    letters=[Letter("hello", b"1")],
+                    attributes=attributes,
+                    start_events=[StartEvent("hello", b"1")],
                     parent=pid("p"),
                     parent_run=parent.run,
                     expires_ms=5,
@@ -146,14 +148,17 @@ async def test_what_a_run_and_an_event_come_with_is_written_too(
         await store.send([NewEvent(FLOW, "a", "ask", dedup="k", ask="q")], connection=mine)
 
     assert (made.run, again.run.number) == (await world.find("a"), 1)
-    assert again.touched is not None
-    assert again.touched.ended == [old.run]
-    assert [(mail.type, mail.ask) for mail in await world.unread(made.run.run)] == [("hello", None), ("ask", "q")]
+    assert again.affected is not None
+    assert again.affected.ended == [old.run]
+    assert [(event.type, event.ask) for event in await world.undelivered(made.run.run)] == [
+        ("hello", None),
+        ("ask", "q"),
+    ]
     assert await world.ids(search=[Condition("k", "=", 1)]) == ["a"]
     assert (await store.relations(made.run.run)).watched_by == [(pid("p"), Watch.MONITOR)]
 
 
-async def test_without_a_transaction_it_is_there_at_once(
+async def test_without_an_open_transaction_the_call_commits_at_once(
     world: World, store: SqliteStore, mine: apsw.Connection
 ) -> None:
     [created] = await store.create([NewRun(FLOW, "a")], connection=mine)
@@ -164,7 +169,7 @@ async def test_without_a_transaction_it_is_there_at_once(
     assert (await world.start("b")).run > created.run.run
 
 
-async def test_without_a_transaction_nobody_can_write_in_between(
+async def test_without_an_open_transaction_the_call_is_atomic(
     world: World, store: SqliteStore, mine: apsw.Connection, path: str
 ) -> None:
     other = apsw.Connection(path)
@@ -183,7 +188,7 @@ async def test_without_a_transaction_nobody_can_write_in_between(
 
 
 @pytest.mark.parametrize("open_transaction", [False, True])
-async def test_a_call_that_fails_is_undone_and_nothing_else(
+async def test_a_failed_call_is_rolled_back_without_the_callers_writes(
     world: World, store: SqliteStore, mine: apsw.Connection, open_transaction: bool
 ) -> None:
     if open_transaction:
@@ -200,13 +205,15 @@ async def test_a_call_that_fails_is_undone_and_nothing_else(
     assert await world.ids() == []
 
 
-async def test_the_time_is_the_stores(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
+async def test_runs_on_the_callers_connection_have_the_stores_time(
+    world: World, store: SqliteStore, mine: apsw.Connection
+) -> None:
     [created] = await store.create([NewRun(FLOW, "a")], connection=mine)
 
     assert created.run.created_at == (await world.find("a")).created_at == await world.now()
 
 
-async def test_rows_that_the_caller_shapes_do_not_disturb(
+async def test_the_callers_row_tracer_and_cursor_factory_do_not_matter(
     world: World, store: SqliteStore, mine: apsw.Connection
 ) -> None:
     class Odd(apsw.Cursor):
@@ -222,18 +229,18 @@ async def test_rows_that_the_caller_shapes_do_not_disturb(
     await store.send([NewEvent(FLOW, "a", "go")], connection=mine)
 
     assert (mine.row_trace, mine.cursor_factory) == (shape, Odd)
-    assert len((await world.take()).mailbag.mail) == 1
+    assert len((await world.claim_one()).mailbox_page.events) == 1
 
 
 async def test_another_store_notices_the_callers_commit(store: SqliteStore, mine: apsw.Connection) -> None:
-    before = await store.changed(None)
+    before = await store.wait_for_change(None)
     mine.execute("BEGIN")
     await store.create([NewRun(FLOW, "a")], connection=mine)
-    assert await store.changed(before) == before
+    assert await store.wait_for_change(before) == before
 
     mine.execute("COMMIT")
 
-    assert await store.changed(before) != before
+    assert await store.wait_for_change(before) != before
 
 
 async def test_the_store_waits_for_the_caller(world: World, store: SqliteStore, mine: apsw.Connection) -> None:
@@ -248,7 +255,9 @@ async def test_the_store_waits_for_the_caller(world: World, store: SqliteStore, 
     assert await world.ids() == ["b", "a"]
 
 
-async def test_a_file_that_others_have_locked_is_an_error(store: SqliteStore, mine: apsw.Connection, path: str) -> None:
+async def test_a_file_locked_by_another_connection_raises_store_busy(
+    store: SqliteStore, mine: apsw.Connection, path: str
+) -> None:
     other = apsw.Connection(path)
     other.execute("BEGIN IMMEDIATE")
     mine.set_busy_timeout(20)
@@ -261,7 +270,7 @@ async def test_a_file_that_others_have_locked_is_an_error(store: SqliteStore, mi
     await store.create([NewRun(FLOW, "a")], connection=mine)
 
 
-# --- whose connection it may be
+# --- connections that are accepted
 
 
 async def test_another_kind_of_connection_is_refused(store: SqliteStore, path: str) -> None:
@@ -303,7 +312,7 @@ async def test_the_same_file_by_another_name_is_accepted(world: World, store: Sq
     assert await world.ids() == ["a"]
 
 
-async def test_a_store_in_memory_has_no_other_connections(clock: FakeClock) -> None:
+async def test_a_store_in_memory_refuses_a_connection(clock: FakeClock) -> None:
     store = SqliteStore(None, clock=clock)
     await store.open()
 
@@ -320,7 +329,7 @@ async def test_a_deleted_file_is_noticed(store: SqliteStore, mine: apsw.Connecti
         await store.create([NewRun(FLOW, "a")], connection=mine)
 
 
-async def test_a_closed_store_says_so(store: SqliteStore, mine: apsw.Connection) -> None:
+async def test_a_closed_store_refuses_a_connection(store: SqliteStore, mine: apsw.Connection) -> None:
     await store.close()
 
     with pytest.raises(AppClosedError):

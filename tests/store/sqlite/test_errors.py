@@ -1,4 +1,4 @@
-"""What can be wrong with a file, and that each has a name, a reason and a remedy."""
+"""Errors of files: each has its own class, and a message with the cause and the remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from holdfast.errors import (
 from holdfast.store.protocol import NewRun, Verdict
 from holdfast.store.sqlite import SqliteStore, opening
 from holdfast.store.sqlite import connection as connections
-from store.sqlite.inside import finish, on_writer, process
+from store.sqlite.internals import finish, on_writer, process
 from store.world import FLOW, LEASE, FakeClock, World, result
 
 
@@ -37,7 +37,7 @@ async def test_a_missing_directory_is_named(tmp_path: Path, clock: FakeClock) ->
     assert str(path) in str(caught.value)
 
 
-async def test_a_directory_is_not_a_file(tmp_path: Path, clock: FakeClock) -> None:
+async def test_a_directory_as_path_is_refused(tmp_path: Path, clock: FakeClock) -> None:
     with pytest.raises(StoreUnavailableError, match="is a directory"):
         await SqliteStore(str(tmp_path), clock=clock).open()
 
@@ -102,7 +102,7 @@ async def test_a_file_without_the_schema_is_refused_when_only_verified(path: str
         await SqliteStore(path, clock=clock).open(migrate=False)
 
 
-async def test_a_store_joins_the_users_own_tables_in_one_file(path: str, clock: FakeClock) -> None:
+async def test_a_store_shares_a_file_with_the_users_tables(path: str, clock: FakeClock) -> None:
     apsw.Connection(path).execute("CREATE TABLE users_own (a); INSERT INTO users_own VALUES (7)")
 
     store = SqliteStore(path, clock=clock)
@@ -113,7 +113,8 @@ async def test_a_store_joins_the_users_own_tables_in_one_file(path: str, clock: 
     assert apsw.Connection(path).execute("SELECT a FROM users_own").get == 7
 
 
-async def test_a_full_disk_is_an_error_and_what_was_acknowledged_is_there(world: World, store: SqliteStore) -> None:
+@pytest.mark.promise("durability")
+async def test_a_full_disk_is_an_error_and_acknowledged_writes_are_kept(world: World, store: SqliteStore) -> None:
     pages = await on_writer(store, lambda found: found.pragma("page_count"))
     await on_writer(store, lambda found: found.pragma("max_page_count", pages + 20))
     acknowledged: list[str] = []
@@ -136,7 +137,7 @@ async def test_a_locked_file_is_waited_for(world: World, path: str) -> None:
     other.execute("BEGIN IMMEDIATE")
 
     waiting = asyncio.create_task(world.start("a"))
-    await world.ids()  # reads go on meanwhile
+    await world.ids()  # reads continue
     assert not waiting.done()
     other.execute("COMMIT")
 
@@ -146,7 +147,7 @@ async def test_a_locked_file_is_waited_for(world: World, path: str) -> None:
 async def test_a_file_that_stays_locked_is_an_error_and_then_usable_again(
     world: World, store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "BUSY_S", 1)  # which a look whether it is locked sets again
+    monkeypatch.setattr(connections, "BUSY_S", 1)  # the inline attempt sets the busy timeout to this value again
     await on_writer(store, lambda found: found.set_busy_timeout(20))
     other = apsw.Connection(path)
     other.execute("BEGIN IMMEDIATE")
@@ -162,7 +163,7 @@ async def test_a_file_that_stays_locked_is_an_error_and_then_usable_again(
 
 @pytest.fixture
 def open_to_all() -> Iterator[Path]:
-    """A directory that other users can reach, which pytest's own are not."""
+    """A directory that other users can read; pytest's own directories are private."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder
@@ -186,10 +187,10 @@ async def test_a_file_without_write_permission_is_a_named_error(open_to_all: Pat
     await store.close()
     path.chmod(0o444)
 
-    said = finish(process(AS_NOBODY, str(path)))
+    output = finish(process(AS_NOBODY, str(path)))
 
-    assert said.startswith("StoreReadOnlyError")
-    assert str(path) in said
+    assert output.startswith("StoreReadOnlyError")
+    assert str(path) in output
 
 
 async def test_a_file_without_read_permission_is_a_named_error(open_to_all: Path, clock: FakeClock) -> None:
@@ -199,19 +200,19 @@ async def test_a_file_without_read_permission_is_a_named_error(open_to_all: Path
     await store.close()
     path.chmod(0o000)
 
-    said = finish(process(AS_NOBODY, str(path)))
+    output = finish(process(AS_NOBODY, str(path)))
 
-    assert said.startswith("StoreUnavailableError")
-    assert str(path) in said
+    assert output.startswith("StoreUnavailableError")
+    assert str(path) in output
 
 
 def test_a_directory_without_write_permission_is_a_named_error(open_to_all: Path) -> None:
     open_to_all.chmod(0o555)
 
-    said = finish(process(AS_NOBODY, str(open_to_all / "store.db")))
+    output = finish(process(AS_NOBODY, str(open_to_all / "store.db")))
 
-    assert said.startswith("StoreReadOnlyError")
-    assert str(open_to_all) in said
+    assert output.startswith("StoreReadOnlyError")
+    assert str(open_to_all) in output
 
 
 def test_an_old_sqlite_is_refused() -> None:
@@ -225,7 +226,7 @@ def test_an_old_sqlite_is_refused() -> None:
 
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_a_deleted_or_replaced_file_is_noticed_by_the_heartbeat(world: World, path: str, replaced: bool) -> None:
-    await world.begin("a")
+    await world.start_claimed("a")
     Path(path).rename(path + ".old")
     if replaced:
         Path(path).touch()
@@ -235,7 +236,7 @@ async def test_a_deleted_or_replaced_file_is_noticed_by_the_heartbeat(world: Wor
 
 
 class FailingCommit:
-    """A connection whose next COMMIT ends in an error of the disk."""
+    """A connection whose COMMIT raises an error of the disk."""
 
     def __init__(self, connection: apsw.Connection, error: type[apsw.Error]) -> None:
         self._connection = connection
@@ -255,13 +256,14 @@ class FailingCommit:
         return getattr(self._connection, name)
 
 
+@pytest.mark.promise("durability")
 @pytest.mark.parametrize(
     ("error", "expected"), [(apsw.IOError, StoreUnavailableError), (apsw.CorruptError, StoreCorruptError)]
 )
 async def test_after_a_failed_fsync_the_handle_is_not_used_again(
     world: World, store: SqliteStore, error: type[apsw.Error], expected: type[Exception]
 ) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     writer = store._writer
     assert writer is not None
     failing = FailingCommit(writer.connection, error)
@@ -275,6 +277,7 @@ async def test_after_a_failed_fsync_the_handle_is_not_used_again(
     assert await world.keys(task.run) == ["s"]
 
 
+@pytest.mark.promise("no-secrets")
 async def test_new_files_are_private(store: SqliteStore, world: World, path: str) -> None:
     await world.start("a")
 
@@ -295,8 +298,8 @@ async def test_a_failed_open_leaves_no_thread_and_can_be_tried_again(tmp_path: P
     await store.close()
 
 
-def test_a_forked_child_is_told_to_open_its_own(path: str) -> None:
-    said = finish(
+def test_a_forked_child_must_open_its_own_store(path: str) -> None:
+    output = finish(
         process(
             """
             async def main():
@@ -320,4 +323,4 @@ def test_a_forked_child_is_told_to_open_its_own(path: str) -> None:
         )
     )
 
-    assert "forked" in said
+    assert "forked" in output

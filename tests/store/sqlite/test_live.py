@@ -1,4 +1,4 @@
-"""A step's transaction on SQLite: it has the writer for itself, and nobody is held up by it for ever."""
+"""Live transactions on SQLite: exclusive use of the writer, without blocking other calls forever."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast.errors import (
 from holdfast.store.protocol import LiveTransaction, NewRun, Statement, Verdict
 from holdfast.store.sqlite import SqliteStore, live
 from holdfast.store.sqlite.sql import statements
-from store.sqlite.inside import finish, on_writer, process
+from store.sqlite.internals import finish, on_writer, process
 from store.sqlite.test_errors import FailingCommit
 from store.world import FLOW, LEASE, FakeClock, World, result, turn
 
@@ -28,7 +28,7 @@ ENDLESS = "WITH RECURSIVE n (i) AS (SELECT started() UNION ALL SELECT i + 1 FROM
 
 
 with_and_without_threads = pytest.mark.parametrize("store", ["a thread", "no thread"], indirect=True)
-"""Statements run on the writer's thread, or where they are asked for."""
+"""Statements run on the writer's thread, or at the call in a store without threads."""
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def _stored(path: str) -> list[int]:
 
 
 async def _endless(store: SqliteStore, live: LiveTransaction) -> asyncio.Task[object]:
-    """A statement that is under way, and would be for ever."""
+    """Start a statement that never ends by itself."""
     loop, started = asyncio.get_running_loop(), asyncio.Event()
 
     def tell(*_: object) -> int:
@@ -78,7 +78,7 @@ async def _endless(store: SqliteStore, live: LiveTransaction) -> asyncio.Task[ob
     return task
 
 
-# --- what it may not do
+# --- statements that are denied
 
 
 @pytest.mark.parametrize(
@@ -100,10 +100,10 @@ async def _endless(store: SqliteStore, live: LiveTransaction) -> asyncio.Task[ob
         "PRAGMA table_info(mine)",
     ],
 )
-async def test_a_statement_on_what_is_not_its_own_is_refused(
+async def test_a_statement_on_the_engines_tables_or_the_transaction_is_denied(
     world: World, store: SqliteStore, path: str, sql: str
 ) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     await world.commit(task, facts=[result("s")])
     live = await _begin(store, 1)
 
@@ -117,21 +117,21 @@ async def test_a_statement_on_what_is_not_its_own_is_refused(
     assert _stored(path) == [1]
 
 
-async def test_the_stores_own_statements_are_refused_also_when_they_are_cached(
-    world: World, store: SqliteStore
-) -> None:
-    task = await world.begin("a")
+async def test_the_stores_own_statements_are_denied_also_when_they_are_cached(world: World, store: SqliteStore) -> None:
+    task = await world.start_claimed("a")
     await world.commit(task, facts=[result("s")])
     live = await store.begin()
 
-    for sql in (statements("commit")["fact"], "COMMIT", "BEGIN IMMEDIATE"):
+    for sql in (statements("commit")["insert_fact"], "COMMIT", "BEGIN IMMEDIATE"):
         with pytest.raises(InputError, match="may not"):
             await live.execute(sql, (None,) * sql.count("?"))
 
     await live.rollback()
 
 
-async def test_the_store_itself_is_not_watched_afterwards(world: World, store: SqliteStore) -> None:
+async def test_the_guard_does_not_apply_to_the_stores_own_statements_afterwards(
+    world: World, store: SqliteStore
+) -> None:
     live = await _begin(store, 1)
     with pytest.raises(UniqueConstraintError):
         await live.execute("INSERT INTO mine VALUES (1)", ())
@@ -149,7 +149,7 @@ async def test_the_engines_tables_may_be_read(world: World, store: SqliteStore) 
     await live.rollback()
 
 
-# --- its statements
+# --- statements
 
 
 async def test_rows_of_several_statements_have_their_own_columns(store: SqliteStore) -> None:
@@ -166,7 +166,7 @@ async def test_rows_of_several_statements_have_their_own_columns(store: SqliteSt
 async def test_arguments_that_do_not_fit_leave_the_transaction_usable(
     world: World, store: SqliteStore, path: str, args: tuple[object, ...]
 ) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     live = await _begin(store, 1)
 
     with pytest.raises((StoreError, TypeError, ValueError, OverflowError)):
@@ -179,7 +179,7 @@ async def test_arguments_that_do_not_fit_leave_the_transaction_usable(
 
 @with_and_without_threads
 async def test_a_statement_that_failed_can_be_followed_by_another(world: World, store: SqliteStore, path: str) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     live = await _begin(store, 1)
     with pytest.raises(UniqueConstraintError):
         await live.execute("INSERT INTO mine VALUES (2), (1)", ())
@@ -191,8 +191,8 @@ async def test_a_statement_that_failed_can_be_followed_by_another(world: World, 
 
 
 @with_and_without_threads
-async def test_a_statement_that_rolls_everything_back_ends_it(world: World, store: SqliteStore, path: str) -> None:
-    task = await world.begin("a")
+async def test_a_statement_that_rolls_back_ends_the_transaction(world: World, store: SqliteStore, path: str) -> None:
+    task = await world.start_claimed("a")
     live = await _begin(store, 1)
     with pytest.raises(UniqueConstraintError):
         await live.execute("INSERT OR ROLLBACK INTO mine VALUES (1)", ())
@@ -206,10 +206,10 @@ async def test_a_statement_that_rolls_everything_back_ends_it(world: World, stor
     assert await world.keys(task.run) == []
 
 
-async def test_a_statement_of_the_commit_that_rolls_everything_back_rejects_it(
+async def test_a_statement_of_the_commit_that_rolls_back_rejects_the_commit(
     world: World, store: SqliteStore, path: str
 ) -> None:
-    task, other = await world.begin("a"), await world.begin("b")
+    task, other = await world.start_claimed("a"), await world.start_claimed("b")
     live = await _begin(store, 1)
     rollback = Statement("INSERT OR ROLLBACK INTO mine VALUES (1)", ())
 
@@ -223,12 +223,12 @@ async def test_a_statement_of_the_commit_that_rolls_everything_back_rejects_it(
     assert await world.keys(task.run) == []
 
 
-# --- who waits for it
+# --- calls that wait for the transaction
 
 
 @with_and_without_threads
-async def test_reads_go_on_and_do_not_see_it(world: World, store: SqliteStore, path: str) -> None:
-    task = await world.begin("a")
+async def test_reads_continue_and_do_not_see_the_transaction(world: World, store: SqliteStore, path: str) -> None:
+    task = await world.start_claimed("a")
     live = await _begin(store, 1)
 
     assert await world.keys(task.run) == []
@@ -238,8 +238,8 @@ async def test_reads_go_on_and_do_not_see_it(world: World, store: SqliteStore, p
 
 
 @pytest.mark.parametrize("options", [{}, {"spawn_thread": None}], ids=["a thread", "no thread"])
-async def test_in_memory_too_reads_go_on(clock: FakeClock, options: dict[str, None]) -> None:
-    """There is one connection, and who has the transaction may have to wait for who reads."""
+async def test_reads_continue_in_a_database_in_memory(clock: FakeClock, options: dict[str, None]) -> None:
+    """There is one connection, and the owner of the transaction may be waiting for a reader."""
     store = SqliteStore(None, clock=clock, **options)
     await store.open()
     await store.create([NewRun(FLOW, "a")])
@@ -273,7 +273,7 @@ async def test_in_memory_a_read_does_not_wait_for_a_transaction_that_opens_befor
 
 
 @with_and_without_threads
-async def test_those_who_wait_are_served_in_their_order(world: World, store: SqliteStore) -> None:
+async def test_waiting_calls_are_served_in_order(world: World, store: SqliteStore) -> None:
     order: list[str] = []
 
     async def begin(name: str) -> None:
@@ -302,12 +302,12 @@ async def test_two_stores_on_one_file_wait_for_each_other(
 ) -> None:
     second = SqliteStore(path, clock=clock)
     await second.open()
-    a, b = await world.begin("a"), await world.begin("b")
+    a, b = await world.start_claimed("a"), await world.start_claimed("b")
     one = await _begin(store, 1)
 
     waiting = asyncio.create_task(_begin(second, 2))
     beating = asyncio.create_task(second.heartbeat("w1", LEASE))
-    assert await second.find(FLOW, "a")  # the loop and reads go on meanwhile
+    assert await second.find(FLOW, "a")  # the event loop and reads continue
     assert not waiting.done()
     await world.commit(a, facts=[result("s")], transaction=one)
     answer = await World(second, clock).commit(b, facts=[result("s")], transaction=await waiting)
@@ -331,24 +331,24 @@ async def test_a_file_that_stays_locked_is_an_error_and_then_usable_again(store:
 
 
 @with_and_without_threads
-async def test_one_that_says_nothing_is_given_up_for_the_others(
+async def test_a_transaction_without_statements_for_too_long_is_rolled_back(
     world: World, store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(live, "_SILENCE_S", 0.05)
-    task = await world.begin("a")
+    monkeypatch.setattr(live, "_IDLE_TIMEOUT_S", 0.05)
+    task = await world.start_claimed("a")
     silent = await _begin(store, 1)
 
     assert (await world.create("b")).created
 
-    with pytest.raises(StateError, match="said nothing"):
+    with pytest.raises(StateError, match="had no statement"):
         await silent.execute("INSERT INTO mine VALUES (2)", ())
     answer = await world.commit(task, facts=[result("s")], transaction=silent)
     assert answer.verdict is Verdict.REJECTED
-    assert "said nothing" in answer.message
+    assert "had no statement" in answer.message
     assert _stored(path) == []
 
 
-async def test_a_rollback_stops_a_statement_that_takes_for_ever(world: World, store: SqliteStore) -> None:
+async def test_a_rollback_interrupts_an_endless_statement(world: World, store: SqliteStore) -> None:
     live = await _begin(store, 1)
     endless = await _endless(store, live)
 
@@ -359,20 +359,20 @@ async def test_a_rollback_stops_a_statement_that_takes_for_ever(world: World, st
     assert (await world.create("a")).created
 
 
-async def test_others_and_the_loop_do_not_touch_the_connection_meanwhile(world: World, store: SqliteStore) -> None:
+async def test_other_calls_wait_while_a_statement_runs(world: World, store: SqliteStore) -> None:
     live = await _begin(store, 1)
     endless = await _endless(store, live)
 
-    asked = asyncio.create_task(world.create("a"))
+    call = asyncio.create_task(world.create("a"))
     assert await world.ids() == []
-    assert not asked.done()
+    assert not call.done()
     await live.rollback()
 
-    assert (await asyncio.wait_for(asked, 5)).created
+    assert (await asyncio.wait_for(call, 5)).created
     await asyncio.gather(endless, return_exceptions=True)
 
 
-async def test_so_does_the_end_of_the_store(world: World, store: SqliteStore, path: str) -> None:
+async def test_closing_the_store_interrupts_an_endless_statement(world: World, store: SqliteStore, path: str) -> None:
     live = await _begin(store, 1)
     endless = await _endless(store, live)
 
@@ -384,7 +384,7 @@ async def test_so_does_the_end_of_the_store(world: World, store: SqliteStore, pa
 
 
 @with_and_without_threads
-async def test_those_who_still_wait_for_one_when_the_store_closes_write_nothing(store: SqliteStore, path: str) -> None:
+async def test_callers_that_wait_for_a_transaction_at_close_write_nothing(store: SqliteStore, path: str) -> None:
     first = await _begin(store, 1)
     waiting = [asyncio.create_task(_begin(store, n)) for n in (2, 3)]
     await asyncio.sleep(0)
@@ -397,35 +397,35 @@ async def test_those_who_still_wait_for_one_when_the_store_closes_write_nothing(
 
 
 @with_and_without_threads
-async def test_a_commit_asked_for_before_the_store_closes_is_done(world: World, store: SqliteStore, path: str) -> None:
-    task = await world.begin("a")
+async def test_a_commit_submitted_before_close_is_applied(world: World, store: SqliteStore, path: str) -> None:
+    task = await world.start_claimed("a")
     live = await _begin(store, 1)
-    asked = asyncio.create_task(world.commit(task, transaction=live))
+    call = asyncio.create_task(world.commit(task, transaction=live))
     await asyncio.sleep(0)
 
     await store.close()
 
-    assert (await asked).verdict is Verdict.APPLIED
+    assert (await call).verdict is Verdict.APPLIED
     assert _stored(path) == [1]
 
 
-async def test_changed_does_not_move_with_it(world: World, store: SqliteStore) -> None:
-    task = await world.begin("a")
-    before = await store.changed(None)
+async def test_wait_for_change_ignores_commits_of_live_transactions(world: World, store: SqliteStore) -> None:
+    task = await world.start_claimed("a")
+    before = await store.wait_for_change(None)
 
     await world.commit(task, transaction=await _begin(store, 1))
 
-    assert await store.changed(before) == before
+    assert await store.wait_for_change(before) == before
 
 
-# --- what can go wrong
+# --- failures
 
 
 @pytest.mark.parametrize("replaced", [False, True])
 async def test_a_deleted_or_replaced_file_is_noticed(
     world: World, store: SqliteStore, path: str, replaced: bool
 ) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     live = await _begin(store, 1)
     Path(path).rename(path + ".old")
     if replaced:
@@ -441,7 +441,7 @@ async def test_a_deleted_or_replaced_file_is_noticed(
 
 
 async def test_after_a_failed_fsync_the_handle_is_not_used_again(world: World, store: SqliteStore, path: str) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     live = await _begin(store, 1)
     writer = store._writer
     assert writer is not None
@@ -461,7 +461,7 @@ async def test_after_a_failed_fsync_the_handle_is_not_used_again(world: World, s
 async def test_a_handle_that_breaks_under_a_statement_takes_the_transaction_with_it(
     world: World, store: SqliteStore, path: str
 ) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     live = await _begin(store, 1)
 
     def fail(*_: object) -> None:
@@ -481,8 +481,8 @@ async def test_a_handle_that_breaks_under_a_statement_takes_the_transaction_with
 
 
 @with_and_without_threads
-async def test_a_commit_that_fails_leaves_neither(world: World, store: SqliteStore, path: str) -> None:
-    task = await world.begin("a")
+async def test_a_failed_commit_writes_neither_rows_nor_facts(world: World, store: SqliteStore, path: str) -> None:
+    task = await world.start_claimed("a")
     await world.commit(task, facts=[result("s")])
     live = await _begin(store, 1)
 
@@ -493,7 +493,7 @@ async def test_a_commit_that_fails_leaves_neither(world: World, store: SqliteSto
     assert await world.keys(task.run) == ["s"]
 
 
-async def test_a_process_that_is_killed_leaves_nothing(world: World, path: str) -> None:
+async def test_a_killed_process_leaves_no_writes_and_no_lock(world: World, path: str) -> None:
     started = process(
         """
         async def main():
@@ -528,7 +528,7 @@ async def test_processes_take_turns(store: SqliteStore, path: str) -> None:
             await store.open()
             world = World(store, FakeClock())
             for n in range(20):
-                task = await world.begin(f"{sys.argv[2]}-{n}")
+                task = await world.start_claimed(f"{sys.argv[2]}-{n}")
                 live = await store.begin()
                 [row] = await live.fetch("SELECT count(*) AS n FROM mine", ())
                 await live.execute("INSERT INTO mine VALUES (?)", (row["n"],))

@@ -1,4 +1,4 @@
-"""Migrations: one result, whoever runs them, however often, and wherever they are killed."""
+"""Migrations: the same schema, whichever process runs them, however often, and wherever they are killed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from holdfast.errors import SchemaVersionError
 from holdfast.store.sqlite import SqliteStore, migrate
 from holdfast.store.sqlite.sql import Migration, migrations
-from store.sqlite.inside import finish, process
+from store.sqlite.internals import finish, process
 from store.world import FakeClock
 
 TWO = (
@@ -73,7 +73,7 @@ async def test_eight_processes_that_start_at_once_make_one_schema(path: str, clo
     code = """
         async def main():
             store = SqliteStore(path, clock=FakeClock())
-            sys.stdin.readline()  # nobody begins before all are ready
+            sys.stdin.readline()  # all processes begin at the same time
             await store.open()
             await store.create([NewRun(FLOW, sys.argv[2])])
             await store.close()
@@ -99,8 +99,8 @@ async def test_eight_processes_that_start_at_once_make_one_schema(path: str, clo
     assert connection.execute("SELECT count(*) FROM holdfast_run").get == 8
 
 
-def test_a_migration_killed_at_any_statement_is_done_by_the_next(path: str, tmp_path: Path) -> None:
-    said = finish(
+def test_a_migration_killed_at_any_statement_is_completed_by_the_next_open(path: str, tmp_path: Path) -> None:
+    output = finish(
         process(
             """
             from holdfast.store.sqlite import migrate
@@ -154,4 +154,4 @@ def test_a_migration_killed_at_any_statement_is_done_by_the_next(path: str, tmp_
         )
     )
 
-    assert int(said) > 15
+    assert int(output) > 15

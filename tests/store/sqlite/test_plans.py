@@ -1,4 +1,4 @@
-"""Every statement finds its rows by an index, and what it costs does not grow with what is stored."""
+"""Every statement uses an index, and its cost does not grow with the amount of stored data."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 from holdfast.core.model import Status
 from holdfast.store.protocol import (
     Advance,
-    AnswerEvent,
     Attributes,
     Condition,
     Delivered,
@@ -20,25 +19,26 @@ from holdfast.store.protocol import (
     Expiry,
     Finish,
     ListQuery,
+    MissingDecrement,
     NewEvent,
     NewRun,
     NewUnit,
-    Opening,
     Outbound,
     Reply,
+    ReplyToEvent,
     TaskRef,
     Term,
 )
 from holdfast.store.sqlite import SqliteStore, migrate
 from holdfast.store.sqlite.leases import reap
-from holdfast.store.sqlite.mailbox import Look, Question, reply, undelivered
+from holdfast.store.sqlite.mailbox import MailboxQuery, ReplyQuery, reply, undelivered
 from holdfast.store.sqlite.reads import list_runs
 from holdfast.store.sqlite.sql import groups, statements
-from store.sqlite.inside import on_writer
+from store.sqlite.internals import on_writer
 from store.world import FLOW, LEASE, World, result, turn, waiting
 
-# What a SCAN may run over: what the statement itself brings or builds, SQLite's own few rows, and workers.
-SMALL = {"asked", "q", "w", "l", "lane", "h", "holder", "k", "known", "b", "bucket", "json_each"}
+# What a SCAN may read: tables that the statement itself passes or builds, SQLite's own small tables, and workers.
+SMALL = {"item", "q", "w", "l", "lane", "owners", "k", "known", "b", "bucket", "json_each"}
 SMALL |= {"sqlite_schema", "sqlite_sequence", "holdfast_worker"}
 FEW = 20
 ALL = [(group, name) for group in groups() for name in statements(group)]
@@ -68,7 +68,7 @@ def test_a_statement_neither_scans_nor_sorts(database: apsw.Connection, group: s
 
 
 async def cost(store: SqliteStore, call: Callable[[], Awaitable[object]]) -> int:
-    """How many instructions SQLite ran for it, on the connection that writes."""
+    """The number of instructions that SQLite ran for the call on the writer's connection."""
     ran = 0
 
     def count() -> bool:
@@ -83,7 +83,9 @@ async def cost(store: SqliteStore, call: Callable[[], Awaitable[object]]) -> int
     return ran
 
 
-async def test_a_claim_costs_the_same_whatever_waits_sleeps_or_has_ended(world: World, store: SqliteStore) -> None:
+async def test_the_cost_of_a_claim_does_not_grow_with_the_number_of_stored_runs(
+    world: World, store: SqliteStore
+) -> None:
     await _fill(world, 20)
     small = await cost(store, lambda: world.claim("w2", limit=10, workflows=[FLOW, "other"]))
     await _fill(world, 3_000)
@@ -93,7 +95,9 @@ async def test_a_claim_costs_the_same_whatever_waits_sleeps_or_has_ended(world: 
     assert large < small * 1.5, (small, large)
 
 
-async def test_a_look_for_lost_leases_costs_the_same_however_many_are_held(world: World, store: SqliteStore) -> None:
+async def test_the_cost_of_reaping_does_not_grow_with_the_number_of_owned_tasks(
+    world: World, store: SqliteStore
+) -> None:
     await _fill(world, 20)
     small = await cost(store, lambda: store._write(_reap_nothing, None))
     await _fill(world, 3_000)
@@ -103,7 +107,7 @@ async def test_a_look_for_lost_leases_costs_the_same_however_many_are_held(world
     assert large < small * 1.5, (small, large)
 
 
-async def test_a_page_of_a_list_costs_the_same_however_much_is_stored(world: World, store: SqliteStore) -> None:
+async def test_the_cost_of_a_list_page_does_not_grow_with_the_number_of_runs(world: World, store: SqliteStore) -> None:
     query = ListQuery(FLOW, Status.COMPLETE, limit=5)
     await _fill(world, 20)
     small = await cost(store, lambda: store._write(list_runs, query))
@@ -116,7 +120,7 @@ async def test_a_page_of_a_list_costs_the_same_however_much_is_stored(world: Wor
 
 @pytest.mark.parametrize("status", [None, Status.ACTIVE])
 @pytest.mark.parametrize("conditions", [["rare ="], ["rare =", "common ="], ["common =", "rare ="], ["rare >="]])
-async def test_what_is_rare_is_found_at_the_same_cost_however_much_is_stored(
+async def test_the_cost_of_finding_a_rare_term_does_not_grow_with_the_number_of_runs(
     world: World, store: SqliteStore, status: Status | None, conditions: list[str]
 ) -> None:
     search = [Condition(key, op, 1) for key, op in map(str.split, conditions)]
@@ -132,7 +136,7 @@ async def test_what_is_rare_is_found_at_the_same_cost_however_much_is_stored(
 
 
 @pytest.mark.parametrize("status", [None, Status.ACTIVE])
-async def test_a_list_by_id_prefix_costs_the_same_however_many_other_ids_there_are(
+async def test_the_cost_of_a_list_by_id_prefix_does_not_grow_with_other_ids(
     world: World, store: SqliteStore, status: Status | None
 ) -> None:
     query = ListQuery(FLOW, status, limit=5, id_prefix="mine-")
@@ -147,7 +151,9 @@ async def test_a_list_by_id_prefix_costs_the_same_however_many_other_ids_there_a
     assert len(await store.list(query)) == 1
 
 
-async def test_a_page_of_what_is_common_costs_the_same_however_much_is_stored(world: World, store: SqliteStore) -> None:
+async def test_the_cost_of_a_page_of_a_common_term_does_not_grow_with_the_number_of_runs(
+    world: World, store: SqliteStore
+) -> None:
     query = ListQuery(FLOW, Status.ACTIVE, limit=5, search=[Condition("common", "=", 1), Condition("n", ">=", 0)])
     await _describe(world, FEW)
     small = await cost(store, lambda: store._write(list_runs, query))
@@ -158,32 +164,32 @@ async def test_a_page_of_what_is_common_costs_the_same_however_much_is_stored(wo
     assert large < small * 1.5, (small, large)
 
 
-async def test_a_look_into_a_mailbox_costs_the_same_however_much_of_other_types_is_unread(
+async def test_the_cost_of_reading_a_mailbox_does_not_grow_with_events_of_other_types(
     world: World, store: SqliteStore
 ) -> None:
     run = await world.start("a")
-    look = Look(run.run, frozenset({"go", "stop"}))
+    query = MailboxQuery(run.run, frozenset({"go", "stop"}))
     await store.send([NewEvent(FLOW, "a", topic) for topic in ["noise"] * 20 + ["go"]])
     await world.cancel("a")
-    small = await cost(store, lambda: store._write(undelivered, look))
+    small = await cost(store, lambda: store._write(undelivered, query))
     await store.send([NewEvent(FLOW, "a", "noise") for _ in range(3_000)])
 
-    large = await cost(store, lambda: store._write(undelivered, look))
+    large = await cost(store, lambda: store._write(undelivered, query))
 
     assert large < small * 1.5, (small, large)
 
 
-async def test_mail_costs_the_same_however_many_runs_came_before(world: World, store: SqliteStore) -> None:
+async def test_the_cost_of_sending_does_not_grow_with_the_length_of_the_line(world: World, store: SqliteStore) -> None:
     async def measure(runs: int) -> list[int]:
         name = f"r{runs}"
-        task = await world.begin(name)
+        task = await world.start_claimed(name)
         await world.send("ask", name, dedup="k", ask="k")
         await world.commit(task, deliveries=[Delivery(1, "s", 1)])
-        await world.act(task, AnswerEvent(1, Reply(True, b"7")))
-        task = await world.gone_on(task, runs)
+        await world.operate(task, ReplyToEvent(1, Reply(True, b"7")))
+        task = await world.continue_claimed(task, runs)
         sending = await cost(store, lambda: world.send("go", name, dedup="new"))
         repeating = await cost(store, lambda: world.send("go", name, dedup="k"))
-        answer = await cost(store, lambda: store._write(reply, Question(task.run, "k")))
+        answer = await cost(store, lambda: store._write(reply, ReplyQuery(task.run, "k")))
         assert await store.reply(task.run, "k") is not None
         return [sending, repeating, answer]
 
@@ -192,10 +198,10 @@ async def test_mail_costs_the_same_however_many_runs_came_before(world: World, s
     assert all(b < a * 1.2 for a, b in zip(small, large, strict=True)), (small, large)
 
 
-async def test_an_end_costs_the_same_however_many_others_are_watched_and_have_children(
+async def test_the_cost_of_an_end_does_not_grow_with_the_relations_of_other_runs(
     world: World, store: SqliteStore
 ) -> None:
-    tasks = [await world.begin(f"r{n}") for n in range(2)]
+    tasks = [await world.start_claimed(f"r{n}") for n in range(2)]
     await _families(world, 20)
     small = await cost(store, lambda: world.finish(tasks[0]))
     await _families(world, 3_000)
@@ -205,8 +211,10 @@ async def test_an_end_costs_the_same_however_many_others_are_watched_and_have_ch
     assert large < small * 1.5, (small, large)
 
 
-async def test_the_end_of_a_parent_does_not_look_at_children_that_have_ended(world: World, store: SqliteStore) -> None:
-    few, many = await world.begin("few"), await world.begin("many")
+async def test_the_cost_of_a_parents_end_does_not_grow_with_its_ended_children(
+    world: World, store: SqliteStore
+) -> None:
+    few, many = await world.start_claimed("few"), await world.start_claimed("many")
     for parent, count in ((few, 2), (many, 3_000)):
         await _children(world, parent, count)
     small = await cost(store, lambda: world.finish(few))
@@ -216,7 +224,9 @@ async def test_the_end_of_a_parent_does_not_look_at_children_that_have_ended(wor
     assert large < small * 1.5, (small, large)
 
 
-async def test_a_claim_costs_the_same_however_many_runs_will_expire(world: World, store: SqliteStore) -> None:
+async def test_the_cost_of_a_claim_does_not_grow_with_the_number_of_runs_that_expire_later(
+    world: World, store: SqliteStore
+) -> None:
     async def expire(count: int) -> None:
         new = [NewRun("x", f"{count}-{n}", expires_ms=10**6 + n, expiry=Expiry.RUN) for n in range(count)]
         await store.create(new)
@@ -230,15 +240,17 @@ async def test_a_claim_costs_the_same_however_many_runs_will_expire(world: World
     assert large < small * 1.5, (small, large)
 
 
-async def test_units_cost_the_same_however_many_their_run_has(world: World, store: SqliteStore) -> None:
+async def test_the_cost_of_a_unit_does_not_grow_with_the_units_of_its_run(world: World, store: SqliteStore) -> None:
     async def measure(width: int) -> list[int]:
         run, owner = await _wide(world, width), f"w-{width}"
         claiming = await cost(store, lambda: world.claim(owner, limit=5))
         by_run = await cost(store, lambda: world.claim(owner, limit=5, run=run))
         held = [TaskRef(run, one.unit, owner, one.epoch) for one in await store.heartbeat(owner, LEASE)]
-        opens = [Opening(width + 1)]
-        done = [Advance(task, results=[result(f"u{task.unit}")], opens=opens, drops=[width]) for task in held]
-        advancing = await cost(store, lambda: world.advance(*done, owner=owner, room=5))
+        opens = [MissingDecrement(width + 1)]
+        done = [
+            Advance(task, results=[result(f"u{task.unit}")], decrements=opens, removed_units=[width]) for task in held
+        ]
+        advancing = await cost(store, lambda: world.advance(*done, owner=owner, claim_limit=5))
         assert len(await world.results(run)) == len(held) == 10
         await world.terminate(f"wide-{width}")
         return [claiming, by_run, advancing]
@@ -248,10 +260,10 @@ async def test_units_cost_the_same_however_many_their_run_has(world: World, stor
     assert all(b < a * 1.5 for a, b in zip(small, large, strict=True)), (small, large)
 
 
-async def test_a_commit_costs_the_same_however_many_units_the_run_has(world: World, store: SqliteStore) -> None:
+async def test_the_cost_of_a_commit_does_not_grow_with_the_units_of_the_run(world: World, store: SqliteStore) -> None:
     async def measure(width: int) -> int:
         await _wide(world, width)
-        await world.exit(f"wide-{width}")
+        await world.send_exit(f"wide-{width}")
         [claim] = (await world.claim(limit=1)).claims
         assert claim.task.unit == 0
         committing = await cost(store, lambda: world.commit(claim.task, facts=[result("s")]))
@@ -263,13 +275,13 @@ async def test_a_commit_costs_the_same_however_many_units_the_run_has(world: Wor
     assert large < small * 1.5, (small, large)
 
 
-async def test_the_outbox_costs_the_same_however_much_waits_in_it(world: World, store: SqliteStore) -> None:
+async def test_the_cost_of_the_outbox_does_not_grow_with_its_length(world: World, store: SqliteStore) -> None:
     async def measure(count: int) -> list[int]:
-        task = await world.begin(f"r{count}")
+        task = await world.start_claimed(f"r{count}")
         await world.commit(task, outbox=[Outbound("x", None, "s")] * count)
-        claiming = await cost(store, lambda: store.outbox_claim("w1", 10**6, 5))
-        settling = await cost(store, lambda: store.outbox_settle("w1", [Delivered(task.run, 1)]))
-        await store.outbox_claim("w1", 10**6, 5)
+        claiming = await cost(store, lambda: store.claim_outbox("w1", 10**6, 5))
+        settling = await cost(store, lambda: store.settle_outbox("w1", [Delivered(task.run, 1)]))
+        await store.claim_outbox("w1", 10**6, 5)
         return [claiming, settling]
 
     small, large = await measure(20), await measure(3_000)
@@ -278,13 +290,13 @@ async def test_the_outbox_costs_the_same_however_much_waits_in_it(world: World, 
 
 
 async def _wide(world: World, width: int) -> int:
-    """A graph whose nodes are all due, but for one that waits for them."""
+    """A graph whose nodes are all due, except one that waits for all others."""
     units = [*(NewUnit(n, f"u{n}") for n in range(1, width + 1)), NewUnit(width + 1, "last", width)]
     return (await world.start(f"wide-{width}", units=units)).run
 
 
 async def _describe(world: World, count: int) -> None:
-    """Runs that have something in common, and one that has what no other has."""
+    """Create runs that share search terms, and one run with a term of its own."""
     common = [Term("common", 1), Term("n", 1)]
     new = [NewRun(FLOW, f"{count}-{n}", attributes=Attributes(None, b"{}", common)) for n in range(count)]
     new[0].attributes = Attributes(None, b"{}", [*common, Term("rare", 1 if count == FEW else 0)])
@@ -292,14 +304,14 @@ async def _describe(world: World, count: int) -> None:
 
 
 async def _families(world: World, count: int) -> None:
-    parent = await world.begin(f"parent-{count}")
+    parent = await world.start_claimed(f"parent-{count}")
     await world.store.create([_child(parent, f"{count}-{n}") for n in range(count)])
 
 
 async def _children(world: World, parent: TaskRef, count: int) -> None:
-    """All of them have ended."""
-    born = await world.store.create([_child(parent, f"{count}-{n}", owner="w1") for n in range(count)])
-    tasks = [TaskRef(one.run.run, 0, "w1", one.epoch) for one in born]
+    """Create children that have ended."""
+    children = await world.store.create([_child(parent, f"{count}-{n}", owner="w1") for n in range(count)])
+    tasks = [TaskRef(one.run.run, 0, "w1", one.epoch) for one in children]
     await world.store.commit([turn(task, then=Finish(Status.COMPLETE)) for task in tasks])
 
 
@@ -312,7 +324,7 @@ def _reap_nothing(tx: Any, _: None) -> object:
 
 
 async def _fill(world: World, n: int) -> None:
-    """n more runs each that are due, sleep, wait, are held, and have ended."""
+    """Create n runs of each kind: due, sleeping, waiting, owned, and ended."""
     created = await world.store.create(
         [NewRun(FLOW, f"{n}-{kind}-{i}", owner=_owner(kind), lease_ms=LEASE) for kind in range(5) for i in range(n)]
     )

@@ -1,4 +1,4 @@
-"""Several processes on one file, and what is left of one that was killed."""
+"""Several processes on one file, and the writes of a process that was killed."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import json
 from pathlib import Path
 
 import apsw
+import pytest
 
 from holdfast.store.protocol import NewRun
 from holdfast.store.sqlite import SqliteStore
-from store.sqlite.inside import finish, process
+from store.sqlite.internals import finish, process
 from store.world import FLOW, FakeClock, World
 
 
-async def test_processes_share_the_tasks_out(path: str, clock: FakeClock) -> None:
+async def test_processes_claim_disjoint_tasks(path: str, clock: FakeClock) -> None:
     store = SqliteStore(path, clock=clock)
     await store.open()
     await store.create([NewRun(FLOW, f"r{n}") for n in range(300)])
@@ -43,13 +44,14 @@ async def test_processes_share_the_tasks_out(path: str, clock: FakeClock) -> Non
     await store.close()
 
 
-async def test_what_was_acknowledged_survives_a_kill(path: str, clock: FakeClock) -> None:
+@pytest.mark.promise("durability")
+async def test_acknowledged_commits_survive_a_kill(path: str, clock: FakeClock) -> None:
     code = """
         async def main():
             store = SqliteStore(path, clock=FakeClock())
             await store.open()
             world = World(store, FakeClock())
-            task = await world.begin("a")
+            task = await world.start_claimed("a")
             async def work(k):
                 for n in range(10**9):
                     await world.commit(task, facts=[result(f"{k}-{n}")])
@@ -64,7 +66,7 @@ async def test_what_was_acknowledged_survives_a_kill(path: str, clock: FakeClock
         assert started.stdout is not None
         acknowledged = [started.stdout.readline().strip() for _ in range(200)]
         started.kill()
-        # Not by communicate(): that would pass over what the lines above have left in the buffer.
+        # Not by communicate(), which would skip what readline() has left in the buffer.
         acknowledged += [line.strip() for line in started.stdout if line.endswith("\n")]
         started.communicate()
 
@@ -90,7 +92,7 @@ async def test_writes_of_many_processes_leave_a_sound_file(path: str, clock: Fak
             await store.open()
             for n in range(40):
                 await store.create([NewRun(FLOW, f"{sys.argv[2]}-{n}-{i}", b"x" * 2000) for i in range(10)])
-                store._writer._wal_pages = 10**6  # checkpoint and start the log over, as often as can be
+                store._writer._wal_pages = 10**6  # checkpoint and restart the WAL as often as possible
             await store.close()
 
         asyncio.run(main())

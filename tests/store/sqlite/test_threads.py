@@ -1,4 +1,4 @@
-"""The thread that writes: one transaction for all who wait, and an answer only when it is durable."""
+"""The writer's thread: one transaction for all waiting calls, which return only when it is durable."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.store.protocol import Commit, NewRun, Observed, Statement, TaskRef
 from holdfast.store.sqlite import SqliteStore
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.sql import groups, statements
-from store.sqlite.inside import on_writer
-from store.world import FLOW, FakeClock, World, line, result, turn
+from store.sqlite.internals import on_writer
+from store.world import FLOW, FakeClock, World, log_line, result, turn
 
 
-async def test_calls_that_wait_share_a_transaction(world: World, store: SqliteStore) -> None:
-    tasks = [await world.begin(f"r{n}") for n in range(200)]
+async def test_waiting_calls_share_a_transaction(world: World, store: SqliteStore) -> None:
+    tasks = [await world.start_claimed(f"r{n}") for n in range(200)]
     commits = 0
 
     def trace(cursor: object, sql: str, bindings: object) -> bool:
@@ -36,7 +36,7 @@ async def test_calls_that_wait_share_a_transaction(world: World, store: SqliteSt
         all_wait.wait()
 
     held_up = asyncio.ensure_future(on_writer(store, hold_up))
-    await busy.wait()  # or the thread might take some of the calls together with this one
+    await busy.wait()  # otherwise the thread could take some of the calls together with this one
     calls = [asyncio.ensure_future(world.commit(task, facts=[result("s")])) for task in tasks]
     await asyncio.sleep(0)
     all_wait.set()
@@ -73,18 +73,18 @@ async def test_a_caller_that_is_cancelled_does_not_disturb_the_others(world: Wor
     assert sum(not isinstance(answer, BaseException) for answer in answers) == 9
 
 
-async def test_close_waits_for_what_was_asked_before(path: str, clock: FakeClock) -> None:
+async def test_close_waits_for_earlier_calls(path: str, clock: FakeClock) -> None:
     store = SqliteStore(path, clock=clock)
     await store.open()
-    asked = [asyncio.create_task(store.create([NewRun(FLOW, f"r{n}")])) for n in range(50)]
+    calls = [asyncio.create_task(store.create([NewRun(FLOW, f"r{n}")])) for n in range(50)]
     await asyncio.sleep(0)
 
     await store.close()
 
-    assert all([(await one)[0].created for one in asked])
+    assert all([(await one)[0].created for one in calls])
 
 
-async def test_threads_are_started_by_whom_the_store_was_given(path: str, clock: FakeClock) -> None:
+async def test_threads_are_started_by_the_given_function(path: str, clock: FakeClock) -> None:
     started: list[str] = []
 
     def spawn(target: Callable[[], None], name: str) -> object:
@@ -112,20 +112,21 @@ async def test_a_store_without_threads_does_everything_on_the_loop(path: str, cl
     held = await store.heartbeat("me", 1000)
 
     assert (made.created, committed.verdict, [one.run for one in held]) == (True, Verdict.APPLIED, [made.run.run])
-    assert set(threading.enumerate()) <= before  # some of others' may have ended meanwhile
+    assert set(threading.enumerate()) <= before  # threads of other tests may have ended meanwhile
     await store.close()
 
 
-async def test_changed_does_not_move_with_the_stores_own_writes(world: World, store: SqliteStore) -> None:
-    before = await store.changed(None)
+async def test_wait_for_change_ignores_the_stores_own_writes(world: World, store: SqliteStore) -> None:
+    before = await store.wait_for_change(None)
 
     await world.start("a")
 
-    assert await store.changed(before) == before
+    assert await store.wait_for_change(before) == before
 
 
-async def test_the_log_file_stays_bounded(world: World, path: str) -> None:
-    task = await world.begin("a")
+@pytest.mark.promise("bounded-resources")
+async def test_the_wal_file_stays_bounded(world: World, path: str) -> None:
+    task = await world.start_claimed("a")
 
     for n in range(60):
         await world.commit(task, facts=[result(f"s{n}", value=b"x" * 2**20)])
@@ -143,26 +144,26 @@ async def table(store: SqliteStore) -> None:
 
 
 @pytest.mark.usefixtures("table")
-async def test_a_statement_that_rolls_everything_back_harms_only_its_own_commit(world: World) -> None:
-    tasks = [await world.begin(f"r{n}") for n in range(6)]
-    guilty = (1, 4)
+async def test_a_statement_that_rolls_back_rejects_only_its_own_commit(world: World) -> None:
+    tasks = [await world.start_claimed(f"r{n}") for n in range(6)]
+    rejected = (1, 4)
 
     answers = await asyncio.gather(
         *(
-            world.commit(task, facts=[result("s")], statements=[ROLLBACK] if n in guilty else [])
+            world.commit(task, facts=[result("s")], statements=[ROLLBACK] if n in rejected else [])
             for n, task in enumerate(tasks)
         )
     )
 
     for n, (task, answer) in enumerate(zip(tasks, answers, strict=True)):
-        assert answer.verdict is (Verdict.REJECTED if n in guilty else Verdict.APPLIED)
-        assert answer.unique is (n in guilty)
-        assert await world.keys(task.run) == ([] if n in guilty else ["s"])
+        assert answer.verdict is (Verdict.REJECTED if n in rejected else Verdict.APPLIED)
+        assert answer.unique is (n in rejected)
+        assert await world.keys(task.run) == ([] if n in rejected else ["s"])
 
 
 @pytest.mark.usefixtures("table")
-async def test_two_such_statements_in_one_batch_are_both_rejected(world: World) -> None:
-    a, b, c = [await world.begin(name) for name in "abc"]
+async def test_two_statements_that_roll_back_in_one_batch_are_both_rejected(world: World) -> None:
+    a, b, c = [await world.start_claimed(name) for name in "abc"]
     turns = [turn(a, statements=[ROLLBACK]), turn(b, facts=[result("s")]), turn(c, statements=[ROLLBACK])]
 
     answers = await world.store.commit(turns)
@@ -190,8 +191,10 @@ async def test_two_such_statements_in_one_batch_are_both_rejected(world: World) 
         "DELETE FROM sqlite_schema",
     ],
 )
-async def test_a_statement_cannot_get_at_what_is_not_its_own(world: World, store: SqliteStore, sql: str) -> None:
-    task = await world.begin("a")
+async def test_a_statement_cannot_change_the_engines_tables_or_settings(
+    world: World, store: SqliteStore, sql: str
+) -> None:
+    task = await world.start_claimed("a")
     await world.commit(task, facts=[result("s")])
 
     answer = await world.commit(task, facts=[result("t")], statements=[Statement(sql, ())])
@@ -202,7 +205,7 @@ async def test_a_statement_cannot_get_at_what_is_not_its_own(world: World, store
 
 
 async def test_a_trigger_of_the_users_cannot_reach_the_engines_tables(world: World, store: SqliteStore) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
     trigger = "CREATE TRIGGER sly AFTER INSERT ON mine BEGIN DELETE FROM holdfast_fact; END"
     await on_writer(store, lambda found: found.execute(f"CREATE TABLE mine (a); {trigger}"))
     await world.commit(task, facts=[result("s")])
@@ -222,7 +225,7 @@ WRITES = [
 
 
 @pytest.mark.parametrize("sql", sorted(set(WRITES)))
-async def test_the_stores_own_statements_are_refused_to_users_also_when_they_are_cached(
+async def test_users_cannot_run_the_stores_own_statements_also_when_they_are_cached(
     world: World, store: SqliteStore, sql: str
 ) -> None:
     task = await _use_everything(world)
@@ -234,21 +237,22 @@ async def test_the_stores_own_statements_are_refused_to_users_also_when_they_are
 
 
 async def _use_everything(world: World, name: str = "a") -> TaskRef:
-    """A held run, after calls that have put statements into the cache."""
+    """An owned run, after calls that have put statements into the cache."""
     other = f"other-{name}"
-    await world.wait(other, "go")
+    await world.start_waiting(other, "go")
     await world.send("go", other)
     await world.claim("w2")
     await world.store.pause(FLOW, other)
     await world.restart(other)
     await world.store.pause(FLOW, other)
-    task = await world.begin(name)
-    await world.commit(task, facts=[result("s")], logs=[line("l")])
+    task = await world.start_claimed(name)
+    await world.commit(task, facts=[result("s")], logs=[log_line("l")])
     return task
 
 
+@pytest.mark.promise("bounded-resources")
 async def test_users_statements_do_not_fill_the_cache(world: World, store: SqliteStore) -> None:
-    task = await world.begin("a")
+    task = await world.start_claimed("a")
 
     for n in range(20):
         await world.commit(task, statements=[Statement(f"SELECT {n} AS users_own", ())])

@@ -1,8 +1,8 @@
-"""Applies what became of units: one call of a function in the database for a batch of them.
+"""Applies advances of units: one call of a function in the database for each batch.
 
-When a connection breaks before the answer, the call is made again under the same number, as commits are: the receipt
-tells whether it was done, and what was taken. That works also if the server stayed away for so long that the call
-failed, for whoever comes with the same ``Advance`` objects again.
+If the connection breaks before the reply, the call is repeated under the same number, as commits are: the receipt shows
+whether the first attempt was committed, and which tasks it claimed. This also works if the server was unavailable for
+so long that the call failed: a later call with the same ``Advance`` objects returns the result of the first attempt.
 """
 
 from __future__ import annotations
@@ -16,90 +16,93 @@ from holdfast.ports import Randomness
 from holdfast.store.postgres.batch import Receipt
 from holdfast.store.postgres.database import Database
 from holdfast.store.postgres.receipts import Receipts
-from holdfast.store.postgres.rows import columns, fact_rows, log_rows, packed, unit_rows
+from holdfast.store.postgres.rows import columns, encode_text, fact_rows, log_rows, unit_rows
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tokens import token
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import Advance, Advanced, Claimant, TaskRef
 
-_WIDTH, _FACT_WIDTH, _LOG_WIDTH, _DELIVERY_WIDTH, _OPEN_WIDTH, _DROP_WIDTH, _ADD_WIDTH = 9, 17, 9, 4, 3, 2, 4
-_GOES: Row = (False, None, None)
+_WIDTH, _FACT_WIDTH, _LOG_WIDTH, _DELIVERY_WIDTH = 9, 17, 9, 4
+_DECREMENT_WIDTH, _REMOVED_WIDTH, _NEW_UNIT_WIDTH = 3, 2, 4
+_NO_RELEASE: Row = (False, None, None)
 
 
-class Advancing(NamedTuple):
+class AdvanceRequest(NamedTuple):
     advances: Sequence[Advance]
     claimant: Claimant
-    room: int
+    claim_limit: int
     receipt: Receipt
     token: int
-    """By which what it takes is known from what the claimant claims meanwhile."""
+    """Tells the tasks that this call claims from those that the claimant claims meanwhile by other calls."""
 
 
-async def advance(tx: Tx, asked: Advancing) -> Advanced:
-    sql, by = statements("advance", tx.schema)["advance"], asked.claimant
-    claimant = (by.owner, by.lease_ms, asked.room, asked.token, tx.quiet)
-    row = await tx.connection.fetchrow(sql, tx.now, tx.by, *asked.receipt, *claimant, *_columns(asked.advances))
+async def advance(tx: Tx, request: AdvanceRequest) -> Advanced:
+    sql, claimant = statements("advance", tx.schema)["advance"], request.claimant
+    claim = (claimant.owner, claimant.lease_ms, request.claim_limit, request.token)
+    row = await tx.connection.fetchrow(sql, tx.now, tx.store_id, *request.receipt, *claim, *_columns(request.advances))
     applied, taken, due = row
     third = len(taken) // 3
     tasks = zip(taken[:third], taken[third : 2 * third], taken[2 * third :], strict=True)
-    return Advanced([done == 1 for done in applied], [TaskRef(run, unit, by.owner, n) for run, unit, n in tasks], due)
+    return Advanced(
+        [done == 1 for done in applied], [TaskRef(run, unit, claimant.owner, n) for run, unit, n in tasks], due
+    )
 
 
 def _columns(advances: Sequence[Advance]) -> list[Any]:
-    heads: list[Row] = []
+    rows: list[Row] = []
     facts: list[Row] = []
     logs: list[Row] = []
     deliveries: list[Row] = []
-    opens: list[Row] = []
-    drops: list[Row] = []
-    adds: list[Row] = []
+    decrements: list[Row] = []
+    removed_units: list[Row] = []
+    new_units: list[Row] = []
     for n, one in enumerate(advances, 1):
-        back = _GOES if one.then is None else (True, *one.then)
-        heads.append((*one.task, *back, one.seen, one.started_at))
+        release = _NO_RELEASE if one.release is None else (True, *one.release)
+        rows.append((*one.task, *release, one.seen, one.started_at))
         facts += fact_rows(one.results, n)
         facts += fact_rows(one.facts, n)
         logs += log_rows(one.logs, n)
-        deliveries += [(n, event, packed(key), at) for event, key, at in one.deliveries]
-        opens += [(n, *opening) for opening in one.opens]
-        drops += [(n, unit) for unit in one.drops]
-        adds += [(n, *row) for row in unit_rows(one.adds)]
+        deliveries += [(n, event, encode_text(key), at) for event, key, at in one.deliveries]
+        decrements += [(n, *decrement) for decrement in one.decrements]
+        removed_units += [(n, unit) for unit in one.removed_units]
+        new_units += [(n, *row) for row in unit_rows(one.new_units)]
     return [
-        *columns(heads, _WIDTH),
+        *columns(rows, _WIDTH),
         *columns(facts, _FACT_WIDTH),
         *columns(logs, _LOG_WIDTH),
         *columns(deliveries, _DELIVERY_WIDTH),
-        *columns(opens, _OPEN_WIDTH),
-        *columns(drops, _DROP_WIDTH),
-        *columns(adds, _ADD_WIDTH),
+        *columns(decrements, _DECREMENT_WIDTH),
+        *columns(removed_units, _REMOVED_WIDTH),
+        *columns(new_units, _NEW_UNIT_WIDTH),
     ]
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call that is not answered yet."""
+    """A call of which some transactions are not finished."""
 
     advances: Sequence[Advance]
-    """Kept, or their ``id`` would be used again."""
+    """Referenced here so that their ``id`` values are not reused."""
     claimant: Claimant
-    room: int
-    parts: list[list[Advance]]
-    """What is left to do."""
-    pending: Advancing | None = None
-    """The part whose outcome is not known."""
+    claim_limit: int
+    transactions: list[list[Advance]]
+    """The batches that are left to apply."""
+    pending: AdvanceRequest | None = None
+    """The batch whose outcome is not known."""
     applied: list[bool] = field(default_factory=list)
-    taken: list[TaskRef] = field(default_factory=list)
+    claimed: list[TaskRef] = field(default_factory=list)
     due: bool = False
 
-    def add(self, answer: Advanced) -> None:
-        self.parts.pop(0)
-        self.applied += answer.applied
-        self.taken += answer.taken
-        self.room -= sum(1 for task in answer.taken if task.unit)
-        self.due = self.due or answer.due
+    def add(self, result: Advanced) -> None:
+        self.transactions.pop(0)
+        self.applied += result.applied
+        self.claimed += result.claimed
+        self.claim_limit -= sum(1 for task in result.claimed if task.unit)
+        self.due = self.due or result.due
 
 
 class Advances:
-    """Those of one store."""
+    """The advances of one store."""
 
     def __init__(self, database: Database, receipts: Receipts, random: Randomness) -> None:
         self._database = database
@@ -107,23 +110,25 @@ class Advances:
         self._random = random
         self._pending: dict[tuple[int, ...], _Call] = {}
 
-    async def apply(self, advances: Sequence[Advance], claimant: Claimant, room: int) -> Advanced:
+    async def apply(self, advances: Sequence[Advance], claimant: Claimant, claim_limit: int) -> Advanced:
         key = tuple(id(one) for one in advances)
-        call = self._pending.pop(key, None) or _Call(advances, claimant, room, list(parts(advances)))
+        call = self._pending.pop(key, None) or _Call(advances, claimant, claim_limit, list(transactions(advances)))
         try:
-            while call.parts:
-                await self._go_on(call)
-        except StoreError:  # it may have been done all the same
+            while call.transactions:
+                await self._apply_next(call)
+        except StoreError:  # it may have been committed nevertheless
             self._pending[key] = call
             raise
-        return Advanced(call.applied, call.taken, call.due)
+        return Advanced(call.applied, call.claimed, call.due)
 
-    async def _go_on(self, call: _Call) -> None:
+    async def _apply_next(self, call: _Call) -> None:
         if call.pending is None:
             receipt = self._receipts.take()
-            call.pending = Advancing(call.parts[0], call.claimant, call.room, receipt, token(self._random))
+            call.pending = AdvanceRequest(
+                call.transactions[0], call.claimant, call.claim_limit, receipt, token(self._random)
+            )
         try:
-            answer = await self._database.call(advance, call.pending)
+            result = await self._database.call(advance, call.pending)
         except StoreError:
             raise
         except BaseException:
@@ -131,22 +136,22 @@ class Advances:
             raise
         self._receipts.free(call.pending.receipt)
         call.pending = None
-        call.add(answer)
+        call.add(result)
 
 
-def parts(advances: Sequence[Advance]) -> Iterator[list[Advance]]:
-    """What is one transaction each: all, but for such as undo what another one here has done to a task."""
-    together: list[Advance] = []
-    gone: set[tuple[int, int]] = set()
+def transactions(advances: Sequence[Advance]) -> Iterator[list[Advance]]:
+    """Split advances into transactions: none has two advances of which the second undoes a change of the first."""
+    batch: list[Advance] = []
+    released: set[tuple[int, int]] = set()
     added: set[tuple[int, int]] = set()
     for one in advances:
         run, unit = one.task[:2]
-        drops = {(run, other) for other in one.drops}
-        if (run, unit) in gone or not added.isdisjoint(drops):
-            yield together
-            together, gone, added = [], set(), set()
-        together.append(one)
-        gone |= {(run, unit), *drops}
-        added |= {(run, other.unit) for other in one.adds}
-    if together:
-        yield together
+        removed_units = {(run, other) for other in one.removed_units}
+        if (run, unit) in released or not added.isdisjoint(removed_units):
+            yield batch
+            batch, released, added = [], set(), set()
+        batch.append(one)
+        released |= {(run, unit), *removed_units}
+        added |= {(run, other.unit) for other in one.new_units}
+    if batch:
+        yield batch

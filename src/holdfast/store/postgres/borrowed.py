@@ -1,4 +1,4 @@
-"""Writes on a connection that is the caller's, in their transaction. To commit is theirs, too."""
+"""Finds the asyncpg connection of a caller who wants writes in the caller's own transaction."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ from holdfast.errors import InvalidOptionError
 from holdfast.store.postgres.tx import Connection
 
 
-async def driver_connection(given: Any) -> Connection:
-    """The asyncpg connection in what was given, with a transaction open where the giver means one to be."""
-    if isinstance(given, asyncpg.Connection | PoolConnectionProxy):
-        return cast("Connection", given)
-    if hasattr(given, "sync_session") and hasattr(given, "connection"):  # SQLAlchemy's AsyncSession
-        given = await given.connection()
-    if hasattr(given, "get_raw_connection") and hasattr(given, "exec_driver_sql"):  # and its AsyncConnection
-        raw = (await given.get_raw_connection()).driver_connection
+async def driver_connection(connection: Any) -> Connection:
+    """The asyncpg connection behind ``connection``; a transaction that SQLAlchemy opens lazily is opened."""
+    if isinstance(connection, asyncpg.Connection | PoolConnectionProxy):
+        return cast("Connection", connection)
+    if hasattr(connection, "sync_session") and hasattr(connection, "connection"):  # SQLAlchemy's AsyncSession
+        connection = await connection.connection()
+    if hasattr(connection, "get_raw_connection") and hasattr(connection, "exec_driver_sql"):  # and its AsyncConnection
+        raw = (await connection.get_raw_connection()).driver_connection
         if isinstance(raw, asyncpg.Connection):
             if not raw.is_in_transaction():
-                await given.exec_driver_sql("SELECT 1")  # it begins the transaction with its first statement only
+                # SQLAlchemy begins the transaction with the first statement.
+                await connection.exec_driver_sql("SELECT 1")
             return cast("Connection", raw)
     raise InvalidOptionError(
-        f"connection= is a {type_name(given)}. Give an asyncpg connection, or SQLAlchemy's AsyncConnection or "
+        f"connection= is a {type_name(connection)}. Give an asyncpg connection, or SQLAlchemy's AsyncConnection or "
         "AsyncSession on asyncpg, to the database of this store"
     )

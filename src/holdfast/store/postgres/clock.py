@@ -1,4 +1,4 @@
-"""The database's time without asking it: the local monotonic clock, and how far the two are apart."""
+"""The database's time without a query: the local monotonic clock plus an estimated offset."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from holdfast.ports import Clock
 
 
 class DatabaseClock:
-    """Set by answers that carry the database's time. How wrong this machine's own time is does not matter.
+    """A clock that is set by replies which carry the database's time. This machine's own wall clock is not used.
 
-    An answer may have taken long, because the server was away or the process was stopped. Then the database's time is
-    known only roughly, and an earlier and more exact estimate is kept unless the answer contradicts it.
+    A reply may have taken long, because the server was unavailable or the process was stopped. The offset is then known
+    only roughly, and an earlier, more exact estimate is kept unless the reply contradicts it.
     """
 
     def __init__(self, local: Clock) -> None:
         self._local = local
-        self._apart = 0.0
-        """Milliseconds from the local monotonic clock to the database's time."""
-        self._doubt = math.inf
-        """Width in milliseconds of the interval that the estimate was taken from."""
+        self._offset = 0.0
+        """Milliseconds to add to the local monotonic clock to get the database's time."""
+        self._uncertainty = math.inf
+        """Width in milliseconds of the interval from which the offset was estimated."""
 
     def now(self) -> datetime:
         return from_ms(self.now_ms())
 
     def now_ms(self) -> int:
-        return int(self._apart + self._local.monotonic() * 1000)
+        return int(self._offset + self._local.monotonic() * 1000)
 
     def monotonic(self) -> float:
         return self._local.monotonic()
 
-    def set(self, database_ms: int, asked: float, answered: float) -> None:
-        """``asked`` and ``answered``: the local monotonic times between which the database said it."""
-        least, most = database_ms - answered * 1000, database_ms + 1 - asked * 1000  # of a millisecond that has begun
-        doubt = most - least
-        if doubt <= self._doubt:
-            self._apart, self._doubt = (least + most) / 2, doubt
-        elif not least <= self._apart <= most:
-            self._apart, self._doubt = min(max(self._apart, least), most), doubt
+    def set(self, database_ms: int, sent_at: float, received_at: float) -> None:
+        """Set the offset: ``database_ms`` was read between the monotonic times ``sent_at`` and ``received_at``."""
+        least, most = database_ms - received_at * 1000, database_ms + 1 - sent_at * 1000  # database_ms is rounded down
+        uncertainty = most - least
+        if uncertainty <= self._uncertainty:
+            self._offset, self._uncertainty = (least + most) / 2, uncertainty
+        elif not least <= self._offset <= most:
+            self._offset, self._uncertainty = min(max(self._offset, least), most), uncertainty

@@ -1,14 +1,14 @@
-"""What people do to runs: pause, resume, cancel, terminate, restart. Terminal runs are never changed."""
+"""Control requests: pause, resume, cancel, terminate, restart. Terminal runs are never changed."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import columns, packed, record, touched, unit_rows
+from holdfast.store.postgres.rows import affected, columns, encode_text, record, unit_rows
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import Expiry, NewUnit, RunRecord, Steered, Touched, reason_of
+from holdfast.store.protocol import AffectedRuns, ControlResult, Expiry, NewUnit, RunRecord, cancel_reason
 
 RESTARTED = "restarted"
 _UNIT_WIDTH = 3
@@ -19,24 +19,24 @@ class Target(NamedTuple):
     instance_id: str
 
 
-class Ending(NamedTuple):
+class TerminateRequest(NamedTuple):
     target: Target
     reason: str | None
 
 
-class Cancelling(NamedTuple):
+class CancelRequest(NamedTuple):
     target: Target
     payload: bytes
     deadline_ms: int | None
 
 
-class Restarting(NamedTuple):
+class RestartRequest(NamedTuple):
     target: Target
     expires_ms: int | None
     expiry: Expiry | None
     options: bytes | None
     token: int
-    """By which it knows the run again that it made."""
+    """By which a repeated call recognises the run that it created."""
     units: Sequence[NewUnit] = ()
 
 
@@ -50,29 +50,31 @@ async def resume(tx: Tx, target: Target) -> RunRecord | None:
     return None if row is None else record(row)
 
 
-async def terminate(tx: Tx, asked: Ending) -> Steered:
-    return _steered(await _row(tx, "terminate", asked.target, packed(asked.reason)))
+async def terminate(tx: Tx, request: TerminateRequest) -> ControlResult:
+    return _control_result(await _row(tx, "terminate", request.target, encode_text(request.reason)))
 
 
-async def cancel(tx: Tx, asked: Cancelling) -> Steered:
-    reason = packed(reason_of(asked.payload))
-    return _steered(await _row(tx, "cancel", asked.target, asked.payload, reason, asked.deadline_ms))
+async def cancel(tx: Tx, request: CancelRequest) -> ControlResult:
+    reason = encode_text(cancel_reason(request.payload))
+    return _control_result(await _row(tx, "cancel", request.target, request.payload, reason, request.deadline_ms))
 
 
-async def restart(tx: Tx, asked: Restarting) -> Steered:
-    expiry = None if asked.expires_ms is None else asked.expiry
-    more = (packed(RESTARTED), asked.expires_ms, expiry, asked.options, asked.token)
-    units = columns(unit_rows(asked.units), _UNIT_WIDTH)
-    return _steered(await _row(tx, "restart", asked.target, *more, *units))
+async def restart(tx: Tx, request: RestartRequest) -> ControlResult:
+    expiry = None if request.expires_ms is None else request.expiry
+    arguments = (encode_text(RESTARTED), request.expires_ms, expiry, request.options, request.token)
+    units = columns(unit_rows(request.units), _UNIT_WIDTH)
+    return _control_result(await _row(tx, "restart", request.target, *arguments, *units))
 
 
-async def _row(tx: Tx, verb: str, target: Target, *more: object) -> Row | None:
-    row = await tx.connection.fetchrow(statements("control", tx.schema)[verb], tx.now, tx.by, *target, *more)
+async def _row(tx: Tx, statement: str, target: Target, *arguments: object) -> Row | None:
+    row = await tx.connection.fetchrow(
+        statements("control", tx.schema)[statement], tx.now, tx.store_id, *target, *arguments
+    )
     return None if row is None else tuple(row)
 
 
-def _steered(row: Row | None) -> Steered:
+def _control_result(row: Row | None) -> ControlResult:
     if row is None:
-        return Steered(None, Touched())
+        return ControlResult(None, AffectedRuns())
     ended, woken, work, *fields = row
-    return Steered(record(fields), touched(ended, woken, work) or Touched())
+    return ControlResult(record(fields), affected(ended, woken, work) or AffectedRuns())

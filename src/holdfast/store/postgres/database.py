@@ -1,9 +1,9 @@
-"""Connections to the server, and what is done when one breaks.
+"""Connections to the server, and retries when a connection breaks.
 
-A pool for what clients and workers ask; one connection is kept apart for heartbeats, so that they never wait behind
-anything. A call that met a deadlock is made again; one whose connection broke is made again as soon as the server is
-back, within the bound of its patience. Whether the first try was done nobody knows then: that it is not done twice is
-up to the intents, which leave marks by which they know their own traces.
+Calls of clients and workers use a pool. One more connection is reserved for heartbeats, so that they never wait for
+other calls. A call that failed with a deadlock is repeated; a call whose connection broke is repeated as soon as the
+server is available again, for at most ``connect_timeout``. Whether the first attempt was committed is not known then.
+The intents make sure that nothing is written twice: they recognise the rows that an earlier attempt wrote.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import asyncpg
 
 from holdfast.errors import AppClosedError
 from holdfast.ports import Clock, Randomness
-from holdfast.store.postgres.errors import DRIVER, Fault, fault, is_gone, translate
+from holdfast.store.postgres.errors import DRIVER_ERRORS, Fault, classify, is_gone, translate
 from holdfast.store.postgres.pool import Pool
 from holdfast.store.postgres.settings import Settings
 from holdfast.store.postgres.sql import statements
@@ -29,22 +29,22 @@ from holdfast.store.postgres.tx import Connection, Tx, Work
 A = TypeVar("A")
 R = TypeVar("R")
 
-_DEADLOCKS = 20
-_FIRST_PAUSE_S = 0.005
-_LONGEST_PAUSE_S = 0.5
-_ANSWER_S = 60.0
-"""After so long without an answer to a statement of the store's own, the connection counts as broken."""
-_CLEAN_S = 5.0
+_MAX_DEADLOCKS = 20
+_FIRST_BACKOFF_S = 0.005
+_MAX_BACKOFF_S = 0.5
+_STATEMENT_TIMEOUT_S = 60.0
+"""A connection without a reply to a statement of the store for this long counts as broken."""
+_CLEAN_UP_TIMEOUT_S = 5.0
 _KEPT_FREE = 2
-"""Connections of the pool that steps' transactions leave to others."""
+"""Connections of the pool that live transactions must leave for other calls."""
 
 
 @dataclass(slots=True)
-class Attempt(Generic[R]):
-    """A transaction that was about to be committed: its mark, and what to answer if it was."""
+class MarkedTransaction(Generic[R]):
+    """A transaction whose outcome may be unknown: its marker, and the result to return if it was committed."""
 
-    mark: str | None = None
-    answer: R | None = None
+    marker: str | None = None
+    result: R | None = None
 
 
 class Database:
@@ -52,7 +52,7 @@ class Database:
         self,
         settings: Settings,
         schema: str,
-        by: str,
+        store_id: str,
         now: Callable[[], int | None],
         local: Clock,
         random: Randomness,
@@ -60,25 +60,24 @@ class Database:
         self.where = settings.where
         self._settings = settings
         self._schema = schema
-        self._by = by
+        self._store_id = store_id
         self._now = now
         self._local = local
         self._random = random
         self._pool: Pool | None = None
         self._closing = False
         self._reserved: Connection | None = None
-        self._reserving = asyncio.Lock()
-        self._steps = asyncio.Semaphore(settings.pool_size - _KEPT_FREE)
-        self._spent: list[str] = []
-        self._lent: set[Connection] = set()
-        """To steps, for their transactions."""
-        self.is_alone: Callable[[], bool] = lambda: False
+        self._reserved_lock = asyncio.Lock()
+        self._step_slots = asyncio.Semaphore(settings.pool_size - _KEPT_FREE)
+        self._used_markers: list[str] = []
+        self._step_connections: set[Connection] = set()
+        """Connections of live transactions."""
 
-    # --- life
+    # --- lifecycle
 
     async def open(self) -> None:
         self._closing = False
-        self._pool = Pool(self._settings.pool_size, self._another, self._local.monotonic)
+        self._pool = Pool(self._settings.pool_size, self._connect, self._local.monotonic)
 
     async def close(self) -> None:
         self._closing = True
@@ -87,133 +86,138 @@ class Database:
             await _close(reserved)
         if self._pool is None:
             return
-        while self._lent:
-            lent = self._lent.pop()
-            if not is_gone(lent):
-                lent.terminate()
-            self._pool.release(lent)
-        await self._pool.close(self._settings.patience)
-        self._pool = None  # not before: those that are lent have to find the way back
+        while self._step_connections:
+            connection = self._step_connections.pop()
+            if not is_gone(connection):
+                connection.terminate()
+            self._pool.release(connection)
+        await self._pool.close(self._settings.connect_timeout)
+        self._pool = None  # last, because connections in use are released to the pool
 
     async def connect(self) -> Any:
-        """A connection of one's own."""
-        return await self._another()
+        """Open a connection outside the pool."""
+        return await self._connect()
 
-    def tx(self, connection: Connection, *, again: bool = False, theirs: bool = False) -> Tx:
-        """``theirs``: the connection is the caller's, and nobody knows when the transaction is committed."""
-        return Tx(connection, self._schema, self._now(), self._by, again, not theirs and self.is_alone())
+    def tx(self, connection: Connection, *, is_retry: bool = False) -> Tx:
+        return Tx(connection, self._schema, self._now(), self._store_id, is_retry)
 
     # --- calls
 
     async def call(self, work: Work[A, R], argument: A) -> R:
-        """Do it on a connection of the pool."""
-        again = False
+        """Run an intent on a connection of the pool."""
+        is_retry = False
 
         def use(connection: Connection) -> Awaitable[R]:
-            nonlocal again
-            tx = self.tx(connection, again=again)
-            again = True
-            return self._do(tx, work, argument)
+            nonlocal is_retry
+            tx = self.tx(connection, is_retry=is_retry)
+            is_retry = True
+            return self._run(tx, work, argument)
 
-        return await self._patiently(partial(self._borrowing, use))
+        return await self._with_retry(partial(self._with_connection, use))
 
     async def call_reserved(self, work: Work[A, R], argument: A) -> R:
-        """Do it on the connection that is kept apart."""
-        again = False
+        """Run an intent on the reserved connection."""
+        is_retry = False
 
         async def once() -> R:
-            nonlocal again
-            async with self._reserving, self._kept() as connection:
-                tx = self.tx(connection, again=again)
-                again = True
-                return await self._do(tx, work, argument)
+            nonlocal is_retry
+            async with self._reserved_lock, self._reserved_connection() as connection:
+                tx = self.tx(connection, is_retry=is_retry)
+                is_retry = True
+                return await self._run(tx, work, argument)
 
-        return await self._patiently(once)
+        return await self._with_retry(once)
 
     async def transact(
-        self, work: Work[A, R], argument: A, keep: Callable[[R], bool], attempt: Attempt[R], *, users: bool = False
+        self,
+        work: Work[A, R],
+        argument: A,
+        should_commit: Callable[[R], bool],
+        transaction: MarkedTransaction[R],
+        *,
+        user_statements: bool = False,
     ) -> R:
-        """Do it in a transaction of its own, and commit if its answer says so.
+        """Run an intent in its own transaction, and commit if ``should_commit`` says so.
 
-        ``attempt`` is what is known of earlier tries; it is the caller's to give it again if this one is cut off.
-        ``users``: it has users' statements, which may leave settings behind.
+        ``transaction`` holds what is known of earlier attempts; after a failure the caller passes it again.
+        ``user_statements``: the intent runs users' statements, which may leave settings behind.
         """
 
         async def use(connection: Connection) -> R:
-            if attempt.mark is not None and await self._was_committed(connection, attempt.mark):
-                return cast("R", attempt.answer)
-            attempt.mark = None
+            if transaction.marker is not None and await self._was_committed(connection, transaction.marker):
+                return cast("R", transaction.result)
+            transaction.marker = None
             await connection.execute("BEGIN")
-            answer = await work(self.tx(connection), argument)
-            if not keep(answer):
+            result = await work(self.tx(connection), argument)
+            if not should_commit(result):
                 await connection.execute("ROLLBACK")
-                return answer
-            attempt.answer = answer
-            attempt.mark = await self.mark(connection)
+                return result
+            transaction.result = result
+            transaction.marker = await self.insert_marker(connection)
             await connection.execute("COMMIT")
-            self.forget(attempt.mark)
-            return answer
+            self.discard_marker(transaction.marker)
+            return result
 
-        return await self._patiently(partial(self._borrowing, use, users=users))
+        return await self._with_retry(partial(self._with_connection, use, user_statements=user_statements))
 
     async def begin(self) -> Connection:
-        """A connection in a transaction, to be given back with ``give_back``."""
-        await self._steps.acquire()
+        """Open a live transaction; its connection must be returned with ``release``."""
+        await self._step_slots.acquire()
         try:
-            connection = await self._patiently(self._begin_once)
+            connection = await self._with_retry(self._begin_once)
         except BaseException:
-            self._steps.release()
+            self._step_slots.release()
             raise
-        self._lent.add(connection)
+        self._step_connections.add(connection)
         return connection
 
-    async def give_back(self, connection: Connection) -> None:
-        """The connection of ``begin``, in whatever state."""
-        if connection not in self._lent:
-            return  # the store was closed, and it with it
-        self._lent.remove(connection)
-        self._steps.release()
+    async def release(self, connection: Connection) -> None:
+        """Return the connection of a live transaction, in whatever state."""
+        if connection not in self._step_connections:
+            return  # closed together with the store
+        self._step_connections.remove(connection)
+        self._step_slots.release()
         await self._clean_up(connection)
 
-    async def was_committed(self, mark: str) -> bool:
-        """What became of a transaction whose connection broke."""
+    async def was_committed(self, marker: str) -> bool:
+        """True if the transaction with this marker was committed; for transactions whose connection broke."""
 
         async def use(connection: Connection) -> bool:
-            return await self._was_committed(connection, mark)
+            return await self._was_committed(connection, marker)
 
-        return await self._patiently(partial(self._borrowing, use))
+        return await self._with_retry(partial(self._with_connection, use))
 
-    async def mark(self, connection: Connection) -> str:
-        """Leave a mark by which it can be asked later whether this transaction was committed."""
-        spent, self._spent = self._spent, []
-        mark: str = await connection.fetchval(statements("commit", self._schema)["mark"], spent)
-        return mark
+    async def insert_marker(self, connection: Connection) -> str:
+        """Insert a marker by which ``was_committed`` can tell the outcome of this transaction."""
+        used, self._used_markers = self._used_markers, []
+        marker: str = await connection.fetchval(statements("commit", self._schema)["insert_marker"], used)
+        return marker
 
-    def forget(self, mark: str) -> None:
-        """The transaction was committed: nobody will ask."""
-        self._spent.append(mark)
+    def discard_marker(self, marker: str) -> None:
+        """The outcome is known; the next transaction deletes the marker."""
+        self._used_markers.append(marker)
 
-    # --- inside
+    # --- internals
 
-    async def _another(self) -> Any:
+    async def _connect(self) -> Any:
         return await asyncpg.connect(
             self._settings.dsn,
-            timeout=math.ceil(max(self._settings.patience, 1.0)),
-            command_timeout=_ANSWER_S,
+            timeout=math.ceil(max(self._settings.connect_timeout, 1.0)),
+            command_timeout=_STATEMENT_TIMEOUT_S,
             statement_cache_size=self._settings.statement_cache_size,
             server_settings={"application_name": "holdfast"},
         )
 
-    def _do(self, tx: Tx, work: Work[A, R], argument: A) -> Awaitable[R]:
+    def _run(self, tx: Tx, work: Work[A, R], argument: A) -> Awaitable[R]:
         pooled = not self._settings.statement_cache_size
-        return self._do_in_one_go(tx, work, argument) if pooled else work(tx, argument)
+        return self._run_in_transaction(tx, work, argument) if pooled else work(tx, argument)
 
-    async def _do_in_one_go(self, tx: Tx, work: Work[A, R], argument: A) -> R:
-        """Behind a transaction pooler: what belongs together, but is not in one transaction, may go to two servers."""
+    async def _run_in_transaction(self, tx: Tx, work: Work[A, R], argument: A) -> R:
+        """Run the intent in a transaction: a transaction pooler may send separate statements to different sessions."""
         await tx.connection.execute("BEGIN")
-        answer = await work(tx, argument)
+        result = await work(tx, argument)
         await tx.connection.execute("COMMIT")
-        return answer
+        return result
 
     async def _begin_once(self) -> Connection:
         connection = await self._take()
@@ -224,24 +228,24 @@ class Database:
             raise
         return connection
 
-    async def _was_committed(self, connection: Connection, mark: str) -> bool:
-        return await self._do(self.tx(connection), _outcome, mark)
+    async def _was_committed(self, connection: Connection, marker: str) -> bool:
+        return await self._run(self.tx(connection), _query_outcome, marker)
 
-    async def _borrowing(self, use: Callable[[Connection], Awaitable[R]], *, users: bool = False) -> R:
+    async def _with_connection(self, use: Callable[[Connection], Awaitable[R]], *, user_statements: bool = False) -> R:
         connection = self._idle() or await self._take()
         try:
-            answer = await use(connection)
+            result = await use(connection)
         except BaseException as error:
             broken = _is_broken(error, connection)
             await self._clean_up(connection)
             if broken:
                 raise ConnectionResetError("the connection is closed") from error
             raise
-        if users:
+        if user_statements:
             await self._clean_up(connection)
         else:
             self._release(connection)
-        return answer
+        return result
 
     async def _take(self) -> Connection:
         if self._pool is None:
@@ -256,25 +260,25 @@ class Database:
             self._pool.release(connection)
 
     async def _clean_up(self, connection: Connection) -> None:
-        """Users had it, or what it was used for failed or was given up, and nobody knows how far it got."""
-        # Also if whoever gave up does so a second time.
+        """Reset and release a connection after users' statements or after a failed or cancelled call."""
+        # Shielded, because the caller may be cancelled a second time.
         await asyncio.shield(asyncio.ensure_future(self._clean(connection)))
 
     async def _clean(self, connection: Connection) -> None:
         try:
             if not is_gone(connection):
-                async with asyncio.timeout(_CLEAN_S):
+                async with asyncio.timeout(_CLEAN_UP_TIMEOUT_S):
                     await connection.execute("ROLLBACK")
                     await connection.execute("RESET ALL")
-                if _is_to_standby(connection):  # after a failover; a new one may lead to the primary
+                if _is_to_standby(connection):  # after a failover; a new connection may reach the primary
                     connection.terminate()
-        except DRIVER:
+        except DRIVER_ERRORS:
             if not is_gone(connection):
                 connection.terminate()
         self._release(connection)
 
     @asynccontextmanager
-    async def _kept(self) -> AsyncIterator[Connection]:
+    async def _reserved_connection(self) -> AsyncIterator[Connection]:
         connection = self._reserved
         if connection is None or connection.is_closed():
             connection = self._reserved = await self.connect()
@@ -288,36 +292,36 @@ class Database:
                 raise ConnectionResetError("the connection is closed") from error
             raise
 
-    async def _patiently(self, once: Callable[[], Awaitable[R]]) -> R:
-        until = self._local.monotonic() + self._settings.patience
+    async def _with_retry(self, once: Callable[[], Awaitable[R]]) -> R:
+        until = self._local.monotonic() + self._settings.connect_timeout
         failures = 0
         while True:
             try:
                 return await once()
-            except DRIVER as error:
+            except DRIVER_ERRORS as error:
                 failures += 1
-                kind = fault(error, None)
-                if self._closing or kind is Fault.OTHER:
+                fault_kind = classify(error, None)
+                if self._closing or fault_kind is Fault.OTHER:
                     raise translate(error, self.where) from error
-                if kind is Fault.TRANSIENT and failures > _DEADLOCKS:
+                if fault_kind is Fault.TRANSIENT and failures > _MAX_DEADLOCKS:
                     raise translate(error, self.where) from error
-                if kind is Fault.AWAY and self._local.monotonic() >= until:
+                if fault_kind is Fault.UNAVAILABLE and self._local.monotonic() >= until:
                     raise translate(error, self.where) from error
-            await asyncio.sleep(self._pause(failures))
+            await asyncio.sleep(self._backoff(failures))
 
-    def _pause(self, failures: int) -> float:
-        doubled: float = _FIRST_PAUSE_S * 2 ** min(failures - 1, 10)
-        return min(_LONGEST_PAUSE_S, doubled) * (0.5 + self._random.random())
+    def _backoff(self, failures: int) -> float:
+        doubled: float = _FIRST_BACKOFF_S * 2 ** min(failures - 1, 10)
+        return min(_MAX_BACKOFF_S, doubled) * (0.5 + self._random.random())
 
 
 def _is_broken(error: BaseException, connection: Connection) -> bool:
-    """Of one that was closed before it could be used, the driver says that it was used wrongly."""
+    """True if the connection was closed before use, which the driver reports as a wrong use of its interface."""
     return isinstance(error, asyncpg.InterfaceError) and is_gone(connection)
 
 
-async def _outcome(tx: Tx, mark: str) -> bool:
-    found: bool = await tx.connection.fetchval(statements("commit", tx.schema)["outcome"], mark)
-    return found
+async def _query_outcome(tx: Tx, marker: str) -> bool:
+    committed: bool = await tx.connection.fetchval(statements("commit", tx.schema)["was_committed"], marker)
+    return committed
 
 
 def _is_to_standby(connection: Connection) -> bool:
@@ -327,5 +331,5 @@ def _is_to_standby(connection: Connection) -> bool:
 async def _close(connection: Any) -> None:
     try:
         await connection.close(timeout=5)
-    except DRIVER:
+    except DRIVER_ERRORS:
         connection.terminate()

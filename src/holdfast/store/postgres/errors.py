@@ -1,4 +1,4 @@
-"""What PostgreSQL's errors mean here. Told apart by class and SQLSTATE, never by their text."""
+"""Meaning of PostgreSQL's errors. They are told apart by class and SQLSTATE, never by their text."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from holdfast.errors import (
 )
 from holdfast.store.postgres.tx import Connection
 
-_DEAD = (OSError, asyncpg.InternalClientError)
-"""The connection is of no use any more. The second: it was used between the server's last word and its end."""
-DRIVER: tuple[type[Exception], ...] = (asyncpg.PostgresError, asyncpg.InterfaceError, *_DEAD)
-"""All that the driver raises when something is wrong. A TimeoutError is an OSError."""
+_BROKEN = (OSError, asyncpg.InternalClientError)
+"""The connection is broken. InternalClientError: it was used between the server's last message and its end."""
+DRIVER_ERRORS: tuple[type[Exception], ...] = (asyncpg.PostgresError, asyncpg.InterfaceError, *_BROKEN)
+"""All errors that the driver raises. A TimeoutError is an OSError."""
 
 UNIQUE = "23505"
 NOT_CONSUMABLE = "HF001"
-"""The store's own: a delivery of an event that is not there or was consumed before."""
-NOT_FORESEEN = "HF003"
-"""The store's own: a run is not as the sender of an event expected it (holdfast_send_foreseen)."""
+"""The store's own SQLSTATE: a delivery of an event that does not exist or was consumed before."""
+PREDICTION_FAILED = "HF003"
+"""The store's own SQLSTATE: a prediction does not hold (holdfast_send_predicted)."""
 
-_MEANING: dict[str, tuple[type[HoldfastError], str]] = {
+_TRANSLATIONS: dict[str, tuple[type[HoldfastError], str]] = {
     "08": (StoreUnavailableError, "the connection to {where} broke. Check the network and the server"),
     "22": (StateError, "{where} cannot hold this; nothing of this call was done"),
     "23": (StateError, "{where} cannot hold this; nothing of this call was done"),
@@ -38,7 +38,7 @@ _MEANING: dict[str, tuple[type[HoldfastError], str]] = {
         StoreReadOnlyError,
         "{where} cannot be written: it is a standby, or set to read only. Name the primary server",
     ),
-    "25P03": (StoreUnavailableError, "{where} ended a transaction that said nothing for too long. Try again"),
+    "25P03": (StoreUnavailableError, "{where} ended a transaction that was idle for too long. Try again"),
     "28": (StoreUnavailableError, "{where} refused the login. Check the user and the password in the URL"),
     "3D000": (StoreUnavailableError, "{where} does not exist. Check the database's name in the URL, or create it"),
     "3F000": (SchemaVersionError, "the store's schema is gone from {where}. Restore it, or run `holdfast migrate`"),
@@ -65,38 +65,38 @@ _MEANING: dict[str, tuple[type[HoldfastError], str]] = {
     ),
     "57P": (StoreUnavailableError, "{where} shuts down or starts up. Try again"),
     "58": (StoreUnavailableError, "{where} failed to read or write its files. Look at its log and its disk"),
-    "HF001": (StateError, "an event cannot be consumed: it is not there, or was before"),
+    "HF001": (StateError, "an event cannot be consumed: it does not exist or was consumed before"),
 }
 
 _TRANSIENT = ("40001", "40P01")
-_AWAY = ("08", "57P01", "57P02", "57P03", "57P05", "53300")
+_UNAVAILABLE = ("08", "57P01", "57P02", "57P03", "57P05", "53300")
 _ENVIRONMENT = ("08", "25006", "25P03", "40", "53", "57P", "58", "XX")
 
 
 class Fault(Enum):
     TRANSIENT = 1
-    """Rolled back for the sake of others: the same again may work."""
-    AWAY = 2
-    """The server, or the connection to it, is gone; whether the last statement was done is not known."""
+    """Rolled back because of a conflict with another transaction: a retry may succeed."""
+    UNAVAILABLE = 2
+    """The server or the connection to it is lost; whether the last statement was executed is not known."""
     OTHER = 3
-    """It would end the same way again."""
+    """A retry would fail in the same way."""
 
 
-def fault(error: BaseException, connection: Connection | None) -> Fault:
+def classify(error: BaseException, connection: Connection | None) -> Fault:
     state = sqlstate(error)
     if state in _TRANSIENT:
         return Fault.TRANSIENT
-    if state.startswith(_AWAY) or isinstance(error, _DEAD):
-        return Fault.AWAY
+    if state.startswith(_UNAVAILABLE) or isinstance(error, _BROKEN):
+        return Fault.UNAVAILABLE
     if isinstance(error, asyncpg.InterfaceError) and connection is not None and is_gone(connection):
-        return Fault.AWAY
+        return Fault.UNAVAILABLE
     return Fault.OTHER
 
 
 def is_gone(connection: Connection) -> bool:
     try:
         return connection.is_closed()
-    except asyncpg.InterfaceError:  # the pool has seen it break and taken it back
+    except asyncpg.InterfaceError:  # the driver's pool noticed the break and took the connection back
         return True
 
 
@@ -109,26 +109,26 @@ def is_unique_violation(error: BaseException) -> bool:
 
 
 def is_environment(error: BaseException, connection: Connection) -> bool:
-    """Not the fault of the statement: it would fail in any other transaction as well."""
-    return fault(error, connection) is not Fault.OTHER or sqlstate(error).startswith(_ENVIRONMENT)
+    """True if the error is not caused by the statement: any other transaction would fail as well."""
+    return classify(error, connection) is not Fault.OTHER or sqlstate(error).startswith(_ENVIRONMENT)
 
 
 def translate(error: BaseException, where: str) -> HoldfastError:
-    """The store's own error for one of the driver."""
-    meaning = _meaning(error, where)
-    meaning.__cause__ = error
-    return meaning
+    """The Holdfast error for an error of the driver."""
+    translated = _translated(error, where)
+    translated.__cause__ = error
+    return translated
 
 
-def _meaning(error: BaseException, where: str) -> HoldfastError:
+def _translated(error: BaseException, where: str) -> HoldfastError:
     state = sqlstate(error)
     for length in (5, 3, 2):
-        if len(state) >= length and state[:length] in _MEANING:
-            target, text = _MEANING[state[:length]]
+        if len(state) >= length and state[:length] in _TRANSLATIONS:
+            target, text = _TRANSLATIONS[state[:length]]
             return target(f"{text.format(where=where)} (PostgreSQL {state}: {error})")
     if isinstance(error, TimeoutError):
         return StoreUnavailableError(f"{where} did not answer in time. Check the network and the server")
-    if isinstance(error, _DEAD):
+    if isinstance(error, _BROKEN):
         return StoreUnavailableError(f"{where} cannot be reached ({error}). Check the URL, the network and the server")
     if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
         return StateError(f"{where} cannot hold this; nothing of this call was done ({error})")

@@ -1,9 +1,9 @@
-"""Runs users' statements inside a commit, and keeps them off what is not theirs.
+"""Runs users' statements inside a commit, and rejects those that change the engine's tables.
 
 PostgreSQL has no hook that sees each statement. It has something better: a transaction keeps the lock of every table
-that it wrote to or altered, in whatever way, until it ends. So the engine's tables are looked up among the locks after
-users' statements and before the store's own; if one is there, nothing of the transaction is kept. Reading is allowed:
-the store's schema is the last one in the search path.
+that it wrote to or altered, in whatever way, until it ends. The guard therefore looks for the engine's tables among the
+locks, after users' statements and before the store's own; if it finds one, the transaction is rolled back. Reading is
+allowed: the store's schema is the last one in the search path.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Connection, Tx
 from holdfast.store.protocol import Committed, Statement, Verdict
 
-FAULTS: tuple[type[Exception], ...] = (
+STATEMENT_ERRORS: tuple[type[Exception], ...] = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     TypeError,
     ValueError,
     OverflowError,
 )
-"""How a statement fails by its own fault, if it is not the environment's."""
+"""Errors that a statement itself can cause; ``is_environment`` tells them from those of the environment."""
 
 _COMMENT = r"--[^\n]*|/\*.*?\*/"
 _FIRST_WORD = re.compile(rf"(?:\s|{_COMMENT})*([A-Za-z]*)", re.DOTALL)
-_ENDING = {"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE", "PREPARE"}
+_TRANSACTION_WORDS = {"BEGIN", "START", "COMMIT", "END", "ROLLBACK", "ABORT", "SAVEPOINT", "RELEASE", "PREPARE"}
 _PLACEHOLDER = re.compile(
     rf"""'(?:[^']|'')*' | "(?:[^"]|"")*" | \$([A-Za-z_]*)\$.*?\$\1\$ | {_COMMENT}
         | (?P<numbered>\$\d+) | (?P<mark>\?)""",
@@ -38,28 +38,28 @@ _PLACEHOLDER = re.compile(
 )
 
 
-class Refused(Exception):  # noqa: N818  (a signal between modules, never an answer)
-    """A statement that may not be run."""
+class Refused(Exception):  # noqa: N818  (a signal between modules, never raised to users)
+    """Raised for a statement that is not allowed."""
 
 
 class Guard:
-    """Knows the engine's relations, as they were when the store was opened."""
+    """Checks transactions against the engine's relations, as they were when the store was opened."""
 
     def __init__(self, relations: Sequence[int]) -> None:
         self._relations = relations
 
     async def prepare(self, tx: Tx) -> None:
-        """Let unqualified names find the engine's tables, for this transaction."""
+        """Append the store's schema to the transaction's search path, so that unqualified names find its tables."""
         await tx.connection.fetchval(statements("commit", tx.schema)["search_path"], f'"{tx.schema}"')
 
-    async def run(self, tx: Tx, asked: Iterable[Statement]) -> Committed | None:
-        """Execute them; answers a REJECTED if one fails by its own fault."""
+    async def run(self, tx: Tx, user_statements: Iterable[Statement]) -> Committed | None:
+        """Execute the statements; returns REJECTED if one fails because of the statement itself."""
         try:
             await self.prepare(tx)
-            for statement in asked:
+            for statement in user_statements:
                 await execute(tx.connection, statement)
             refusal = await self.refusal(tx)
-        except FAULTS as error:
+        except STATEMENT_ERRORS as error:
             if is_environment(error, tx.connection):
                 raise
             return Committed(Verdict.REJECTED, unique=is_unique_violation(error), message=str(error))
@@ -68,20 +68,20 @@ class Guard:
         return None if refusal is None else Committed(Verdict.REJECTED, message=refusal)
 
     async def refusal(self, tx: Tx) -> str | None:
-        """Why this transaction must not be committed."""
-        name = await tx.connection.fetchval(statements("commit", tx.schema)["touched"], self._relations)
+        """The reason why this transaction must not be committed; None if it may be."""
+        name = await tx.connection.fetchval(statements("commit", tx.schema)["changed_relation"], self._relations)
         if name is None:
             return None
         return f"a step's statement may not change {name}: tables named holdfast_* are the engine's"
 
 
 async def execute(connection: Connection, statement: Statement) -> tuple[list[Any], str]:
-    """The rows, and the server's word for what was done.
+    """Run one statement; returns its rows and the server's status message.
 
-    Always prepared: that way a text is one statement and no more.
+    Always prepared, because a text with several statements cannot be prepared.
     """
     word = _FIRST_WORD.match(statement.sql)
-    if word is not None and word[1].upper() in _ENDING:
+    if word is not None and word[1].upper() in _TRANSACTION_WORDS:
         raise Refused(
             f"a step's statement may not {word[1].upper()}: the step's commit is the transaction, all or nothing"
         )
@@ -93,9 +93,10 @@ async def execute(connection: Connection, statement: Statement) -> tuple[list[An
 
 
 def numbered(statement: Statement) -> str:
-    """Its text with $1, $2 where it has a question mark for each argument, as other databases write them.
+    """The statement's text with question-mark placeholders, as other databases have them, replaced by $1, $2 and so on.
 
-    Left alone if it has numbers of its own, or no arguments: PostgreSQL also has operators with question marks.
+    Unchanged if the text has numbered placeholders, or if the number of question marks is not the number of arguments:
+    PostgreSQL also has operators with question marks.
     """
     found = list(_PLACEHOLDER.finditer(statement.sql))
     marks = [match for match in found if match["mark"]]

@@ -1,4 +1,4 @@
-"""Writes what comes after the end of a run: results and log lines that its worker had not written yet."""
+"""Adds late results to an ended run: facts and log lines that its worker had not written when the run was ended."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from holdfast.store.protocol import Fact, Log
 _FACT_WIDTH, _LOG_WIDTH = 16, 8
 
 
-class Late(NamedTuple):
+class LateResults(NamedTuple):
     run: int
     facts: Sequence[Fact]
-    lines: Sequence[Log]
+    logs: Sequence[Log]
 
 
-async def add(tx: Tx, late: Late) -> bool:
-    """Inside a transaction, so that the lock holds until everything is written."""
+async def add(tx: Tx, late: LateResults) -> bool:
+    """Add late results. Runs inside a transaction, so that the lock is held until everything is written."""
     sql = statements("late", tx.schema)
-    end = await tx.connection.fetchval(sql["end"], late.run)
-    if end is None:
+    status = await tx.connection.fetchval(sql["end_status"], late.run)
+    if status is None:
         return False
-    if end == Status.TERMINATED and late.facts:
+    if status == Status.TERMINATED and late.facts:
         await tx.connection.execute(sql["facts"], late.run, *columns(fact_rows(late.facts), _FACT_WIDTH))
-    if late.lines:
-        await tx.connection.execute(sql["lines"], late.run, *columns(log_rows(late.lines), _LOG_WIDTH))
+    if late.logs:
+        await tx.connection.execute(sql["logs"], late.run, *columns(log_rows(late.logs), _LOG_WIDTH))
     return True

@@ -1,61 +1,63 @@
-"""Who holds what: heartbeats, signals to holders, and what happens to tasks that are given back or lost."""
+"""Heartbeats, signals, leases, and tasks that are released or lost."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import columns, packed
+from holdfast.store.postgres.rows import columns, encode_text
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import SUSPECT_LOSSES, Fact, Freed, Heartbeat, Held, Lease, Signal, TaskRef
+from holdfast.store.protocol import SUSPECT_LOSSES, ExpiredTask, Fact, Heartbeat, HeldTask, Lease, Signal, TaskRef
 
 _TASK_WIDTH = 4
 _HEARTBEAT_WIDTH = 12
 _LEASE_WIDTH = 5
 
 
-class Beat(NamedTuple):
+class HeartbeatRequest(NamedTuple):
     owner: str
     lease_ms: int
 
 
-class Beaten(NamedTuple):
+class HeartbeatResult(NamedTuple):
     now: int
-    """The database's time, to set clocks by."""
-    held: list[Held]
+    """The database's time, for the store's clock."""
+    held: list[HeldTask]
 
 
-async def heartbeat(tx: Tx, beat: Beat) -> Beaten:
-    rows = await tx.connection.fetch(statements("leases", tx.schema)["heartbeat"], tx.now, beat.owner, beat.lease_ms)
+async def heartbeat(tx: Tx, request: HeartbeatRequest) -> HeartbeatResult:
+    rows = await tx.connection.fetch(
+        statements("leases", tx.schema)["heartbeat"], tx.now, request.owner, request.lease_ms
+    )
     *held, last = [tuple(row.values()) for row in rows]
-    return Beaten(last[0], [_held(tx, *found) for _, *found in held])
+    return HeartbeatResult(last[0], [_owned(tx, *found) for _, *found in held])
 
 
-async def signals(tx: Tx, owner: str) -> list[Held]:
-    """Asked often and almost always empty: look first."""
+async def fetch_signals(tx: Tx, owner: str) -> list[HeldTask]:
+    """The owned tasks with signals. Called often and almost always empty, so a cheap query comes first."""
     sql = statements("leases", tx.schema)
-    if not tx.again and not await tx.connection.fetchval(sql["has_signals"], owner):
+    if not tx.is_retry and not await tx.connection.fetchval(sql["has_signals"], owner):
         return []
-    rows = await tx.connection.fetch(sql["signals"], owner, tx.again)
-    return [_held(tx, *row.values()) for row in rows]
+    rows = await tx.connection.fetch(sql["fetch_signals"], owner, tx.is_retry)
+    return [_owned(tx, *row.values()) for row in rows]
 
 
-def _held(tx: Tx, run: int, unit: int, epoch: int, signal: int) -> Held:
-    """Asked again, the first answer got lost, and with it which runs have mail, for reading clears that: all may."""
-    mail = Signal.MAIL if tx.again and unit == 0 else Signal.NONE
-    return Held(run, unit, epoch, Signal(signal) | mail)
+def _owned(tx: Tx, run: int, unit: int, epoch: int, signal: int) -> HeldTask:
+    """In a retry every run may have events: the first attempt, whose reply was lost, cleared the signals."""
+    events = Signal.EVENTS if tx.is_retry and unit == 0 else Signal.NONE
+    return HeldTask(run, unit, epoch, Signal(signal) | events)
 
 
 async def record(tx: Tx, heartbeats: Sequence[Heartbeat]) -> None:
     latest = {(task, fact.key, fact.n): _heartbeat_row(task, fact) for task, fact in heartbeats}
-    sql = statements("leases", tx.schema)["record"]
+    sql = statements("leases", tx.schema)["record_heartbeats"]
     await tx.connection.execute(sql, *columns(list(latest.values()), _HEARTBEAT_WIDTH))
 
 
 def _heartbeat_row(task: TaskRef, fact: Fact) -> Row:
     return (
-        *task, packed(fact.key), fact.n, fact.kind, fact.at, fact.started_at, fact.value, fact.max_attempts,
+        *task, encode_text(fact.key), fact.n, fact.kind, fact.at, fact.started_at, fact.value, fact.max_attempts,
         fact.timeout_ms,
     )  # fmt: skip
 
@@ -67,13 +69,13 @@ async def set_leases(tx: Tx, leases: list[Lease]) -> list[bool]:
     return [held for row in found for held in row.values()]
 
 
-async def reap(tx: Tx, max_losses: int) -> list[Freed]:
+async def reap(tx: Tx, max_losses: int) -> list[ExpiredTask]:
     sql = statements("leases", tx.schema)["reap"]
-    rows = await tx.connection.fetch(sql, tx.now, tx.by, max_losses, SUSPECT_LOSSES)
-    return [Freed(*row.values()) for row in rows]
+    rows = await tx.connection.fetch(sql, tx.now, tx.store_id, max_losses, SUSPECT_LOSSES)
+    return [ExpiredTask(*row.values()) for row in rows]
 
 
 async def release(tx: Tx, tasks: Sequence[TaskRef]) -> int:
     sql = statements("leases", tx.schema)["release"]
-    count: int = await tx.connection.fetchval(sql, tx.now, tx.by, *columns(list(tasks), _TASK_WIDTH))
+    count: int = await tx.connection.fetchval(sql, tx.now, tx.store_id, *columns(list(tasks), _TASK_WIDTH))
     return count

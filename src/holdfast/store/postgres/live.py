@@ -1,4 +1,4 @@
-"""A step's own transaction, open while the step runs, on a connection of its own."""
+"""A live transaction: open while its step runs, on a connection of its own."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Any, TypeVar
 
 from holdfast.errors import InputError, StateError, UniqueConstraintError
 from holdfast.store.postgres.database import Database
-from holdfast.store.postgres.errors import DRIVER, is_environment, is_unique_violation, translate
-from holdfast.store.postgres.guard import FAULTS, Guard, Refused, execute
+from holdfast.store.postgres.errors import DRIVER_ERRORS, is_environment, is_unique_violation, translate
+from holdfast.store.postgres.guard import STATEMENT_ERRORS, Guard, Refused, execute
 from holdfast.store.postgres.tx import Connection, Tx
 from holdfast.store.protocol import Commit, Committed, Statement, Verdict
 
 R = TypeVar("R")
-_NOTHING_KEPT = (Verdict.LOST, Verdict.REJECTED)
+_NOTHING_WRITTEN = (Verdict.LOST, Verdict.REJECTED)
 
 
 class Live:
-    """A ``LiveTransaction``."""
+    """Implements ``LiveTransaction``."""
 
     def __init__(self, database: Database, guard: Guard, connection: Connection) -> None:
         self.database = database
         self._guard = guard
         self._connection = connection
-        self._one_at_a_time = asyncio.Lock()
-        self._over: str | None = None
-        """Why nothing more can be done with it."""
-        self._mark: str | None = None
-        self._answer: Committed | None = None
-        """To a commit whose outcome is not known yet."""
+        self._lock = asyncio.Lock()
+        self._ended: str | None = None
+        """How the transaction ended, for messages; None while it is open."""
+        self._marker: str | None = None
+        self._result: Committed | None = None
+        """The result of a commit whose outcome is not known yet."""
 
     @classmethod
     async def begin(cls, database: Database, guard: Guard) -> Live:
@@ -42,9 +42,9 @@ class Live:
         return live
 
     async def execute(self, sql: str, args: tuple[Any, ...]) -> int:
-        _, done = await self._run(Statement(sql, args))
-        last = done.rpartition(" ")[2]
-        return int(last) if last.isdigit() and not done.startswith(("SELECT", "CREATE")) else 0
+        _, status = await self._run(Statement(sql, args))
+        last = status.rpartition(" ")[2]
+        return int(last) if last.isdigit() and not status.startswith(("SELECT", "CREATE")) else 0
 
     async def fetch(self, sql: str, args: tuple[Any, ...]) -> list[Mapping[str, Any]]:
         rows, _ = await self._run(Statement(sql, args))
@@ -53,61 +53,61 @@ class Live:
     async def rollback(self) -> None:
         await self._end("was rolled back")
 
-    async def commit(self, apply: Callable[[Tx, Commit], Awaitable[Committed]], one: Commit) -> Committed:
-        """Apply it and end. Of one that is lost or rejected, and of the step's own statements then, nothing stays."""
-        if self._mark is not None:
-            return await self._settled(self._mark)
-        async with self._one_at_a_time:
-            if self._over is not None:
-                return _rejected(self._over)
+    async def commit(self, apply: Callable[[Tx, Commit], Awaitable[Committed]], commit: Commit) -> Committed:
+        """Apply the commit and end. A lost or rejected commit rolls back the step's own statements too."""
+        if self._marker is not None:
+            return await self._outcome(self._marker)
+        async with self._lock:
+            if self._ended is not None:
+                return _rejected(self._ended)
             try:
-                return await self._commit(apply, one)
-            except DRIVER as error:
-                if self._mark is None:
+                return await self._commit(apply, commit)
+            except DRIVER_ERRORS as error:
+                if self._marker is None:
                     if is_environment(error, self._connection):
                         return _rejected(f"broke: {error}")
                     raise translate(error, self.database.where) from error
             finally:
                 await self._end("is over")
-        return await self._settled(self._mark)
+        return await self._outcome(self._marker)
 
-    async def _commit(self, apply: Callable[[Tx, Commit], Awaitable[Committed]], one: Commit) -> Committed:
+    async def _commit(self, apply: Callable[[Tx, Commit], Awaitable[Committed]], commit: Commit) -> Committed:
         tx = self._tx()
         refusal = await self._guard.refusal(tx)
         if refusal is not None:
             return Committed(Verdict.REJECTED, message=refusal)
-        answer = await apply(tx, one)
-        if answer.verdict not in _NOTHING_KEPT:
-            self._answer = answer
-            mark = self._mark = await self.database.mark(self._connection)
+        result = await apply(tx, commit)
+        if result.verdict not in _NOTHING_WRITTEN:
+            self._result = result
+            marker = self._marker = await self.database.insert_marker(self._connection)
             await self._connection.execute("COMMIT")
-            self._mark = None
-            self.database.forget(mark)
-        return answer
+            self._marker = None
+            self.database.discard_marker(marker)
+        return result
 
-    async def _settled(self, mark: str) -> Committed:
-        """The connection broke before the answer to COMMIT."""
-        committed = await self.database.was_committed(mark)
-        self._mark = None
-        if committed and self._answer is not None:
-            return self._answer
+    async def _outcome(self, marker: str) -> Committed:
+        """The result of a commit whose connection broke before the reply to COMMIT."""
+        committed = await self.database.was_committed(marker)
+        self._marker = None
+        if committed and self._result is not None:
+            return self._result
         return _rejected("was rolled back because its connection broke")
 
     async def _run(self, statement: Statement) -> tuple[list[Any], str]:
-        async with self._one_at_a_time:
-            if self._over is not None:
-                raise StateError(f"the step's transaction {self._over}")
+        async with self._lock:
+            if self._ended is not None:
+                raise StateError(f"the step's transaction {self._ended}")
             try:
                 return await execute(self._connection, statement)
             except Refused as error:
                 raise InputError(str(error)) from None
-            except FAULTS as error:
-                raise self._fault(error) from error
-            except DRIVER as error:
+            except STATEMENT_ERRORS as error:
+                raise self._step_error(error) from error
+            except DRIVER_ERRORS as error:
                 raise translate(error, self.database.where) from error
 
-    def _fault(self, error: Exception) -> Exception:
-        """What a step sees of a statement that failed."""
+    def _step_error(self, error: Exception) -> Exception:
+        """The exception that a step gets for a failed statement."""
         if is_environment(error, self._connection):
             return translate(error, self.database.where)
         if is_unique_violation(error):
@@ -115,14 +115,14 @@ class Live:
             return UniqueConstraintError(str(error), step="", type=name, kind="UniqueConstraint", retryable=False)
         return error
 
-    async def _end(self, why: str) -> None:
-        if self._over is None:
-            self._over = why
-            await self.database.give_back(self._connection)
+    async def _end(self, reason: str) -> None:
+        if self._ended is None:
+            self._ended = reason
+            await self.database.release(self._connection)
 
     def _tx(self) -> Tx:
         return self.database.tx(self._connection)
 
 
-def _rejected(why: str) -> Committed:
-    return Committed(Verdict.REJECTED, message=f"the step's transaction {why}")
+def _rejected(reason: str) -> Committed:
+    return Committed(Verdict.REJECTED, message=f"the step's transaction {reason}")

@@ -1,7 +1,7 @@
-"""Events on their way out of runs: who delivers them, and what came of it.
+"""Outbound events: claiming them for delivery, and recording the outcomes.
 
-Of each run one has its turn, the first that is left. A row of its own says so (``holdfast_outlet``), and is all that
-who looks for work has to find, however many wait behind it.
+For each run only the first pending event can be claimed. A row of ``holdfast_outlet`` names that event, so that a claim
+need not read the events behind it.
 """
 
 from __future__ import annotations
@@ -9,39 +9,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import columns, packed, unpacked
+from holdfast.store.postgres.rows import columns, decode_text, encode_text
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import Delivered, OutboxClaim, OutboxRow, Undelivered
+from holdfast.store.protocol import Delivered, DeliveryFailure, OutboxClaim, OutboxRow
 
 _WIDTH = 4
 
 
-class Carrier(NamedTuple):
-    """Who wants to deliver, for how long, and how many."""
+class OutboxClaimRequest(NamedTuple):
+    """The claiming owner, its lease, and the maximum number of events."""
 
     owner: str
     lease_ms: int
     limit: int
     token: int
-    """By which the call knows what it took."""
+    """By which a repeated call recognises the events that it claimed."""
 
 
-class Settling(NamedTuple):
+class OutboxSettlement(NamedTuple):
     owner: str
-    settled: Sequence[Delivered | Undelivered]
+    outcomes: Sequence[Delivered | DeliveryFailure]
 
 
-async def claim(tx: Tx, carrier: Carrier) -> OutboxClaim:
-    rows = await tx.connection.fetch(statements("outbox", tx.schema)["claim"], tx.now, *carrier, tx.again)
+async def claim(tx: Tx, request: OutboxClaimRequest) -> OutboxClaim:
+    rows = await tx.connection.fetch(statements("outbox", tx.schema)["claim"], tx.now, *request, tx.is_retry)
     *claimed, last = [tuple(row.values()) for row in rows]
     return OutboxClaim([_row(row[1:]) for row in claimed], last[0])
 
 
-async def settle(tx: Tx, settling: Settling) -> int:
-    given = columns([_outcome(one) for one in settling.settled], _WIDTH)
+async def settle(tx: Tx, settlement: OutboxSettlement) -> int:
+    arguments = columns([_outcome_row(outcome) for outcome in settlement.outcomes], _WIDTH)
     sql = statements("outbox", tx.schema)["settle"]
-    count: int = await tx.connection.fetchval(sql, tx.now, settling.owner, *given)
+    count: int = await tx.connection.fetchval(sql, tx.now, settlement.owner, *arguments)
     return count
 
 
@@ -51,16 +51,16 @@ async def outbox(tx: Tx, run: int) -> list[OutboxRow]:
 
 
 async def retry(tx: Tx, run: int) -> int:
-    count: int = await tx.connection.fetchval(statements("outbox", tx.schema)["retry"], tx.now, tx.by, run)
+    count: int = await tx.connection.fetchval(statements("outbox", tx.schema)["retry"], tx.now, tx.store_id, run)
     return count
 
 
-def _outcome(one: Delivered | Undelivered) -> Row:
-    match one:
+def _outcome_row(outcome: Delivered | DeliveryFailure) -> Row:
+    match outcome:
         case Delivered(run, n):
             return (run, n, None, None)
-        case Undelivered(run, n, error, run_at):
-            return (run, n, packed(error), run_at)
+        case DeliveryFailure(run, n, error, run_at):
+            return (run, n, encode_text(error), run_at)
 
 
 def _row(row: Row) -> OutboxRow:
@@ -71,12 +71,12 @@ def _row(row: Row) -> OutboxRow:
         workflow,
         instance_id,
         number,
-        unpacked(step),
-        unpacked(type_),
+        decode_text(step),
+        decode_text(type_),
         payload,
         created_at,
         attempts,
         run_at,
-        unpacked(error),
+        decode_text(error),
         *ends,
     )

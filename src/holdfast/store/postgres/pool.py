@@ -1,7 +1,7 @@
-"""A handful of connections, lent to one caller at a time.
+"""A pool of connections, each lent to one caller at a time.
 
-Not the driver's own pool, because that goes round the event loop several times to take a connection back, which costs
-as much as a short statement. Whoever gives one back has it clean, or closed.
+The driver's own pool goes round the event loop several times when a connection is released, which costs as much as a
+short statement. Callers of this pool release a connection clean or closed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.errors import AppClosedError
-from holdfast.store.postgres.errors import DRIVER, is_gone
+from holdfast.store.postgres.errors import DRIVER_ERRORS, is_gone
 from holdfast.store.postgres.tx import Connection
 
-_IDLE_S = 300.0
-_CLOSE_S = 5.0
+_MAX_IDLE_S = 300.0
+_CLOSE_TIMEOUT_S = 5.0
 
 
 class Pool:
@@ -26,16 +26,16 @@ class Pool:
         self._connect = connect
         self._monotonic = monotonic
         self._idle: deque[tuple[Connection, float]] = deque()
-        """With the time since when; the last one is lent first, so the first ones are those that are not needed."""
+        """Idle connections, each with the time of its release. The newest is lent first, so the oldest can expire."""
         self._lent: set[Connection] = set()
         self._connecting = 0
-        self._waiting: deque[asyncio.Future[Connection | None]] = deque()
-        """Each is handed a connection, or nothing: then there is room for another one."""
+        self._waiters: deque[asyncio.Future[Connection | None]] = deque()
+        """Each gets a connection, or None if the caller may open one."""
         self._closing: asyncio.Event | None = None
-        """Set when all are back."""
+        """None while the pool is open; set whenever a connection is released during ``close``."""
 
     def idle(self) -> Connection | None:
-        """One that nobody has, at once, if there is one."""
+        """An idle connection, without waiting; None if there is none."""
         self._refuse_if_closed()
         while self._idle:
             connection, _ = self._idle.pop()
@@ -50,34 +50,34 @@ class Pool:
             if connection is not None:
                 return connection
             if len(self._lent) + self._connecting < self._size:
-                return await self._another()
-            handed = await self._turn()
-            if handed is not None:
-                return handed
+                return await self._open()
+            connection = await self._wait_for_release()
+            if connection is not None:
+                return connection
 
     def release(self, connection: Connection) -> None:
         if connection not in self._lent:
             return
         gone = is_gone(connection)
-        if not gone and self._closing is None and self._hand_over(connection):
+        if not gone and self._closing is None and self._wake_next(connection):
             return
         self._lent.remove(connection)
         if gone:
-            self._hand_over(None)
+            self._wake_next(None)
         else:
             self._idle.append((connection, self._monotonic()))
         if self._closing is not None:
             self._closing.set()
-        elif self._idle and self._monotonic() - self._idle[0][1] > _IDLE_S:
+        elif self._idle and self._monotonic() - self._idle[0][1] > _MAX_IDLE_S:
             self._idle.popleft()[0].terminate()
 
-    async def close(self, patience: float) -> None:
-        """Wait for those that are lent; those that do not come back are cut off."""
+    async def close(self, grace_s: float) -> None:
+        """Wait for lent connections; terminate those that are not released within ``grace_s`` seconds."""
         self._closing = asyncio.Event()
-        while self._hand_over(None):
+        while self._wake_next(None):
             pass
         with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(grace_s):
                 while self._lent:
                     self._closing.clear()
                     await self._closing.wait()
@@ -86,12 +86,12 @@ class Pool:
         while self._idle:
             await _close(self._idle.popleft()[0])
 
-    async def _another(self) -> Connection:
+    async def _open(self) -> Connection:
         self._connecting += 1
         try:
             connection: Connection = await self._connect()
         except BaseException:
-            self._hand_over(None)
+            self._wake_next(None)
             raise
         finally:
             self._connecting -= 1
@@ -101,26 +101,26 @@ class Pool:
         self._lent.add(connection)
         return connection
 
-    async def _turn(self) -> Connection | None:
-        turn: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
+    async def _wait_for_release(self) -> Connection | None:
+        waiter: asyncio.Future[Connection | None] = asyncio.get_running_loop().create_future()
+        self._waiters.append(waiter)
         try:
-            return await turn
+            return await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():  # it was, a moment too late
-                handed = turn.result()
-                if handed is None:
-                    self._hand_over(None)
+            if waiter.done() and not waiter.cancelled():  # the connection arrived together with the cancellation
+                connection = waiter.result()
+                if connection is None:
+                    self._wake_next(None)
                 else:
-                    self.release(handed)
+                    self.release(connection)
             raise
 
-    def _hand_over(self, connection: Connection | None) -> bool:
-        """To whoever has waited longest; False if nobody does."""
-        while self._waiting:
-            turn = self._waiting.popleft()
-            if not turn.done():
-                turn.set_result(connection)
+    def _wake_next(self, connection: Connection | None) -> bool:
+        """Give the connection to the caller that has waited longest; False if no caller waits."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(connection)
                 return True
         return False
 
@@ -131,6 +131,6 @@ class Pool:
 
 async def _close(connection: Any) -> None:
     try:
-        await connection.close(timeout=_CLOSE_S)
-    except DRIVER:
+        await connection.close(timeout=_CLOSE_TIMEOUT_S)
+    except DRIVER_ERRORS:
         connection.terminate()

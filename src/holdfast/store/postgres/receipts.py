@@ -1,4 +1,4 @@
-"""The receipts of one store: by which a call that is made again is known, and answered as the first time."""
+"""The receipts of one store, by which a repeated call is recognised and gets the result of the first attempt."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from holdfast.store.postgres.batch import Receipt
 
 
 class Receipts:
-    """As many lines as there are calls at the same time; on each, one call follows another."""
+    """Numbered receipts on lines. Each concurrent call uses its own line; on a line, calls follow one another."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
-        self._lines: list[int] = []
-        self._used = count()
+        self._free_lines: list[int] = []
+        self._next_line = count()
 
     def take(self) -> Receipt:
-        line = heapq.heappop(self._lines) if self._lines else next(self._used)
+        line = heapq.heappop(self._free_lines) if self._free_lines else next(self._next_line)
         return Receipt(line, next(self._numbers))
 
     def free(self, receipt: Receipt) -> None:
         if receipt.line is not None:
-            heapq.heappush(self._lines, receipt.line)
+            heapq.heappush(self._free_lines, receipt.line)

@@ -1,4 +1,7 @@
-"""Rows to records and back. Free text is kept as bytes: PostgreSQL's text has no NUL, and UTF-8 no lone surrogates."""
+"""Conversion between rows and records.
+
+Free text is stored as bytes, because PostgreSQL's TEXT cannot hold NUL, and UTF-8 cannot encode lone surrogates.
+"""
 
 from __future__ import annotations
 
@@ -7,38 +10,48 @@ from typing import Any, overload
 
 from holdfast.core.model import Status
 from holdfast.store.postgres.tx import Row
-from holdfast.store.protocol import Fact, Log, Mail, Mailbag, NewUnit, RunRecord, Signal, StoredLog, Touched
+from holdfast.store.protocol import (
+    AffectedRuns,
+    Fact,
+    Log,
+    MailboxPage,
+    NewUnit,
+    RunRecord,
+    Signal,
+    StoredEvent,
+    StoredLog,
+)
 
 _STATUSES = {status.value: status for status in Status}
 _PAUSE = int(Signal.PAUSE)
 _STATUS, _UPDATED_AT, _NOTE, _RUN_AT, _OWNER, _LOSSES, _PAUSING, _TOPICS, _FIELDS = 5, 12, 17, 24, 25, 26, 27, 30, 31
 _NO_TOPICS: frozenset[str] = frozenset()
-BAGFUL = 500
-"""How many events are handed out at once: a mailbox of a million is read bag by bag."""
-NO_MAIL = Mailbag((), complete=True, last=0)
+PAGE_SIZE = 500
+"""Maximum number of events in a mailbox page. The SQL functions read one more, to see whether there are more."""
+_EMPTY_PAGE = MailboxPage((), complete=True, last=0)
 
 
 @overload
-def packed(text: str) -> bytes: ...
+def encode_text(text: str) -> bytes: ...
 
 
 @overload
-def packed(text: str | None) -> bytes | None: ...
+def encode_text(text: str | None) -> bytes | None: ...
 
 
-def packed(text: str | None) -> bytes | None:
+def encode_text(text: str | None) -> bytes | None:
     return None if text is None else text.encode("utf-8", "surrogatepass")
 
 
-def unpacked(text: bytes | None) -> Any:
+def decode_text(text: bytes | None) -> Any:
     return None if text is None else text.decode("utf-8", "surrogatepass")
 
 
 def record(row: Row) -> RunRecord:
-    """A row of holdfast_record: RunRecord's fields in their order, then columns of the store's own."""
+    """Build a record from a row of holdfast_record: the fields of RunRecord in their order, then other columns."""
     fields = list(row[:_FIELDS])
     fields[_STATUS] = _STATUSES[row[_STATUS]]
-    fields[_NOTE] = unpacked(row[_NOTE])
+    fields[_NOTE] = decode_text(row[_NOTE])
     fields[_LOSSES] = row[_LOSSES] or 0
     fields[_PAUSING] = ((row[_PAUSING] or 0) & _PAUSE) != 0
     topics = row[_TOPICS]
@@ -46,8 +59,8 @@ def record(row: Row) -> RunRecord:
     return RunRecord(*fields)
 
 
-def taken(row: Row, owner: str, now: int) -> Row:
-    """A row of holdfast_record of one that waited, as it is once somebody has taken it."""
+def claimed_row(row: Row, owner: str, now: int) -> Row:
+    """The holdfast_record row of a waiting run as it is after a claim by ``owner``."""
     fields = list(row)
     fields[_OWNER] = owner
     if fields[_RUN_AT] is None or fields[_RUN_AT] > now:
@@ -57,56 +70,58 @@ def taken(row: Row, owner: str, now: int) -> Row:
     return fields
 
 
-def touched(ended: list[int] | None, woken: list[int] | None, work: bool | None) -> Touched | None:
-    return Touched(ended or [], woken or [], bool(work)) if ended or woken or work else None
+def affected(ended: list[int] | None, woken: list[int] | None, work: bool | None) -> AffectedRuns | None:
+    return AffectedRuns(ended or [], woken or [], bool(work)) if ended or woken or work else None
 
 
-def fact_rows(facts: Iterable[Fact], *of: int) -> list[Row]:
-    """``of``: what each row begins with, to say what it belongs to."""
+def fact_rows(facts: Iterable[Fact], *prefix: int) -> list[Row]:
+    """Rows of facts; each begins with ``prefix``, which names the commit or run that the fact belongs to."""
     return [
-        (*of, state, packed(key), n, kind, at, started_at, seq, ok, value, packed(name), *rest)
+        (*prefix, state, encode_text(key), n, kind, at, started_at, seq, ok, value, encode_text(name), *rest)
         for state, key, n, kind, at, started_at, seq, ok, value, name, *rest in facts
     ]
 
 
 def fact(row: Row) -> Fact:
     state, key, n, kind, at, started_at, seq, ok, value, name, *rest = row
-    return Fact(state, unpacked(key), n, kind, at, started_at, seq, ok, value, unpacked(name), *rest)
+    return Fact(state, decode_text(key), n, kind, at, started_at, seq, ok, value, decode_text(name), *rest)
 
 
-def mail(row: Row) -> Mail:
+def stored_event(row: Row) -> StoredEvent:
     n, type_, payload, created_at, sender, delivered_at, consumed_by, ask = row
-    return Mail(n, type_, payload, created_at, unpacked(sender), delivered_at, unpacked(consumed_by), unpacked(ask))
+    return StoredEvent(
+        n, type_, payload, created_at, decode_text(sender), delivered_at, decode_text(consumed_by), decode_text(ask)
+    )
 
 
-def mailbag(row: Row) -> Mailbag:
-    """What holdfast_mailbag answers: a list for each column of the events, and the number of the last one of all."""
-    *lists, last = row
-    if lists[0] is None:
-        return NO_MAIL if last is None else Mailbag((), complete=True, last=last)
-    found = [
-        Mail(n, type_, payload, at, unpacked(sender), ask=unpacked(ask))
-        for n, type_, payload, at, sender, ask in zip(*lists, strict=True)
+def mailbox_page(row: Row) -> MailboxPage:
+    """Build a page from a row of holdfast_mailbox_page: an array per column, and the number of the last event."""
+    *arrays, last = row
+    if arrays[0] is None:
+        return _EMPTY_PAGE if last is None else MailboxPage((), complete=True, last=last)
+    events = [
+        StoredEvent(n, type_, payload, at, decode_text(sender), ask=decode_text(ask))
+        for n, type_, payload, at, sender, ask in zip(*arrays, strict=True)
     ]
-    return Mailbag(found[:BAGFUL], complete=len(found) <= BAGFUL, last=last)
+    return MailboxPage(events[:PAGE_SIZE], complete=len(events) <= PAGE_SIZE, last=last)
 
 
-def log_rows(lines: Iterable[Log], *of: int) -> list[Row]:
+def log_rows(lines: Iterable[Log], *prefix: int) -> list[Row]:
     return [
-        (*of, level, category, packed(message), data, at, packed(step_key), *rest)
+        (*prefix, level, category, encode_text(message), data, at, encode_text(step_key), *rest)
         for level, category, message, data, at, step_key, *rest in lines
     ]
 
 
 def stored_log(row: Row) -> StoredLog:
     n, level, category, message, data, at, step_key, attempt, is_replay = row
-    return StoredLog(n, Log(level, category, unpacked(message), data, at, unpacked(step_key), attempt, is_replay))
+    return StoredLog(n, Log(level, category, decode_text(message), data, at, decode_text(step_key), attempt, is_replay))
 
 
 def unit_rows(units: Iterable[NewUnit]) -> list[Row]:
-    return [(unit, packed(key), missing) for unit, key, missing in units]
+    return [(unit, encode_text(key), missing) for unit, key, missing in units]
 
 
 def columns(rows: Sequence[Row], width: int) -> list[Row]:
-    """Rows as arrays, one for each column, which is how a batch travels."""
+    """Transpose rows into one array per column: the form in which a batch is passed to a SQL function."""
     return list(zip(*rows, strict=True)) if rows else [()] * width

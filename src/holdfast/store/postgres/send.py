@@ -1,50 +1,50 @@
-"""Puts events into runs' mailboxes, and wakes who waits for them."""
+"""Sends events to the mailboxes of runs, and wakes runs that wait for them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.postgres.claim import claim_of_awoken
-from holdfast.store.postgres.rows import columns, packed, record
+from holdfast.store.postgres.claim import claim_of_woken
+from holdfast.store.postgres.rows import columns, encode_text, record
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import SUSPECT_LOSSES, Claimant, NewEvent, Sent
 
 _WIDTH = 11
-_NO_TEXT = b"\xff"
-"""No UTF-8 begins like this: a key made for a call is never one of a sender's."""
-_NOBODY: Row = (None, None, None)
-_ONE_RUN = 12
-"""Where the answer to a single event has its run."""
+_NOT_UTF8 = b"\xff"
+"""First byte of a dedup key made for a call. No UTF-8 text begins with it, so it never equals a sender's key."""
+_NO_CLAIMANT: Row = (None, None, None)
+_SEND_ONE_RECORD = 12
+"""Position of the run's record in the row that the statement send_one returns."""
 
 
-class Sending(NamedTuple):
-    """An event, and a number by which the call that sent it knows its row again."""
+class SendRequest(NamedTuple):
+    """An event to send, and the token by which a repeated call recognises its row."""
 
     event: NewEvent
     token: int
 
 
-async def send(tx: Tx, events: Sequence[Sending]) -> list[Sent]:
-    if not events:
+async def send(tx: Tx, requests: Sequence[SendRequest]) -> list[Sent]:
+    if not requests:
         return []
-    if len(events) == 1:
-        sent = await _send_one(tx, events[0])
+    if len(requests) == 1:
+        sent = await _send_one(tx, requests[0])
         if sent is not None:
             return [sent]
     sql = statements("send", tx.schema)["send"]
-    given = columns([_row(one) for one in events], _WIDTH)
-    rows = await tx.connection.fetch(sql, tx.now, tx.by, *given, SUSPECT_LOSSES, tx.again)
-    return [_sent(tuple(row.values()), one.event) for row, one in zip(rows, events, strict=True)]
+    arguments = columns([_row(request) for request in requests], _WIDTH)
+    rows = await tx.connection.fetch(sql, tx.now, tx.store_id, *arguments, SUSPECT_LOSSES, tx.is_retry)
+    return [_sent(tuple(row.values()), request.event) for row, request in zip(rows, requests, strict=True)]
 
 
-async def _send_one(tx: Tx, one: Sending) -> Sent | None:
-    """None: there is more to it than to put an event into the mailbox of a run that lives."""
+async def _send_one(tx: Tx, request: SendRequest) -> Sent | None:
+    """Send one event to an unfinished run. None: the call needs the general function."""
     sql = statements("send", tx.schema)["send_one"]
-    at = None if one.event.foreseen is None else one.event.foreseen.at
-    row = tuple(await tx.connection.fetchrow(sql, tx.now, tx.by, *_row(one), SUSPECT_LOSSES, tx.quiet, at))
-    return None if row[_ONE_RUN] is None else _sent((True, False, *row), one.event)
+    at = None if request.event.prediction is None else request.event.prediction.at
+    row = tuple(await tx.connection.fetchrow(sql, tx.now, tx.store_id, *_row(request), SUSPECT_LOSSES, at))
+    return None if row[_SEND_ONE_RECORD] is None else _sent((True, False, *row), request.event)
 
 
 def topics_text(topics: frozenset[str]) -> str:
@@ -52,37 +52,37 @@ def topics_text(topics: frozenset[str]) -> str:
 
 
 def dedup_key(event: NewEvent, token: int) -> bytes:
-    """The sender's own, or one made for this call."""
-    own = packed(event.dedup)
-    return _NO_TEXT + token.to_bytes(8, "big", signed=True) if own is None else own
+    """The sender's dedup key, or one made for this call."""
+    own = encode_text(event.dedup)
+    return _NOT_UTF8 + token.to_bytes(8, "big", signed=True) if own is None else own
 
 
-def _row(one: Sending) -> Row:
-    event = one.event
+def _row(request: SendRequest) -> Row:
+    event = request.event
     return (
         event.workflow,
         event.instance_id,
         event.type,
         event.payload,
-        packed(event.sender),
-        dedup_key(event, one.token),
-        one.token,
-        packed(event.ask),
+        encode_text(event.sender),
+        dedup_key(event, request.token),
+        request.token,
+        encode_text(event.ask),
         *_claimant(event.claimant),
     )
 
 
 def _claimant(claimant: Claimant | None) -> Row:
     if claimant is None:
-        return _NOBODY
+        return _NO_CLAIMANT
     return (claimant.owner, claimant.lease_ms, "\n".join(("", *claimant.queues, "")))
 
 
 def _sent(row: Row, event: NewEvent) -> Sent:
     accepted, duplicate, woken, epoch, kind, lost, now = row[:7]
-    bag, fields = row[7:14], row[14:]
+    mailbox, fields = row[7:14], row[14:]
     run = None if fields[0] is None else record(fields)
     if epoch is None or run is None or event.claimant is None:
         return Sent(run, accepted=accepted, duplicate=duplicate, woken=woken)
-    claim = claim_of_awoken(fields, event.claimant, epoch, kind, lost, now, bag)
+    claim = claim_of_woken(fields, event.claimant, epoch, kind, lost, now, mailbox)
     return Sent(run, accepted=accepted, duplicate=duplicate, woken=woken, claim=claim)

@@ -1,4 +1,4 @@
-"""What a database URL says: where the server is, and the few settings that are the store's own."""
+"""Parses a database URL: the location of the server, and the store's own settings."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ N = TypeVar("N", int, float)
 _SCHEMES = ("postgresql", "postgres")
 _POOL_SIZE = 8
 _SMALLEST_POOL = 3
-"""One for others while a step's transaction has one and a batch of commits another."""
-_PATIENCE_S = 10.0
-_STATEMENTS = 200
+"""A step's transaction and a batch of commits may use one each, which leaves one for other calls."""
+_CONNECT_TIMEOUT_S = 10.0
+_STATEMENT_CACHE_SIZE = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     dsn: str
-    """What the driver is given. It may hold a password, and is never shown."""
+    """The URL for the driver. It may hold a password, so it must not appear in messages."""
     where: str
-    """How the database is called in messages."""
+    """The name of the database in messages."""
     pool_size: int = _POOL_SIZE
-    patience: float = _PATIENCE_S
-    """How many seconds a call waits for a server that is away."""
-    statement_cache_size: int = _STATEMENTS
+    connect_timeout: float = _CONNECT_TIMEOUT_S
+    """Seconds for which a call retries while the server is unavailable."""
+    statement_cache_size: int = _STATEMENT_CACHE_SIZE
 
 
 def parse(url: str) -> Settings:
@@ -41,8 +41,8 @@ def parse(url: str) -> Settings:
         urlunsplit(("postgresql", parts.netloc, parts.path, rest, "")),
         f"PostgreSQL at {hosts}{parts.path}",
         max(_number(own, "pool_size", _POOL_SIZE), _SMALLEST_POOL),
-        _number(own, "connect_timeout", _PATIENCE_S),
-        _number(own, "statement_cache_size", _STATEMENTS),
+        _number(own, "connect_timeout", _CONNECT_TIMEOUT_S),
+        _number(own, "statement_cache_size", _STATEMENT_CACHE_SIZE),
     )
 
 

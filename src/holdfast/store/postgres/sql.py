@@ -1,18 +1,27 @@
-"""Loads the package's ``.sql`` files: named statements, and numbered migrations, written for one schema."""
+"""Loads the package's ``.sql`` files, for one schema: named statements, numbered migrations, functions and views.
+
+Tables and composite types are created by migrations, which run once. Functions and views are replaced as a whole when a
+newer release opens the database. Workers of the previous release may still be running then, so a function keeps its
+name, its arguments and their meaning for one release: a function with other arguments gets another name, and a
+migration of a later release drops the old one. An additional argument with a default makes another function too:
+PostgreSQL keeps both, and calls become ambiguous.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from typing import NamedTuple
 
+from holdfast._version import __version__
 from holdfast.core.show import shown
 from holdfast.errors import InvalidOptionError
 
-_MARK = "-- name: "
-_LONGEST_SCHEMA = 50
+_NAME_PREFIX = "-- name: "
+_MAX_SCHEMA_LENGTH = 50
 _SCHEMA = re.compile(r"(?!pg_)[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -22,18 +31,32 @@ class Migration(NamedTuple):
     script: str
 
 
+class Functions(NamedTuple):
+    """The functions and views of a release."""
+
+    release: int
+    """The package's version as a number: 1.2.3 is 1_002_003."""
+    digest: int
+    """A hash of the script, as a 64-bit integer."""
+    script: str
+
+    def replace(self, release: int, digest: int) -> bool:
+        """True if these functions replace those in the database: newer, or changed during development of a release."""
+        return self.release > release or (self.release == release and self.digest != digest)
+
+
 def check_schema(name: object) -> str:
-    """A schema's name becomes part of the text of every statement, so it is checked and not only quoted."""
-    if isinstance(name, str) and len(name) <= _LONGEST_SCHEMA and _SCHEMA.fullmatch(name):
+    """Validate a schema name. The name becomes part of the text of every statement, so quoting alone is not enough."""
+    if isinstance(name, str) and len(name) <= _MAX_SCHEMA_LENGTH and _SCHEMA.fullmatch(name):
         return name
     raise InvalidOptionError(
-        f"schema={shown(name)}: the name of a schema has 1 to {_LONGEST_SCHEMA} letters, digits and '_', does not "
+        f"schema={shown(name)}: the name of a schema has 1 to {_MAX_SCHEMA_LENGTH} letters, digits and '_', does not "
         "start with a digit, and pg_ is PostgreSQL's own"
     )
 
 
 def channel(schema: str) -> str:
-    """Where stores on this schema tell each other of changes."""
+    """The notification channel of the stores that use this schema."""
     return f"holdfast_{schema}"
 
 
@@ -43,11 +66,11 @@ def statements(group: str, schema: str) -> dict[str, str]:
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in _folder("sql").joinpath(f"{group}.sql").read_text("utf-8").splitlines():
-        if line.startswith(_MARK):
-            lines = found.setdefault(line.removeprefix(_MARK).strip(), [])
+        if line.startswith(_NAME_PREFIX):
+            lines = found.setdefault(line.removeprefix(_NAME_PREFIX).strip(), [])
         elif not line.startswith("--"):
             lines.append(line)
-    return {name: _written_for(schema, "\n".join(text).strip().removesuffix(";")) for name, text in found.items()}
+    return {name: _for_schema(schema, "\n".join(text).strip().removesuffix(";")) for name, text in found.items()}
 
 
 def groups() -> list[str]:
@@ -56,18 +79,23 @@ def groups() -> list[str]:
 
 @cache
 def migrations(schema: str) -> tuple[Migration, ...]:
-    """All migrations, oldest first. One is a file, or a folder of files that are done in the order of their names."""
-    found = (one for one in _folder("migrations").iterdir() if one.is_dir() or one.name.endswith(".sql"))
-    read = (Migration(int(one.name[:4]), one.name, _written_for(schema, _text(one))) for one in found)
+    """All migrations, oldest first."""
+    scripts = [file for file in _folder("migrations").iterdir() if file.name.endswith(".sql")]
+    read = (Migration(int(file.name[:4]), file.name, _for_schema(schema, file.read_text("utf-8"))) for file in scripts)
     return tuple(sorted(read))
 
 
-def _text(one: Traversable) -> str:
-    files = sorted(one.iterdir(), key=lambda file: file.name) if one.is_dir() else [one]
-    return "\n".join(file.read_text("utf-8") for file in files)
+@cache
+def functions(schema: str) -> Functions:
+    """The functions and views of this release. A function may call one that is created after it."""
+    scripts = sorted((file for file in _folder("functions").iterdir()), key=lambda file: file.name)
+    text = "\n".join(file.read_text("utf-8") for file in scripts)
+    digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)
+    release = sum(int(part) * 1000**n for n, part in enumerate(reversed(__version__.split("."))))
+    return Functions(release, digest, _for_schema(schema, f"SET LOCAL check_function_bodies = off;\n{text}"))
 
 
-def _written_for(schema: str, text: str) -> str:
+def _for_schema(schema: str, text: str) -> str:
     return text.replace("{schema}", f'"{schema}"').replace("{channel}", channel(schema))
 
 

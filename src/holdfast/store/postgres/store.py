@@ -1,12 +1,12 @@
-"""The PostgreSQL store: owns its life from open to close, and hands each intent to a connection.
+"""The PostgreSQL store: opens and closes its resources, and runs each intent on a connection.
 
-The URL is one of PostgreSQL's own (``postgresql://user:password@host:5432/database?sslmode=require``). Three of its
-parameters are the store's: ``pool_size`` (8), ``connect_timeout`` (how many seconds a call waits for a server that is
-away, 10) and ``statement_cache_size``. Set the last one to 0 behind a pooler that hands out connections by the
-transaction, such as PgBouncer: no statement stays prepared then, and what other processes write is noticed by looking,
-twice a second, for such a pooler does not pass notifications on.
+The URL is a PostgreSQL URL (``postgresql://user:password@host:5432/database?sslmode=require``). Three of its parameters
+belong to the store: ``pool_size`` (8), ``connect_timeout`` (the seconds for which a call retries while the server is
+unavailable, 10) and ``statement_cache_size``. Set the last one to 0 behind a pooler that assigns connections by
+transaction, such as PgBouncer: statements are then not kept prepared, and writes of other processes are noticed by
+polling, twice a second, because such a pooler does not pass notifications on.
 
-Time is the database's: leases, due times and all that is stored come from its clock, however wrong a worker's may be.
+Times come from the database's clock: leases, due times and all stored times, however wrong a worker's clock is.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from holdfast.ports import Clock, Randomness, SystemClock
 from holdfast.store.postgres import control, late, leases, migrate, outbox, reads, workers
 from holdfast.store.postgres.advance import Advances
 from holdfast.store.postgres.borrowed import driver_connection
-from holdfast.store.postgres.claim import Claiming, claim
+from holdfast.store.postgres.call_batching import CallBatcher
+from holdfast.store.postgres.claim import ClaimCall, claim
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.commit import Commits
-from holdfast.store.postgres.create import Making, create
-from holdfast.store.postgres.database import Attempt, Database
-from holdfast.store.postgres.errors import DRIVER, translate
-from holdfast.store.postgres.foreseen import send_foreseen
-from holdfast.store.postgres.gather import Gathered
+from holdfast.store.postgres.create import CreateRequest, create
+from holdfast.store.postgres.database import Database, MarkedTransaction
+from holdfast.store.postgres.errors import DRIVER_ERRORS, translate
 from holdfast.store.postgres.guard import Guard
 from holdfast.store.postgres.listener import Listener
 from holdfast.store.postgres.live import Live
+from holdfast.store.postgres.predicted import send_predicted
 from holdfast.store.postgres.receipts import Receipts
-from holdfast.store.postgres.send import Sending, send
+from holdfast.store.postgres.send import SendRequest, send
 from holdfast.store.postgres.settings import parse
 from holdfast.store.postgres.sql import channel, check_schema, statements
 from holdfast.store.postgres.tokens import token
@@ -47,19 +47,20 @@ from holdfast.store.protocol import (
     ClaimResult,
     Commit,
     Committed,
+    ControlResult,
     Created,
     Delivered,
+    DeliveryFailure,
+    ExpiredTask,
     Expiry,
     Fact,
-    Freed,
     Heartbeat,
-    Held,
+    HeldTask,
     Lease,
     ListQuery,
     LiveTransaction,
     Log,
-    Mail,
-    Mailbag,
+    MailboxPage,
     Migrated,
     NewEvent,
     NewRun,
@@ -72,11 +73,10 @@ from holdfast.store.protocol import (
     RunRecord,
     Sent,
     Snapshot,
-    Steered,
+    StoredEvent,
     StoredLog,
     TaskRef,
-    Undelivered,
-    WorkerCard,
+    WorkerProfile,
     WorkerRecord,
 )
 
@@ -84,12 +84,12 @@ A = TypeVar("A")
 R = TypeVar("R")
 List = builtins.list  # inside the class the name is a method of the protocol
 
-_DOUBTFUL_S = 300.0
-"""How long a claim whose answer got lost is asked for: by then it has been done or never will be."""
+_UNANSWERED_S = 300.0
+"""Seconds for which a claim without a reply is remembered: after that it was executed or never will be."""
 
 
 class PostgresStore:
-    """One schema of one database. A store belongs to the process and the event loop that opened it.
+    """A store in one schema of a database. It belongs to the process and the event loop that opened it.
 
     ``clock`` replaces the database's clock, for tests.
     """
@@ -97,7 +97,7 @@ class PostgresStore:
     def __init__(self, url: str, *, schema: str = "holdfast", clock: Clock | None = None, random: Randomness) -> None:
         self._settings = parse(url)
         self._schema = check_schema(schema)
-        self._given_clock = clock
+        self._test_clock = clock
         self._local = SystemClock()
         self._random = random
         self._clock = DatabaseClock(self._local)
@@ -106,27 +106,26 @@ class PostgresStore:
         self._advances: Advances
         self._guard: Guard
         self._listener: Listener
-        self._creates = Gathered[Making, Created](self._create)
-        self._sends = Gathered[Sending, Sent](self._send)
-        self._leases = Gathered[Lease, bool](self._set_leases)
-        self._doubtful: dict[int, tuple[str, float]] = {}
-        """Claims whose answers got lost, with their owners, and how long to ask for them."""
+        self._creates = CallBatcher[CreateRequest, Created](self._create)
+        self._sends = CallBatcher[SendRequest, Sent](self._send)
+        self._leases = CallBatcher[Lease, bool](self._set_leases)
+        self._unanswered_claims: dict[int, tuple[str, float]] = {}
+        """Tokens of claims whose replies were lost, with their owners and the times until which they are remembered."""
         self._process = 0
 
-    # --- life
+    # --- lifecycle
 
     async def open(self, *, migrate: bool = True) -> Migrated:
         if self._database is not None:
             return await self._call(_verify, None)
-        by = self._random.uuid4().hex
-        database = Database(self._settings, self._schema, by, self._now, self._local, self._random)
+        store_id = self._random.uuid4().hex
+        database = Database(self._settings, self._schema, store_id, self._now, self._local, self._random)
         try:
             await database.open()
             migrated = await database.call(_migrate if migrate else _verify, None)
             self._guard = Guard(await database.call(_relations, None))
             await self._set_clock(database)
-            self._listener = Listener(database.connect, channel(self._schema), by, self._random, self._local)
-            database.is_alone = self._listener.is_alone
+            self._listener = Listener(database.connect, channel(self._schema), store_id, self._random)
             await self._listener.start()
         except BaseException:
             await database.close()
@@ -152,27 +151,27 @@ class PostgresStore:
         await database.close()
 
     async def now(self) -> int:
-        return await self._call(reads.now, None) if self._given_clock is None else to_ms(self._given_clock.now())
+        return await self._call(reads.now, None) if self._test_clock is None else to_ms(self._test_clock.now())
 
     @property
     def clock(self) -> Clock:
-        return self._clock if self._given_clock is None else self._given_clock
+        return self._clock if self._test_clock is None else self._test_clock
 
-    # --- what a client writes
+    # --- writes of a client
 
     async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> List[Created]:
-        making = [Making(new, token(self._random)) for new in runs]
+        requests = [CreateRequest(new, token(self._random)) for new in runs]
         if connection is None:
-            self._in_use()
-            return await self._creates(making)
-        return await self._write_there(connection, create, making)
+            self._require_open()
+            return await self._creates(requests)
+        return await self._write_on(connection, create, requests)
 
     async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> List[Sent]:
-        sending = [Sending(event, token(self._random)) for event in events]
+        requests = [SendRequest(event, token(self._random)) for event in events]
         if connection is None:
-            self._in_use()
-            return await self._sends(sending)
-        return await self._write_there(connection, send, sending)
+            self._require_open()
+            return await self._sends(requests)
+        return await self._write_on(connection, send, requests)
 
     async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._control(control.pause, control.Target(workflow, instance_id))
@@ -180,13 +179,13 @@ class PostgresStore:
     async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._control(control.resume, control.Target(workflow, instance_id))
 
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
+    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> ControlResult:
         target = control.Target(workflow, instance_id)
-        return await self._control(control.terminate, control.Ending(target, reason))
+        return await self._control(control.terminate, control.TerminateRequest(target, reason))
 
-    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> Steered:
+    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> ControlResult:
         target = control.Target(workflow, instance_id)
-        return await self._control(control.cancel, control.Cancelling(target, payload, deadline_ms))
+        return await self._control(control.cancel, control.CancelRequest(target, payload, deadline_ms))
 
     async def restart(
         self,
@@ -196,79 +195,79 @@ class PostgresStore:
         expiry: Expiry | None = None,
         options: bytes | None = None,
         units: Sequence[NewUnit] = (),
-    ) -> Steered:
+    ) -> ControlResult:
         target = control.Target(workflow, instance_id)
-        asked = control.Restarting(target, expires_ms, expiry, options, token(self._random), units)
-        return await self._control(control.restart, asked)
+        request = control.RestartRequest(target, expires_ms, expiry, options, token(self._random), units)
+        return await self._control(control.restart, request)
 
-    # --- what a worker writes
+    # --- writes of a worker
 
     async def claim(self, request: ClaimRequest) -> ClaimResult:
-        doubts = self._take_doubts(request.owner) if request.run is None else []
-        claiming = Claiming(request, token(self._random), doubts)
+        unanswered = self._take_unanswered(request.owner) if request.run is None else []
+        call = ClaimCall(request, token(self._random), unanswered)
         try:
-            return await self._call(claim, claiming)
-        except BaseException:  # what it took, if it did, is the next one's to answer
-            until = self._local.monotonic() + _DOUBTFUL_S
-            self._doubtful |= dict.fromkeys((*claiming.doubtful, claiming.token), (request.owner, until))
+            return await self._call(claim, call)
+        except BaseException:  # the owner's next claim returns the tasks that this one may have claimed
+            until = self._local.monotonic() + _UNANSWERED_S
+            self._unanswered_claims |= dict.fromkeys((*call.unanswered, call.token), (request.owner, until))
             raise
 
     async def commit(self, commits: Sequence[Commit]) -> List[Committed]:
-        self._in_use()
+        self._require_open()
         return await self._commits.apply(commits)
 
-    async def advance(self, advances: Sequence[Advance], claimant: Claimant, room: int) -> Advanced:
-        self._in_use()
-        return await self._advances.apply(advances, claimant, room)
+    async def advance(self, advances: Sequence[Advance], claimant: Claimant, claim_limit: int) -> Advanced:
+        self._require_open()
+        return await self._advances.apply(advances, claimant, claim_limit)
 
-    async def heartbeat(self, owner: str, lease_ms: int) -> List[Held]:
-        database = self._in_use()
-        asked = self._local.monotonic()
-        now, held = await database.call_reserved(leases.heartbeat, leases.Beat(owner, lease_ms))
-        self._clock.set(now, asked, self._local.monotonic())
+    async def heartbeat(self, owner: str, lease_ms: int) -> List[HeldTask]:
+        database = self._require_open()
+        sent_at = self._local.monotonic()
+        now, held = await database.call_reserved(leases.heartbeat, leases.HeartbeatRequest(owner, lease_ms))
+        self._clock.set(now, sent_at, self._local.monotonic())
         return held
 
     async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
         await self._call(leases.record, heartbeats)
 
-    async def signals(self, owner: str) -> List[Held]:
-        return await self._call(leases.signals, owner)
+    async def fetch_signals(self, owner: str) -> List[HeldTask]:
+        return await self._call(leases.fetch_signals, owner)
 
-    async def set_leases(self, wanted: Sequence[Lease]) -> List[bool]:
-        self._in_use()
-        return await self._leases(wanted)
+    async def set_leases(self, requested: Sequence[Lease]) -> List[bool]:
+        self._require_open()
+        return await self._leases(requested)
 
-    async def reap(self, max_losses: int) -> List[Freed]:
+    async def reap(self, max_losses: int) -> List[ExpiredTask]:
         return await self._call(leases.reap, max_losses)
 
     async def release(self, tasks: Sequence[TaskRef]) -> int:
         return await self._call(leases.release, tasks)
 
-    async def enroll(self, worker: WorkerCard, lease_ms: int) -> None:
-        await self._in_use().call_reserved(workers.enroll, workers.Enrolment(worker, lease_ms))
+    async def register_worker(self, worker: WorkerProfile, lease_ms: int) -> None:
+        await self._require_open().call_reserved(workers.register_worker, workers.WorkerRegistration(worker, lease_ms))
 
-    async def dismiss(self, owner: str) -> None:
-        await self._in_use().call_reserved(workers.dismiss, owner)
+    async def unregister_worker(self, owner: str) -> None:
+        await self._require_open().call_reserved(workers.unregister_worker, owner)
 
     async def begin(self) -> LiveTransaction:
-        database = self._in_use()
+        database = self._require_open()
         return await Live.begin(database, self._guard)
 
-    async def add_late(self, run: int, facts: Sequence[Fact], lines: Sequence[Log]) -> bool:
-        return await self._control(late.add, late.Late(run, facts, lines))
+    async def add_late_results(self, run: int, facts: Sequence[Fact], logs: Sequence[Log]) -> bool:
+        return await self._control(late.add, late.LateResults(run, facts, logs))
 
     # --- the outbox
 
-    async def outbox_claim(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
-        return await self._call(outbox.claim, outbox.Carrier(owner, lease_ms, limit, token(self._random)))
+    async def claim_outbox(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
+        return await self._call(outbox.claim, outbox.OutboxClaimRequest(owner, lease_ms, limit, token(self._random)))
 
-    async def outbox_settle(self, owner: str, settled: Sequence[Delivered | Undelivered]) -> int:
-        return await self._control(outbox.settle, outbox.Settling(owner, settled))
+    async def settle_outbox(self, owner: str, outcomes: Sequence[Delivered | DeliveryFailure]) -> int:
+        return await self._control(outbox.settle, outbox.OutboxSettlement(owner, outcomes))
 
     async def outbox(self, run: int) -> List[OutboxRow]:
         return await self._call(outbox.outbox, run)
 
-    async def outbox_retry(self, run: int) -> int:
+    async def retry_outbox(self, run: int) -> int:
         return await self._control(outbox.retry, run)
 
     # --- reads
@@ -276,17 +275,17 @@ class PostgresStore:
     async def load(self, run: int) -> Snapshot:
         return await self._call(reads.load, run)
 
-    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> Mailbag:
-        return await self._call(reads.undelivered, reads.Look(run, topics, after))
+    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> MailboxPage:
+        return await self._call(reads.undelivered, reads.MailboxQuery(run, topics, after))
 
     async def reply(self, run: int, dedup: str) -> Reply | None:
-        return await self._call(reads.reply, reads.Question(run, dedup))
+        return await self._call(reads.reply, reads.ReplyQuery(run, dedup))
 
     async def relations(self, run: int) -> Relations:
         return await self._call(reads.relations, run)
 
     async def find(self, workflow: str, instance_id: str, number: int | None = None) -> RunRecord | None:
-        return await self._call(reads.find, reads.Which(workflow, instance_id, number))
+        return await self._call(reads.find, reads.RunQuery(workflow, instance_id, number))
 
     async def get(self, runs: Sequence[int]) -> List[RunRecord]:
         return await self._call(reads.get, runs)
@@ -295,9 +294,9 @@ class PostgresStore:
         return await self._call(reads.list_runs, query)
 
     async def facts(self, run: int, state: int | None = None, keys: Sequence[str] | None = None) -> List[Fact]:
-        return await self._call(reads.facts, reads.Past(run, state, keys))
+        return await self._call(reads.facts, reads.FactsQuery(run, state, keys))
 
-    async def events(self, query: PageQuery) -> List[Mail]:
+    async def events(self, query: PageQuery) -> List[StoredEvent]:
         return await self._call(reads.events, query)
 
     async def logs(self, query: PageQuery) -> List[StoredLog]:
@@ -306,36 +305,36 @@ class PostgresStore:
     async def workers(self) -> List[WorkerRecord]:
         return await self._call(workers.workers, None)
 
-    async def changed(self, since: int | None) -> int:
-        self._in_use()
-        return await self._listener.changed(since)
+    async def wait_for_change(self, since: int | None) -> int:
+        self._require_open()
+        return await self._listener.wait_for_change(since)
 
-    # --- inside
+    # --- internals
 
-    def _create(self, making: List[Making]) -> Awaitable[List[Created]]:
-        return self._call(create, making)
+    def _create(self, requests: List[CreateRequest]) -> Awaitable[List[Created]]:
+        return self._call(create, requests)
 
-    def _send(self, sending: List[Sending]) -> Awaitable[List[Sent]]:
-        return self._call(send_foreseen, sending)
+    def _send(self, requests: List[SendRequest]) -> Awaitable[List[Sent]]:
+        return self._call(send_predicted, requests)
 
-    def _set_leases(self, wanted: List[Lease]) -> Awaitable[List[bool]]:
-        return self._call(leases.set_leases, wanted)
+    def _set_leases(self, requested: List[Lease]) -> Awaitable[List[bool]]:
+        return self._call(leases.set_leases, requested)
 
     def _call(self, work: Work[A, R], argument: A) -> Awaitable[R]:
-        return self._in_use().call(work, argument)
+        return self._require_open().call(work, argument)
 
-    async def _write_there(self, connection: Any, work: Work[A, R], argument: A) -> R:
-        """On the caller's own connection."""
-        database = self._in_use()
+    async def _write_on(self, connection: Any, work: Work[A, R], argument: A) -> R:
+        """Run an intent on the caller's connection."""
+        database = self._require_open()
         try:
-            return await work(database.tx(await driver_connection(connection), theirs=True), argument)
-        except DRIVER as error:
+            return await work(database.tx(await driver_connection(connection)), argument)
+        except DRIVER_ERRORS as error:
             raise translate(error, database.where) from error
 
-    async def _control(self, work: Work[A, R], asked: A) -> R:
-        return await self._in_use().transact(work, asked, lambda _: True, Attempt())
+    async def _control(self, work: Work[A, R], request: A) -> R:
+        return await self._require_open().transact(work, request, lambda _: True, MarkedTransaction())
 
-    def _in_use(self) -> Database:
+    def _require_open(self) -> Database:
         if self._database is None:
             raise AppClosedError(
                 f"the store on {self._settings.where} is not open. Open it first, and use it before it is closed"
@@ -348,19 +347,19 @@ class PostgresStore:
         return self._database
 
     def _now(self) -> int | None:
-        return None if self._given_clock is None else to_ms(self._given_clock.now())
+        return None if self._test_clock is None else to_ms(self._test_clock.now())
 
     async def _set_clock(self, database: Database) -> None:
-        asked = self._local.monotonic()
-        self._clock.set(await database.call(reads.now, None), asked, self._local.monotonic())
+        sent_at = self._local.monotonic()
+        self._clock.set(await database.call(reads.now, None), sent_at, self._local.monotonic())
 
-    def _take_doubts(self, owner: str) -> List[int]:
+    def _take_unanswered(self, owner: str) -> List[int]:
         now = self._local.monotonic()
-        self._doubtful = {number: doubt for number, doubt in self._doubtful.items() if doubt[1] > now}
-        taken = [number for number, (of, _) in self._doubtful.items() if of == owner]
-        for number in taken:
-            del self._doubtful[number]
-        return taken
+        self._unanswered_claims = {number: entry for number, entry in self._unanswered_claims.items() if entry[1] > now}
+        tokens = [number for number, (claim_owner, _) in self._unanswered_claims.items() if claim_owner == owner]
+        for number in tokens:
+            del self._unanswered_claims[number]
+        return tokens
 
 
 async def _migrate(tx: Tx, _: None) -> Migrated:

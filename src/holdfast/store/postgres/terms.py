@@ -1,10 +1,10 @@
-"""What runs can be found by: a term is a key with a text or a number, which are kept in columns of their own."""
+"""Rows of search terms and conditions: texts and numbers have separate columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.store.postgres.rows import packed
+from holdfast.store.postgres.rows import encode_text
 from holdfast.store.postgres.tx import Row
 from holdfast.store.protocol import Condition, Term
 
@@ -12,12 +12,12 @@ Value = str | int | float
 
 
 def term_rows(terms: Sequence[Term]) -> list[Row]:
-    return [(packed(term.key), *_text_or_number(term.value)) for term in terms]
+    return [(encode_text(term.key), *_text_or_number(term.value)) for term in terms]
 
 
 def condition_rows(conditions: Sequence[Condition]) -> list[Row]:
-    return [(packed(key), op, *_text_or_number(value)) for key, op, value in conditions]
+    return [(encode_text(key), op, *_text_or_number(value)) for key, op, value in conditions]
 
 
 def _text_or_number(value: Value) -> tuple[bytes | None, int | float | None]:
-    return (packed(value), None) if isinstance(value, str) else (None, value)
+    return (encode_text(value), None) if isinstance(value, str) else (None, value)

@@ -1,4 +1,4 @@
-"""Numbers by which a call knows its own traces."""
+"""Random numbers by which a repeated call recognises the rows that its earlier attempt wrote."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ from holdfast.ports import Randomness
 
 
 def token(random: Randomness) -> int:
-    """64 random bits, as PostgreSQL has them: signed."""
+    """64 random bits as a signed integer, which is PostgreSQL's BIGINT."""
     return int.from_bytes(random.bytes(8), "big", signed=True)

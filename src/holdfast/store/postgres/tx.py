@@ -1,4 +1,4 @@
-"""What an intent sees of the database: a connection, the schema, and whose call it is."""
+"""The arguments that every intent gets: a connection, the schema, the time and the calling store."""
 
 from __future__ import annotations
 
@@ -37,13 +37,11 @@ class Tx(NamedTuple):
     schema: str
     now: int | None
     """None: the database's clock."""
-    by: str
-    """The store that writes: others are told of it, and it is not told of its own writes."""
-    again: bool = False
-    """An earlier try of this call may have been done: its connection broke before the answer."""
-    quiet: bool = False
-    """No other store listens, so that a single write need not be told."""
+    store_id: str
+    """The id of the calling store: sent with notifications, so that a store can ignore its own."""
+    is_retry: bool = False
+    """An earlier attempt of this call may have been committed: its connection broke before the reply."""
 
 
 Work = Callable[[Tx, A], Awaitable[R]]
-"""An intent. It may run again on another connection if the first one broke, so it must know its own traces."""
+"""An intent. It is repeated on another connection if the first one broke, so it must recognise its own writes."""

@@ -1,4 +1,4 @@
-"""Who works here: a row for each worker, renewed by its heartbeat."""
+"""Registered workers: a row for each, renewed by its heartbeats."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from typing import NamedTuple
 
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import WorkerCard, WorkerRecord
+from holdfast.store.protocol import WorkerProfile, WorkerRecord
 
-_REMEMBERED_MS = 24 * 60 * 60 * 1000
+_KEPT_AFTER_EXPIRY_MS = 24 * 60 * 60 * 1000
 
 
-class Enrolment(NamedTuple):
-    card: WorkerCard
+class WorkerRegistration(NamedTuple):
+    profile: WorkerProfile
     lease_ms: int
 
 
-async def enroll(tx: Tx, new: Enrolment) -> None:
-    sql, card = statements("workers", tx.schema), new.card
-    await tx.connection.execute(sql["forget"], tx.now, _REMEMBERED_MS)
-    await tx.connection.execute(sql["forget_receipts"], tx.now, _REMEMBERED_MS)
-    row = (card.id, card.host, card.pid, list(card.queues), card.concurrency, new.lease_ms)
-    await tx.connection.execute(sql["enroll"], tx.now, *row)
+async def register_worker(tx: Tx, registration: WorkerRegistration) -> None:
+    sql, profile = statements("workers", tx.schema), registration.profile
+    await tx.connection.execute(sql["delete_dead"], tx.now, _KEPT_AFTER_EXPIRY_MS)
+    await tx.connection.execute(sql["delete_old_receipts"], tx.now, _KEPT_AFTER_EXPIRY_MS)
+    row = (profile.id, profile.host, profile.pid, list(profile.queues), profile.concurrency, registration.lease_ms)
+    await tx.connection.execute(sql["register_worker"], tx.now, *row)
 
 
-async def dismiss(tx: Tx, owner: str) -> None:
-    await tx.connection.execute(statements("workers", tx.schema)["dismiss"], owner)
+async def unregister_worker(tx: Tx, owner: str) -> None:
+    await tx.connection.execute(statements("workers", tx.schema)["unregister_worker"], owner)
 
 
 async def workers(tx: Tx, _: None) -> list[WorkerRecord]:
@@ -35,4 +35,4 @@ async def workers(tx: Tx, _: None) -> list[WorkerRecord]:
 
 def _worker(row: Row) -> WorkerRecord:
     id_, host, pid, queues, concurrency, started_at, seen_at, alive = row
-    return WorkerRecord(WorkerCard(id_, host, pid, tuple(queues), concurrency), started_at, seen_at, alive)
+    return WorkerRecord(WorkerProfile(id_, host, pid, tuple(queues), concurrency), started_at, seen_at, alive)

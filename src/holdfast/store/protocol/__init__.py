@@ -1,54 +1,58 @@
-"""What the engine asks of a database: intents in batches, every write fenced.
+"""The store protocol: what the engine requires of a database.
 
-A store keeps these kinds of rows. A **run** is one execution of an instance (a restart, a retry, a tick of a schedule
-makes a new run with the next number; the one with the highest number is current). A **fact** is one thing that happened
-in a run; facts are only ever added, except that the HEARTBEAT of an attempt is overwritten by its next one. A **task**
-is the run's place in the queue: when it is due, who holds it, and under which epoch. An **event** is a message to a
-run. A **log** line is what the code said. A **watch** says who is to be told when a run ends.
+A method of ``Store`` is an intent: one transaction, usually for a batch. Every write of a turn is fenced.
+
+A store keeps these kinds of rows. A **run** is one execution of an instance. A restart, a retry of the workflow and a
+tick of a schedule each create a new run with the next number; the run with the highest number is current. A **fact** is
+one row of a run's history. Facts are added and never changed, except that the HEARTBEAT of an attempt is overwritten by
+the next one. A **task** is the queue row of a run: when it is due, which worker owns it, and under which epoch. An
+**event** is a typed payload addressed to a run. A **log** is a line that the run's code logged. A **watch** names a run
+that receives an event when another run ends.
 
 Between runs
 ------------
-All that one run does to another is an ``Act``: applied in the transaction of the commit that carries it, under the
-fence of who does it, together with the fact that says what came of it. So it happens exactly once, whoever crashes
-when, and needs no key of its own. All that reaches a run from others is mail. The engine's own mail has topics that
-begin with ``@`` (``EXIT``, ``REPLY``, ``CANCEL``); users cannot send to those, and they wake a run whatever it waits
-for, unless it is paused.
+Every effect of a run on another run is an ``Operation``. The store applies it in the transaction of the commit that
+carries it, under the fence of the run that commits, and writes the fact with its result in the same transaction.
+An operation therefore happens exactly once, whichever process crashes, and needs no idempotency key. Everything that a
+run receives from other runs is an event. The engine's own events have topics that begin with ``@`` (``EXIT``,
+``REPLY``, ``CANCEL``). Users cannot send to these topics. Engine events wake a run whatever it waits for, unless it is
+paused.
 
 How a run ends
 --------------
-By ``Finish`` in a commit, by ``terminate`` or ``restart``, by an act, to make room for another, by its parent's end; a
-graph also by ``cancel``. In
-the same transaction, if no run comes after it: whoever watches it gets an ``EXIT`` event (or watches the one that comes
-after). And its living children are treated as their ``parent_close`` says (unless ``NextRun.continues``): those that
-are terminated by this in the same way, down to the last.
+A run ends by ``Finish`` in a commit, by ``terminate`` or ``restart``, by an operation of another run, by a start that
+terminates the existing run, or by the end of its parent. A graph also ends by ``cancel``. The same transaction notifies
+the watchers: each receives an ``EXIT`` event, or watches the successor if there is one. The same transaction also
+applies ``parent_close`` to the children that have not ended (unless ``NextRun.continues``). A child that is terminated
+by this rule is treated in the same way, with all its descendants.
 
 The fence
 ---------
-Each claim raises the task's ``epoch`` and sets its ``owner``. Every write of a turn names both, and the store
-applies it only if they still match, in the same transaction. A turn that lost its lease changes nothing and is told
-``LOST``. What the fence does *not* prevent: the loser's step functions may have run, or may still be running, in
-the outside world. Steps are therefore at-least-once; only their recorded result is exactly-once.
+Each claim increments the task's ``epoch`` and sets its ``owner``. Every write of a turn names both, and the store
+applies the write only if they still match, in the same transaction. A turn that lost its lease writes nothing and
+receives ``LOST``. The fence does *not* prevent the step functions of such a turn from having run, or from still
+running. Steps are therefore executed at least once; only their recorded result is exactly-once.
 
-Time is in integer milliseconds since 1970 by the store's own clock, and never goes through a worker's.
-Payloads are bytes of ASCII JSON, encoded and decoded elsewhere.
+Times are integer milliseconds since 1970 by the store's clock, never by a worker's clock.
+Payloads are bytes of ASCII JSON. The store neither encodes nor decodes them.
 
-What the conformance suite (``tests/store``) does not say is not part of this contract.
+The conformance suite (``tests/store``) defines this contract: what the suite does not test is not part of it.
 """
 
 from holdfast.store.protocol.commits import (
-    Act,
-    AnswerEvent,
     CancelRun,
     Commit,
     Committed,
-    Deed,
     Finish,
-    Follows,
+    Following,
     LiveTransaction,
     NextRun,
     Observed,
+    Operation,
     Park,
+    RecordedOperation,
     Release,
+    ReplyToEvent,
     Statement,
     TerminateRun,
     UnwatchRun,
@@ -64,33 +68,41 @@ from holdfast.store.protocol.facts import (
     Fact,
     FactState,
     Log,
-    Mail,
-    Mailbag,
+    MailboxPage,
+    StoredEvent,
     StoredLog,
-    reason_of,
+    cancel_reason,
 )
-from holdfast.store.protocol.outbox import Delivered, Outbound, OutboxClaim, OutboxRow, Undelivered
-from holdfast.store.protocol.reads import Condition, ListQuery, Migrated, PageQuery, Relations, Relative, Steered
+from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, Outbound, OutboxClaim, OutboxRow
+from holdfast.store.protocol.reads import (
+    Condition,
+    ControlResult,
+    ListQuery,
+    Migrated,
+    PageQuery,
+    RelatedRun,
+    Relations,
+)
 from holdfast.store.protocol.runs import (
-    ABOUT_NOW_MS,
     FIRST_EPOCH,
-    Answer,
+    MAX_CLOCK_SKEW_MS,
+    AffectedRuns,
     Attributes,
     Claimant,
     Created,
     Expiry,
-    Foreseen,
-    Letter,
     NewEvent,
     NewRun,
     OnConflict,
     OnReuse,
     ParentClose,
+    Prediction,
     Reply,
+    RequestResult,
     RunRecord,
     Sent,
+    StartEvent,
     Term,
-    Touched,
     Watch,
 )
 from holdfast.store.protocol.store import Store
@@ -99,31 +111,29 @@ from holdfast.store.protocol.tasks import (
     Claim,
     ClaimRequest,
     ClaimResult,
-    Freed,
+    ExpiredTask,
     Heartbeat,
-    Held,
+    HeldTask,
     Lease,
     Signal,
     Snapshot,
-    WorkerCard,
+    WorkerProfile,
     WorkerRecord,
 )
-from holdfast.store.protocol.units import GRAPH, Advance, Advanced, GiveBack, NewUnit, Opening, TaskRef
+from holdfast.store.protocol.units import GRAPH, Advance, Advanced, MissingDecrement, NewUnit, TaskRef, UnitRelease
 
 __all__ = [
-    "ABOUT_NOW_MS",
     "ANY_TOPIC",
     "CANCEL",
     "EXIT",
     "FIRST_EPOCH",
     "GRAPH",
+    "MAX_CLOCK_SKEW_MS",
     "REPLY",
     "SUSPECT_LOSSES",
-    "Act",
     "Advance",
     "Advanced",
-    "Answer",
-    "AnswerEvent",
+    "AffectedRuns",
     "Attributes",
     "CancelRun",
     "Claim",
@@ -133,28 +143,26 @@ __all__ = [
     "Commit",
     "Committed",
     "Condition",
+    "ControlResult",
     "Created",
-    "Deed",
     "Delivered",
     "Delivery",
+    "DeliveryFailure",
+    "ExpiredTask",
     "Expiry",
     "Fact",
     "FactState",
     "Finish",
-    "Follows",
-    "Foreseen",
-    "Freed",
-    "GiveBack",
+    "Following",
     "Heartbeat",
-    "Held",
+    "HeldTask",
     "Lease",
-    "Letter",
     "ListQuery",
     "LiveTransaction",
     "Log",
-    "Mail",
-    "Mailbag",
+    "MailboxPage",
     "Migrated",
+    "MissingDecrement",
     "NewEvent",
     "NewRun",
     "NewUnit",
@@ -162,35 +170,39 @@ __all__ = [
     "Observed",
     "OnConflict",
     "OnReuse",
-    "Opening",
+    "Operation",
     "Outbound",
     "OutboxClaim",
     "OutboxRow",
     "PageQuery",
     "ParentClose",
     "Park",
+    "Prediction",
+    "RecordedOperation",
+    "RelatedRun",
     "Relations",
-    "Relative",
     "Release",
     "Reply",
+    "ReplyToEvent",
+    "RequestResult",
     "RunRecord",
     "Sent",
     "Signal",
     "Snapshot",
+    "StartEvent",
     "Statement",
-    "Steered",
     "Store",
+    "StoredEvent",
     "StoredLog",
     "TaskRef",
     "Term",
     "TerminateRun",
-    "Touched",
-    "Undelivered",
+    "UnitRelease",
     "UnwatchRun",
     "Verdict",
     "Watch",
     "WatchRun",
-    "WorkerCard",
+    "WorkerProfile",
     "WorkerRecord",
-    "reason_of",
+    "cancel_reason",
 ]

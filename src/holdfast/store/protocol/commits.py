@@ -1,4 +1,4 @@
-"""What a turn writes, and what it does to other runs: one transaction, or nothing."""
+"""Commits: everything that one turn writes in one transaction, including its operations on other runs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol.facts import Delivery, Fact, Log
 from holdfast.store.protocol.outbox import Outbound
 from holdfast.store.protocol.runs import (
-    Answer,
+    AffectedRuns,
     Attributes,
     Created,
     Expiry,
     NewEvent,
     NewRun,
     Reply,
+    RequestResult,
     Sent,
-    Touched,
     Watch,
 )
 from holdfast.store.protocol.tasks import Signal
@@ -27,32 +27,33 @@ from holdfast.store.protocol.units import NewUnit, TaskRef
 
 
 class Statement(NamedTuple):
-    """A user's SQL statement that is part of a step."""
+    """A user's SQL statement that is executed in the commit of a step."""
 
     sql: str
     args: tuple[Any, ...]
 
 
 class LiveTransaction(Protocol):
-    """An open transaction for a step's own reads and writes, on a connection of its own.
+    """An open transaction for the reads and writes of one step, on its own connection.
 
-    It ends with the commit that carries it (``Observed.transaction``), applied or not, or by ``rollback``.
+    The transaction ends with the commit that carries it (``Observed.transaction``), whether that commit is applied or
+    not, or by ``rollback``.
     """
 
     async def execute(self, sql: str, args: tuple[Any, ...]) -> int:
-        """Run a statement; how many rows it changed."""
+        """Execute a statement and return the number of rows that it changed."""
         ...
 
     async def fetch(self, sql: str, args: tuple[Any, ...]) -> Sequence[Mapping[str, Any]]: ...
 
     async def rollback(self) -> None:
-        """Undo everything and give the connection back. After the end: nothing."""
+        """Roll the transaction back and release the connection. Does nothing after the transaction has ended."""
         ...
 
 
 @dataclass(slots=True)
 class Observed:
-    """What became known: it is written whenever the fence holds."""
+    """The observed part of a commit: results and consumed events. It is written whenever the fence holds."""
 
     facts: Sequence[Fact] = ()
     deliveries: Sequence[Delivery] = ()
@@ -62,45 +63,46 @@ class Observed:
     sends: Sequence[NewEvent] = ()
     outbox: Sequence[Outbound] = ()
     transaction: LiveTransaction | None = None
-    """The step's own transaction: all of this commit is written in it, and it is over afterwards."""
+    """The live transaction of the step. The whole commit is written in it, and the commit ends it."""
 
     @property
     def transactional(self) -> bool:
-        """It writes more than the run itself, which may be refused."""
+        """True if the commit has writes besides the run's own rows, which may be rejected."""
         return bool(self.statements or self.starts or self.sends or self.transaction)
 
 
 @dataclass(slots=True)
 class NextRun:
-    """The run that takes the place of one that ends: a continuation, another attempt, the next tick of a schedule.
+    """The successor of a run that ends: a continuation, a retry of the workflow, or the next tick of a schedule.
 
-    It has the same instance, the next number, and queue, priority, kind, seed, parent, options, memo and search of the
-    one before, and is watched by those who watched that. What was not consumed of its mail is moved to it, in order;
-    the engine's only with ``continues``, except CANCEL, which always is. With ``continues`` it also gets the living
-    children, and watches what the one before did; otherwise they are treated as at any end, and its own watches are
-    dropped. An expiry that is a CANCEL stays, if it is the earlier one.
+    The successor belongs to the same instance and has the next number. It takes over the queue, priority, kind, seed,
+    parent, options, memo, search and watchers of its predecessor. Undelivered events are moved to the successor in
+    their order; the engine's own events only with ``continues``, except CANCEL, which is always moved. With
+    ``continues`` the successor also takes over the children that have not ended and the predecessor's watches on other
+    runs. Without it, ``parent_close`` is applied to the children as at any end, and these watches are dropped. An
+    expiry of kind CANCEL is kept if it is the earlier one.
 
-    It is of the same *line* as the one before: a key under which an event was sent to one of them (``NewEvent.dedup``)
-    is known to all. A run that is made otherwise, by ``restart`` too, begins a line.
+    The successor belongs to the *line* of its predecessor: a ``NewEvent.dedup`` key is unique within a line. A run
+    that is created in another way, including by ``restart``, begins a new line.
     """
 
     params: bytes | None
     run_at: int | None = None
-    """Not before (WAITING until then); None: now."""
+    """Earliest start; the run is WAITING until then. None: now."""
     attempt: int = 1
     expires_ms: int | None = None
-    """From ``run_at``."""
+    """Relative to ``run_at``."""
     expiry: Expiry | None = None
     continues: bool = False
     options: bytes | None = None
-    """In place of those of the one before; None: the same."""
+    """Replaces the options of the predecessor; None keeps them."""
     units: Sequence[NewUnit] = ()
-    """As of ``NewRun``. PLAN facts are those of the one before."""
+    """As in ``NewRun``. PLAN facts are copied from the predecessor."""
 
 
 @dataclass(slots=True)
 class Finish:
-    """The run ends: its row becomes terminal and its task goes."""
+    """End of the run: its row becomes terminal and its task is deleted."""
 
     status: Status
     output: bytes | None = None
@@ -109,20 +111,20 @@ class Finish:
     next: NextRun | None = None
 
 
-# --- acts: what a run does to others
+# --- operations: effects of a run on other runs
 
 
 class WatchRun(NamedTuple):
-    """Be told of the end of a run. One that has ended already is told of at once."""
+    """Watch a run. If it has ended already, the EXIT event is sent at once."""
 
     workflow: str
     instance_id: str
     watch: Watch
-    """LINK goes both ways: the other run watches this one too."""
+    """With LINK the other run also watches this one."""
 
 
 class UnwatchRun(NamedTuple):
-    """The opposite. DONE also if there was nothing to undo."""
+    """Stop watching a run. The result is DONE also if this run did not watch it."""
 
     workflow: str
     instance_id: str
@@ -133,7 +135,7 @@ class CancelRun(NamedTuple):
     workflow: str
     instance_id: str
     payload: bytes
-    """Of the CANCEL event."""
+    """The payload of the CANCEL event."""
     deadline_ms: int | None
 
 
@@ -143,45 +145,46 @@ class TerminateRun(NamedTuple):
     reason: str | None
 
 
-class AnswerEvent(NamedTuple):
-    """Answer an event of one's own mailbox: kept with the event and, if a run asked, sent to it as REPLY.
+class ReplyToEvent(NamedTuple):
+    """Reply to an event of the run's own mailbox.
 
-    DONE also if that run has ended: nobody waits any more.
+    The reply is stored with the event. If a run asked, the reply is also sent to that run as a REPLY event. The result
+    is DONE also if the asking run has ended, because no run waits for the reply any more.
     """
 
     event: int
     reply: Reply
 
 
-Deed = NewRun | NewEvent | WatchRun | UnwatchRun | CancelRun | TerminateRun | AnswerEvent
+Operation = NewRun | NewEvent | WatchRun | UnwatchRun | CancelRun | TerminateRun | ReplyToEvent
 
 
 @dataclass(slots=True)
-class Act:
-    """Something a run does to others, and the fact that says it was done.
+class RecordedOperation:
+    """An operation, and the fact that records its result.
 
-    The store writes the fact with ``ok`` and ``value`` set by its answer: the JSON text of the word (``"done"``). All
-    answers are facts, also MISSING and ENDED: none of them refuses the commit.
+    The store sets ``ok`` and ``value`` of the fact from the result: ``value`` is the JSON text of the ``RequestResult``
+    (``"done"``). Every result is recorded, also MISSING and ENDED: none of them rejects the commit.
     """
 
-    deed: Deed
+    operation: Operation
     fact: Fact
 
 
 @dataclass(slots=True)
 class Park:
-    """The engine pauses the run because it cannot go on by itself; ``note`` says why."""
+    """Pause by the engine, because the run cannot continue without intervention; ``note`` is the reason."""
 
     note: str
 
 
 @dataclass(slots=True)
 class Release:
-    """The run waits: its task is given back, due at ``run_at`` (None: only a message or a person can wake it).
+    """Suspension of the run: its task is released, due at ``run_at`` (None: only an event or a request wakes it).
 
-    An event whose type is among ``topics`` wakes it. If there is one that the turn has not seen (``Commit.seen``), the
-    task is due at once instead: no wake-up is lost between the look and the release.
-    ``status`` ACTIVE is for a turn that stops early and wants to go on later.
+    An event whose type is among ``topics`` wakes the run. If the mailbox has such an event that the turn has not seen
+    (``Commit.seen``), the task is due at once instead, so no wake-up is lost between reading the mailbox and releasing.
+    ``status`` is ACTIVE if the turn stops early and continues later.
     """
 
     run_at: int | None
@@ -191,35 +194,38 @@ class Release:
 
 
 @dataclass(slots=True)
-class Follows:
-    """What the code did after that. Left out if a pause was asked for: it is then done again after the resume."""
+class Following:
+    """The following part of a commit: what the code did after the observed part.
+
+    The store omits it if a pause was requested; the code then repeats it after the resume.
+    """
 
     facts: Sequence[Fact] = ()
     logs: Sequence[Log] = ()
     attributes: Attributes | None = None
-    acts: Sequence[Act] = ()
-    """Done in this order, after all else and before ``next``. With acts, ``next`` is None or a Finish."""
+    operations: Sequence[RecordedOperation] = ()
+    """Applied in this order, after all other rows and before ``next``, which is then None or a Finish."""
     next: Finish | Park | Release | None = None
-    """None: the turn goes on and keeps its task."""
+    """None: the turn continues and keeps its task."""
 
 
 @dataclass(slots=True)
 class Commit:
-    """All that one turn writes, in one transaction or not at all.
+    """Everything that one turn writes at one time, in one transaction or not at all.
 
-    Order inside: fence, statements, starts and sends, facts, deliveries, logs, then what follows.
-    ``in_flight`` is how many steps of the turn are still running, or have ended with an outcome that is not in this
-    commit: a pause takes effect with the first commit that has none.
+    Order inside: fence, statements, starts and sends, facts, deliveries, logs, then the following part.
+    ``in_flight`` is the number of steps of the turn that are still running, or whose outcome is not in this commit. A
+    pause takes effect with the first commit that has none.
     """
 
     task: TaskRef
     observed: Observed = field(default_factory=Observed)
-    follows: Follows = field(default_factory=Follows)
+    following: Following = field(default_factory=Following)
     in_flight: int = 0
     started_at: int | None = None
-    """Set once, by the first commit of a run that has no ``started_at`` yet."""
+    """The run's ``started_at``; ignored if the run has one already."""
     seen: int = 0
-    """``Mailbag.last`` of the last look into the mailbox."""
+    """``MailboxPage.last`` of the turn's last read of the mailbox."""
 
 
 class Verdict(StrEnum):
@@ -227,30 +233,30 @@ class Verdict(StrEnum):
     LOST = "lost"
     """The fence did not hold; nothing was written."""
     PAUSING = "pausing"
-    """A pause was asked for: what was observed is written, what follows is not, and steps are still in flight."""
+    """A pause was requested and steps are in flight. The observed part is written, the following part is not."""
     PAUSED = "paused"
-    """As PAUSING, and the run is paused now and its task released."""
+    """A pause was requested and no steps are in flight. As PAUSING; the run is paused and its task released."""
     REJECTED = "rejected"
-    """A user's statement failed, or an event has nowhere to go; nothing of this commit was written."""
+    """A user's statement failed, or the recipient of an event has ended or does not exist. Nothing was written."""
 
 
 @dataclass(slots=True)
 class Committed:
     verdict: Verdict
     signal: Signal = Signal.NONE
-    """With APPLIED and a kept task: what is waiting for the turn. MAIL is cleared by being read here."""
+    """With APPLIED and a kept task: the signals of the task. Returning the EVENTS signal clears it."""
     due_now: bool = False
-    """With APPLIED and Release: a message came in between, and the task is due at once."""
+    """With APPLIED and Release: an event arrived in the meantime, and the task is due at once."""
     unique: bool = False
-    """With REJECTED: it was a uniqueness violation."""
+    """With REJECTED: the cause is a uniqueness violation."""
     unreachable: bool = False
-    """With REJECTED: an event was to be sent to a run that ended or never was."""
+    """With REJECTED: the recipient of an event has ended or does not exist."""
     message: str = ""
-    """With REJECTED: what the database said."""
+    """With REJECTED: the database's error message."""
     started: Sequence[Created] = ()
     sent: Sequence[Sent] = ()
-    acted: Sequence[Answer] = ()
-    """With APPLIED: one for each act."""
-    births: Sequence[Created] = ()
-    """Runs made by acts, that were born claimed."""
-    touched: Touched | None = None
+    operation_results: Sequence[RequestResult] = ()
+    """With APPLIED: one for each operation."""
+    claimed_children: Sequence[Created] = ()
+    """Runs that operations created claimed."""
+    affected: AffectedRuns | None = None

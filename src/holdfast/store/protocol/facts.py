@@ -1,4 +1,4 @@
-"""What happened in a run, what it was sent, and what its code said."""
+"""Facts, events and logs: the history of a run, its mailbox, and the lines that its code logged."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ class FactState(IntEnum):
     RESULT = 0
     """The final outcome of a step, timer or wait: written once, never changed."""
     START = 1
-    """A wait that began (with its ``wake_at``), or an attempt that has been running long enough to be worth showing."""
+    """The start of a wait (with its ``wake_at``), or of an attempt that has been running long enough to be shown."""
     FAILURE = 2
-    """An attempt that failed or was lost; ``wake_at`` is when the next one may start."""
+    """An attempt that failed or was lost; ``wake_at`` is the earliest start of the next attempt."""
     PLAN = 3
-    """What the run was started to do: a step of a chain (``n`` is its place), the shape of a graph. All that come after
-    the run have it too."""
+    """A part of the run's definition: a step of a chain (``n`` is its position), or the shape of a graph. Successors
+    of the run have the same PLAN facts."""
     WOKEN = 4
-    """A step of a chain that waited goes on: ``event`` is what it waited for, none if its time was up. ``n`` is that of
-    the wait (START)."""
+    """The end of a chain step's wait: ``event`` is the event that the step waited for, None after a timeout. ``n`` is
+    that of the wait (START)."""
     ITEM = 5
-    """The result of one item of a node that is mapped over a list; ``n`` is its place."""
+    """The result of one item of a node that maps over a list; ``n`` is the item's position."""
     TOMBSTONE = 6
-    """A graph was killed, terminated or cancelled: nothing of it starts any more. The value is the reason."""
+    """The kill, termination or cancellation of a graph: no node of it starts any more. The value is the reason."""
     HEARTBEAT = 7
-    """The latest progress that an attempt reported while it ran; ``n`` is the attempt. The only fact that is
-    overwritten: see ``Store.record_heartbeats``."""
+    """The latest progress that a running attempt reported; ``n`` is the attempt. The only fact that is overwritten:
+    see ``Store.record_heartbeats``."""
 
 
 class Fact(NamedTuple):
-    """One thing that happened in a run, keyed ``(run, state, key, n)``. A tuple, because it is also the row."""
+    """One row of a run's history, keyed ``(run, state, key, n)``. A tuple, because it is bound as the row itself."""
 
     state: int
     key: str
     n: int
-    """0 for results and waits, the attempt's number for attempts."""
+    """0 for results and waits, the number of the attempt for attempts."""
     kind: str
     at: int
     started_at: int
     seq: int | None = None
-    """The place of a RESULT in the order in which the code saw results; None for the other states."""
+    """The position of a RESULT in the order in which the code received results; None for the other states."""
     ok: bool = True
     value: bytes | None = None
     """The result, or the error when ``ok`` is false."""
     name: str | None = None
-    """Of a step: the registered function that was called; None for a name given to ``ctx.do``. Shown in place of the
+    """The registered function that a step called; None if the step was named by ``ctx.do``. Shown instead of the
     key."""
     attempts: int = 0
     max_attempts: int | None = None
@@ -55,32 +55,33 @@ class Fact(NamedTuple):
     wake_at: int | None = None
     event_type: str | None = None
     event: int | None = None
-    """The number of the event a wait consumed: its payload is stored once, with the event."""
+    """The number of the event that a wait consumed. The payload is stored once, with the event."""
 
 
 EXIT = "@exit"
-"""Of a run that was watched: ``sender`` is its pid, the payload ``{"watch", "status", "output", "error", "note"}``.
+"""Topic of the event that a watcher receives: ``sender`` is the pid of the run that ended.
 
-``watch`` is the number of the Watch flags; output and error are the run's own JSON, or null; note is text, or null.
+The payload is ``{"watch", "status", "output", "error", "note"}``. ``watch`` is the integer value of the Watch flags;
+output and error are the run's own JSON, or null; note is text, or null.
 """
 REPLY = "@reply"
-"""The answer to an event with ``ask``: ``{"ask", "ok", "value"}``. ``sender`` is the pid of who answers."""
+"""Topic of the reply to an event with ``ask``: ``{"ask", "ok", "value"}``. ``sender`` is the replying run's pid."""
 CANCEL = "@cancel"
-"""A cancellation was asked for: ``{"reason", "deadlineMs"}``, each of which may be null."""
+"""Topic of a cancellation request: ``{"reason", "deadlineMs"}``, each of which may be null."""
 
 
-def reason_of(cancellation: bytes | None) -> str | None:
-    """The reason that the payload of a CANCEL event has."""
+def cancel_reason(cancellation: bytes | None) -> str | None:
+    """The reason in the payload of a CANCEL event."""
     reason: str | None = json.loads(cancellation or b"{}").get("reason")
     return reason
 
 
 ANY_TOPIC = "*"
-"""Among topics: every event, whatever its type."""
+"""A topic that matches events of every type."""
 
 
-class Mail(NamedTuple):
-    """An event of a run. ``n`` counts from 1 in each run, in the order of arrival."""
+class StoredEvent(NamedTuple):
+    """An event in the mailbox of a run. ``n`` counts from 1 in each run, in the order of arrival."""
 
     n: int
     type: str
@@ -90,11 +91,11 @@ class Mail(NamedTuple):
     delivered_at: int | None = None
     consumed_by: str | None = None
     ask: str | None = None
-    """Set if the sender waits for an answer: the key under which it does."""
+    """The key under which the sender waits for a reply; None if it does not wait."""
 
 
 class Delivery(NamedTuple):
-    """An event consumed by a wait."""
+    """The consumption of an event by a wait."""
 
     event: int
     step_key: str
@@ -102,14 +103,14 @@ class Delivery(NamedTuple):
 
 
 @dataclass(slots=True)
-class Mailbag:
-    """Undelivered events of a run, the oldest first, and what is known of the rest."""
+class MailboxPage:
+    """A page of undelivered events of a run, the oldest first."""
 
-    mail: Sequence[Mail]
+    events: Sequence[StoredEvent]
     complete: bool
-    """These are all there are (of the topics asked for)."""
+    """True if the page holds all undelivered events (of the requested topics)."""
     last: int
-    """The number of the last event the run has got at all, delivered or not; 0: none ever."""
+    """The number of the last event that the run has received, delivered or not; 0 if it has received none."""
 
 
 class Log(NamedTuple):
@@ -125,4 +126,4 @@ class Log(NamedTuple):
 
 class StoredLog(NamedTuple):
     n: int
-    line: Log
+    log: Log

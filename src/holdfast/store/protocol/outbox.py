@@ -1,7 +1,7 @@
-"""What runs tell the world: written with the step that says it, delivered at least once afterwards.
+"""The outbox: outbound events, written in the commit of the step that publishes them, and delivered at least once.
 
-Of each run one event is under way at a time, the first that is neither delivered nor parked: so they go out in order,
-and one that cannot be delivered does not hold up the others for ever.
+One event of each run is being delivered at a time: the first one that is neither delivered nor parked. The events of a
+run are therefore delivered in order, and an event that cannot be delivered does not block the later ones forever.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 
 class Outbound(NamedTuple):
-    """An event to go out. Numbered from 1 in each run."""
+    """An outbound event. Numbered from 1 in each run."""
 
     type: str
     payload: bytes | None
@@ -20,24 +20,24 @@ class Outbound(NamedTuple):
 
 @dataclass(slots=True)
 class OutboxRow:
-    """An event on its way, delivered (``delivered_at``), or given up (``parked_at``)."""
+    """An outbound event that is pending, delivered (``delivered_at``), or parked as undeliverable (``parked_at``)."""
 
     run: int
     n: int
     workflow: str
     instance_id: str
     number: int
-    """Of the run."""
+    """The run's number."""
     step: str
     type: str
     payload: bytes | None
     created_at: int
     attempts: int
-    """How often its delivery failed, or was lost with who tried."""
+    """The number of delivery attempts that failed or whose owner's lease expired."""
     run_at: int
-    """When it is tried, or tried again."""
+    """When the next attempt is due."""
     error: str | None = None
-    """Of the last attempt that failed."""
+    """The error of the last failed attempt."""
     delivered_at: int | None = None
     parked_at: int | None = None
 
@@ -46,18 +46,18 @@ class OutboxRow:
 class OutboxClaim:
     rows: list[OutboxRow]
     next_due: int | None
-    """When another one can be claimed; None: none is left."""
+    """When the next event can be claimed; None if no event is pending."""
 
 
 class Delivered(NamedTuple):
-    """It arrived."""
+    """The outcome of a delivery that succeeded."""
 
     run: int
     n: int
 
 
-class Undelivered(NamedTuple):
-    """It did not: counted as an attempt, and tried again at ``run_at``, or (None) parked."""
+class DeliveryFailure(NamedTuple):
+    """The outcome of a delivery that failed: retried at ``run_at``, or parked if that is None."""
 
     run: int
     n: int

@@ -1,4 +1,4 @@
-"""What can be asked for, and in which form it is answered."""
+"""Parameters and results of the reading intents."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.core.model import Status
-from holdfast.store.protocol.runs import RunRecord, Touched, Watch
+from holdfast.store.protocol.runs import AffectedRuns, RunRecord, Watch
 
 
 class Condition(NamedTuple):
-    """A run has a term with this key whose value is so compared to this one. Numbers compare with numbers only."""
+    """A comparison that one of the run's search terms must satisfy. Numbers compare with numbers only."""
 
     key: str
     op: str
@@ -19,8 +19,8 @@ class Condition(NamedTuple):
     value: str | int | float
 
 
-class Relative(NamedTuple):
-    """Another run that this one has to do with."""
+class RelatedRun(NamedTuple):
+    """A child of a run."""
 
     pid: str
     status: Status
@@ -28,10 +28,10 @@ class Relative(NamedTuple):
 
 @dataclass(slots=True)
 class Relations:
-    """At most a hundred of each, the oldest first."""
+    """Children, watches and watchers of a run: at most a hundred of each, the oldest first."""
 
-    children: Sequence[Relative]
-    """Current runs of all that it started, also those that have ended."""
+    children: Sequence[RelatedRun]
+    """The current run of each child instance, also of those that have ended."""
     watches: Sequence[tuple[str, Watch]]
     watched_by: Sequence[tuple[str, Watch]]
 
@@ -44,7 +44,7 @@ class ListQuery:
     """Only instances older than this ``RunRecord.instance``."""
     limit: int = 25
     search: Sequence[Condition] = ()
-    """All of them must hold."""
+    """Conditions that must all hold."""
     id_prefix: str | None = None
     """Only instances whose id begins with this text."""
 
@@ -55,18 +55,18 @@ class PageQuery:
 
     run: int
     after: int | None = None
-    """Exclusive; follows the order: with ``descending`` it means older than."""
+    """The number before the page, exclusive, in the order of the page: with ``descending``, numbers below it follow."""
     limit: int | None = None
     descending: bool = False
     level: str | None = None
     category: str | None = None
 
 
-class Steered(NamedTuple):
-    """The run somebody wanted something of (None: no such instance), and which others that changed."""
+class ControlResult(NamedTuple):
+    """The run that a control request addressed (None: no such instance), and the other runs that were affected."""
 
     run: RunRecord | None
-    touched: Touched
+    affected: AffectedRuns
 
 
 class Migrated(NamedTuple):

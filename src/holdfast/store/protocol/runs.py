@@ -1,4 +1,4 @@
-"""Runs: their rows, what they are started with, and what is sent to them."""
+"""Runs and events: the run record, requests to create runs and to send events, and their results."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from enum import IntFlag, StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.model import Status
-from holdfast.store.protocol.facts import Fact, Mail
+from holdfast.store.protocol.facts import Fact, StoredEvent
 from holdfast.store.protocol.units import NewUnit
 
 if TYPE_CHECKING:
     from holdfast.store.protocol.commits import Commit, Committed
     from holdfast.store.protocol.tasks import Claim
 
-ABOUT_NOW_MS = 200
-"""By how much the clock of a store and what a worker takes for it differ at most, for a time to be believed."""
+MAX_CLOCK_SKEW_MS = 200
+"""Maximum tolerated skew between the store's clock and the worker's."""
 
 
 @dataclass(slots=True)
 class RunRecord:
-    """A run's row, and what its task says when it still has one."""
+    """A run's row, with the columns of its task if it still has one."""
 
     run: int
     workflow: str
@@ -39,32 +39,32 @@ class RunRecord:
     started_at: int | None
     completed_at: int | None
     instance: int
-    """The first run's id: the order of a list, and what its cursor names."""
+    """The id of the instance's first run. Lists are ordered by it, and their cursor names it."""
     seed: int = 0
-    """What the run's randomness grows from (64 bits, signed); a restart keeps it."""
+    """The seed of the run's random numbers (64 bits, signed); a restart keeps it."""
     note: str | None = None
-    """Why the engine paused it, or the reason it was terminated with."""
+    """The reason why the engine paused the run, or why the run was terminated."""
     parent: str | None = None
-    """The pid of the run that started it as a child."""
+    """The pid of the run that started this run as a child."""
     attempt: int = 1
-    """How many times the workflow as a whole was tried, with this one."""
+    """The number of this attempt of the whole workflow, counted from 1."""
     options: bytes | None = None
-    """What it was started with, as far as only the engine reads it; its successors inherit it."""
+    """Start options that only the engine reads; successors inherit them."""
     memo: bytes | None = None
     search: bytes | None = None
-    """Its attributes as JSON, for people. What is looked for is in ``Attributes.terms``."""
+    """The search attributes as JSON, for display. Queries use ``Attributes.terms``."""
     current: bool = True
-    """No other run of the instance came after it."""
+    """True for the last run of its instance."""
     run_at: int | None = None
     owner: str | None = None
     losses: int = 0
     pausing: bool = False
-    """A pause was asked for and has not taken effect yet."""
+    """A pause was requested and has not taken effect yet."""
     expires_at: int | None = None
-    """When it is ended if it has not ended by then (see ``Expiry``)."""
+    """When the run is ended if it has not ended before (see ``Expiry``)."""
     expiry: str | None = None
     topics: frozenset[str] = frozenset()
-    """Of which events one would wake it; only while nobody holds it."""
+    """Event types that wake this run; empty while its task is owned."""
 
     @property
     def pid(self) -> str:
@@ -73,7 +73,7 @@ class RunRecord:
 
 @dataclass(slots=True)
 class Term:
-    """One value under which a run can be found. Numbers and texts are never equal; a list of texts is several terms."""
+    """A key and value by which a run is found. Numbers and texts are never equal. A list of texts is several terms."""
 
     key: str
     value: str | int | float
@@ -81,16 +81,16 @@ class Term:
 
 @dataclass(slots=True)
 class Attributes:
-    """What a run says of itself. Replaces what it said before; None leaves that as it is."""
+    """The memo and search attributes of a run. Each replaces the previous one; None keeps it."""
 
     memo: bytes | None = None
     search: bytes | None = None
     terms: Sequence[Term] = ()
-    """All of them, with ``search``."""
+    """All search terms; replaced together with ``search``."""
 
 
 class ParentClose(StrEnum):
-    """What becomes of a child that lives when its parent has ended."""
+    """What happens to a child that has not ended when its parent ends."""
 
     TERMINATE = "terminate"
     ABANDON = "abandon"
@@ -98,25 +98,25 @@ class ParentClose(StrEnum):
 
 
 class Watch(IntFlag):
-    """Why somebody is told of the end of a run."""
+    """The reasons why a watcher receives the EXIT event of a run."""
 
     MONITOR = 1
     LINK = 2
     ASK = 4
-    """It was asked something, and may end without an answer."""
+    """The watched run was asked, and may end without a reply."""
 
 
 class Expiry(StrEnum):
-    """What it means that a run's time has run out. Who claims an overdue run ends it accordingly."""
+    """The limit that ``RunRecord.expires_at`` enforces. The worker that claims an overdue run ends it accordingly."""
 
     RUN = "run"
     EXECUTION = "execution"
     CANCEL = "cancel"
-    """It was asked to cancel, and did not in time."""
+    """The deadline of a cancellation request."""
 
 
 class OnConflict(StrEnum):
-    """A run with the id lives."""
+    """Policy for a start whose id belongs to a run that has not ended."""
 
     USE_EXISTING = "use_existing"
     FAIL = "fail"
@@ -124,7 +124,7 @@ class OnConflict(StrEnum):
 
 
 class OnReuse(StrEnum):
-    """A run with the id has ended."""
+    """Policy for a start whose id belongs to a run that has ended."""
 
     USE_EXISTING = "use_existing"
     ALLOW = "allow"
@@ -132,8 +132,8 @@ class OnReuse(StrEnum):
     REJECT = "reject"
 
 
-class Letter(NamedTuple):
-    """An event that is sent with the start of a run."""
+class StartEvent(NamedTuple):
+    """An event that is sent together with the start of a run."""
 
     type: str
     payload: bytes | None
@@ -141,9 +141,9 @@ class Letter(NamedTuple):
 
 @dataclass(slots=True)
 class NewRun:
-    """A run to create. With ``owner`` it is born claimed, so that a local worker can begin at once.
+    """A run to create. With ``owner`` the run is created claimed, so that a local worker can begin at once.
 
-    One with a delay is WAITING until then, any other is ACTIVE.
+    A run with a delay is WAITING until the delay has passed; any other run is ACTIVE.
     """
 
     workflow: str
@@ -161,86 +161,86 @@ class NewRun:
     options: bytes | None = None
     attributes: Attributes | None = None
     expires_ms: int | None = None
-    """From now. ``expiry`` says what it is."""
+    """Relative to now; ``expiry`` names the limit."""
     expiry: Expiry | None = None
-    letters: Sequence[Letter] = ()
-    """In its mailbox before anything else; also sent to a living run that is used in its place."""
+    start_events: Sequence[StartEvent] = ()
+    """The first events of the new run's mailbox. An existing run that is used instead receives them too."""
     sender: str | None = None
-    """Of the letters."""
+    """The sender of the start events."""
     parent: str | None = None
     parent_run: int | None = None
-    """With ``parent``: the run itself. It watches the new one from the start, as ``watch`` says."""
+    """With ``parent``: the id of the parent run. It watches the new run from the start, with the flags of ``watch``."""
     parent_close: ParentClose = ParentClose.TERMINATE
     watch: Watch = Watch.MONITOR
     eager: bool = True
-    """Whether it may be born claimed. For the engine; a store looks at ``owner`` only."""
+    """Permission to create the run claimed. Only the engine reads it; a store reads ``owner``."""
     plan: Sequence[Fact] = ()
     """PLAN facts, written with the run."""
     units: Sequence[NewUnit] = ()
-    """Parts that are claimed by themselves. The run itself (unit 0) is then due when all of them are done.
+    """Units of the run. The run itself (unit 0) is due when all of them are done.
 
-    With ``owner`` it is units that are born claimed (``room``), and never the run itself.
+    With ``owner``, units are created claimed (``claim_limit``), and never the run itself.
     """
-    room: int = 0
-    """How many of the units that are due ``owner`` takes at most; those with the lowest numbers."""
+    claim_limit: int = 0
+    """Maximum number of due units that ``owner`` claims, lowest unit numbers first."""
 
 
 FIRST_EPOCH = 1
-"""The epoch of a run that was born claimed, and of any run's first claim."""
+"""The epoch of a run that is created claimed, and of the first claim of any other run."""
 
 
-class Answer(StrEnum):
-    """What came of a request."""
+class RequestResult(StrEnum):
+    """The result of a request that one run or a client made on a run."""
 
     DONE = "done"
     EXISTING = "existing"
-    """Of a start: another run has the id, and is used."""
+    """For a start: another run has the id, and is used."""
     EXISTS = "exists"
-    """Of a start: another run has the id, which is against the request's policy. Nothing was written."""
+    """For a start: another run has the id, and the request's policy forbids that. Nothing was written."""
     ENDED = "ended"
-    """The run has ended, so the request means nothing (for a start: its letters do not reach the existing run)."""
+    """The run has ended, so the request has no effect (for a start: the start events do not reach the existing run)."""
     MISSING = "missing"
-    """There is no such run."""
+    """The run does not exist."""
 
     @property
     def ok(self) -> bool:
-        return self in (Answer.DONE, Answer.EXISTING)
+        return self in (RequestResult.DONE, RequestResult.EXISTING)
 
 
 @dataclass(slots=True)
 class Created:
-    """The answer to a NewRun: the run that has the id now, and whether this call made it."""
+    """The result of a NewRun: the run that now has the id, and whether this call created it."""
 
-    answer: Answer
+    result: RequestResult
     """DONE, EXISTING, EXISTS or ENDED."""
     run: RunRecord
     epoch: int = 0
-    mail: Sequence[Mail] = ()
-    """The letters, if it was made."""
+    events: Sequence[StoredEvent] = ()
+    """The stored start events, if the run was created."""
     units: Sequence[int] = ()
-    """Those that were born claimed, each with FIRST_EPOCH."""
-    touched: Touched | None = None
-    """What else that changed: a run that was terminated to make room, or got letters."""
+    """Units that were created claimed, each with FIRST_EPOCH."""
+    affected: AffectedRuns | None = None
+    """Other runs that changed: an existing run that was terminated, or received the start events."""
 
     @property
     def created(self) -> bool:
-        return self.answer is Answer.DONE
+        return self.result is RequestResult.DONE
 
 
 @dataclass(slots=True)
-class Touched:
-    """Which other runs a write has changed, so that whoever holds them here learns of it at once."""
+class AffectedRuns:
+    """Other runs that a write ended or woke, so that their owners in this process can be notified at once."""
 
     ended: list[int] = field(default_factory=list)
     woken: list[int] = field(default_factory=list)
-    """Got mail: due now, or their holder is signalled."""
+    """Runs that received an event: they are due now, or their owner is signalled."""
     work: bool = False
-    """Something became due."""
+    """True if a task became due."""
 
 
 @dataclass(slots=True)
 class Claimant:
-    """Who takes a run that an event wakes: no need to look for it afterwards."""
+    """The worker that claims what a write makes due, in the same transaction and without a separate claim."""
 
     owner: str
     lease_ms: int
@@ -248,31 +248,36 @@ class Claimant:
 
 
 @dataclass(slots=True)
-class Foreseen:
-    """The turn that an event is going to cause, worked out before the event is sent by who has the run in memory.
+class Prediction:
+    """The turn that an event will cause, computed before the event is sent by the worker that caches the run's machine.
 
-    It comes true if nothing has happened to the run since. Then its commit may be written along with the event.
+    The prediction holds if the run has not changed since. Its commit may then be written together with the event.
     """
 
     run: RunRecord
-    """As it rests, which is all that is known of it."""
+    """The suspended run from which the turn was computed."""
     n: int
-    """The event's number."""
+    """The predicted number of the event."""
     at: int
-    """When it comes, which the store accepts if that is about now."""
+    """The predicted time of the event; the store uses it if it is within ``MAX_CLOCK_SKEW_MS`` of its own clock."""
     commit: Commit
-    """The first of the turn, under the fence that a claim would give it."""
+    """The first commit of the turn, under the fence that the claim will establish."""
 
-    def time(self, now: int, run: RunRecord) -> int:
-        """When the event comes, by the store's clock. ``run``: as it is then; what is due is not moved behind it."""
+    def event_time(self, now: int, run: RunRecord) -> int:
+        """Creation time of the event: ``at`` if it is close to ``now`` and ``run`` is not due yet, else ``now``."""
         due = run.run_at is not None and run.run_at <= now
-        return now if due or abs(self.at - now) > ABOUT_NOW_MS else self.at
+        return now if due or abs(self.at - now) > MAX_CLOCK_SKEW_MS else self.at
 
-    def is_met_by(self, claim: Claim) -> bool:
-        """Whether that is what has come: nothing else is known to the run, and nobody else had it."""
-        if claim.task != self.commit.task or claim.lost or claim.mailbag.last != self.n or not claim.mailbag.mail:
+    def holds_for(self, claim: Claim) -> bool:
+        """True if the claim is the predicted one: the same fence, no loss, and this event as the mailbox's last."""
+        if (
+            claim.task != self.commit.task
+            or claim.lost
+            or claim.mailbox_page.last != self.n
+            or not claim.mailbox_page.events
+        ):
             return False
-        last = claim.mailbag.mail[-1]
+        last = claim.mailbox_page.events[-1]
         return last.n == self.n and last.created_at == self.at
 
 
@@ -283,19 +288,19 @@ class NewEvent:
     type: str
     payload: bytes | None = None
     dedup: str | None = None
-    """The same key twice in one line of runs (``NextRun``) is one event."""
+    """Idempotency key: within one line of runs (``NextRun``), two events with the same key are one event."""
     sender: str | None = None
     ask: str | None = None
-    """The sender waits for an answer, under this key."""
+    """The key under which the sender waits for a reply."""
     claimant: Claimant | None = None
-    """Takes the run if this event wakes it, it is in one of the claimant's queues, and it is no suspect."""
-    foreseen: Foreseen | None = None
-    """What the claimant is going to do then. A store that makes nothing of it is right too."""
+    """Claims the run if this event wakes it, its queue is one of the claimant's, and it is not a suspect."""
+    prediction: Prediction | None = None
+    """The claimant's turn after this event. A store may ignore it."""
 
 
 @dataclass(slots=True)
 class Sent:
-    """The run an event went to, as it was then (None: no such instance). Nothing is written to a terminal run."""
+    """The run that an event was sent to, as it was before (None: no such instance). Terminal runs accept no events."""
 
     run: RunRecord | None
     accepted: bool
@@ -303,14 +308,14 @@ class Sent:
     woken: bool = False
     """The run's task became due, or its owner was signalled."""
     claim: Claim | None = None
-    """The claimant has it now."""
+    """The claim, if the claimant owns the run now."""
     committed: Committed | None = None
-    """The foreseen commit was applied with the event; there is nothing else to claim then."""
+    """The result of the predicted commit if it was written with the event; ``claim`` is then None."""
 
 
 class Reply(NamedTuple):
-    """What was answered to an event that asked."""
+    """The reply to an event."""
 
     ok: bool
-    """False: it was rejected, and ``value`` is the reason."""
+    """False if the event was rejected; ``value`` is then the reason."""
     value: bytes | None

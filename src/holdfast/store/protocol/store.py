@@ -1,4 +1,4 @@
-"""The store itself: every intent there is."""
+"""``Store``: the protocol with all intents."""
 
 from __future__ import annotations
 
@@ -7,31 +7,31 @@ from typing import Any, Protocol
 
 from holdfast.ports import Clock
 from holdfast.store.protocol.commits import Commit, Committed, LiveTransaction
-from holdfast.store.protocol.facts import Fact, Log, Mail, Mailbag, StoredLog
-from holdfast.store.protocol.outbox import Delivered, OutboxClaim, OutboxRow, Undelivered
-from holdfast.store.protocol.reads import ListQuery, Migrated, PageQuery, Relations, Steered
+from holdfast.store.protocol.facts import Fact, Log, MailboxPage, StoredEvent, StoredLog
+from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, OutboxClaim, OutboxRow
+from holdfast.store.protocol.reads import ControlResult, ListQuery, Migrated, PageQuery, Relations
 from holdfast.store.protocol.runs import Claimant, Created, Expiry, NewEvent, NewRun, Reply, RunRecord, Sent
 from holdfast.store.protocol.tasks import (
     ClaimRequest,
     ClaimResult,
-    Freed,
+    ExpiredTask,
     Heartbeat,
-    Held,
+    HeldTask,
     Lease,
     Snapshot,
-    WorkerCard,
+    WorkerProfile,
     WorkerRecord,
 )
 from holdfast.store.protocol.units import Advance, Advanced, NewUnit, TaskRef
 
 
 class Store(Protocol):
-    """One database. All calls are safe to make concurrently; batches are one transaction."""
+    """One database. All intents may be called concurrently; a batch is one transaction."""
 
-    # --- life
+    # --- lifecycle
 
     async def open(self, *, migrate: bool = True) -> Migrated:
-        """Connect; bring the schema up to date, or with ``migrate=False`` only check it."""
+        """Connect, and migrate the schema to this version, or with ``migrate=False`` only check its version."""
         ...
 
     async def close(self) -> None: ...
@@ -40,18 +40,18 @@ class Store(Protocol):
 
     @property
     def clock(self) -> Clock:
-        """The store's time, without asking it each time."""
+        """A clock that follows the store's time without a query per reading."""
         ...
 
-    # --- what a client writes
+    # --- writes of a client
 
     async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> list[Created]:
-        """Make runs.
+        """Create runs.
 
-        An id that exists, also earlier in the same batch, is treated as the request's policies say. A run that comes
-        after another of its instance has the next number; of the other it has those who watch it, and nothing else.
-        ``connection``: the caller's own, of the database's driver. It is written in the transaction open there, and
-        neither ends it nor needs one.
+        ``on_conflict`` and ``on_reuse`` apply to an id that exists, also earlier in the same batch. A run that replaces
+        another run of its instance has the next number and takes over the watchers, and nothing else.
+        ``connection``: a connection of the caller, of the database's driver. The runs are written in the transaction
+        that is open on it, which is left open, or in a transaction of their own if none is open.
         """
         ...
 
@@ -60,30 +60,31 @@ class Store(Protocol):
         ...
 
     async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
-        """Pause at once if nobody holds the task, else signal its holder.
+        """Pause at once if the task has no owner, else signal the owner.
 
-        Answers the run as it was before; terminal runs stay.
+        Returns the run as it was before. A terminal run is not changed.
         """
         ...
 
     async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
-        """Make a paused run due (kind RESUME), or withdraw a pause not in effect. Else nothing.
+        """Make a paused run due (kind RESUME), or withdraw a pause that has not taken effect; else do nothing.
 
-        Losses are forgotten, but for one that no holder has heard of yet.
+        Returns the run as it was before. The count of losses is reset, except for a loss that no claim has reported.
         """
         ...
 
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
-        """End it now.
+    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> ControlResult:
+        """End the run now.
 
-        The row is terminal and the task is gone (with all units) before this returns. Answers the run as it was before.
+        The row is terminal and the task is deleted, with all units, before this returns. Returns the run as it was
+        before.
         """
         ...
 
-    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> Steered:
-        """Send it a CANCEL event; with a deadline, it expires then at the latest. A graph is ended at once.
+    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> ControlResult:
+        """Send the run a CANCEL event; with a deadline, the run expires then at the latest. A graph ends at once.
 
-        ``payload``: as CANCEL has it. Answers the run as it was before.
+        ``payload``: the payload of the CANCEL event. Returns the run as it was before.
         """
         ...
 
@@ -95,124 +96,127 @@ class Store(Protocol):
         expiry: Expiry | None = None,
         options: bytes | None = None,
         units: Sequence[NewUnit] = (),
-    ) -> Steered:
-        """Begin again with the next run number. ``options``: in place of those of the old run; None: the same.
+    ) -> ControlResult:
+        """Create a run with the next number that starts from the beginning.
 
-        The old run, ended (TERMINATED) if it was not, stays readable, and its mail stays with it. The new one has its
-        PLAN facts, params, options, parent, memo and search, and those who watched it; its attempt is 1. Answers the
-        new run.
+        The old run is ended (TERMINATED) if it has not ended. It stays readable and keeps its events. The new run
+        takes over the PLAN facts, params, options, parent, memo, search and watchers; its attempt is 1. ``options``
+        replaces the options of the old run; None keeps them. Returns the new run.
         """
         ...
 
-    # --- what a worker writes
+    # --- writes of a worker
 
     async def claim(self, request: ClaimRequest) -> ClaimResult:
-        """Take due tasks: resuming before starting, then lower priority number, then the longest due."""
+        """Claim due tasks: runs that continue before new runs, then by lower priority number, then the longest due."""
         ...
 
     async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
-        """Apply each under its own fence. One that is lost or rejected does not touch the others.
+        """Apply each commit under its own fence. A lost or rejected commit does not affect the others.
 
-        A commit that holds a RESULT, or gives the task back, forgets the task's losses.
+        A commit that holds a RESULT, or releases the task, resets the task's losses.
         """
         ...
 
-    async def advance(self, advances: Sequence[Advance], claimant: Claimant, room: int) -> Advanced:
-        """Apply each under its own fence; ``task.owner`` of all is the claimant.
+    async def advance(self, advances: Sequence[Advance], claimant: Claimant, claim_limit: int) -> Advanced:
+        """Apply each advance under its own fence; ``task.owner`` of all is the claimant.
 
-        It takes up to ``room`` of the units that become due by this, and any unit 0 that does.
+        The claimant claims up to ``claim_limit`` of the units that become due by this, and every unit 0 that does.
         """
         ...
 
-    async def heartbeat(self, owner: str, lease_ms: int) -> list[Held]:
-        """Extend every lease of ``owner``.
+    async def heartbeat(self, owner: str, lease_ms: int) -> list[HeldTask]:
+        """Extend every lease of ``owner``, and return the tasks that it owns.
 
-        What is not in the answer is lost. MAIL signals are cleared by being read.
+        A task that is not in the result is lost. Returning the EVENTS signal clears it.
         """
         ...
 
     async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
-        """Write the HEARTBEAT facts of attempts, each under its own fence; those of lost claims are passed over.
+        """Write the HEARTBEAT facts of attempts, each under its own fence; those of lost claims are ignored.
 
-        A later one of the same attempt replaces the time and the value of an earlier one.
+        A later heartbeat of the same attempt replaces the time and the value of an earlier one.
         """
         ...
 
-    async def set_leases(self, wanted: Sequence[Lease]) -> list[bool]:
-        """Give held tasks (unit 0) leases of their own, from now on; each heartbeat of the owner renews them.
+    async def set_leases(self, requested: Sequence[Lease]) -> list[bool]:
+        """Set the lease duration of individual owned tasks (unit 0) from now on; heartbeats of the owner renew them.
 
-        The lease holds until the task is given back or claimed again: a claim has the lease of its claimant. Answers
-        for each whether the task is still held under this epoch.
+        The duration applies until the task is released or claimed again: a claim uses the claimant's lease. Returns
+        for each task whether it is still owned under this epoch.
         """
         ...
 
-    async def signals(self, owner: str) -> list[Held]:
-        """The tasks of ``owner`` that somebody wants something of. MAIL signals are cleared by being read."""
+    async def fetch_signals(self, owner: str) -> list[HeldTask]:
+        """Return the tasks of ``owner`` that have a signal. Returning the EVENTS signal clears it."""
         ...
 
-    async def reap(self, max_losses: int) -> list[Freed]:
-        """Free tasks whose lease ran out, counting a loss; park (pause) a run at ``max_losses`` of them in a row."""
+    async def reap(self, max_losses: int) -> list[ExpiredTask]:
+        """Release tasks whose lease has expired and count a loss; pause a run at ``max_losses`` losses in a row."""
         ...
 
-    async def enroll(self, worker: WorkerCard, lease_ms: int) -> None:
-        """Write down that a worker is there; ``heartbeat`` renews it. Rows of workers dead for a day go."""
+    async def register_worker(self, worker: WorkerProfile, lease_ms: int) -> None:
+        """Insert the worker's row, which ``heartbeat`` renews. Rows of workers dead for a day are deleted."""
         ...
 
-    async def dismiss(self, owner: str) -> None:
-        """A worker has left in order."""
+    async def unregister_worker(self, owner: str) -> None:
+        """Delete the row of a worker that shuts down."""
         ...
 
     async def begin(self) -> LiveTransaction:
-        """Open a transaction for a step."""
+        """Open a live transaction for a step."""
         ...
 
     async def release(self, tasks: Sequence[TaskRef]) -> int:
-        """Give tasks back, due now, without a loss. Stale ones are passed over. Answers how many were given back."""
+        """Release tasks, due now, without a loss. Stale claims are ignored. Returns the number of tasks released."""
         ...
 
-    async def add_late(self, run: int, facts: Sequence[Fact], lines: Sequence[Log]) -> bool:
-        """Add what a worker had not written yet when the run that it held was ended from outside.
+    async def add_late_results(self, run: int, facts: Sequence[Fact], logs: Sequence[Log]) -> bool:
+        """Add what a worker had not yet written when its run was ended by another process.
 
-        ``facts``: results of steps that had finished, which are added to a terminated run; facts that exist stay as
-        they are. ``lines``: log lines of cancelled attempts. False: the run has not ended, and nothing was added. No
-        fence is needed, because an ended run has no holder.
+        ``facts``: results of steps that had finished. They are added only to a terminated run; existing facts are not
+        changed. ``logs``: log lines of cancelled attempts. Returns False, and adds nothing, if the run has not ended.
+        No fence is needed, because an ended run has no owner.
         """
         ...
 
     # --- the outbox
 
-    async def outbox_claim(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
-        """Take events that are due, of each run the first that is left, unless somebody has it and lives.
+    async def claim_outbox(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
+        """Claim due outbound events: of each run the first pending event, unless it has an owner with a valid lease.
 
-        One whose holder's lease ran out counts an attempt.
+        Claiming an event whose owner's lease has expired counts an attempt.
         """
         ...
 
-    async def outbox_settle(self, owner: str, settled: Sequence[Delivered | Undelivered]) -> int:
-        """Write down what came of them. What ``owner`` does not hold any more is passed over. Answers how many held."""
+    async def settle_outbox(self, owner: str, outcomes: Sequence[Delivered | DeliveryFailure]) -> int:
+        """Record the outcomes of deliveries. Events that ``owner`` no longer owns are ignored.
+
+        Returns the number of outcomes recorded.
+        """
         ...
 
     async def outbox(self, run: int) -> list[OutboxRow]:
-        """All of a run's, in their order."""
+        """All outbound events of a run, in their order."""
         ...
 
-    async def outbox_retry(self, run: int) -> int:
-        """Parked ones are due again, with no attempts counted. Answers how many."""
+    async def retry_outbox(self, run: int) -> int:
+        """Make the parked events of a run due again, with no attempts counted. Returns their number."""
         ...
 
     # --- reads
 
     async def load(self, run: int) -> Snapshot: ...
 
-    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> Mailbag:
-        """The oldest undelivered events with a number higher than ``after``, a bounded number of them.
+    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> MailboxPage:
+        """The oldest undelivered events with a number higher than ``after``, at most one page.
 
-        ``topics``: only of these types, and the engine's own. None: of all.
+        ``topics``: only events of these types, and the engine's own. None: all types.
         """
         ...
 
     async def reply(self, run: int, dedup: str) -> Reply | None:
-        """What was answered to the event with this key, by any run of the line of this one; None: nothing yet."""
+        """The reply to the event with this key, by any run of this run's line; None if there is none yet."""
         ...
 
     async def relations(self, run: int) -> Relations: ...
@@ -224,25 +228,29 @@ class Store(Protocol):
     async def get(self, runs: Sequence[int]) -> list[RunRecord]: ...
 
     async def facts(self, run: int, state: int | None = None, keys: Sequence[str] | None = None) -> list[Fact]:
-        """All, or those of one state (one range scan), or of that state with these keys. Ordered by state, key, n."""
+        """All facts, or those of one state (one range scan), or of that state with these keys.
+
+        Ordered by state, key and n.
+        """
         ...
 
-    async def events(self, query: PageQuery) -> list[Mail]: ...
+    async def events(self, query: PageQuery) -> list[StoredEvent]: ...
 
     async def logs(self, query: PageQuery) -> list[StoredLog]: ...
 
     async def workers(self) -> list[WorkerRecord]:
-        """All that are enrolled, the longest first."""
+        """All registered workers, in the order of their registration."""
         ...
 
-    async def changed(self, since: int | None) -> int:
-        """Wait until another process wrote something that may concern this one; a number that stands for it.
+    async def wait_for_change(self, since: int | None) -> int:
+        """Wait until another process has written something that may concern this one, and return a version number.
 
-        ``since``: the last number that was answered; None answers at once. Answers after a moment in any case, then
-        perhaps with the same number. It may be wrong in one direction only: a new number although nothing happened.
+        ``since``: the last number that was returned; with None the call returns at once. The call returns after a
+        short time in any case, possibly with the same number. A new number does not prove a change; an unchanged
+        number proves that there was none.
         """
         ...
 
     async def list(self, query: ListQuery) -> list[RunRecord]:
-        """Current runs, newest instance first; every filter is backed by an index."""
+        """Current runs, newest instance first. Every filter uses an index."""
         ...

@@ -1,4 +1,4 @@
-"""The queue: tasks, who holds them, and the workers that do."""
+"""The queue: tasks, claims of tasks, leases, and the workers that own them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,25 @@ from enum import IntFlag
 from typing import NamedTuple
 
 from holdfast.core.model import TaskKind
-from holdfast.store.protocol.facts import Fact, Mail, Mailbag
+from holdfast.store.protocol.facts import Fact, MailboxPage, StoredEvent
 from holdfast.store.protocol.runs import RunRecord
 from holdfast.store.protocol.units import TaskRef
 
 SUSPECT_LOSSES = 2
+"""Number of losses in a row that makes a task a suspect (see ``ClaimRequest.suspects``)."""
 
 
 class Signal(IntFlag):
-    """What others want of a task while it is held."""
+    """Requests to the owner of a task."""
 
     NONE = 0
-    MAIL = 1
+    EVENTS = 1
     PAUSE = 2
 
 
 @dataclass(slots=True)
-class WorkerCard:
-    """Who a worker is."""
+class WorkerProfile:
+    """The identity and the settings of a worker."""
 
     id: str
     host: str
@@ -36,14 +37,14 @@ class WorkerCard:
 
 @dataclass(slots=True)
 class WorkerRecord:
-    """A worker's row. One that left in order has none; one that died keeps it for a day."""
+    """A worker's row. A worker that shuts down deletes its row; the row of a worker that died is kept for a day."""
 
-    card: WorkerCard
+    profile: WorkerProfile
     started_at: int
     seen_at: int
-    """Its last heartbeat."""
+    """The time of the worker's last heartbeat."""
     alive: bool
-    """Its lease has not run out."""
+    """True if the worker's lease has not expired."""
 
 
 @dataclass(slots=True)
@@ -53,15 +54,15 @@ class ClaimRequest:
     limit: int
     queues: Sequence[str]
     workflows: frozenset[str]
-    """Only these: what a worker has not registered it leaves to others."""
+    """The workflows that the worker has registered; tasks of other workflows are left to other workers."""
     suspects: bool = True
-    """Whether it may also take one task, and no more, that lost its last ``SUSPECT_LOSSES`` holders in a row.
+    """Allow one suspect among the claimed tasks: a task whose last ``SUSPECT_LOSSES`` owners were lost in a row.
 
-    Whoever holds many runs dies with all of them, so losses fall on the innocent too. Suspects are therefore held
-    one at a time by each worker: the guilty one soon dies alone.
+    A worker that dies loses all the tasks it owns, so tasks that did not cause the crash count a loss too. Each worker
+    therefore owns at most one suspect at a time, and soon the task that causes the crashes is lost alone.
     """
     run: int | None = None
-    """Only units of this run, in the order of their numbers; 0 with its mail. Nothing that is overdue."""
+    """Claim only units of this run, in the order of their numbers; unit 0 with its mailbox. No overdue runs."""
 
 
 @dataclass(slots=True)
@@ -69,40 +70,40 @@ class Claim:
     task: TaskRef
     kind: TaskKind
     lost: bool
-    """The one who held it before did not give it back."""
+    """True if the previous owner did not release the task."""
     run: RunRecord
-    mailbag: Mailbag
+    mailbox_page: MailboxPage
     at: int | None = None
-    """The store's time of the claim: the mailbag has what came until then. None: there was no claim, it began so."""
+    """The store's time of the claim; the mailbox page has all events until then. None: the run was created claimed."""
 
 
 @dataclass(slots=True)
 class ClaimResult:
     claims: Sequence[Claim]
     next_due: int | None
-    """When the earliest unclaimed task of these queues and workflows is due, or any run expires (None: none does)."""
+    """When the earliest unowned task of these queues and workflows is due, or any run expires; None: neither."""
     now: int
     """The store's time of this claim."""
     overdue: Sequence[Claim] = ()
-    """Runs of any workflow and queue that have expired, also paused ones and such that another worker held until now.
+    """Expired runs of any workflow and queue, including paused runs and runs that another worker owned until now.
 
-    They come on top of ``limit`` (with a limit of 0: none), a bounded number at a time. Their mailbags are empty.
-    Whoever gets them ends them.
+    Overdue runs do not count towards ``limit`` (with a limit of 0 there are none), and their number is bounded. Their
+    mailbox pages are empty. The worker that receives them ends them.
     """
 
 
 @dataclass(slots=True)
 class Snapshot:
-    """All that a cold replay needs besides the claim."""
+    """The data that a replay from the store needs besides the claim."""
 
     facts: Sequence[Fact]
-    mail: Mapping[int, Mail]
-    """The events that facts name, by number."""
-    logged: int
-    """How many lines the workflow code itself has stored: so many will come again in a replay."""
+    events: Mapping[int, StoredEvent]
+    """The events that the facts refer to, by number."""
+    log_count: int
+    """The number of stored log lines of the workflow code itself. A replay logs these lines again."""
 
 
-class Held(NamedTuple):
+class HeldTask(NamedTuple):
     run: int
     unit: int
     epoch: int
@@ -110,22 +111,22 @@ class Held(NamedTuple):
 
 
 class Heartbeat(NamedTuple):
-    """Progress of an attempt that is under way under this claim."""
+    """Progress of an attempt that runs under this claim."""
 
     task: TaskRef
     fact: Fact
-    """With state HEARTBEAT."""
+    """A fact with state HEARTBEAT."""
 
 
 class Lease(NamedTuple):
-    """How long a held task stays claimed without a heartbeat of its worker."""
+    """The time for which a task stays owned without a heartbeat of its worker."""
 
     task: TaskRef
     lease_ms: int
 
 
-class Freed(NamedTuple):
-    """A task whose lease ran out: it can be claimed again, or was parked because that happened too often."""
+class ExpiredTask(NamedTuple):
+    """A task whose lease has expired: it can be claimed again, or its run was paused after too many losses."""
 
     run: int
     unit: int

@@ -1,13 +1,13 @@
-"""Parts of a run that are claimed, held and lost by themselves: the nodes of a graph.
+"""Units: parts of a run that are claimed, owned and lost individually. The nodes of a graph are units.
 
-A **unit** is a task of its own, ``(run, unit)``; unit 0 is the run itself. A unit waits until as many others as it is
-``missing`` are done, and is due then. Unit 0 of such a run misses as many as have no RESULT yet, and is due when the
-last one is written. Each claim of a unit other than 0 writes a START fact in the same transaction: ``key`` is the
-unit's, ``n`` its new epoch, ``value`` the JSON of ``{"owner", "lease"}`` (the lease's end). So each attempt is a START,
-and its number the epoch.
+A **unit** is a task ``(run, unit)``; unit 0 is the run itself. ``missing`` is the number of other units that must be
+done before a unit is due. For unit 0 it is the number of units without a RESULT, so unit 0 is due when the last RESULT
+is written. Each claim of a unit other than 0 writes a START fact in the same transaction: ``key`` is the unit's key,
+``n`` its new epoch, ``value`` the JSON of ``{"owner", "lease"}`` (the end of the lease). Each attempt therefore has a
+START, and the attempt's number is the epoch.
 
-What is paused opens nothing: of a paused run no unit is due. Units that are held go on to their end, and those that
-have nothing missing any more are due when it is resumed.
+No unit of a paused run is due. Units that are owned run to their end. Units that have nothing missing become due when
+the run is resumed.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from typing import NamedTuple
 from holdfast.store.protocol.facts import Delivery, Fact, Log
 
 GRAPH = "graph"
-"""The kind of run that is made of units.
+"""The kind of run that consists of units.
 
-No code of its own could react to a cancellation, so ``cancel`` ends such a run at once (CANCELLED). Whenever one is
-terminated or cancelled, a TOMBSTONE fact with the reason (JSON text, or null) is written in the same transaction.
+A graph has no code that could react to a cancellation, so ``cancel`` ends the run at once (CANCELLED). The transaction
+that terminates or cancels a graph writes a TOMBSTONE fact with the reason (JSON text, or null).
 """
 
 
 class TaskRef(NamedTuple):
-    """A claimed task: the four values that every write of a turn must match."""
+    """A claimed task: the four values that the fence compares for every write of a turn."""
 
     run: int
     unit: int
@@ -37,25 +37,25 @@ class TaskRef(NamedTuple):
 
 class NewUnit(NamedTuple):
     unit: int
-    """From 1."""
+    """Counted from 1."""
     key: str
-    """Of its START facts."""
+    """The key of the unit's START facts."""
     missing: int = 0
-    """How many others have to be done before it; 0: it is due at once."""
+    """The number of other units that must be done before this one; 0: due at once."""
 
 
-class Opening(NamedTuple):
-    """A unit misses so many less. One that is not there any more is passed over."""
+class MissingDecrement(NamedTuple):
+    """Decrement of ``missing`` of a unit. Ignored if the unit has no task any more."""
 
     unit: int
     by: int = 1
 
 
-class GiveBack(NamedTuple):
-    """The unit is given back, without losses: due at ``run_at`` (None: never by itself) or when ``missing`` is 0.
+class UnitRelease(NamedTuple):
+    """Release of the unit, which resets its losses: due at ``run_at`` (None: no time), or when ``missing`` reaches 0.
 
-    Unit 0 misses what it missed: it is due at once if that is nothing, or if there is mail of the engine (topics with
-    ``@``) behind ``Advance.seen``.
+    Unit 0 keeps its own ``missing``. It is due at once if that is 0, or if the mailbox has an undelivered event of the
+    engine (topics with ``@``) after ``Advance.seen``.
     """
 
     run_at: int | None = None
@@ -64,46 +64,46 @@ class GiveBack(NamedTuple):
 
 @dataclass(slots=True)
 class Advance:
-    """What became of one unit that is held, and what follows for the others. All of it, or (LOST) nothing.
+    """Everything that the turn of one unit writes, for this unit and others, under one fence: all of it or nothing.
 
-    Order inside: fence, facts and results, tasks that go, come and open.
+    Order inside: fence, facts and results, then tasks that are deleted, inserted and made due.
     """
 
     task: TaskRef
     facts: Sequence[Fact] = ()
-    """FAILURE and ITEM."""
+    """FAILURE and ITEM facts."""
     results: Sequence[Fact] = ()
-    """RESULTs, of this unit or others. One that is there already is passed over; each new one unit 0 misses less."""
+    """RESULT facts of this unit or others. An existing one is ignored; each new one decrements unit 0's ``missing``."""
     logs: Sequence[Log] = ()
     deliveries: Sequence[Delivery] = ()
-    """Events that were read: with unit 0, whose the mailbox is."""
-    opens: Sequence[Opening] = ()
-    drops: Sequence[int] = ()
-    """Units that are not to run (any more), whoever holds them: their tasks go."""
-    adds: Sequence[NewUnit] = ()
-    then: GiveBack | None = None
-    """None: its task goes, too."""
+    """Events that were consumed; only with unit 0, which owns the mailbox."""
+    decrements: Sequence[MissingDecrement] = ()
+    removed_units: Sequence[int] = ()
+    """Units that must not run any more: their tasks are deleted, also if they are owned."""
+    new_units: Sequence[NewUnit] = ()
+    release: UnitRelease | None = None
+    """None: the unit's own task is deleted."""
     seen: int = 0
-    """With unit 0: ``Mailbag.last`` of the last look into the mailbox."""
+    """With unit 0: ``MailboxPage.last`` of the last read of the mailbox."""
     started_at: int | None = None
-    """Of the run: set once."""
+    """The run's ``started_at``; ignored if the run has one already."""
 
     @property
     def idle(self) -> bool:
-        """It writes nothing, and only gives the unit back as it was."""
-        if self.then != GiveBack():
+        """True if the advance writes nothing and only releases the unit unchanged."""
+        if self.release != UnitRelease():
             return False
         written = self.facts or self.results or self.logs or self.deliveries
-        return not (written or self.opens or self.drops or self.adds)
+        return not (written or self.decrements or self.removed_units or self.new_units)
 
 
 @dataclass(slots=True)
 class Advanced:
-    """What came of a batch."""
+    """The result of a batch of advances."""
 
     applied: Sequence[bool]
-    """One for each; False: the fence did not hold, and nothing was written."""
-    taken: Sequence[TaskRef] = ()
-    """Units (0 too) that became due by this and are held by the claimant now."""
+    """One for each advance; False: the fence did not hold, and nothing of it was written."""
+    claimed: Sequence[TaskRef] = ()
+    """Units, including unit 0, that became due by this and are now owned by the claimant."""
     due: bool = False
-    """More became due than was taken."""
+    """True if more units became due than were claimed."""

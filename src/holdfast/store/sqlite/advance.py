@@ -1,8 +1,8 @@
-"""Applies what became of units: fence first, then facts, then the tasks that go, come and open.
+"""Applies advances of units: the fence first, then facts, then tasks that are deleted, inserted and made due.
 
-Units that have nothing to do with each other but what they open are written together, a statement for each kind of
-row. One that takes away or adds tasks changes what others find, and so does the run itself: such are applied alone,
-in their order.
+Advances that have nothing in common except the units that they make due are written together, with one statement for
+each kind of row. An advance that removes or adds units changes what other advances read, and so does an advance of the
+run itself (unit 0). These are applied alone, in their order.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from holdfast.core.model import TaskKind
-from holdfast.store.protocol import Advance, Advanced, Claimant, GiveBack, Signal, TaskRef
+from holdfast.store.protocol import Advance, Advanced, Claimant, Signal, TaskRef, UnitRelease
 from holdfast.store.sqlite.commit import deliver
 from holdfast.store.sqlite.control import set_paused
-from holdfast.store.sqlite.rows import fact_rows, log_rows, safe
+from holdfast.store.sqlite.rows import encode_text, fact_rows, log_rows
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
-from holdfast.store.sqlite.units import Holder, Start, next_start, write_starts
+from holdfast.store.sqlite.unit_tasks import OwnerLease, Start, next_start, write_starts
 
 _SQL = statements("advance")
-_WRITES = _SQL | {name: statements("commit")[name] for name in ("fact", "log", "started")}
-_OPENED = (TaskKind.RESUME, TaskKind.RESUME.bucket)
-_WAITS = (TaskKind.RETRY, TaskKind.RETRY.bucket)
+_WRITES = _SQL | {name: statements("commit")[name] for name in ("insert_fact", "insert_log", "set_started")}
+_DUE = (TaskKind.RESUME, TaskKind.RESUME.bucket)
+_WAITING = (TaskKind.RETRY, TaskKind.RETRY.bucket)
 
 Unit = tuple[int, int]
-"""A run and the unit's number."""
+"""A run's id and the number of a unit."""
 
 
-class Advancing(NamedTuple):
+class AdvanceRequest(NamedTuple):
     advances: Sequence[Advance]
     claimant: Claimant
-    room: int
+    claim_limit: int
 
 
-class _Hold(NamedTuple):
-    """What a task says of its holder, and its run of itself."""
+class _Ownership(NamedTuple):
+    """The columns of a task that the fence reads, and whether its run is paused."""
 
     owner: str | None
     epoch: int
@@ -45,8 +45,8 @@ class _Hold(NamedTuple):
     paused: int
 
 
-class _Opened(NamedTuple):
-    """A unit that misses less now."""
+class _UnitTask(NamedTuple):
+    """The task of a unit after its ``missing`` was decremented."""
 
     run: int
     unit: int
@@ -58,20 +58,20 @@ class _Opened(NamedTuple):
     started_at: int | None
 
 
-def advance(tx: Tx, asked: Advancing) -> Advanced:
+def advance(tx: Tx, request: AdvanceRequest) -> Advanced:
     applied: list[bool] = []
-    taking = _Taking(tx, asked.claimant, asked.room)
-    for part in _parts(asked.advances):
-        step = _Step(tx, taking)
-        applied += step.add(part)
-        step.write()
-    return Advanced(applied, taking.taken, taking.due)
+    claimer = _Claimer(tx, request.claimant, request.claim_limit)
+    for part in _parts(request.advances):
+        batch = _Batch(tx, claimer)
+        applied += batch.add(part)
+        batch.write()
+    return Advanced(applied, claimer.claimed, claimer.due)
 
 
 def _parts(advances: Sequence[Advance]) -> Iterator[list[Advance]]:
     together: list[Advance] = []
     for one in advances:
-        alone = one.task.unit == 0 or one.drops or one.adds
+        alone = one.task.unit == 0 or one.removed_units or one.new_units
         if alone and together:
             yield together
             together = []
@@ -83,83 +83,83 @@ def _parts(advances: Sequence[Advance]) -> Iterator[list[Advance]]:
         yield together
 
 
-def _holds(tx: Tx, advances: Sequence[Advance]) -> dict[Unit, _Hold]:
-    asked = json.dumps([one.task[:2] for one in advances])
-    found = json.loads(tx.connection.execute(_SQL["fence"], (asked,)).get)
-    return {(run, unit): _Hold(*hold) for run, unit, *hold in found}
+def _read_ownerships(tx: Tx, advances: Sequence[Advance]) -> dict[Unit, _Ownership]:
+    units = json.dumps([one.task[:2] for one in advances])
+    found = json.loads(tx.connection.execute(_SQL["fence"], (units,)).get)
+    return {(run, unit): _Ownership(*ownership) for run, unit, *ownership in found}
 
 
-class _Taking:
-    """Who takes what becomes due, and how much of it."""
+class _Claimer:
+    """Claims units that become due, up to a limit."""
 
-    def __init__(self, tx: Tx, claimant: Claimant, room: int) -> None:
+    def __init__(self, tx: Tx, claimant: Claimant, claim_limit: int) -> None:
         self._tx = tx
-        self._room = max(room, 0)
-        self._holder = Holder(claimant.owner, tx.now + claimant.lease_ms)
-        self.taken: list[TaskRef] = []
+        self._claims_left = max(claim_limit, 0)
+        self._owner_lease = OwnerLease(claimant.owner, tx.now + claimant.lease_ms)
+        self.claimed: list[TaskRef] = []
         self.due = False
-        """More became due than was taken."""
+        """True if more units became due than were claimed."""
 
-    def open(self, opened: Sequence[_Opened]) -> None:
-        """Units become due. A run itself is taken whatever the room: there is little left to do."""
-        units = [one for one in opened if one.unit]
-        taken, left = units[: self._room], units[self._room :]
-        self._room -= len(taken)
-        self._take([*taken, *(one for one in opened if one.unit == 0)])
-        self._leave(left)
+    def make_due(self, ready: Sequence[_UnitTask]) -> None:
+        """Make units due and claim them. Unit 0 is claimed regardless of the limit, because its turn is short."""
+        units = [one for one in ready if one.unit]
+        claimed, left = units[: self._claims_left], units[self._claims_left :]
+        self._claims_left -= len(claimed)
+        self._claim([*claimed, *(one for one in ready if one.unit == 0)])
+        self._leave_unclaimed(left)
 
-    def _take(self, opened: Sequence[_Opened]) -> None:
-        if not opened:
+    def _claim(self, ready: Sequence[_UnitTask]) -> None:
+        if not ready:
             return
-        now, holder = self._tx.now, self._holder
-        starts = [Start(one.run, one.key, one.epoch + 1, next_start(now, one.started_at)) for one in opened]
+        now, owner_lease = self._tx.now, self._owner_lease
+        starts = [Start(one.run, one.key, one.epoch + 1, next_start(now, one.started_at)) for one in ready]
         rows = [
-            (one.run, one.unit, now, *_OPENED, *holder, start.epoch, start.at if one.unit else None)
-            for one, start in zip(opened, starts, strict=True)
+            (one.run, one.unit, now, *_DUE, *owner_lease, start.epoch, start.at if one.unit else None)
+            for one, start in zip(ready, starts, strict=True)
         ]
-        self._tx.connection.executemany(_SQL["take"], rows)
-        write_starts(self._tx, [start for one, start in zip(opened, starts, strict=True) if one.unit], holder)
-        self.taken += [TaskRef(one.run, one.unit, holder.owner, one.epoch + 1) for one in opened]
+        self._tx.connection.executemany(_SQL["claim"], rows)
+        write_starts(self._tx, [start for one, start in zip(ready, starts, strict=True) if one.unit], owner_lease)
+        self.claimed += [TaskRef(one.run, one.unit, owner_lease.owner, one.epoch + 1) for one in ready]
 
-    def _leave(self, opened: Sequence[_Opened]) -> None:
-        if not opened:
+    def _leave_unclaimed(self, ready: Sequence[_UnitTask]) -> None:
+        if not ready:
             return
         self.due = True
         now = self._tx.now
-        self._tx.connection.executemany(_SQL["open"], [(one.run, one.unit, now, *_OPENED) for one in opened])
+        self._tx.connection.executemany(_SQL["make_due"], [(one.run, one.unit, now, *_DUE) for one in ready])
 
 
-class _Step:
-    """Rows of units that are written together, gathered by statement."""
+class _Batch:
+    """Rows of advances that are written together, grouped by statement."""
 
-    def __init__(self, tx: Tx, taking: _Taking) -> None:
+    def __init__(self, tx: Tx, claimer: _Claimer) -> None:
         self._tx = tx
-        self._taking = taking
+        self._claimer = claimer
         self._rows: dict[str, list[Row]] = {}
         self._results: list[Row] = []
         self._deliveries: list[Row] = []
-        self._opens: Counter[Unit] = Counter()
-        """Who misses how many less; also those of whom it is only asked whether they miss something."""
-        self._at_once: set[Unit] = set()
-        """Due whatever they miss."""
-        self._asleep: set[int] = set()
-        """Runs that are paused: nothing of them is due."""
+        self._decrements: Counter[Unit] = Counter()
+        """Decrement of ``missing`` per unit; 0 means: only check whether the unit is ready."""
+        self._due_now: set[Unit] = set()
+        """Units that are due whatever they miss."""
+        self._paused_runs: set[int] = set()
+        """Runs that are paused or being paused: none of their units is made due."""
         self._pausing: list[int] = []
-        self._itself: Advance | None = None
-        """Of the run itself, which is given back."""
+        self._run_release: Advance | None = None
+        """The advance that releases unit 0."""
 
     def add(self, advances: Sequence[Advance]) -> list[bool]:
-        holds = _holds(self._tx, advances)
-        return [self._add(one, holds) for one in advances]
+        ownerships = _read_ownerships(self._tx, advances)
+        return [self._add(one, ownerships) for one in advances]
 
     def write(self) -> None:
-        self._write("fact")
+        self._write("insert_fact")
         self._write_results()
         deliver(self._tx, self._deliveries)
-        for name in ("log", "started", "give_back", "go"):
+        for name in ("insert_log", "set_started", "release", "delete_task"):
             self._write(name)
         self._add_units()
-        self._open()
+        self._make_due()
         for run in self._pausing:
             set_paused(self._tx, run)
 
@@ -171,84 +171,89 @@ class _Step:
             self._tx.connection.executemany(_WRITES[name], rows)
 
     def _write_results(self) -> None:
-        """Of each that is new, the run itself misses one less."""
+        """Insert the RESULT facts. Each new one decrements ``missing`` of unit 0."""
         if self._results:
             new = self._tx.connection.executemany(_SQL["result"], self._results).fetchall()
-            self._opens.update((run, 0) for (run,) in new)
+            self._decrements.update((run, 0) for (run,) in new)
 
-    def _add(self, one: Advance, holds: dict[Unit, _Hold]) -> bool:
-        """Whether the fence holds. It does so once: the task goes by this, or is given back."""
-        hold = holds.get(one.task[:2])
-        if hold is None or hold.owner != one.task.owner or hold.epoch != one.task.epoch:
+    def _add(self, one: Advance, ownerships: dict[Unit, _Ownership]) -> bool:
+        """Add the rows of an advance if the fence holds.
+
+        The fence holds for one advance of a task only, because each advance deletes or releases the task.
+        """
+        ownership = ownerships.get(one.task[:2])
+        if ownership is None or ownership.owner != one.task.owner or ownership.epoch != one.task.epoch:
             return False
-        del holds[one.task[:2]]
-        if hold.paused:
-            self._asleep.add(one.task.run)
-        if hold.signal & Signal.PAUSE:
-            self._asleep.add(one.task.run)
+        del ownerships[one.task[:2]]
+        if ownership.paused:
+            self._paused_runs.add(one.task.run)
+        if ownership.signal & Signal.PAUSE:
+            self._paused_runs.add(one.task.run)
             self._pausing.append(one.task.run)
         self._observe(one)
-        self._move(one)
+        self._change_tasks(one)
         return True
 
     def _observe(self, one: Advance) -> None:
         run = one.task.run
         self._results += fact_rows(run, one.results)
         if one.facts:
-            self._put("fact", *fact_rows(run, one.facts))
+            self._put("insert_fact", *fact_rows(run, one.facts))
         if one.deliveries:
-            self._deliveries += [(run, event, at, safe(key)) for event, key, at in one.deliveries]
+            self._deliveries += [(run, event, at, encode_text(key)) for event, key, at in one.deliveries]
         if one.logs:
-            self._put("log", *log_rows(run, one.logs))
+            self._put("insert_log", *log_rows(run, one.logs))
         if one.started_at is not None:
-            self._put("started", (run, one.started_at, self._tx.now))
+            self._put("set_started", (run, one.started_at, self._tx.now))
 
-    def _move(self, one: Advance) -> None:
+    def _change_tasks(self, one: Advance) -> None:
         run = one.task.run
-        if one.then is None:
-            self._put("go", one.task[:2])
+        if one.release is None:
+            self._put("delete_task", one.task[:2])
         else:
-            self._give_back(one, one.then)
-        if one.drops:
-            self._put("go", *((run, unit) for unit in one.drops))
-        if one.adds:
-            self._put("add", *((run, unit, safe(key), missing, *_OPENED) for unit, key, missing in one.adds))
-        for unit, by in one.opens:
-            self._opens[run, unit] += by
+            self._release(one, one.release)
+        if one.removed_units:
+            self._put("delete_task", *((run, unit) for unit in one.removed_units))
+        if one.new_units:
+            self._put(
+                "insert_unit", *((run, unit, encode_text(key), missing, *_DUE) for unit, key, missing in one.new_units)
+            )
+        for unit, by in one.decrements:
+            self._decrements[run, unit] += by
 
-    def _give_back(self, one: Advance, then: GiveBack) -> None:
+    def _release(self, one: Advance, release: UnitRelease) -> None:
         run, unit = one.task[:2]
-        run_at = None if run in self._asleep else then.run_at
+        run_at = None if run in self._paused_runs else release.run_at
         if run_at is not None and run_at <= self._tx.now:
-            self._at_once.add((run, unit))
-            self._opens[run, unit] += 0
+            self._due_now.add((run, unit))
+            self._decrements[run, unit] += 0
             run_at = None
-        self._put("give_back", (run, unit, run_at, *_WAITS, None if unit == 0 else then.missing))
+        self._put("release", (run, unit, run_at, *_WAITING, None if unit == 0 else release.missing))
         if unit == 0:
-            self._itself = one
-            self._opens[run, unit] += 0
+            self._run_release = one
+            self._decrements[run, unit] += 0
 
     def _add_units(self) -> None:
-        if (rows := self._rows.get("add")) is not None:
-            for run, unit, missing in self._tx.connection.executemany(_SQL["add"], rows).fetchall():
+        if (rows := self._rows.get("insert_unit")) is not None:
+            for run, unit, missing in self._tx.connection.executemany(_SQL["insert_unit"], rows).fetchall():
                 if not missing:
-                    self._opens[run, unit] += 0
+                    self._decrements[run, unit] += 0
 
-    def _open(self) -> None:
-        self._look_for_mail()
-        asked = [(run, unit, by) for (run, unit), by in self._opens.items()]
-        lowered = self._tx.connection.executemany(_SQL["lower"], asked).fetchall()
-        self._taking.open([one for one in map(_Opened._make, lowered) if self._is_ready(one)])
+    def _make_due(self) -> None:
+        self._check_engine_events()
+        rows = [(run, unit, by) for (run, unit), by in self._decrements.items()]
+        decremented = self._tx.connection.executemany(_SQL["decrement"], rows).fetchall()
+        self._claimer.make_due([one for one in map(_UnitTask._make, decremented) if self._is_ready(one)])
 
-    def _is_ready(self, one: _Opened) -> bool:
-        if one.owner is not None or one.run in self._asleep:
+    def _is_ready(self, one: _UnitTask) -> bool:
+        if one.owner is not None or one.run in self._paused_runs:
             return False
         if one.run_at is not None and one.run_at <= self._tx.now:
-            return False  # it was before
-        return one.missing == 0 or (one.run, one.unit) in self._at_once
+            return False  # due already
+        return one.missing == 0 or (one.run, one.unit) in self._due_now
 
-    def _look_for_mail(self) -> None:
-        if self._itself is not None:
-            run, seen = self._itself.task.run, self._itself.seen
-            if self._tx.connection.execute(_SQL["mail"], (run, seen)).get:
-                self._at_once.add((run, 0))
+    def _check_engine_events(self) -> None:
+        if self._run_release is not None:
+            run, seen = self._run_release.task.run, self._run_release.seen
+            if self._tx.connection.execute(_SQL["has_engine_events"], (run, seen)).get:
+                self._due_now.add((run, 0))

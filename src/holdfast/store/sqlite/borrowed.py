@@ -1,4 +1,4 @@
-"""Writes on a connection that is the caller's: in their transaction and on their thread. To commit is theirs, too."""
+"""Writes on a connection of the caller, in the caller's transaction and thread. The caller commits."""
 
 from __future__ import annotations
 
@@ -22,18 +22,20 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class Borrowed:
-    """A ``Tx`` on somebody else's connection."""
+    """A ``Tx`` on the caller's connection."""
 
     connection: apsw.Connection
     now: int
     guard: Guard = field(default_factory=Guard)
-    refused: dict[int, Committed] = field(default_factory=dict)
+    rejections: dict[int, Committed] = field(default_factory=dict)
 
 
 def check(connection: Any, path: str, file: FileIdentity | None) -> apsw.Connection:
-    """It must be of this store's file, or what it writes would never be found."""
+    """Check that the connection is open on this store's file; otherwise the rows would be written elsewhere."""
     if path == MEMORY:
-        raise InvalidOptionError("connection= needs a database file, and this store is in memory: nobody else has it")
+        raise InvalidOptionError(
+            "connection= needs a database file, but this store is in memory: no other connection can reach it"
+        )
     if not isinstance(connection, apsw.Connection):
         raise InvalidOptionError(f"connection= must be an apsw.Connection to {path}, not {type(connection).__name__}")
     try:
@@ -48,7 +50,7 @@ def check(connection: Any, path: str, file: FileIdentity | None) -> apsw.Connect
 
 
 def write(connection: apsw.Connection, path: str, now: int, work: Work[A, R], argument: A) -> R:
-    """All of it or nothing, in the transaction that is open there, or else in one of its own."""
+    """Do the work atomically, in the caller's open transaction or else in a transaction of its own."""
     try:
         with _plain_rows(connection), _savepoint(connection) if connection.in_transaction else _transaction(connection):
             return work(Borrowed(connection, now), argument)
@@ -62,7 +64,7 @@ def _savepoint(connection: apsw.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        if connection.in_transaction:  # a full disk, say, ends theirs
+        if connection.in_transaction:  # some errors, such as a full disk, roll the caller's transaction back
             connection.execute("ROLLBACK TO holdfast_call")
             connection.execute("RELEASE holdfast_call")
         raise
@@ -71,7 +73,7 @@ def _savepoint(connection: apsw.Connection) -> Iterator[None]:
 
 @contextmanager
 def _transaction(connection: apsw.Connection) -> Iterator[None]:
-    # A savepoint alone would read first and write then, which fails at once if somebody wrote in between.
+    # A savepoint would begin as a reader, and its first write fails at once if another connection wrote in between.
     connection.execute("BEGIN IMMEDIATE")
     try:
         yield
@@ -84,7 +86,7 @@ def _transaction(connection: apsw.Connection) -> Iterator[None]:
 
 @contextmanager
 def _plain_rows(connection: apsw.Connection) -> Iterator[None]:
-    """Without what the caller has had done to cursors and rows."""
+    """Disable the caller's row tracer and cursor factory."""
     trace, factory = connection.row_trace, connection.cursor_factory
     connection.row_trace, connection.cursor_factory = None, apsw.Cursor
     try:

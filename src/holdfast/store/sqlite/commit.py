@@ -1,8 +1,8 @@
-"""Applies commits: fence first, then what was observed, then what follows.
+"""Applies commits: the fence first, then the observed part, then the following part.
 
-Commits that touch nothing but their own run are written together, a statement for each kind of row. One
-that starts runs, sends events, acts on others or carries users' statements may change what others see, and is applied
-alone. What follows from the ends of runs comes last, after all rows are written.
+Commits that affect only their own run are written together, with one statement for each kind of row. A commit that
+starts runs, sends events, has operations or carries users' statements may change what other commits read, and is
+applied alone. The consequences of the ends of runs are applied last, after all rows are written.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import NamedTuple
 from holdfast.core.model import TaskKind
 from holdfast.errors import StateError
 from holdfast.store.protocol import (
+    AffectedRuns,
     Attributes,
     Commit,
     Committed,
@@ -28,21 +29,20 @@ from holdfast.store.protocol import (
     Sent,
     Signal,
     TaskRef,
-    Touched,
     Verdict,
 )
 from holdfast.store.sqlite import ends
-from holdfast.store.sqlite.acts import facts_of, perform
 from holdfast.store.sqlite.control import set_paused
 from holdfast.store.sqlite.create import create
-from holdfast.store.sqlite.guard import TransactionGone
+from holdfast.store.sqlite.guard import TransactionRolledBack
+from holdfast.store.sqlite.operations import perform, result_facts
 from holdfast.store.sqlite.outbox import outbox_rows
 from holdfast.store.sqlite.reads import find_current
-from holdfast.store.sqlite.rows import fact_rows, log_rows, safe, safe_or_none
-from holdfast.store.sqlite.search import describe
-from holdfast.store.sqlite.send import send, topics_text, wanted
+from holdfast.store.sqlite.rows import encode_text, encode_text_or_none, fact_rows, log_rows
+from holdfast.store.sqlite.search import set_attributes
+from holdfast.store.sqlite.send import matches_topics, send, topics_text
 from holdfast.store.sqlite.sql import statements
-from holdfast.store.sqlite.successors import follow_on
+from holdfast.store.sqlite.successors import create_next
 from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("commit")
@@ -50,13 +50,24 @@ _APPLIED = Committed(Verdict.APPLIED)
 _LOST = Committed(Verdict.LOST)
 _PAUSING = Committed(Verdict.PAUSING)
 _PAUSED = Committed(Verdict.PAUSED)
-_PAUSE_ASKED = int(Signal.PAUSE)
-_PUT_OUT = statements("outbox")["put"]
-_WRITES = ("fact", "deliver", "log", "outbox", "started", "keep", "finish", "drop_task", "release", "wait")
+_PAUSE_REQUESTED = int(Signal.PAUSE)
+_INSERT_OUTBOX = statements("outbox")["insert"]
+_WRITES = (
+    "insert_fact",
+    "deliver",
+    "insert_log",
+    "outbox",
+    "set_started",
+    "update_task",
+    "finish",
+    "delete_task",
+    "release",
+    "set_status",
+)
 
 
-class _Hold(NamedTuple):
-    """What a task says of its holder."""
+class _Ownership(NamedTuple):
+    """The columns of a task that the fence and the commit read."""
 
     owner: str | None
     epoch: int
@@ -64,56 +75,56 @@ class _Hold(NamedTuple):
     signal: int
 
 
-_Holds = dict[tuple[int, int], _Hold]
+_Ownerships = dict[tuple[int, int], _Ownership]
 
 
 def commit(tx: Tx, commits: Sequence[Commit]) -> list[Committed]:
-    answers: list[Committed] = []
+    results: list[Committed] = []
     together: dict[int, Commit] = {}
     for one in commits:
-        alone = reaches_out(one)
+        alone = affects_others(one)
         if alone or one.task.run in together:
-            answers += _apply_together(tx, together)
+            results += _apply_together(tx, together)
             together = {}
         if alone:
-            answers.append(_apply_alone(tx, one))
+            results.append(_apply_alone(tx, one))
         else:
             together[one.task.run] = one
-    answers += _apply_together(tx, together)
-    return answers
+    results += _apply_together(tx, together)
+    return results
 
 
-def reaches_out(one: Commit) -> bool:
-    """It may change, or be refused for, more than its own run."""
+def affects_others(one: Commit) -> bool:
+    """True if the commit may change other runs, or may be rejected because of them."""
     observed = one.observed
-    return bool(observed.statements or observed.starts or observed.sends or one.follows.acts)
+    return bool(observed.statements or observed.starts or observed.sends or one.following.operations)
 
 
 def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
     if not commits:
         return []
-    holds = _holds(tx, [one.task for one in commits.values()])
+    ownerships = _read_ownerships(tx, [one.task for one in commits.values()])
     batch = _Batch(tx)
-    answers = [batch.add(one, holds) for one in commits.values()]
+    results = [batch.add(one, ownerships) for one in commits.values()]
     batch.write()
-    touched = batch.settle()
-    if not touched:
-        return answers
-    return [_with_touched(answer, touched.get(run)) for run, answer in zip(commits, answers, strict=True)]
+    affected = batch.propagate_ends()
+    if not affected:
+        return results
+    return [_with_affected(answer, affected.get(run)) for run, answer in zip(commits, results, strict=True)]
 
 
 def _apply_alone(tx: Tx, one: Commit) -> Committed:
-    if not _holds_task(_holds(tx, [one.task]), one.task):
+    if not _check_fence(_read_ownerships(tx, [one.task]), one.task):
         return _LOST
     rejected = _unreachable(tx, one.observed) or _run_statements(tx, one)
     if rejected is not None:
         return rejected
     started = create(tx, one.observed.starts)
     sent = send(tx, one.observed.sends)
-    if started and not _holds_task(_holds(tx, [one.task]), one.task):
-        # It made room for one of those, itself or by its parent. What it has observed is true nevertheless.
-        return _with_answers(_write_observed(tx, one), started, sent)
-    return _with_answers(_apply_together(tx, {one.task.run: one})[0], started, sent)
+    if started and not _check_fence(_read_ownerships(tx, [one.task]), one.task):
+        # One of the starts terminated this run or its parent (TERMINATE_EXISTING). The observed part is written still.
+        return _with_results(_write_observed(tx, one), started, sent)
+    return _with_results(_apply_together(tx, {one.task.run: one})[0], started, sent)
 
 
 def _write_observed(tx: Tx, one: Commit) -> Committed:
@@ -123,17 +134,20 @@ def _write_observed(tx: Tx, one: Commit) -> Committed:
     return _APPLIED
 
 
-def _with_touched(answer: Committed, touched: Touched | None) -> Committed:
-    if touched is None:
+def _with_affected(answer: Committed, affected: AffectedRuns | None) -> Committed:
+    if affected is None:
         return answer
-    both = Touched()
-    ends.add(both, answer.touched)
-    ends.add(both, touched)
-    return replace(answer, touched=both)
+    both = AffectedRuns()
+    ends.merge(both, answer.affected)
+    ends.merge(both, affected)
+    return replace(answer, affected=both)
 
 
 def _unreachable(tx: Tx, observed: Observed) -> Committed | None:
-    """An event can be sent to a run that has not ended, or that starts with this very commit."""
+    """The rejection of a commit that sends to a run that has ended or does not exist.
+
+    A run that the same commit starts can be sent to.
+    """
     starting = {(new.workflow, new.instance_id) for new in observed.starts}
     for event in observed.sends:
         if (event.workflow, event.instance_id) not in starting:
@@ -144,46 +158,46 @@ def _unreachable(tx: Tx, observed: Observed) -> Committed | None:
     return None
 
 
-def _with_answers(answer: Committed, started: list[Created], sent: list[Sent]) -> Committed:
+def _with_results(answer: Committed, started: list[Created], sent: list[Sent]) -> Committed:
     return replace(answer, started=started, sent=sent) if started or sent else answer
 
 
 def _run_statements(tx: Tx, one: Commit) -> Committed | None:
-    """The users' statements, of which all or none are done. Their failure is an answer, not an error."""
+    """Execute the users' statements, all or none. A failure is returned as a rejection and not raised."""
     if not one.observed.statements:
         return None
-    if id(one) in tx.refused:
-        return tx.refused[id(one)]
+    if id(one) in tx.rejections:
+        return tx.rejections[id(one)]
     tx.connection.execute("SAVEPOINT holdfast_statements")
     rejected = tx.guard.run(tx.connection, one.observed.statements)
     if not tx.connection.in_transaction:
-        tx.refused[id(one)] = rejected or Committed(Verdict.REJECTED, message="it rolled the transaction back")
-        raise TransactionGone
+        tx.rejections[id(one)] = rejected or Committed(Verdict.REJECTED, message="it rolled the transaction back")
+        raise TransactionRolledBack
     if rejected is not None:
         tx.connection.execute("ROLLBACK TO holdfast_statements")
     tx.connection.execute("RELEASE holdfast_statements")
     return rejected
 
 
-def _holds(tx: Tx, tasks: list[TaskRef]) -> _Holds:
-    holds: _Holds = {}
+def _read_ownerships(tx: Tx, tasks: list[TaskRef]) -> _Ownerships:
+    ownerships: _Ownerships = {}
     for unit in {task.unit for task in tasks}:  # almost always 0
         runs = json.dumps([task.run for task in tasks if task.unit == unit])
         found = tx.connection.execute(_SQL["fence"], (runs, unit)).get
-        holds |= {(run, unit): _Hold(*hold) for run, unit, *hold in json.loads(found)}
-    return holds
+        ownerships |= {(run, unit): _Ownership(*ownership) for run, unit, *ownership in json.loads(found)}
+    return ownerships
 
 
-def _holds_task(holds: _Holds, task: TaskRef) -> _Hold | None:
-    """The fence: only the owner of this very claim may write."""
-    hold = holds.get(task[:2])
-    if hold is None or hold.owner != task.owner or hold.epoch != task.epoch:
+def _check_fence(ownerships: _Ownerships, task: TaskRef) -> _Ownership | None:
+    """The fence: return the task's columns if owner and epoch match, else None."""
+    ownership = ownerships.get(task[:2])
+    if ownership is None or ownership.owner != task.owner or ownership.epoch != task.epoch:
         return None
-    return hold
+    return ownership
 
 
-def _progress(one: Commit) -> bool:
-    """Whether the run got further. Writing down that attempts were lost, or that one runs, is not progress."""
+def _is_progress(one: Commit) -> bool:
+    """True if the commit has a RESULT. Recording lost or running attempts is not progress."""
     return any(fact.state == FactState.RESULT for fact in one.observed.facts)
 
 
@@ -191,27 +205,29 @@ def deliver(tx: Tx, rows: Sequence[Row]) -> None:
     for row in rows:
         tx.connection.execute(_SQL["deliver"], row)
         if tx.connection.changes() != 1:
-            raise StateError(f"event {row[1]} of run {row[0]} cannot be consumed: it is not there, or was before")
+            raise StateError(
+                f"event {row[1]} of run {row[0]} cannot be consumed: it does not exist, or was consumed before"
+            )
 
 
 class _Batch:
-    """Rows of many commits, gathered by statement."""
+    """Rows of many commits, grouped by statement."""
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
         self._rows: dict[str, list[Row]] = {}
         self._paused: list[tuple[int, str | None]] = []
-        self._said: list[tuple[int, Attributes]] = []
+        self._attributes: list[tuple[int, Attributes]] = []
         self._ends: list[tuple[int, NextRun | None]] = []
 
-    def add(self, one: Commit, holds: _Holds) -> Committed:
-        hold = _holds_task(holds, one.task)
-        if hold is None:
+    def add(self, one: Commit, ownerships: _Ownerships) -> Committed:
+        ownership = _check_fence(ownerships, one.task)
+        if ownership is None:
             return _LOST
         self.observe(one)
-        if hold.signal & _PAUSE_ASKED:
-            return self._pause(one, hold)
-        return self._follow(one, hold)
+        if ownership.signal & _PAUSE_REQUESTED:
+            return self._pause(one, ownership)
+        return self._apply_following(one, ownership)
 
     def write(self) -> None:
         connection = self._tx.connection
@@ -222,24 +238,26 @@ class _Batch:
             if name == "deliver":
                 deliver(self._tx, rows)
             else:
-                connection.executemany(_PUT_OUT if name == "outbox" else _SQL[name], rows)
+                connection.executemany(_INSERT_OUTBOX if name == "outbox" else _SQL[name], rows)
         self._rows = {}
-        for run, said in self._said:
-            describe(self._tx, run, said)
-        self._said = []
+        for run, attributes in self._attributes:
+            set_attributes(self._tx, run, attributes)
+        self._attributes = []
         for run, note in self._paused:
-            connection.execute(_SQL["forget_losses"], (run,))
+            connection.execute(_SQL["reset_losses"], (run,))
             set_paused(self._tx, run, note)
         self._paused = []
 
-    def settle(self) -> dict[int, Touched]:
-        """What follows from the ends. All successors first: a parent that ends too is to find them."""
-        followed = [ends.End(run) if heir is None else follow_on(self._tx, run, heir) for run, heir in self._ends]
-        touched = ends.settle(self._tx, followed)
+    def propagate_ends(self) -> dict[int, AffectedRuns]:
+        """Apply the consequences of ends. All successors are created first, so that a parent's end finds them."""
+        followed = [
+            ends.End(run) if next_run is None else create_next(self._tx, run, next_run) for run, next_run in self._ends
+        ]
+        affected = ends.propagate(self._tx, followed)
         for end in followed:
             if end.successor is not None:
-                touched.setdefault(end.run, Touched()).work = True
-        return touched
+                affected.setdefault(end.run, AffectedRuns()).work = True
+        return affected
 
     def _put(self, name: str, *rows: Row) -> None:
         self._rows.setdefault(name, []).extend(rows)
@@ -247,79 +265,81 @@ class _Batch:
     def observe(self, one: Commit) -> None:
         run, observed = one.task.run, one.observed
         if observed.facts:
-            self._put("fact", *fact_rows(run, observed.facts))
+            self._put("insert_fact", *fact_rows(run, observed.facts))
         if observed.deliveries:
-            self._put("deliver", *((run, event, at, safe(key)) for event, key, at in observed.deliveries))
+            self._put("deliver", *((run, event, at, encode_text(key)) for event, key, at in observed.deliveries))
         if observed.logs:
-            self._put("log", *log_rows(run, observed.logs))
+            self._put("insert_log", *log_rows(run, observed.logs))
         if observed.outbox:
             self._put("outbox", *outbox_rows(run, observed.outbox, self._tx.now))
         if one.started_at is not None:
-            self._put("started", (run, one.started_at, self._tx.now))
+            self._put("set_started", (run, one.started_at, self._tx.now))
 
-    def _pause(self, one: Commit, hold: _Hold) -> Committed:
+    def _pause(self, one: Commit, ownership: _Ownership) -> Committed:
         if one.in_flight == 0:
             self._paused.append((one.task.run, None))
             return _PAUSED
-        if hold.losses and _progress(one):
-            self._put("keep", (*one.task[:2], hold.signal, 0))
+        if ownership.losses and _is_progress(one):
+            self._put("update_task", (*one.task[:2], ownership.signal, 0))
         return _PAUSING
 
-    def _follow(self, one: Commit, hold: _Hold) -> Committed:
-        run, follows = one.task.run, one.follows
-        if follows.facts:
-            self._put("fact", *fact_rows(run, follows.facts))
-        if follows.logs:
-            self._put("log", *log_rows(run, follows.logs))
-        if follows.attributes is not None:
-            self._said.append((run, follows.attributes))
-        return self._act(one) if follows.acts else self._go_on(one, hold)
+    def _apply_following(self, one: Commit, ownership: _Ownership) -> Committed:
+        run, following = one.task.run, one.following
+        if following.facts:
+            self._put("insert_fact", *fact_rows(run, following.facts))
+        if following.logs:
+            self._put("insert_log", *log_rows(run, following.logs))
+        if following.attributes is not None:
+            self._attributes.append((run, following.attributes))
+        return self._apply_operations(one) if following.operations else self._apply_next(one, ownership)
 
-    def _act(self, one: Commit) -> Committed:
-        """After all else is written, and before what is next: an act may signal this very run, or end it."""
+    def _apply_operations(self, one: Commit) -> Committed:
+        """Apply the operations after all other rows and before ``next``: an operation may signal or end this run."""
         self.write()
-        run, acts = one.task.run, one.follows.acts
-        acted = perform(self._tx, run, acts)
-        self._put("fact", *fact_rows(run, facts_of(acts, acted.answers)))
-        hold = _holds_task(_holds(self._tx, [one.task]), one.task)
-        answer = _APPLIED if hold is None else self._go_on(one, hold)
-        touched = acted.touched if acted.touched != Touched() else None
-        return replace(answer, acted=acted.answers, births=acted.births, touched=touched)
+        run, operations = one.task.run, one.following.operations
+        applied = perform(self._tx, run, operations)
+        self._put("insert_fact", *fact_rows(run, result_facts(operations, applied.results)))
+        ownership = _check_fence(_read_ownerships(self._tx, [one.task]), one.task)
+        answer = _APPLIED if ownership is None else self._apply_next(one, ownership)
+        affected = applied.affected if applied.affected != AffectedRuns() else None
+        return replace(
+            answer, operation_results=applied.results, claimed_children=applied.claimed_children, affected=affected
+        )
 
-    def _go_on(self, one: Commit, hold: _Hold) -> Committed:
+    def _apply_next(self, one: Commit, ownership: _Ownership) -> Committed:
         run = one.task.run
-        match one.follows.next:
+        match one.following.next:
             case None:
-                return self._keep(one, hold)
+                return self._keep(one, ownership)
             case Finish() as finish:
                 return self._finish(run, finish)
             case Park(note):
                 self._paused.append((run, note))
                 return _APPLIED
-            case Release() as given_back:
-                return self._release(one, given_back)
+            case Release() as release:
+                return self._release(one, release)
 
     def _finish(self, run: int, end: Finish) -> Committed:
-        note = safe_or_none(end.note)
+        note = encode_text_or_none(end.note)
         self._put("finish", (run, end.status, end.output, end.error, note, self._tx.now))
         if end.next is None:
-            self._put("drop_task", (run,))
+            self._put("delete_task", (run,))
         self._ends.append((run, end.next))
         return _APPLIED
 
-    def _keep(self, one: Commit, hold: _Hold) -> Committed:
-        # The common commit of a turn that goes on: its task row is left alone.
-        losses = 0 if hold.losses and (one.follows.acts or _progress(one)) else hold.losses
-        if losses == hold.losses and not hold.signal:
+    def _keep(self, one: Commit, ownership: _Ownership) -> Committed:
+        # The common commit of a turn that continues does not write its task row.
+        losses = 0 if ownership.losses and (one.following.operations or _is_progress(one)) else ownership.losses
+        if losses == ownership.losses and not ownership.signal:
             return _APPLIED
-        self._put("keep", (*one.task[:2], hold.signal & ~Signal.MAIL, losses))
-        return Committed(Verdict.APPLIED, Signal(hold.signal))
+        self._put("update_task", (*one.task[:2], ownership.signal & ~Signal.EVENTS, losses))
+        return Committed(Verdict.APPLIED, Signal(ownership.signal))
 
     def _release(self, one: Commit, release: Release) -> Committed:
         task, topics = one.task, topics_text(release.topics)
-        unseen = self._tx.connection.execute(_SQL["unseen"], (task.run, one.seen))
-        mail = any(wanted(type_, release.topics) for (type_,) in unseen)
-        run_at, kind = (self._tx.now, TaskKind.WAKE) if mail else (release.run_at, release.kind)
+        unseen = self._tx.connection.execute(_SQL["unseen_types"], (task.run, one.seen))
+        has_events = any(matches_topics(type_, release.topics) for (type_,) in unseen)
+        run_at, kind = (self._tx.now, TaskKind.WAKE) if has_events else (release.run_at, release.kind)
         self._put("release", (*task[:2], run_at, kind, kind.bucket, topics))
-        self._put("wait", (task.run, release.status, self._tx.now))
-        return Committed(Verdict.APPLIED, due_now=True) if mail else _APPLIED
+        self._put("set_status", (task.run, release.status, self._tx.now))
+        return Committed(Verdict.APPLIED, due_now=True) if has_events else _APPLIED

@@ -1,13 +1,14 @@
-"""A connection, the thread that owns it, and the queue in front of it: group commit.
+"""A connection, the thread that owns it, and its job queue, which implements group commit.
 
-All jobs that are waiting run in one transaction; only when COMMIT has returned are they answered. If one of
-them fails, the transaction is rolled back and each runs again in one of its own, so that only the guilty one
-fails. What the jobs do is not known here. A guest has the connection for itself for a while; the queue waits for it.
+All waiting jobs run in one transaction, and their futures are resolved only after COMMIT has returned. If a job fails,
+the transaction is rolled back and each job runs again in a transaction of its own, so that only the failing job fails.
+This module does not know what the jobs do. An exclusive user has the connection to itself for a while; the queue waits.
 
-Where they run. Two hand-overs between threads cost as much as the fsync of a fast disk. So the jobs of one turn of
-the event loop run right there, in one transaction, when that is sure to be short: nothing else is under way, nobody
-else has the file locked, and the last commits were quick. Otherwise, and from the first slow commit on for a
-while, the thread takes them, so that a slow disk or a busy file never holds up the loop for long.
+Two hand-overs between threads cost as much as the fsync of a fast disk. The jobs of one iteration of the event loop
+therefore run inline on the event loop's thread, in one transaction, if that is expected to be short: no other job is
+queued, no other connection has the file locked, and the last commits were fast. Otherwise the jobs run on the
+connection's thread, and after a slow commit all jobs do so for a while. A slow disk or a locked file therefore never
+blocks the event loop for long.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import apsw
 
 from holdfast.store.protocol import Committed
 from holdfast.store.sqlite.errors import BROKEN, ENVIRONMENT, translate
-from holdfast.store.sqlite.guard import Guard, TransactionGone
+from holdfast.store.sqlite.guard import Guard, TransactionRolledBack
 from holdfast.store.sqlite.opening import BUSY_S
 from holdfast.store.sqlite.tx import Connection, Tx, Work
 
@@ -34,51 +35,54 @@ A = TypeVar("A")
 R = TypeVar("R")
 _Any = Work[Any, Any]
 Spawn = Callable[[Callable[[], None], str], object]
-"""Starts a thread that runs the function, under that name."""
+"""Starts a thread with the given name that runs the function."""
 
 _JOBS_PER_TRANSACTION = 512
 _CHECKPOINT_PAGES = 2_000
 _RESTART_PAGES = 65_536
-_RESTART_PATIENCE_MS = 200
+_RESTART_TIMEOUT_MS = 200
 _SLOW_SECONDS = 0.02
 _RECOVERY_SECONDS = 1.0
 
 
 class Mode(Enum):
     SINGLE = 1
-    """One call for one job."""
+    """One call per job."""
     MERGED = 2
-    """Takes a list and answers a list: neighbours in the queue become one call."""
+    """Takes a list and returns a list: adjacent jobs in the queue become one call."""
     BARE = 3
-    """Outside of any transaction."""
-    GUEST = 4
-    """As BARE, and then the connection belongs to the argument, a ``Guest``."""
+    """Runs outside of any transaction."""
+    EXCLUSIVE = 4
+    """As BARE; afterwards the argument, an ``ExclusiveUser``, has the connection to itself."""
     LAST = 5
-    """As BARE, and then the thread ends."""
+    """As BARE; afterwards the thread ends."""
 
 
-class Guest(Protocol):
-    """Who has the connection, and the thread, for itself."""
+class ExclusiveUser(Protocol):
+    """An object that has the connection, and the thread, to itself."""
 
-    def stay(self) -> None:
-        """Returns when it needs them no more. Without a thread: at once, and then calls ``Database.go_on``."""
+    def serve(self) -> None:
+        """Use the connection until it is no longer needed.
+
+        Without a thread, return at once and call ``Database.resume_queue`` at the end.
+        """
         ...
 
-    def leave(self) -> None:
-        """Be asked, by any thread and perhaps before it came, to come to an end."""
+    def request_end(self) -> None:
+        """Request the end of the exclusive use. May be called by any thread, and before ``serve``."""
         ...
 
-    def let_look(self, job: Job) -> bool:
-        """Have a read done meanwhile; False if it has come to its end."""
+    def submit_read(self, job: Job) -> bool:
+        """Run a read during the exclusive use; False if that has ended."""
         ...
 
 
 class Job:
-    __slots__ = ("anywhere", "argument", "error", "future", "mode", "result", "work")
+    __slots__ = ("argument", "error", "future", "inline", "mode", "result", "work")
 
-    def __init__(self, work: _Any, argument: Any, mode: Mode, future: asyncio.Future[Any], anywhere: bool) -> None:
+    def __init__(self, work: _Any, argument: Any, mode: Mode, future: asyncio.Future[Any], inline: bool) -> None:
         self.work = work
-        self.anywhere = anywhere
+        self.inline = inline
         self.argument = argument
         self.mode = mode
         self.future = future
@@ -87,10 +91,10 @@ class Job:
 
 
 class Database:
-    """One connection behind a queue.
+    """One connection with a job queue.
 
-    ``connect`` is called on the thread, and again after it broke; ``ensure`` in each transaction, which fails if it
-    raises.
+    ``connect`` is called on the thread, and again after the connection broke. ``check_file`` is called in each
+    transaction, which fails if it raises.
     """
 
     def __init__(
@@ -102,37 +106,37 @@ class Database:
         now: Callable[[], int],
         monotonic: Callable[[], float],
         guard: Guard,
-        ensure: Callable[[], None],
+        check_file: Callable[[], None],
     ) -> None:
         self.connection: apsw.Connection
         self.now = 0
         self.guard = guard
-        self.refused: dict[int, Committed] = {}
+        self.rejections: dict[int, Committed] = {}
         self._connect = connect
         self._connected = False
         self._path = path
         self._begin = begin
         self._clock = now
         self._monotonic = monotonic
-        self._ensure = ensure
+        self._check_file = check_file
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._gathered: list[Job] = []
-        self._handed_over = 0
+        self._pending: list[Job] = []
+        self._queued = 0
         self._slow_until = float("-inf")
-        self._using = Lock()
-        """Held by whoever uses the connection."""
+        self._connection_lock = Lock()
+        """Held while the connection is in use."""
         self._queue: SimpleQueue[Job] = SimpleQueue()
-        self._guest: Guest | None = None
-        self._coming: deque[Guest] = deque()
-        """Guests in the queue."""
+        self._exclusive_user: ExclusiveUser | None = None
+        self._queued_users: deque[ExclusiveUser] = deque()
+        """Exclusive users whose jobs are in the queue."""
         self._stopping = False
         self._threaded = True
         self._wal_pages = 0
 
     async def start(self, name: str, spawn: Spawn | None, check: Callable[[Connection], R]) -> R:
-        """Start the thread, connect, and answer with what the check found. On failure the thread is gone again.
+        """Start the thread, connect, and return the result of ``check``. On failure the thread is stopped again.
 
-        Without ``spawn`` there is no thread: what would be its work is done on the event loop, in a turn of its own.
+        Without ``spawn`` there is no thread: its work is done on the event loop, in a callback of its own.
         """
         self._loop = asyncio.get_running_loop()
         self._threaded = spawn is not None
@@ -145,57 +149,58 @@ class Database:
             raise
 
     async def stop(self) -> None:
-        """Close the connection, after everything that was asked for before. Guests are sent away."""
+        """Close the connection after all jobs submitted before. An exclusive user is ended."""
         self._stopping = True
-        if (guest := self._guest) is not None:
-            guest.leave()
+        if (user := self._exclusive_user) is not None:
+            user.request_end()
         await self.submit(lambda _, __: self._disconnect(), None, Mode.LAST)
 
     def submit(
-        self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, anywhere: bool = False, alone: bool = False
+        self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, inline: bool = False, immediate: bool = False
     ) -> asyncio.Future[R]:
-        """``anywhere``: it is short, and may run on the event loop's own thread.
+        """Submit a job and return the future of its result.
 
-        ``alone``: nothing else is expected in this turn of the loop that it should wait for.
+        ``inline``: the job is short, and may run on the event loop's thread. ``immediate``: start the job now instead
+        of collecting other jobs of this iteration of the event loop.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
-        job = Job(work, argument, mode, future, anywhere)
-        if mode is Mode.GUEST:
-            self._coming.append(job.argument)
+        job = Job(work, argument, mode, future, inline)
+        if mode is Mode.EXCLUSIVE:
+            self._queued_users.append(job.argument)
         if loop is not self._loop:
             self._queue.put(job)
             return future
-        self._gathered.append(job)
-        if alone:
+        self._pending.append(job)
+        if immediate:
             self._flush()
-        elif len(self._gathered) == 1:
+        elif len(self._pending) == 1:
             loop.call_soon(self._flush)
         return future
 
-    def look(self, work: Work[A, R], argument: A, *, short: bool) -> asyncio.Future[R]:
-        """As ``submit``, for what only reads the store's own tables: it need not wait until a guest has left.
+    def read(self, work: Work[A, R], argument: A, *, short: bool) -> asyncio.Future[R]:
+        """As ``submit``, for jobs that only read the store's own tables: they do not wait for an exclusive user.
 
-        A guest cannot change those, and may itself have to wait for who reads.
+        An exclusive user cannot change these tables, and it may itself be waiting for a reader.
         """
 
-        def read(tx: Tx, given: A) -> R:
-            self.stamp()
-            return work(tx, given)
+        def read_work(tx: Tx, argument: A) -> R:
+            self.prepare()
+            return work(tx, argument)
 
-        guest = self._guest
-        if guest is not None:
+        user = self._exclusive_user
+        if user is not None:
             future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
-            if guest.let_look(Job(read, argument, Mode.BARE, future, anywhere=False)):
+            if user.submit_read(Job(read_work, argument, Mode.BARE, future, inline=False)):
                 return future
-        submitted = self.submit(work, argument, anywhere=short, alone=short)
-        if not submitted.done() and (self._coming or self._guest is not None):
-            # The read may be in the queue behind a guest. Whoever comes first does it; a second read changes nothing.
-            for coming in filter(None, [*self._coming, self._guest]):
-                coming.let_look(Job(read, argument, Mode.BARE, submitted, anywhere=False))
+        submitted = self.submit(work, argument, inline=short, immediate=short)
+        if not submitted.done() and (self._queued_users or self._exclusive_user is not None):
+            # The read may be queued behind an exclusive user. The first execution answers; a second one is harmless.
+            for queued in filter(None, [*self._queued_users, self._exclusive_user]):
+                queued.submit_read(Job(read_work, argument, Mode.BARE, submitted, inline=False))
         return submitted
 
-    # --- for a guest, on the thread
+    # --- for an exclusive user, on the thread
 
     @property
     def in_transaction(self) -> bool:
@@ -204,72 +209,72 @@ class Database:
     def begin(self) -> None:
         self.connection.execute(self._begin)
         try:
-            self._ensure()
+            self._check_file()
         except BaseException:
-            self.undo()
+            self.roll_back()
             raise
 
-    def stamp(self) -> None:
-        """What every transaction does before it writes."""
-        self._ensure()
+    def prepare(self) -> None:
+        """Check the file and set ``now``; called in every transaction before it reads or writes."""
+        self._check_file()
         self.now = self._clock()
 
-    def undo(self) -> None:
+    def roll_back(self) -> None:
         try:
             if self.in_transaction:
                 self.connection.execute("ROLLBACK")
         except apsw.Error:
-            self._disconnect()  # which also undoes it
+            self._disconnect()  # closing rolls back too
 
     @property
     def threaded(self) -> bool:
         return self._threaded
 
-    def go_on(self) -> None:
-        """Without a thread: the guest has left, and the queue moves again."""
-        self._guest = None
-        asyncio.get_running_loop().call_soon(self._serve_present)
+    def resume_queue(self) -> None:
+        """End the exclusive use and continue with the queue; only without a thread."""
+        self._exclusive_user = None
+        asyncio.get_running_loop().call_soon(self._serve_pending)
 
     def fail(self, jobs: Iterable[Job], error: Exception) -> None:
         for job in jobs:
-            job.error = translate(error, self._path, BUSY_S)  # one each: they are raised in different tasks
+            job.error = translate(error, self._path, BUSY_S)  # one instance per job: they are raised in different tasks
         if isinstance(error, BROKEN):
             self._disconnect()
         elif isinstance(error, apsw.FullError):
-            self._wal_pages = _RESTART_PAGES  # a log that starts over needs no more room
+            self._wal_pages = _RESTART_PAGES  # a restarted WAL reuses its file and needs no more disk space
 
     # --- on the event loop
 
     def _flush(self) -> None:
-        """Run what was asked for in this turn of the loop, here or on the thread."""
-        if not self._gathered:
+        """Run the jobs of this iteration of the event loop, inline or on the thread."""
+        if not self._pending:
             return
-        jobs, self._gathered = self._gathered, []
-        if self._can_run_here(jobs) and self._using.acquire(blocking=False):
+        jobs, self._pending = self._pending, []
+        if self._can_run_inline(jobs) and self._connection_lock.acquire(blocking=False):
             try:
-                done = self._run_here(jobs)
+                done = self._run_inline(jobs)
             finally:
-                self._using.release()
+                self._connection_lock.release()
             if done:
                 _resolve(jobs)
                 if self._wal_pages >= _CHECKPOINT_PAGES:
-                    self._hand_over([Job(_nothing, None, Mode.BARE, self._new_future(), anywhere=False)])
+                    self._enqueue([Job(_nothing, None, Mode.BARE, self._new_future(), inline=False)])
                 return
-        self._hand_over(jobs)
+        self._enqueue(jobs)
 
-    def _can_run_here(self, jobs: list[Job]) -> bool:
+    def _can_run_inline(self, jobs: list[Job]) -> bool:
         return (
-            not self._handed_over
-            and self._guest is None
+            not self._queued
+            and self._exclusive_user is None
             and self._connected
             and len(jobs) <= _JOBS_PER_TRANSACTION
-            and all(job.anywhere for job in jobs)
+            and all(job.inline for job in jobs)
             and len({_is_bare(job) for job in jobs}) == 1
             and self._monotonic() >= self._slow_until
         )
 
-    def _run_here(self, jobs: list[Job]) -> bool:
-        """Whether they are done. What would have to wait, or has to be tried again singly, is the thread's."""
+    def _run_inline(self, jobs: list[Job]) -> bool:
+        """Run the jobs inline; False if the thread must run them, because they have to wait or to run one by one."""
         started = self._monotonic()
         connection = self.connection
         connection.set_busy_timeout(0)
@@ -293,22 +298,22 @@ class Database:
             self._slow_until = finished + _RECOVERY_SECONDS
         return True
 
-    def _hand_over(self, jobs: list[Job]) -> None:
-        self._handed_over += len(jobs)
+    def _enqueue(self, jobs: list[Job]) -> None:
+        self._queued += len(jobs)
         for job in jobs:
             self._queue.put(job)
         if not self._threaded:
-            asyncio.get_running_loop().call_soon(self._serve_present)
+            asyncio.get_running_loop().call_soon(self._serve_pending)
 
-    def _serve_present(self) -> None:
-        while self._guest is None and not self._queue.empty():
+    def _serve_pending(self) -> None:
+        while self._exclusive_user is None and not self._queue.empty():
             self._serve_next()
 
     def _new_future(self) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_future()
 
-    def _answered(self, jobs: list[Job]) -> None:
-        self._handed_over -= len(jobs)
+    def _on_done(self, jobs: list[Job]) -> None:
+        self._queued -= len(jobs)
         _resolve(jobs)
 
     # --- on the thread
@@ -318,43 +323,45 @@ class Database:
             pass
 
     def _serve_next(self) -> bool:
-        """Whether there will be more."""
-        jobs, more = self._take()
-        with self._using:
+        """Run the next batch of the queue; False after the last one."""
+        jobs, more = self._next_batch()
+        with self._connection_lock:
             self._run(jobs)
-            if (guest := self._welcome(jobs[-1])) is not None:
-                self._answer(jobs)
+            if (user := self._admit(jobs[-1])) is not None:
+                self._deliver_results(jobs)
                 jobs = []
-                guest.stay()
+                user.serve()
                 if self._threaded:
-                    self._guest = None
-                guest = None
-        self._answer(jobs)
-        with self._using:
+                    self._exclusive_user = None
+                user = None
+        self._deliver_results(jobs)
+        with self._connection_lock:
             self._checkpoint()
         return more
 
-    def _take(self) -> tuple[list[Job], bool]:
-        """All jobs that wait, at least one and not too many; False when there will be no more."""
+    def _next_batch(self) -> tuple[list[Job], bool]:
+        """The waiting jobs, at least one and at most a transaction's maximum; False if the last job is among them."""
         jobs = [self._queue.get()]
         with suppress(Empty):
             while len(jobs) < _JOBS_PER_TRANSACTION and jobs[-1].mode not in _ENDS_A_BATCH:
                 jobs.append(self._queue.get_nowait())
         return jobs, jobs[-1].mode is not Mode.LAST
 
-    def _welcome(self, job: Job) -> Guest | None:
-        """Who is to stay, if anybody. Sent away at once, before it knows that it is here, if this is closing time."""
-        if job.mode is not Mode.GUEST:
+    def _admit(self, job: Job) -> ExclusiveUser | None:
+        """The exclusive user that the job brings, if any. Its end is requested at once if the database is stopping."""
+        if job.mode is not Mode.EXCLUSIVE:
             return None
-        guest: Guest = job.argument
+        user: ExclusiveUser = job.argument
         if job.error is not None:
-            self._coming.remove(guest)
+            self._queued_users.remove(user)
             return None
-        self._guest = guest
-        self._coming.remove(guest)  # after it is the guest: ``look`` finds it as one or the other
+        self._exclusive_user = user
+        self._queued_users.remove(
+            user
+        )  # after the assignment, so that ``read`` finds the user in one place or the other
         if self._stopping:
-            guest.leave()
-        return guest
+            user.request_end()
+        return user
 
     def _run(self, jobs: list[Job]) -> None:
         for bare, part in groupby(jobs, _is_bare):
@@ -363,7 +370,7 @@ class Database:
                     self._run_bare(job)
             else:
                 self._run_together(list(part))
-        self.refused.clear()
+        self.rejections.clear()
 
     def _run_bare(self, job: Job) -> None:
         try:
@@ -386,8 +393,8 @@ class Database:
         while True:
             try:
                 self._transaction([job])
-            except TransactionGone:
-                continue  # each time one more commit of this job is known to do that
+            except TransactionRolledBack:
+                continue  # each pass adds one more commit of this job to ``rejections``
             except Exception as error:  # noqa: BLE001, RUF100  (it is the caller's to handle)
                 self.fail([job], error)
             return
@@ -399,7 +406,7 @@ class Database:
     def _transaction_on(self, connection: Connection, jobs: list[Job]) -> None:
         connection.execute(self._begin)
         try:
-            self.stamp()
+            self.prepare()
             for work, part in _calls(jobs):
                 _call(self, work, part)
             connection.execute("COMMIT")
@@ -408,26 +415,26 @@ class Database:
                 connection.execute("ROLLBACK")
             raise
 
-    def _answer(self, jobs: list[Job]) -> None:
+    def _deliver_results(self, jobs: list[Job]) -> None:
         """Resolve the futures with one wake-up per event loop."""
         loops = {job.future.get_loop() for job in jobs}
         for loop in loops:
             mine = jobs if len(loops) == 1 else [job for job in jobs if job.future.get_loop() is loop]
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(self._answered if loop is self._loop else _resolve, mine)
+            with suppress(RuntimeError):  # the loop is closed, and so are its waiters
+                loop.call_soon_threadsafe(self._on_done if loop is self._loop else _resolve, mine)
 
     def _reconnect(self) -> None:
         if self._connected:
             return
         self.connection = self._connect()
-        # In place of SQLite's own checkpoint inside COMMIT: nobody should wait for it.
+        # Replaces SQLite's automatic checkpoint inside COMMIT, for which the callers would wait.
         self.connection.set_wal_hook(self._note_wal_pages)
         self._connected = True
 
     def _disconnect(self) -> None:
         if self._connected:
             self._connected = False
-            with suppress(apsw.Error):  # it is given up in any case
+            with suppress(apsw.Error):  # the connection is discarded in any case
                 self.connection.close(force=True)
 
     def _note_wal_pages(self, _: apsw.Connection, __: str, pages: int) -> int:
@@ -435,7 +442,7 @@ class Database:
         return apsw.SQLITE_OK
 
     def _checkpoint(self) -> None:
-        """Move the WAL into the file when it is long; wait for readers only when it is very long."""
+        """Checkpoint the WAL when it is long; wait for readers only when it is very long."""
         if self._wal_pages < _CHECKPOINT_PAGES or not self._connected:
             return
         too_long = self._wal_pages >= _RESTART_PAGES
@@ -443,10 +450,10 @@ class Database:
         try:
             self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
             if too_long:
-                self.connection.set_busy_timeout(_RESTART_PATIENCE_MS)
+                self.connection.set_busy_timeout(_RESTART_TIMEOUT_MS)
                 self.connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_RESTART)
         except (apsw.BusyError, apsw.LockedError):
-            pass  # somebody reads or checkpoints: the next commit comes here again
+            pass  # another connection reads or checkpoints; the next commit tries again
         except apsw.Error:
             self._disconnect()
         finally:
@@ -454,8 +461,8 @@ class Database:
                 self.connection.set_busy_timeout(BUSY_S * 1000)
 
 
-_BARE = (Mode.BARE, Mode.GUEST, Mode.LAST)
-_ENDS_A_BATCH = (Mode.GUEST, Mode.LAST)
+_BARE = (Mode.BARE, Mode.EXCLUSIVE, Mode.LAST)
+_ENDS_A_BATCH = (Mode.EXCLUSIVE, Mode.LAST)
 
 
 def _is_bare(job: Job) -> bool:
@@ -463,7 +470,7 @@ def _is_bare(job: Job) -> bool:
 
 
 def _calls(jobs: list[Job]) -> Iterator[tuple[_Any, list[Job]]]:
-    """The jobs in their order, neighbours of the same merged kind together."""
+    """The jobs in their order, with adjacent MERGED jobs of the same work combined."""
     for (work, mode), part in groupby(jobs, lambda job: (job.work, job.mode)):
         if mode is Mode.MERGED:
             yield work, list(part)
@@ -486,17 +493,17 @@ def _call(tx: Database, work: _Any, jobs: list[Job]) -> None:
 
 
 def _nothing(_tx: Tx, _: None) -> None:
-    """For the thread's sake, which looks after the WAL after each job."""
+    """Do nothing; a job with this work makes the thread check the WAL, as it does after each batch."""
 
 
-def answer(job: Job) -> None:
-    with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+def resolve_from_thread(job: Job) -> None:
+    with suppress(RuntimeError):  # the loop is closed, and so are its waiters
         job.future.get_loop().call_soon_threadsafe(_resolve, [job])
 
 
 def _resolve(jobs: list[Job]) -> None:
     for job in jobs:
-        if job.future.done():  # the caller was cancelled; what it asked for is stored all the same
+        if job.future.done():  # the caller was cancelled; the job's writes are committed all the same
             continue
         if job.error is None:
             job.future.set_result(job.result)

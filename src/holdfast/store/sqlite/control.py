@@ -1,4 +1,4 @@
-"""What people do to runs: pause, resume, cancel, terminate, restart. Terminal runs are never changed."""
+"""Control requests: pause, resume, cancel, terminate, restart. Terminal runs are never changed."""
 
 from __future__ import annotations
 
@@ -6,11 +6,20 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol import CANCEL, GRAPH, Expiry, NewUnit, RunRecord, Steered, Touched, reason_of
+from holdfast.store.protocol import (
+    CANCEL,
+    GRAPH,
+    AffectedRuns,
+    ControlResult,
+    Expiry,
+    NewUnit,
+    RunRecord,
+    cancel_reason,
+)
 from holdfast.store.sqlite import ends, successors
 from holdfast.store.sqlite.reads import find_current
-from holdfast.store.sqlite.rows import safe_or_none
-from holdfast.store.sqlite.send import Parcel, note_effect, post
+from holdfast.store.sqlite.rows import encode_text_or_none
+from holdfast.store.sqlite.send import QueuedEvent, add_effect, add_event
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
@@ -24,18 +33,18 @@ class Target(NamedTuple):
     instance_id: str
 
 
-class Ending(NamedTuple):
+class TerminateRequest(NamedTuple):
     target: Target
     reason: str | None
 
 
-class Cancelling(NamedTuple):
+class CancelRequest(NamedTuple):
     target: Target
     payload: bytes
     deadline_ms: int | None
 
 
-class Restarting(NamedTuple):
+class RestartRequest(NamedTuple):
     target: Target
     expires_ms: int | None
     expiry: Expiry | None
@@ -44,11 +53,8 @@ class Restarting(NamedTuple):
 
 
 def set_paused(tx: Tx, run: int, note: str | None = None) -> None:
-    """The run is paused; its task stays, for the sake of its epoch, held by nobody and never due.
-
-    Its units are not due either.
-    """
-    tx.connection.execute(_PAUSE["run"], (run, safe_or_none(note), tx.now))
+    """Pause the run. Its task is kept for its epoch, without an owner and never due. Its units are not due either."""
+    tx.connection.execute(_PAUSE["run"], (run, encode_text_or_none(note), tx.now))
     tx.connection.execute(_PAUSE["task"], (run,))
 
 
@@ -76,44 +82,44 @@ def resume(tx: Tx, target: Target) -> RunRecord | None:
     return run
 
 
-def terminate(tx: Tx, ending: Ending) -> Steered:
-    run = find_current(tx, *ending.target)
+def terminate(tx: Tx, request: TerminateRequest) -> ControlResult:
+    run = find_current(tx, *request.target)
     if run is None or run.status.terminal:
-        return Steered(run, Touched())
-    return Steered(run, ends.terminate(tx, run.run, ending.reason))
+        return ControlResult(run, AffectedRuns())
+    return ControlResult(run, ends.terminate(tx, run.run, request.reason))
 
 
-def cancel(tx: Tx, cancelling: Cancelling) -> Steered:
-    run = find_current(tx, *cancelling.target)
-    touched = Touched()
+def cancel(tx: Tx, request: CancelRequest) -> ControlResult:
+    run = find_current(tx, *request.target)
+    affected = AffectedRuns()
     if run is not None and not run.status.terminal:
-        ask_to_cancel(tx, run, Parcel(CANCEL, cancelling.payload), cancelling.deadline_ms, touched)
-    return Steered(run, touched)
+        request_cancel(tx, run, QueuedEvent(CANCEL, request.payload), request.deadline_ms, affected)
+    return ControlResult(run, affected)
 
 
-def ask_to_cancel(tx: Tx, run: RunRecord, letter: Parcel, deadline_ms: int | None, touched: Touched) -> None:
-    """Of a living run. A graph has no code that could react, and ends at once."""
+def request_cancel(tx: Tx, run: RunRecord, event: QueuedEvent, deadline_ms: int | None, affected: AffectedRuns) -> None:
+    """Cancel a run that has not ended. A graph has no code that could react, and ends at once."""
     if run.kind == GRAPH:
-        ends.add(touched, ends.cancel(tx, run.run, reason_of(letter.payload)))
+        ends.merge(affected, ends.cancel(tx, run.run, cancel_reason(event.payload)))
         return
-    note_effect(touched, run.run, post(tx, run, letter))
+    add_effect(affected, run.run, add_event(tx, run, event))
     if deadline_ms is not None:
-        tx.connection.execute(_SQL["hurry"], (run.run, tx.now + deadline_ms))
-        touched.work = True  # somebody has to end it then: claims are to ask for the next due time again
+        tx.connection.execute(_SQL["set_cancel_deadline"], (run.run, tx.now + deadline_ms))
+        affected.work = True  # a worker must end the run then, so workers must read the next due time again
 
 
-def restart(tx: Tx, restarting: Restarting) -> Steered:
-    old = find_current(tx, *restarting.target)
+def restart(tx: Tx, request: RestartRequest) -> ControlResult:
+    old = find_current(tx, *request.target)
     if old is None:
-        return Steered(None, Touched())
-    lived = not old.status.terminal
-    if lived:
+        return ControlResult(None, AffectedRuns())
+    was_running = not old.status.terminal
+    if was_running:
         ends.close(tx, old.run, RESTARTED)
-    expires = successors.expires_in(restarting.expires_ms, restarting.expiry, tx.now)
-    heir = successors.Heir(old.params, tx.now, 1, expires, restarting.options, restarting.units, in_line=False)
-    new = successors.succeed(tx, old, heir)
-    touched = Touched(work=True)
-    if lived:
-        touched.ended.append(old.run)
-        ends.add(touched, ends.settle(tx, [ends.End(old.run, new)]).get(old.run))
-    return Steered(find_current(tx, *restarting.target), touched)
+    expires = successors.expires_in(request.expires_ms, request.expiry, tx.now)
+    successor = successors.Successor(old.params, tx.now, 1, expires, request.options, request.units, in_line=False)
+    new = successors.create_successor(tx, old, successor)
+    affected = AffectedRuns(work=True)
+    if was_running:
+        affected.ended.append(old.run)
+        ends.merge(affected, ends.propagate(tx, [ends.End(old.run, new)]).get(old.run))
+    return ControlResult(find_current(tx, *request.target), affected)

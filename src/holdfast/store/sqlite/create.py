@@ -1,4 +1,4 @@
-"""Makes runs with their tasks, or what a request's policies say if an id is taken."""
+"""Creates runs with their tasks, and applies the request's policies if an id is in use."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
     EXIT,
     FIRST_EPOCH,
-    Answer,
+    AffectedRuns,
     Attributes,
     Created,
-    Mail,
     NewRun,
     NewUnit,
     OnConflict,
     OnReuse,
+    RequestResult,
     RunRecord,
-    Touched,
+    StoredEvent,
 )
 from holdfast.store.sqlite import ends
 from holdfast.store.sqlite.reads import find_current
-from holdfast.store.sqlite.rows import safe_or_none
-from holdfast.store.sqlite.search import drop_terms, put_terms
-from holdfast.store.sqlite.send import Parcel, note_effect, post
+from holdfast.store.sqlite.rows import encode_text_or_none
+from holdfast.store.sqlite.search import delete_terms, insert_terms
+from holdfast.store.sqlite.send import QueuedEvent, add_effect, add_event
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.successors import Expires, expires_in, supersede
 from holdfast.store.sqlite.tx import Row, Tx
-from holdfast.store.sqlite.units import Holder, Place, Units
+from holdfast.store.sqlite.unit_tasks import OwnerLease, UnitInserts, UnitQueue
 from holdfast.store.sqlite.watching import watch
 
 _SQL = statements("create")
-_NOTHING_SAID = Attributes()
-MADE_ROOM = "terminated: another run was started with its id"
+_NO_ATTRIBUTES = Attributes()
+REPLACED = "terminated: another run was started with its id"
 
 
 class _Key(NamedTuple):
@@ -47,42 +47,47 @@ def create(tx: Tx, runs: Sequence[NewRun]) -> list[Created]:
     last: int = connection.execute(_SQL["last_id"]).get
     numbered = [(_Key(run, run, 0), new) for run, new in enumerate(runs, last + 1)]
     before = connection.total_changes()
-    connection.executemany(_SQL["run"], [_run_row(key, new, tx.now) for key, new in numbered])
+    connection.executemany(_SQL["insert_run"], [_run_row(key, new, tx.now) for key, new in numbered])
     if connection.total_changes() - before == len(runs):
         made = {key.run for key, _ in numbered}
     else:
-        made = {run for (run,) in connection.execute(_SQL["made"], (last,))}
-    connection.executemany(_SQL["task"], [_task_row(key.run, new, tx.now) for key, new in numbered if key.run in made])
-    _furnish(tx, [(key.run, new) for key, new in numbered if (new.units or new.plan) and key.run in made])
-    return [_created(tx, key, new) if key.run in made else _meet(tx, new) for key, new in numbered]
+        made = {run for (run,) in connection.execute(_SQL["created_since"], (last,))}
+    connection.executemany(
+        _SQL["insert_task"], [_task_row(key.run, new, tx.now) for key, new in numbered if key.run in made]
+    )
+    _insert_plans_and_units(
+        tx, [(key.run, new) for key, new in numbered if (new.units or new.plan) and key.run in made]
+    )
+    return [_created(tx, key, new) if key.run in made else _resolve_conflict(tx, new) for key, new in numbered]
 
 
-def _furnish(tx: Tx, made: Sequence[tuple[int, NewRun]]) -> None:
-    """With plans and units."""
+def _insert_plans_and_units(tx: Tx, made: Sequence[tuple[int, NewRun]]) -> None:
+    """Insert the PLAN facts and the units of new runs."""
     if not made:
         return
-    units = Units(tx)
+    units = UnitInserts(tx)
     for run, new in made:
         units.plan(run, new.plan)
-        place, born = Place(run, new.workflow, new.queue, new.priority, tx.now + new.delay_ms), _born(new)
-        if born and new.owner is not None:
-            claimed = {unit.unit for unit in born}
-            units.add_claimed(place, born, Holder(new.owner, tx.now + new.lease_ms))
-            units.add(place, [unit for unit in new.units if unit.unit not in claimed])
+        queue = UnitQueue(run, new.workflow, new.queue, new.priority, tx.now + new.delay_ms)
+        claimed = _initially_claimed(new)
+        if claimed and new.owner is not None:
+            numbers = {unit.unit for unit in claimed}
+            units.add_claimed(queue, claimed, OwnerLease(new.owner, tx.now + new.lease_ms))
+            units.add(queue, [unit for unit in new.units if unit.unit not in numbers])
         else:
-            units.add(place, new.units)
+            units.add(queue, new.units)
     units.write()
 
 
-def _born(new: NewRun) -> list[NewUnit]:
-    """The units that are claimed from the start."""
+def _initially_claimed(new: NewRun) -> list[NewUnit]:
+    """The units that are created claimed."""
     if new.owner is None or new.delay_ms > 0:
         return []
-    return sorted(unit for unit in new.units if not unit.missing)[: new.room]
+    return sorted(unit for unit in new.units if not unit.missing)[: new.claim_limit]
 
 
 def _run_row(key: _Key, new: NewRun, now: int) -> Row:
-    said = new.attributes or _NOTHING_SAID
+    attributes = new.attributes or _NO_ATTRIBUTES
     return (
         *key,
         new.workflow,
@@ -98,8 +103,8 @@ def _run_row(key: _Key, new: NewRun, now: int) -> Row:
         new.parent_run,
         None if new.parent_run is None else new.parent_close,
         new.options,
-        said.memo,
-        said.search,
+        attributes.memo,
+        attributes.search,
     )
 
 
@@ -128,12 +133,12 @@ def _status(new: NewRun) -> Status:
 
 
 def _run_at(new: NewRun, now: int) -> int | None:
-    """One with units is due when all of them are done."""
+    """A run with units is due when all of them are done."""
     return None if new.units else now + new.delay_ms
 
 
 def _owner(new: NewRun) -> str | None:
-    """There is nothing to hold before its time has come."""
+    """A delayed run is not created claimed, because it is not due yet."""
     return None if new.units or new.delay_ms > 0 else new.owner
 
 
@@ -141,18 +146,18 @@ def _expires(new: NewRun, now: int) -> Expires:
     return expires_in(new.expires_ms, new.expiry, now)
 
 
-def _created(tx: Tx, key: _Key, new: NewRun, touched: Touched | None = None) -> Created:
-    """What goes with a run that was made, and the answer."""
-    said = new.attributes or _NOTHING_SAID
-    if said.search is not None:
-        put_terms(tx, key.run, said.terms)
+def _created(tx: Tx, key: _Key, new: NewRun, affected: AffectedRuns | None = None) -> Created:
+    """Insert the search terms, the parent's watch and the start events of a new run, and return the result."""
+    attributes = new.attributes or _NO_ATTRIBUTES
+    if attributes.search is not None:
+        insert_terms(tx, key.run, attributes.terms)
     if new.parent_run is not None:
-        if key.number > 0:  # news of an earlier one's end, not read yet, would be taken for its own
+        if key.number > 0:  # an unread EXIT event of an earlier run would be taken for this run's
             pid = f"{new.workflow}/{new.instance_id}"
-            tx.connection.execute(_SQL["forget_exit"], (new.parent_run, EXIT, pid))
+            tx.connection.execute(_SQL["delete_exit_event"], (new.parent_run, EXIT, pid))
         watch(tx, new.parent_run, key.run, new.watch)
     owner, expires = _owner(new), _expires(new, tx.now)
-    made = RunRecord(
+    record = RunRecord(
         run=key.run,
         workflow=new.workflow,
         instance_id=new.instance_id,
@@ -172,78 +177,87 @@ def _created(tx: Tx, key: _Key, new: NewRun, touched: Touched | None = None) -> 
         seed=new.seed,
         parent=new.parent,
         options=new.options,
-        memo=said.memo,
-        search=said.search,
+        memo=attributes.memo,
+        search=attributes.search,
         run_at=_run_at(new, tx.now),
         owner=owner,
         expires_at=expires.at,
         expiry=expires.expiry,
     )
-    epoch, born = 0 if owner is None else FIRST_EPOCH, [unit.unit for unit in _born(new)] if new.units else ()
-    return Created(Answer.DONE, made, epoch, _letters(tx, key.run, new), born, touched)
+    epoch = 0 if owner is None else FIRST_EPOCH
+    claimed = [unit.unit for unit in _initially_claimed(new)] if new.units else ()
+    return Created(RequestResult.DONE, record, epoch, _insert_start_events(tx, key.run, new), claimed, affected)
 
 
-def _letters(tx: Tx, run: int, new: NewRun) -> Sequence[Mail]:
-    if not new.letters:
+def _insert_start_events(tx: Tx, run: int, new: NewRun) -> Sequence[StoredEvent]:
+    if not new.start_events:
         return ()
-    sender = safe_or_none(new.sender)
+    sender = encode_text_or_none(new.sender)
     tx.connection.executemany(
-        _SQL["letter"],
-        [(run, n, letter.type, letter.payload, tx.now, sender) for n, letter in enumerate(new.letters, 1)],
+        _SQL["insert_start_event"],
+        [
+            (run, n, start_event.type, start_event.payload, tx.now, sender)
+            for n, start_event in enumerate(new.start_events, 1)
+        ],
     )
-    return [Mail(n, letter.type, letter.payload, tx.now, new.sender) for n, letter in enumerate(new.letters, 1)]
+    return [
+        StoredEvent(n, start_event.type, start_event.payload, tx.now, new.sender)
+        for n, start_event in enumerate(new.start_events, 1)
+    ]
 
 
-# --- somebody has the id
+# --- the id is in use
 
 
-def _meet(tx: Tx, new: NewRun) -> Created:
+def _resolve_conflict(tx: Tx, new: NewRun) -> Created:
     run = find_current(tx, new.workflow, new.instance_id)
     if run is None:
         raise AssertionError(f"{new.workflow}/{new.instance_id} exists and cannot be found")
-    return _meet_ended(tx, new, run) if run.status.terminal else _meet_living(tx, new, run)
+    return _resolve_ended(tx, new, run) if run.status.terminal else _resolve_running(tx, new, run)
 
 
-def _meet_ended(tx: Tx, new: NewRun, old: RunRecord) -> Created:
+def _resolve_ended(tx: Tx, new: NewRun, old: RunRecord) -> Created:
     match new.on_reuse:
         case OnReuse.USE_EXISTING:
-            return Created(Answer.ENDED if new.letters else Answer.EXISTING, old)
+            return Created(RequestResult.ENDED if new.start_events else RequestResult.EXISTING, old)
         case OnReuse.REJECT:
-            return Created(Answer.EXISTS, old)
+            return Created(RequestResult.EXISTS, old)
         case OnReuse.ALLOW_IF_FAILED if old.status is Status.COMPLETE:
-            return Created(Answer.EXISTS, old)
-    return _created(tx, _take_place(tx, new, old), new)
+            return Created(RequestResult.EXISTS, old)
+    return _created(tx, _replace(tx, new, old), new)
 
 
-def _meet_living(tx: Tx, new: NewRun, old: RunRecord) -> Created:
+def _resolve_running(tx: Tx, new: NewRun, old: RunRecord) -> Created:
     match new.on_conflict:
         case OnConflict.USE_EXISTING:
-            return _use(tx, new, old)
+            return _use_existing(tx, new, old)
         case OnConflict.FAIL:
-            return Created(Answer.EXISTS, old)
+            return Created(RequestResult.EXISTS, old)
         case OnConflict.TERMINATE_EXISTING:
-            ends.close(tx, old.run, MADE_ROOM)
-            key, touched = _take_place(tx, new, old), Touched(ended=[old.run])
-            ends.add(touched, ends.settle(tx, [ends.End(old.run, key.run)]).get(old.run))
-            return _created(tx, key, new, touched)
+            ends.close(tx, old.run, REPLACED)
+            key, affected = _replace(tx, new, old), AffectedRuns(ended=[old.run])
+            ends.merge(affected, ends.propagate(tx, [ends.End(old.run, key.run)]).get(old.run))
+            return _created(tx, key, new, affected)
 
 
-def _use(tx: Tx, new: NewRun, run: RunRecord) -> Created:
-    if not new.letters:
-        return Created(Answer.EXISTING, run)
-    touched = Touched()
-    for letter in new.letters:
-        note_effect(touched, run.run, post(tx, run, Parcel(letter.type, letter.payload, new.sender)))
-    return Created(Answer.EXISTING, run, touched=touched)
+def _use_existing(tx: Tx, new: NewRun, run: RunRecord) -> Created:
+    if not new.start_events:
+        return Created(RequestResult.EXISTING, run)
+    affected = AffectedRuns()
+    for start_event in new.start_events:
+        add_effect(
+            affected, run.run, add_event(tx, run, QueuedEvent(start_event.type, start_event.payload, new.sender))
+        )
+    return Created(RequestResult.EXISTING, run, affected=affected)
 
 
-def _take_place(tx: Tx, new: NewRun, old: RunRecord) -> _Key:
-    """A run with the next number, that has nothing of the one before."""
+def _replace(tx: Tx, new: NewRun, old: RunRecord) -> _Key:
+    """Insert a run with the next number that takes over nothing of the old run."""
     supersede(tx, old.run)
-    drop_terms(tx, old.run)
+    delete_terms(tx, old.run)
     last: int = tx.connection.execute(_SQL["last_id"]).get
     key = _Key(last + 1, old.instance, old.number + 1)
-    tx.connection.execute(_SQL["run"], _run_row(key, new, tx.now))
-    tx.connection.execute(_SQL["task"], _task_row(key.run, new, tx.now))
-    _furnish(tx, [(key.run, new)] if new.units or new.plan else [])
+    tx.connection.execute(_SQL["insert_run"], _run_row(key, new, tx.now))
+    tx.connection.execute(_SQL["insert_task"], _task_row(key.run, new, tx.now))
+    _insert_plans_and_units(tx, [(key.run, new)] if new.units or new.plan else [])
     return key

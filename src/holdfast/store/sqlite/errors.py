@@ -1,4 +1,4 @@
-"""What SQLite's errors mean here. Told apart by class and result code, never by their text."""
+"""Translation of SQLite's errors, by class and result code, never by message text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNIQUE = {
     apsw.SQLITE_CONSTRAINT_ROWID,
 }
 
-_MEANING: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
+_TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (
         apsw.BusyError,
         StoreBusyError,
@@ -66,17 +66,17 @@ _MEANING: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (
         apsw.ProtocolError,
         StoreBusyError,
-        "{path} could not be locked for too many others; nothing was written. Try again",
+        "{path} could not be locked because too many others use it; nothing was written. Try again",
     ),
 )
 
-_MISTAKES = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError)
+_INPUT_ERRORS = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError)
 
-ENVIRONMENT: tuple[type[apsw.Error], ...] = tuple(source for source, _, _ in _MEANING)
-"""Not the fault of the statement: it would fail in any other transaction as well."""
+ENVIRONMENT: tuple[type[apsw.Error], ...] = tuple(source for source, _, _ in _TRANSLATIONS)
+"""Errors that the statement did not cause: the same transaction would fail without it."""
 
 BROKEN = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError)
-"""The connection must not be used again: after a failed fsync nobody knows what the disk has."""
+"""Errors after which the connection must not be used: after a failed fsync the contents of the disk are unknown."""
 
 
 def is_unique_violation(error: apsw.Error) -> bool:
@@ -84,20 +84,20 @@ def is_unique_violation(error: apsw.Error) -> bool:
 
 
 def translate(error: Exception, path: str, busy_s: float) -> Exception:
-    """The store's own error for one of SQLite; anything else stays what it is."""
+    """The store's error for an error of SQLite; other exceptions are returned unchanged."""
     if not isinstance(error, apsw.Error):
         return error
-    meaning = _meaning(error, path, busy_s)
+    meaning = _translated(error, path, busy_s)
     meaning.__cause__ = error
     return meaning
 
 
-def _meaning(error: apsw.Error, path: str, busy_s: float) -> HoldfastError:
-    for source, target, text in _MEANING:
+def _translated(error: apsw.Error, path: str, busy_s: float) -> HoldfastError:
+    for source, target, text in _TRANSLATIONS:
         if isinstance(error, source):
             return target(f"{text.format(path=path, busy=busy_s)} (SQLite: {error})")
     if is_unique_violation(error):
         return StateError(f"already stored, and written once only; nothing of this call was done ({error})")
-    if isinstance(error, _MISTAKES):  # not a StoreError: to try again would end the same way
+    if isinstance(error, _INPUT_ERRORS):  # not a StoreError, because a retry would fail again
         return StateError(f"{path} cannot hold this; nothing of this call was done ({error})")
     return StoreError(f"SQLite refused a statement on {path}; nothing of this call was done ({error})")

@@ -1,4 +1,4 @@
-"""Writes what comes after the end of a run: results and log lines that its worker had not written yet."""
+"""Adds late results: results and log lines that a worker had not written when its run ended."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("late")
-_NEW_LOG = statements("commit")["log"]
+_NEW_LOG = statements("commit")["insert_log"]
 
 
-class Late(NamedTuple):
+class LateResults(NamedTuple):
     run: int
     facts: Sequence[Fact]
-    lines: Sequence[Log]
+    logs: Sequence[Log]
 
 
-def add(tx: Tx, late: Late) -> bool:
-    end = tx.connection.execute(_SQL["end"], (late.run,)).get
+def add(tx: Tx, late: LateResults) -> bool:
+    end = tx.connection.execute(_SQL["end_status"], (late.run,)).get
     if end is None:
         return False
     if end == Status.TERMINATED:
-        tx.connection.executemany(_SQL["fact"], fact_rows(late.run, late.facts))
-    tx.connection.executemany(_NEW_LOG, log_rows(late.run, late.lines))
+        tx.connection.executemany(_SQL["insert_missing_fact"], fact_rows(late.run, late.facts))
+    tx.connection.executemany(_NEW_LOG, log_rows(late.run, late.logs))
     return True

@@ -1,12 +1,12 @@
-"""A step's own transaction, open while the step runs.
+"""Live transactions: the transaction of a step, open while the step runs.
 
-It has the writer's connection for itself: SQLite lets one write at a time, so all others of this store would have to
-wait for it anyway. Here they wait in the writer's queue, in their order, and not by asking for the file's lock again
-and again. Its statements come by an inbox of its own and run on the writer's thread, or, in a store without threads,
-where they are asked for.
+A live transaction uses the writer's connection exclusively. SQLite allows one writer at a time, so all other writes of
+this store would have to wait in any case. They wait in the writer's queue, in their order, instead of polling for the
+file's lock. The statements of the step have a queue of their own. They run on the writer's thread, or at the call in a
+store without threads.
 
-A step that says nothing for as long as others would wait for a lock loses its transaction; or a step that waits for
-one of those others would hold up everybody for ever.
+A live transaction without statements for as long as the busy timeout is rolled back. Otherwise a step that waits for a
+write of this store inside its transaction would block all writes forever.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ import apsw
 from holdfast.errors import InputError, StateError, UniqueConstraintError
 from holdfast.store.protocol import Commit, Committed, Statement, Verdict
 from holdfast.store.sqlite.commit import commit
-from holdfast.store.sqlite.connection import Database, Job, Mode, answer
+from holdfast.store.sqlite.connection import Database, Job, Mode, resolve_from_thread
 from holdfast.store.sqlite.errors import ENVIRONMENT, is_unique_violation
-from holdfast.store.sqlite.guard import TransactionGone
+from holdfast.store.sqlite.guard import TransactionRolledBack
 from holdfast.store.sqlite.opening import BUSY_S
 from holdfast.store.sqlite.tx import Tx
 
 A = TypeVar("A")
 R = TypeVar("R")
 
-_SILENCE_S: float = BUSY_S
-_LOOK_EVERY = 10_000
-"""Instructions of SQLite: some tenths of a millisecond."""
-_NOTHING_KEPT = (Verdict.LOST, Verdict.REJECTED)
+_IDLE_TIMEOUT_S: float = BUSY_S
+_ABORT_CHECK_INTERVAL = 10_000
+"""In instructions of SQLite's virtual machine: a few tenths of a millisecond."""
+_ROLLED_BACK = (Verdict.LOST, Verdict.REJECTED)
 
 
 class Live:
-    """A ``LiveTransaction``: the upper half for the step, the lower half on the writer's thread."""
+    """A ``LiveTransaction``. The first part of the methods is called by the step, the last on the writer's thread."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
-        self._inbox: SimpleQueue[Job | None] = SimpleQueue()
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = Lock()
-        """Nothing is put into the inbox once it is over."""
-        self._unwanted = False
-        """A statement under way, which may take for ever, is to stop."""
-        self._over: Committed | None = None
-        """The answer to a commit that comes too late."""
-        self._patience: asyncio.TimerHandle | None = None
-        """Without a thread: ends it when it says nothing."""
+        """Guards ``_end_answer``: no job is queued after the end."""
+        self._abort_requested = False
+        """Interrupts a running statement, which could otherwise take forever."""
+        self._end_answer: Committed | None = None
+        """Set at the end of the transaction: the answer to commits and statements that come later."""
+        self._idle_timer: asyncio.TimerHandle | None = None
+        """Without a thread: rolls the transaction back when it has had no statement for too long."""
 
     async def execute(self, sql: str, args: tuple[Any, ...]) -> int:
         return await self._statement(self._execute, sql, args)
@@ -60,179 +60,181 @@ class Live:
         return await self._statement(self._fetch, sql, args)
 
     async def rollback(self) -> None:
-        self._unwanted = True
-        asked = self._ask(self._roll_back, "was rolled back")
-        if asked is not None:
-            await asked
+        self._abort_requested = True
+        future = self._submit(self._roll_back, "was rolled back")
+        if future is not None:
+            await future
 
     async def commit(self, one: Commit) -> Committed:
-        """Apply it and end. Of one that is lost or rejected, and of the step's own statements then, nothing stays."""
-        asked = self._ask(self._commit, one)
-        return self._too_late() if asked is None else await asked
+        """Apply the commit and end. If it is lost or rejected, the step's own statements are rolled back too."""
+        future = self._submit(self._commit, one)
+        return self._late_answer() if future is None else await future
 
-    def leave(self) -> None:
-        """Have it undone soon. From any thread; nobody waits for it."""
-        self._unwanted = True
-        self._inbox.put(None)
-        self._arrived()
+    def request_end(self) -> None:
+        """Request a rollback without waiting for it. May be called by any thread."""
+        self._abort_requested = True
+        self._jobs.put(None)
+        self._serve_if_unthreaded()
 
     async def _statement(self, work: Callable[[Statement], R], sql: str, args: tuple[Any, ...]) -> R:
-        asked = self._ask(work, Statement(sql, args))
-        if asked is None:
-            raise StateError(self._too_late().message)
-        return await asked
+        future = self._submit(work, Statement(sql, args))
+        if future is None:
+            raise StateError(self._late_answer().message)
+        return await future
 
-    def _ask(self, work: Callable[[A], R], argument: A) -> asyncio.Future[R] | None:
-        """None: it is over."""
+    def _submit(self, work: Callable[[A], R], argument: A) -> asyncio.Future[R] | None:
+        """Queue a job; None if the transaction has ended."""
         future: asyncio.Future[R] = asyncio.get_running_loop().create_future()
 
-        def call(_: Tx, given: A) -> R:
-            return work(given)
+        def call(_: Tx, argument: A) -> R:
+            return work(argument)
 
-        return future if self._put(Job(call, argument, Mode.BARE, future, anywhere=False)) else None
+        return future if self._enqueue(Job(call, argument, Mode.BARE, future, inline=False)) else None
 
-    def let_look(self, job: Job) -> bool:
-        return self._put(job)
+    def submit_read(self, job: Job) -> bool:
+        return self._enqueue(job)
 
-    def _put(self, job: Job) -> bool:
+    def _enqueue(self, job: Job) -> bool:
         with self._lock:
-            if self._over is not None:
+            if self._end_answer is not None:
                 return False
-            self._inbox.put(job)
-        self._arrived()
+            self._jobs.put(job)
+        self._serve_if_unthreaded()
         return True
 
-    def _too_late(self) -> Committed:
-        if self._over is None:
-            raise AssertionError("the transaction is not over")
-        return self._over
+    def _late_answer(self) -> Committed:
+        if self._end_answer is None:
+            raise AssertionError("the transaction has not ended")
+        return self._end_answer
 
     # --- without a thread
 
-    def _arrived(self) -> None:
-        """Something is in the inbox. Before it is open, and once it is over, nobody looks."""
-        if self._patience is not None:
-            self._patience.cancel()
-            self._do_present()
+    def _serve_if_unthreaded(self) -> None:
+        """Without a thread, run the queued jobs now; does nothing before the transaction is open and after its end."""
+        if self._idle_timer is not None:
+            self._idle_timer.cancel()
+            self._serve_pending()
 
-    def _do_present(self) -> None:
-        """What ``stay`` does, as far as it is asked for now."""
-        while not self._inbox.empty():
-            self._take(self._inbox.get())
-        if self._over is None:
-            self._patience = asyncio.get_running_loop().call_later(_SILENCE_S, self._was_silent)
+    def _serve_pending(self) -> None:
+        """Run the jobs that are queued now; the counterpart of ``serve`` in a store without threads."""
+        while not self._jobs.empty():
+            self._handle(self._jobs.get())
+        if self._end_answer is None:
+            self._idle_timer = asyncio.get_running_loop().call_later(_IDLE_TIMEOUT_S, self._on_idle)
         else:
-            self._patience = None
-            self.database.go_on()
+            self._idle_timer = None
+            self.database.resume_queue()
 
-    def _was_silent(self) -> None:
-        self._take_silence()
-        self._do_present()
+    def _on_idle(self) -> None:
+        self._end_idle()
+        self._serve_pending()
 
     # --- on the thread
 
     def open(self) -> None:
         self.database.begin()
 
-    def stay(self) -> None:
-        """Do what is asked until it is over; then tell the rest so."""
+    def serve(self) -> None:
+        """Run jobs until the transaction has ended; then answer the remaining jobs."""
         if not self.database.threaded:
-            self._do_present()
+            self._serve_pending()
             return
-        while self._over is None or not self._inbox.empty():
+        while self._end_answer is None or not self._jobs.empty():
             try:
-                job = self._inbox.get(timeout=_SILENCE_S)
+                job = self._jobs.get(timeout=_IDLE_TIMEOUT_S)
             except Empty:
-                self._take_silence()
+                self._end_idle()
             else:
-                self._take(job)
+                self._handle(job)
 
-    def _take_silence(self) -> None:
-        self._roll_back(f"said nothing for {_SILENCE_S:g} s, for which all others waited, and was rolled back")
+    def _end_idle(self) -> None:
+        self._roll_back(
+            f"had no statement for {_IDLE_TIMEOUT_S:g} s while all other writes waited, and was rolled back"
+        )
 
-    def _take(self, job: Job | None) -> None:
+    def _handle(self, job: Job | None) -> None:
         if job is None:
-            self._roll_back("was rolled back because the store was closed or nobody wanted it any more")
+            self._roll_back("was rolled back because the store was closed or its step was cancelled")
         else:
-            self._do(job)
+            self._run_job(job)
 
-    def _do(self, job: Job) -> None:
+    def _run_job(self, job: Job) -> None:
         try:
             job.result = job.work(self.database, job.argument)
-        except Exception as error:  # noqa: BLE001, RUF100  (it is the step's to handle)
+        except Exception as error:  # noqa: BLE001, RUF100  (the step handles it)
             self.database.fail([job], error)
-        if self._over is None and not self.database.in_transaction:
+        if self._end_answer is None and not self.database.in_transaction:
             self._end(_rejected(f"was rolled back by the database: {job.error}"))
-        answer(job)
+        resolve_from_thread(job)
 
     def _execute(self, statement: Statement) -> int:
         connection = self.database.connection
         before = connection.total_changes()
-        with self._watched() as run:
+        with self._guarded() as run:
             for _ in run(statement):
                 pass
         return connection.changes() if connection.total_changes() != before else 0
 
     def _fetch(self, statement: Statement) -> list[Mapping[str, Any]]:
-        with self._watched() as run:
+        with self._guarded() as run:
             cursor = run(statement)
-            # Asked for each row: the text may hold several statements, and each has its own columns.
+            # Read for each row: the text may hold several statements, and each has its own columns.
             return [
                 {column[0]: value for column, value in zip(cursor.get_description(), row, strict=True)}
                 for row in cursor
             ]
 
     @contextmanager
-    def _watched(self) -> Iterator[Callable[[Statement], apsw.Cursor]]:
-        """Users' statements: kept off what is not theirs, and their faults named."""
-        if self._over is not None:
-            raise StateError(self._over.message)
+    def _guarded(self) -> Iterator[Callable[[Statement], apsw.Cursor]]:
+        """Run a user's statements under the guard, and translate their errors."""
+        if self._end_answer is not None:
+            raise StateError(self._end_answer.message)
         database = self.database
         connection = database.connection
-        connection.set_progress_handler(lambda: self._unwanted, _LOOK_EVERY)
+        connection.set_progress_handler(lambda: self._abort_requested, _ABORT_CHECK_INTERVAL)
         try:
-            with database.guard.watching():
-                yield lambda asked: connection.execute(asked.sql, asked.args, can_cache=False)
+            with database.guard.enforcing():
+                yield lambda statement: connection.execute(statement.sql, statement.args, can_cache=False)
         except ENVIRONMENT:
             raise
         except apsw.Error as error:
             if not database.in_transaction:
                 self._end(_rejected(f"was rolled back: {error}", unique=is_unique_violation(error)))
-            raise _fault(error, database.guard.refusal) from error
+            raise _statement_error(error, database.guard.refusal) from error
         finally:
             connection.set_progress_handler(None)
 
     def _commit(self, one: Commit) -> Committed:
-        if self._over is not None:
-            return self._over
+        if self._end_answer is not None:
+            return self._end_answer
         database = self.database
         try:
-            database.stamp()
+            database.prepare()
             [committed] = commit(database, [one])
-            if committed.verdict not in _NOTHING_KEPT:
+            if committed.verdict not in _ROLLED_BACK:
                 database.connection.execute("COMMIT")
-        except TransactionGone:
-            committed = database.refused.pop(id(one))
+        except TransactionRolledBack:
+            committed = database.rejections.pop(id(one))
         finally:
-            self._roll_back("is over")
+            self._roll_back("has ended")
         return committed
 
     def _roll_back(self, why: str) -> None:
-        if self._over is None:
+        if self._end_answer is None:
             self._end(_rejected(why))
-            self.database.undo()
+            self.database.roll_back()
 
-    def _end(self, over: Committed) -> None:
+    def _end(self, answer: Committed) -> None:
         with self._lock:
-            self._over = over
+            self._end_answer = answer
 
 
 def _rejected(why: str, *, unique: bool = False) -> Committed:
     return Committed(Verdict.REJECTED, unique=unique, message=f"the step's transaction {why}")
 
 
-def _fault(error: apsw.Error, refusal: str | None) -> Exception:
-    """What a step sees of a statement that failed by its own fault."""
+def _statement_error(error: apsw.Error, refusal: str | None) -> Exception:
+    """The exception that a step receives for a statement that failed through its own fault."""
     if refusal is not None:
         return InputError(refusal)
     if is_unique_violation(error):

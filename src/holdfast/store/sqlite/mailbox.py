@@ -1,4 +1,4 @@
-"""What is in runs' mailboxes: undelivered events a bagful at a time, replies, and the mail a successor takes over."""
+"""Mailboxes of runs: pages of undelivered events, replies, and the events that a successor takes over."""
 
 from __future__ import annotations
 
@@ -9,73 +9,85 @@ from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
-from holdfast.store.protocol import ANY_TOPIC, CANCEL, Mail, Mailbag, Reply
-from holdfast.store.sqlite.rows import mail, safe
+from holdfast.store.protocol import ANY_TOPIC, CANCEL, MailboxPage, Reply, StoredEvent
+from holdfast.store.sqlite.rows import encode_text, stored_event
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("mailbox")
-BAGFUL = 500
-"""How many events are handed out at once: a mailbox of a million is read bag by bag."""
-EMPTY = Mailbag((), complete=True, last=0)
-ENGINE = "@"
-"""What the types of the engine's own mail begin with."""
+PAGE_SIZE = 500
+"""Maximum number of events in a page, so that a mailbox of a million events is read in parts."""
+EMPTY = MailboxPage((), complete=True, last=0)
+ENGINE_PREFIX = "@"
+"""The first character of the types of the engine's own events."""
 
 
-class Look(NamedTuple):
+class MailboxQuery(NamedTuple):
     run: int
     topics: frozenset[str] | None
     after: int = 0
 
 
-class Question(NamedTuple):
+class ReplyQuery(NamedTuple):
     run: int
     dedup: str
 
 
-def mailbags(tx: Tx, runs: Sequence[int]) -> dict[int, Mailbag]:
-    """Of those that ever got anything. What surely goes into a bag is fetched for all together."""
-    found = json.loads(tx.connection.execute(_SQL["looks"], (json.dumps(runs),)).get)
+def mailbox_pages(tx: Tx, runs: Sequence[int]) -> dict[int, MailboxPage]:
+    """The first pages of the runs that ever received an event.
+
+    One query reads all mailboxes whose undelivered events certainly fit in one page.
+    """
+    found = json.loads(tx.connection.execute(_SQL["bounds"], (json.dumps(runs),)).get)
     known = {run: last for run, last, _ in found if last is not None}
-    unread = {run: first for run, _, first in found if first is not None}
-    few = [run for run, first in unread.items() if known[run] - first < BAGFUL]
-    mail_of: dict[int, list[Mail]] = {run: [] for run in known}
-    if few:
-        for run, *row in tx.connection.execute(_SQL["bags"], (json.dumps(few),)):
-            mail_of[run].append(mail(tuple(row)))
-    bags = {run: Mailbag(mail_of[run], complete=True, last=last) for run, last in known.items()}
-    return bags | {run: _oldest(tx, run, known[run]) for run in unread.keys() - few}
+    first_undelivered = {run: first for run, _, first in found if first is not None}
+    short = [run for run, first in first_undelivered.items() if known[run] - first < PAGE_SIZE]
+    events_of: dict[int, list[StoredEvent]] = {run: [] for run in known}
+    if short:
+        for run, *row in tx.connection.execute(_SQL["undelivered_of_runs"], (json.dumps(short),)):
+            events_of[run].append(stored_event(tuple(row)))
+    pages = {run: MailboxPage(events_of[run], complete=True, last=last) for run, last in known.items()}
+    return pages | {run: _oldest(tx, run, known[run]) for run in first_undelivered.keys() - short}
 
 
-def undelivered(tx: Tx, look: Look) -> Mailbag:
-    last: int = tx.connection.execute(_SQL["last"], (look.run,)).get
-    if look.topics is None or ANY_TOPIC in look.topics:
-        return _oldest(tx, look.run, last, look.after)
-    limit = (look.run, BAGFUL + 1, look.after)
-    ranges = [tx.connection.execute(_SQL["of_type"], (*limit, topic)) for topic in _users(look.topics)]
-    return _bag(merge(*ranges, tx.connection.execute(_SQL["engines"], limit), key=itemgetter(0)), last)
+def undelivered(tx: Tx, query: MailboxQuery) -> MailboxPage:
+    last: int = tx.connection.execute(_SQL["last"], (query.run,)).get
+    if query.topics is None or ANY_TOPIC in query.topics:
+        return _oldest(tx, query.run, last, query.after)
+    limit = (query.run, PAGE_SIZE + 1, query.after)
+    ranges = [
+        tx.connection.execute(_SQL["undelivered_of_type"], (*limit, topic)) for topic in _user_topics(query.topics)
+    ]
+    return _page(
+        merge(*ranges, tx.connection.execute(_SQL["undelivered_engine_events"], limit), key=itemgetter(0)), last
+    )
 
 
-def reply(tx: Tx, question: Question) -> Reply | None:
-    row = tx.connection.execute(_SQL["reply"], (question.run, safe(question.dedup))).fetchone()
+def reply(tx: Tx, query: ReplyQuery) -> Reply | None:
+    row = tx.connection.execute(_SQL["reply"], (query.run, encode_text(query.dedup))).fetchone()
     return None if row is None else Reply(row[0] == 1, row[1])
 
 
-def move(tx: Tx, old: int, new: int, *, engines: bool) -> None:
-    """What was not consumed goes to the successor, numbered from 1 again. A cancellation is meant for both."""
-    unread = tx.connection.execute(_SQL["unread"], (old,)).fetchall()
-    moving = [n for n, type_ in unread if engines or type_ == CANCEL or not type_.startswith(ENGINE)]
-    tx.connection.executemany(_SQL["move"], [(old, n, new, place) for place, n in enumerate(moving, 1)])
+def move(tx: Tx, old: int, new: int, *, include_engine: bool) -> None:
+    """Move undelivered events to the successor, numbered from 1 again.
+
+    The engine's own events are moved only with ``include_engine``, except CANCEL, which addresses the successor too.
+    """
+    undelivered_types = tx.connection.execute(_SQL["undelivered_types"], (old,)).fetchall()
+    moving = [
+        n for n, type_ in undelivered_types if include_engine or type_ == CANCEL or not type_.startswith(ENGINE_PREFIX)
+    ]
+    tx.connection.executemany(_SQL["move"], [(old, n, new, new_n) for new_n, n in enumerate(moving, 1)])
 
 
-def _users(topics: frozenset[str]) -> list[str]:
-    return [topic for topic in topics if not topic.startswith(ENGINE)]
+def _user_topics(topics: frozenset[str]) -> list[str]:
+    return [topic for topic in topics if not topic.startswith(ENGINE_PREFIX)]
 
 
-def _oldest(tx: Tx, run: int, last: int, after: int = 0) -> Mailbag:
-    return _bag(tx.connection.execute(_SQL["all"], (run, BAGFUL + 1, after)), last)
+def _oldest(tx: Tx, run: int, last: int, after: int = 0) -> MailboxPage:
+    return _page(tx.connection.execute(_SQL["undelivered"], (run, PAGE_SIZE + 1, after)), last)
 
 
-def _bag(rows: Iterable[Row], last: int) -> Mailbag:
-    found = [mail(row) for row in islice(rows, BAGFUL + 1)]
-    return Mailbag(found[:BAGFUL], complete=len(found) <= BAGFUL, last=last)
+def _page(rows: Iterable[Row], last: int) -> MailboxPage:
+    found = [stored_event(row) for row in islice(rows, PAGE_SIZE + 1)]
+    return MailboxPage(found[:PAGE_SIZE], complete=len(found) <= PAGE_SIZE, last=last)

@@ -1,4 +1,4 @@
-"""Brings the schema up to date, or says that it is not. Any number may do it at once, and be killed."""
+"""Migrates or verifies the schema. Several processes may migrate at once, and any of them may be killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SQL = statements("schema")
 
 
 def migrate(connection: Connection, path: str, steps: Sequence[Migration] | None = None) -> Migrated:
-    """Apply what is missing, each in a transaction of its own that first looks where things stand."""
+    """Apply the missing migrations, each in a transaction of its own that first reads the version again."""
     steps = migrations() if steps is None else steps
     before, latest = version(connection), steps[-1].version
     _refuse_newer(before, latest, path)
@@ -24,7 +24,7 @@ def migrate(connection: Connection, path: str, steps: Sequence[Migration] | None
 
 
 def verify(connection: Connection, path: str, steps: Sequence[Migration] | None = None) -> Migrated:
-    """Raise unless the schema is exactly this version's."""
+    """Raise unless the schema has exactly the version that this code needs."""
     latest = (migrations() if steps is None else steps)[-1].version
     found = version(connection)
     _refuse_newer(found, latest, path)

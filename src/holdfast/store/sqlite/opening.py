@@ -1,4 +1,4 @@
-"""Opens connections: checks of the file, settings for durability, and whether it is still the same file."""
+"""Opens connections: checks of the file, settings for durability, and the identity of the file."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from holdfast.store.sqlite.tx import Connection
 BUSY_S = 30
 MEMORY = ":memory:"
 _OLDEST_SQLITE = (3, 51, 3)
-_CHECKED_UP_TO = 32 * 1024 * 1024
+_QUICK_CHECK_MAX_BYTES = 32 * 1024 * 1024
 _CACHED_STATEMENTS = 256
-_WAL_KEPT = 64 * 1024 * 1024
-_WAL_TRIES = 200
-_WAL_RESERVED = 8 * 1024 * 1024
+_WAL_SIZE_LIMIT = 64 * 1024 * 1024
+_WAL_ATTEMPTS = 200
+_WAL_PREALLOCATED_BYTES = 8 * 1024 * 1024
 
 
 class FileIdentity(NamedTuple):
@@ -40,12 +40,12 @@ def writer(path: str, guard: Guard) -> apsw.Connection:
 
 def reader(path: str) -> apsw.Connection:
     connection = _connect(path)
-    _only_read(connection)
+    _set_query_only(connection)
     return connection
 
 
 def prepare(path: str, *, create: bool) -> None:
-    """What must hold of the library, the directory and the file before SQLite opens it."""
+    """Check the library, the directory and the file before SQLite opens it; create the file if requested."""
     check_library(apsw.sqlite_lib_version())
     if path == MEMORY:
         return
@@ -69,8 +69,8 @@ def check_library(version: str) -> None:
 
 
 def check(connection: Connection, path: str, *, migrating: bool) -> Migrated:
-    """At open: the file is whole, can be written, and has the right schema."""
-    if path != MEMORY and Path(path).stat().st_size < _CHECKED_UP_TO:
+    """Check that the file is intact and writable, and migrate or verify its schema."""
+    if path != MEMORY and Path(path).stat().st_size < _QUICK_CHECK_MAX_BYTES:
         found = connection.execute("PRAGMA quick_check(1)").get
         if found != "ok":
             raise StoreCorruptError(
@@ -83,16 +83,16 @@ def check(connection: Connection, path: str, *, migrating: bool) -> Migrated:
 
 
 def identity(path: str) -> FileIdentity | None:
-    """Which file the path names now; None if it names none, and for a database in memory."""
+    """The file that the path names now; None if there is none, and for a database in memory."""
     try:
-        found = os.stat(path)  # noqa: PTH116  (in each transaction: a Path costs more than the call)
+        found = os.stat(path)  # noqa: PTH116  (called in each transaction: a Path costs more than the call)
     except OSError:
         return None
     return FileIdentity(found.st_dev, found.st_ino)
 
 
 def _create_private(path: str) -> None:
-    # SQLite would go by the umask. Its -wal and -shm files take over the mode of this one.
+    # SQLite would create the file with the umask's mode. Its -wal and -shm files take over the mode of this file.
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:
@@ -109,36 +109,36 @@ def _create_private(path: str) -> None:
 
 def _connect(path: str) -> apsw.Connection:
     connection = apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE, statementcachesize=_CACHED_STATEMENTS)
-    if connection.readonly("main"):  # SQLite falls back to reading without a word
+    if connection.readonly("main"):  # SQLite falls back to read-only silently
         raise apsw.ReadOnlyError("attempt to write a readonly database")
     connection.set_busy_timeout(BUSY_S * 1000)
-    # Plans must not look at bound values, or what may use a partial index is prepared anew each time.
+    # Without QPSG, plans depend on bound values, and a statement that may use a partial index is prepared each time.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
-    _be_durable(connection)
+    _set_durable(connection)
     return connection
 
 
-def _be_durable(connection: Connection) -> None:
+def _set_durable(connection: Connection) -> None:
     connection.pragma("synchronous", "FULL")
     connection.pragma("fullfsync", True)
     connection.pragma("checkpoint_fullfsync", True)
 
 
-def _only_read(connection: Connection) -> None:
+def _set_query_only(connection: Connection) -> None:
     connection.pragma("query_only", True)
 
 
 def _use_wal(connection: Connection, path: str) -> None:
     mode = connection.pragma("journal_mode")
-    for _ in range(_WAL_TRIES):
+    for _ in range(_WAL_ATTEMPTS):
         if mode == "wal":
-            connection.pragma("journal_size_limit", _WAL_KEPT)
-            _reserve_wal(connection, path)
+            connection.pragma("journal_size_limit", _WAL_SIZE_LIMIT)
+            _preallocate_wal(connection, path)
             return
         try:
             mode = connection.pragma("journal_mode", "wal")
         except apsw.BusyError:
-            # To change the mode does not wait for locks, but to begin a write does: many may start at once.
+            # Changing the mode does not wait for locks, but BEGIN IMMEDIATE does: several processes may start at once.
             connection.execute("BEGIN IMMEDIATE")
             connection.execute("ROLLBACK")
     raise StoreUnavailableError(
@@ -146,20 +146,20 @@ def _use_wal(connection: Connection, path: str) -> None:
     )
 
 
-def _reserve_wal(connection: Connection, path: str) -> None:
-    """Fill the log's file with zeros, once: to write where a file has blocks already takes half the time of a commit.
+def _preallocate_wal(connection: Connection, path: str) -> None:
+    """Fill the WAL file with zeros once: a commit into allocated blocks takes half the time.
 
-    SQLite begins at its start again after a checkpoint, and takes zeros for the end of what was written. While this
-    connection has the write lock nobody else touches the file.
+    SQLite starts again at the beginning of the WAL after a checkpoint, and reads zeros as the end of the log. No other
+    connection touches the file while this one has the write lock.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
         with open(f"{path}-wal", "r+b") as log:  # noqa: PTH123
-            missing = _WAL_RESERVED - log.seek(0, os.SEEK_END)
+            missing = _WAL_PREALLOCATED_BYTES - log.seek(0, os.SEEK_END)
             if missing > 0:
                 log.write(bytes(missing))
                 os.fsync(log.fileno())
     except OSError:
-        pass  # a full disk or none of our business: it only costs time
+        pass  # a full disk, for example; without preallocation commits are only slower
     finally:
         connection.execute("ROLLBACK")

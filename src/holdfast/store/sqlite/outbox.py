@@ -1,7 +1,7 @@
-"""Events on their way out of runs: who delivers them, and what came of it.
+"""The outbox: outbound events of runs, their claims, and the outcomes of their deliveries.
 
-Of each run one has its turn, the first that is left: only that one has a ``due_at``, and is found by who looks for
-work, however many wait behind it.
+Only the first pending event of each run has a ``due_at``. A claim therefore finds one event per run, however many
+events wait behind it.
 """
 
 from __future__ import annotations
@@ -9,35 +9,35 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from holdfast.store.protocol import Delivered, Outbound, OutboxClaim, OutboxRow, Undelivered
-from holdfast.store.sqlite.rows import safe, unsafe
+from holdfast.store.protocol import Delivered, DeliveryFailure, Outbound, OutboxClaim, OutboxRow
+from holdfast.store.sqlite.rows import decode_text, encode_text
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("outbox")
 
 
-class Carrier(NamedTuple):
-    """Who wants to deliver, for how long, and how many."""
+class OutboxClaimRequest(NamedTuple):
+    """The worker that claims, its lease, and the maximum number of events."""
 
     owner: str
     lease_ms: int
     limit: int
 
 
-class Settling(NamedTuple):
+class OutboxSettlement(NamedTuple):
     owner: str
-    settled: Sequence[Delivered | Undelivered]
+    outcomes: Sequence[Delivered | DeliveryFailure]
 
 
 def outbox_rows(run: int, events: Iterable[Outbound], now: int) -> list[Row]:
-    return [(run, safe(step), safe(type_), payload, now) for type_, payload, step in events]
+    return [(run, encode_text(step), encode_text(type_), payload, now) for type_, payload, step in events]
 
 
-def claim(tx: Tx, carrier: Carrier) -> OutboxClaim:
-    rows = [_row(row) for row in tx.connection.execute(_SQL["due"], (tx.now, carrier.limit))]
-    until = tx.now + carrier.lease_ms
-    tx.connection.executemany(_SQL["take"], [(row.run, row.n, carrier.owner, until, row.attempts) for row in rows])
+def claim(tx: Tx, request: OutboxClaimRequest) -> OutboxClaim:
+    rows = [_row(row) for row in tx.connection.execute(_SQL["due"], (tx.now, request.limit))]
+    until = tx.now + request.lease_ms
+    tx.connection.executemany(_SQL["claim"], [(row.run, row.n, request.owner, until, row.attempts) for row in rows])
     return OutboxClaim(rows, next_due(tx))
 
 
@@ -46,34 +46,34 @@ def next_due(tx: Tx, _: None = None) -> int | None:
     return found
 
 
-def settle(tx: Tx, settling: Settling) -> int:
-    return sum(_settle(tx, settling.owner, one) for one in settling.settled)
+def settle(tx: Tx, settlement: OutboxSettlement) -> int:
+    return sum(_settle(tx, settlement.owner, outcome) for outcome in settlement.outcomes)
 
 
-def _settle(tx: Tx, owner: str, one: Delivered | Undelivered) -> bool:
-    held = (one.run, one.n, owner)
-    match one:
+def _settle(tx: Tx, owner: str, outcome: Delivered | DeliveryFailure) -> bool:
+    claim_key = (outcome.run, outcome.n, owner)
+    match outcome:
         case Delivered():
-            tx.connection.execute(_SQL["delivered"], (*held, tx.now))
-        case Undelivered(run_at=None):
-            tx.connection.execute(_SQL["park"], (*held, safe(one.error), tx.now))
-        case Undelivered():
-            tx.connection.execute(_SQL["again"], (*held, safe(one.error), one.run_at))
+            tx.connection.execute(_SQL["set_delivered"], (*claim_key, tx.now))
+        case DeliveryFailure(run_at=None):
+            tx.connection.execute(_SQL["park"], (*claim_key, encode_text(outcome.error), tx.now))
+        case DeliveryFailure():
+            tx.connection.execute(_SQL["retry"], (*claim_key, encode_text(outcome.error), outcome.run_at))
     if tx.connection.changes() == 0:
         return False
-    tx.connection.execute(_SQL["next"], (one.run,))
+    tx.connection.execute(_SQL["schedule_next"], (outcome.run,))
     return True
 
 
 def outbox(tx: Tx, run: int) -> list[OutboxRow]:
-    return [_row(row) for row in tx.connection.execute(_SQL["all"], (run,))]
+    return [_row(row) for row in tx.connection.execute(_SQL["of_run"], (run,))]
 
 
 def retry(tx: Tx, run: int) -> int:
     tx.connection.execute(_SQL["unpark"], (run, tx.now))
     parked = tx.connection.changes()
-    tx.connection.execute(_SQL["step_back"], (run,))
-    tx.connection.execute(_SQL["next"], (run,))
+    tx.connection.execute(_SQL["clear_due"], (run,))
+    tx.connection.execute(_SQL["schedule_next"], (run,))
     return parked
 
 
@@ -85,12 +85,12 @@ def _row(row: Row) -> OutboxRow:
         workflow,
         instance_id,
         number,
-        unsafe(step),
-        unsafe(type_),
+        decode_text(step),
+        decode_text(type_),
         payload,
         created_at,
         attempts,
         run_at,
-        unsafe(error),
+        decode_text(error),
         *ends,
     )

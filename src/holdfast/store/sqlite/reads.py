@@ -1,4 +1,4 @@
-"""What can be looked at: runs, facts, events, logs."""
+"""Reads of runs, facts, events and logs."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from heapq import merge
 from itertools import islice
 from typing import NamedTuple
 
-from holdfast.store.protocol import Fact, ListQuery, Mail, PageQuery, RunRecord, Snapshot, StoredLog
-from holdfast.store.sqlite.rows import fact, mail, record, safe, stored_log
+from holdfast.store.protocol import Fact, ListQuery, PageQuery, RunRecord, Snapshot, StoredEvent, StoredLog
+from holdfast.store.sqlite.rows import encode_text, fact, record, stored_event, stored_log
 from holdfast.store.sqlite.search import matching
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("reads")
-_ENDLESS = 2**63 - 1
-_INSTANCE = 15
+_MAX_INTEGER = 2**63 - 1
+_INSTANCE_COLUMN = 15
 
 
-class Chosen(NamedTuple):
-    """Facts of a run: all, those of a state, or of that state with these keys."""
+class FactsQuery(NamedTuple):
+    """Facts of a run: all, those of a state, or those of that state with these keys."""
 
     run: int
     state: int | None = None
     keys: Sequence[str] | None = None
 
 
-class Which(NamedTuple):
+class RunQuery(NamedTuple):
     workflow: str
     instance_id: str
     number: int | None
@@ -45,10 +45,10 @@ def find_current(tx: Tx, workflow: str, instance_id: str) -> RunRecord | None:
     return None if row is None else record(row)
 
 
-def find(tx: Tx, which: Which) -> RunRecord | None:
-    if which.number is None:
-        return find_current(tx, which.workflow, which.instance_id)
-    row = tx.connection.execute(_SQL["numbered"], which).fetchone()
+def find(tx: Tx, query: RunQuery) -> RunRecord | None:
+    if query.number is None:
+        return find_current(tx, query.workflow, query.instance_id)
+    row = tx.connection.execute(_SQL["numbered"], query).fetchone()
     return None if row is None else record(row)
 
 
@@ -63,18 +63,18 @@ def get(tx: Tx, runs: Sequence[int]) -> list[RunRecord]:
 
 
 def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
-    """Pages of single workflows are index ranges; all workflows are merged from one open range each."""
+    """A page of one workflow is an index range; a page of all workflows merges one range per workflow."""
     if query.workflow is not None:
         workflows = [query.workflow]
     else:
         workflows = [name for (name,) in tx.connection.execute(_SQL["workflows"])]
     ranges = [_newest_first(tx, workflow, query) for workflow in workflows]
-    newest_first = merge(*ranges, key=lambda row: -row[_INSTANCE])
+    newest_first = merge(*ranges, key=lambda row: -row[_INSTANCE_COLUMN])
     return [record(row) for row in islice(newest_first, query.limit)]
 
 
 def _newest_first(tx: Tx, workflow: str, query: ListQuery) -> Iterable[Row]:
-    before = _ENDLESS if query.before is None else query.before
+    before = _MAX_INTEGER if query.before is None else query.before
     if query.search or query.id_prefix is not None:
         return matching(tx, workflow, query, before)
     name, extra = ("list", ()) if query.status is None else ("list_status", (query.status,))
@@ -82,26 +82,26 @@ def _newest_first(tx: Tx, workflow: str, query: ListQuery) -> Iterable[Row]:
 
 
 def load(tx: Tx, run: int) -> Snapshot:
-    known = facts(tx, Chosen(run))
-    named = json.dumps([fact.event for fact in known if fact.event is not None])
-    events = map(mail, tx.connection.execute(_SQL["named"], (run, named)))
-    logged: int = tx.connection.execute(_SQL["logged"], (run,)).get
-    return Snapshot(known, {event.n: event for event in events}, logged)
+    recorded = facts(tx, FactsQuery(run))
+    numbers = json.dumps([fact.event for fact in recorded if fact.event is not None])
+    events = map(stored_event, tx.connection.execute(_SQL["events_by_number"], (run, numbers)))
+    log_count: int = tx.connection.execute(_SQL["log_count"], (run,)).get
+    return Snapshot(recorded, {event.n: event for event in events}, log_count)
 
 
-def facts(tx: Tx, chosen: Chosen) -> list[Fact]:
-    run, state, keys = chosen
+def facts(tx: Tx, query: FactsQuery) -> list[Fact]:
+    run, state, keys = query
     if state is None:
         return [fact(row) for row in tx.connection.execute(_SQL["facts"], (run,))]
     if keys is None:
         return [fact(row) for row in tx.connection.execute(_SQL["facts_of_state"], (run, state))]
-    found = [tx.connection.execute(_SQL["facts_of_key"], (run, state, safe(key))) for key in sorted(set(keys))]
+    found = [tx.connection.execute(_SQL["facts_of_key"], (run, state, encode_text(key))) for key in sorted(set(keys))]
     return [fact(row) for rows in found for row in rows]
 
 
-def events(tx: Tx, query: PageQuery) -> list[Mail]:
+def events(tx: Tx, query: PageQuery) -> list[StoredEvent]:
     name, page = _page("events", query)
-    return [mail(row) for row in tx.connection.execute(_SQL[name], page)]
+    return [stored_event(row) for row in tx.connection.execute(_SQL[name], page)]
 
 
 def logs(tx: Tx, query: PageQuery) -> list[StoredLog]:
@@ -110,6 +110,6 @@ def logs(tx: Tx, query: PageQuery) -> list[StoredLog]:
 
 
 def _page(table: str, query: PageQuery) -> tuple[str, tuple[int, int, int]]:
-    name, edge = (f"{table}_descending", _ENDLESS) if query.descending else (table, 0)
+    name, edge = (f"{table}_descending", _MAX_INTEGER) if query.descending else (table, 0)
     after = edge if query.after is None else query.after
     return name, (query.run, after, -1 if query.limit is None else query.limit)

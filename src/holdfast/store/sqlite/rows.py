@@ -1,4 +1,4 @@
-"""Rows to records and back. Free text that is not valid Unicode travels as bytes, and comes back the same."""
+"""Conversion between rows and records. Free text that is not valid Unicode is stored as bytes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Fact, Log, Mail, RunRecord, Signal, StoredLog
+from holdfast.store.protocol import Fact, Log, RunRecord, Signal, StoredEvent, StoredLog
 from holdfast.store.sqlite.tx import Row
 
 Text = str | bytes
@@ -17,8 +17,8 @@ _NO_TOPICS: frozenset[str] = frozenset()
 _STATUS, _NOTE, _CURRENT, _OWNER, _LOSSES, _PAUSING, _FIELDS, _TOPICS = 5, 17, 23, 25, 26, 27, 30, 31
 
 
-def safe(text: str) -> Text:
-    """``text`` as SQLite can store it: lone surrogates have no UTF-8, so such a string is kept as a BLOB."""
+def encode_text(text: str) -> Text:
+    """Encode ``text`` for SQLite: a string with lone surrogates has no UTF-8 form and is stored as a BLOB."""
     if text.isascii():
         return text
     try:
@@ -28,20 +28,20 @@ def safe(text: str) -> Text:
     return text
 
 
-def safe_or_none(text: str | None) -> Text | None:
-    return None if text is None else safe(text)
+def encode_text_or_none(text: str | None) -> Text | None:
+    return None if text is None else encode_text(text)
 
 
-def unsafe(text: Any) -> Any:
-    """The opposite of ``safe``; None stays None."""
+def decode_text(text: Any) -> Any:
+    """The opposite of ``encode_text``; None stays None."""
     return text.decode("utf-8", "surrogatepass") if type(text) is bytes else text
 
 
 def record(row: Row) -> RunRecord:
-    """A row of holdfast_record: RunRecord's fields in their order, then columns of the store's own."""
+    """Convert a row of holdfast_record: RunRecord's fields in their order, then columns that only the store uses."""
     fields = list(row[:_FIELDS])
     fields[_STATUS] = _STATUSES[row[_STATUS]]
-    fields[_NOTE] = unsafe(row[_NOTE])
+    fields[_NOTE] = decode_text(row[_NOTE])
     fields[_CURRENT] = row[_CURRENT] == 1
     fields[_LOSSES] = row[_LOSSES] or 0
     fields[_PAUSING] = ((row[_PAUSING] or 0) & _PAUSE) != 0
@@ -56,26 +56,30 @@ def fact_rows(run: int, facts: Iterable[Fact]) -> list[Row]:
 
 def _fact_row(run: int, fact: Fact) -> Row:
     state, key, n, kind, at, started_at, seq, ok, value, name, *rest = fact
-    return (run, state, safe(key), n, kind, at, started_at, seq, ok, value, safe_or_none(name), *rest)
+    return (run, state, encode_text(key), n, kind, at, started_at, seq, ok, value, encode_text_or_none(name), *rest)
 
 
 def fact(row: Row) -> Fact:
     state, key, n, kind, at, started_at, seq, ok, value, name, *rest = row
-    return Fact(state, unsafe(key), n, kind, at, started_at, seq, ok == 1, value, unsafe(name), *rest)
+    return Fact(state, decode_text(key), n, kind, at, started_at, seq, ok == 1, value, decode_text(name), *rest)
 
 
-def mail(row: Row) -> Mail:
+def stored_event(row: Row) -> StoredEvent:
     n, type_, payload, created_at, sender, delivered_at, consumed_by, ask = row
-    return Mail(n, type_, payload, created_at, unsafe(sender), delivered_at, unsafe(consumed_by), unsafe(ask))
+    return StoredEvent(
+        n, type_, payload, created_at, decode_text(sender), delivered_at, decode_text(consumed_by), decode_text(ask)
+    )
 
 
-def log_rows(run: int, lines: Iterable[Log]) -> list[Row]:
+def log_rows(run: int, logs: Iterable[Log]) -> list[Row]:
     return [
-        (run, level, category, safe(message), data, at, safe_or_none(step_key), *rest)
-        for level, category, message, data, at, step_key, *rest in lines
+        (run, level, category, encode_text(message), data, at, encode_text_or_none(step_key), *rest)
+        for level, category, message, data, at, step_key, *rest in logs
     ]
 
 
 def stored_log(row: Row) -> StoredLog:
     n, level, category, message, data, at, step_key, attempt, is_replay = row
-    return StoredLog(n, Log(level, category, unsafe(message), data, at, unsafe(step_key), attempt, is_replay == 1))
+    return StoredLog(
+        n, Log(level, category, decode_text(message), data, at, decode_text(step_key), attempt, is_replay == 1)
+    )

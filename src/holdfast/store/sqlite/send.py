@@ -1,4 +1,4 @@
-"""Puts events into runs' mailboxes, and wakes who waits for them."""
+"""Adds events to the mailboxes of runs, and wakes the runs that wait for them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
     ANY_TOPIC,
     SUSPECT_LOSSES,
+    AffectedRuns,
     Claim,
     Claimant,
     NewEvent,
     RunRecord,
     Sent,
     Signal,
-    Touched,
 )
-from holdfast.store.sqlite.claim import take
-from holdfast.store.sqlite.mailbox import ENGINE
+from holdfast.store.sqlite.claim import claim_run
+from holdfast.store.sqlite.mailbox import ENGINE_PREFIX
 from holdfast.store.sqlite.reads import find_current, record_of
-from holdfast.store.sqlite.rows import safe_or_none
+from holdfast.store.sqlite.rows import encode_text_or_none
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("send")
 
 
-class Parcel(NamedTuple):
-    """An event without the address."""
+class QueuedEvent(NamedTuple):
+    """An event without its recipient."""
 
     type: str
     payload: bytes | None
@@ -37,20 +37,20 @@ class Parcel(NamedTuple):
     dedup: str | None = None
     ask: str | None = None
     at: int | None = None
-    """When it comes; None: now."""
+    """The creation time; None: now."""
 
 
 class Effect(Enum):
-    """What an event did to the run it came to."""
+    """The effect of an event on its recipient."""
 
     NOTHING = 0
-    """It is kept, and nobody waits for it."""
+    """The event is stored, and the run does not wait for it."""
     DUPLICATE = 1
-    """It was there before."""
+    """An event with the same dedup key exists; nothing is stored."""
     SIGNALLED = 2
-    """Who holds the run is told."""
+    """The owner of the run is signalled."""
     DUE = 3
-    """Nobody holds the run, and it is due."""
+    """The run has no owner, and it is due."""
 
     @property
     def woken(self) -> bool:
@@ -61,58 +61,62 @@ def send(tx: Tx, events: Sequence[NewEvent]) -> list[Sent]:
     return [_send(tx, event) for event in events]
 
 
-def post(tx: Tx, run: RunRecord, letter: Parcel) -> Effect:
-    """Put an event into the mailbox of a living run."""
-    sender, dedup, ask = safe_or_none(letter.sender), safe_or_none(letter.dedup), safe_or_none(letter.ask)
-    at = tx.now if letter.at is None else letter.at
-    tx.connection.execute(_SQL["event"], (run.run, letter.type, letter.payload, at, sender, dedup, ask))
+def add_event(tx: Tx, run: RunRecord, event: QueuedEvent) -> Effect:
+    """Add an event to the mailbox of a run that has not ended."""
+    sender, dedup, ask = (
+        encode_text_or_none(event.sender),
+        encode_text_or_none(event.dedup),
+        encode_text_or_none(event.ask),
+    )
+    at = tx.now if event.at is None else event.at
+    tx.connection.execute(_SQL["insert_event"], (run.run, event.type, event.payload, at, sender, dedup, ask))
     if tx.connection.changes() == 0:
         return Effect.DUPLICATE
     if run.owner is not None:
-        tx.connection.execute(_SQL["signal"], (run.run, Signal.MAIL))
+        tx.connection.execute(_SQL["signal"], (run.run, Signal.EVENTS))
         return Effect.SIGNALLED
-    if run.status is Status.PAUSED or not wanted(letter.type, run.topics):
+    if run.status is Status.PAUSED or not matches_topics(event.type, run.topics):
         return Effect.NOTHING
     if run.run_at is None or run.run_at > tx.now:
         tx.connection.execute(_SQL["wake"], (run.run, tx.now, TaskKind.WAKE, TaskKind.WAKE.bucket))
     return Effect.DUE
 
 
-def mail_to(tx: Tx, run: int, letter: Parcel, touched: Touched) -> None:
-    """The engine's own mail to a run, if it lives."""
-    found = record_of(tx, run)
-    if not found.status.terminal:
-        note_effect(touched, run, post(tx, found, letter))
+def send_engine_event(tx: Tx, run: int, event: QueuedEvent, affected: AffectedRuns) -> None:
+    """Send one of the engine's own events to a run, unless it has ended."""
+    recipient = record_of(tx, run)
+    if not recipient.status.terminal:
+        add_effect(affected, run, add_event(tx, recipient, event))
 
 
-def note_effect(touched: Touched, run: int, effect: Effect) -> None:
+def add_effect(affected: AffectedRuns, run: int, effect: Effect) -> None:
     if effect.woken:
-        touched.woken.append(run)
+        affected.woken.append(run)
     if effect is Effect.DUE:
-        touched.work = True
+        affected.work = True
 
 
 def topics_text(topics: frozenset[str]) -> str:
     return f" {' '.join(sorted(topics))} " if topics else ""
 
 
-def wanted(type: str, topics: frozenset[str]) -> bool:
-    return type in topics or ANY_TOPIC in topics or type.startswith(ENGINE)
+def matches_topics(type: str, topics: frozenset[str]) -> bool:
+    return type in topics or ANY_TOPIC in topics or type.startswith(ENGINE_PREFIX)
 
 
 def _send(tx: Tx, event: NewEvent) -> Sent:
     run = find_current(tx, event.workflow, event.instance_id)
     if run is None or run.status.terminal:
         return Sent(run, accepted=False)
-    at = None if event.foreseen is None else event.foreseen.time(tx.now, run)
-    effect = post(tx, run, Parcel(event.type, event.payload, event.sender, event.dedup, event.ask, at))
-    claim = _claim(tx, run, event.claimant) if effect is Effect.DUE else None
+    at = None if event.prediction is None else event.prediction.event_time(tx.now, run)
+    effect = add_event(tx, run, QueuedEvent(event.type, event.payload, event.sender, event.dedup, event.ask, at))
+    claim = _claim_woken(tx, run, event.claimant) if effect is Effect.DUE else None
     duplicate = effect is Effect.DUPLICATE
     return Sent(run, accepted=True, duplicate=duplicate, woken=effect.woken, claim=claim)
 
 
-def _claim(tx: Tx, run: RunRecord, claimant: Claimant | None) -> Claim | None:
-    """A suspect is left to a claim, which takes care that nobody holds two of them."""
+def _claim_woken(tx: Tx, run: RunRecord, claimant: Claimant | None) -> Claim | None:
+    """Claim a woken run for the claimant. Suspects are left to ``claim``, which gives a worker one at a time."""
     if claimant is None or run.queue not in claimant.queues or run.losses >= SUSPECT_LOSSES:
         return None
-    return take(tx, run.run, claimant)
+    return claim_run(tx, run.run, claimant)

@@ -18,7 +18,7 @@ class Migration(NamedTuple):
 
 @cache
 def statements(group: str) -> dict[str, str]:
-    """The statements of ``sql/<group>.sql`` by the names their ``-- name:`` comments give them."""
+    """The statements of ``sql/<group>.sql`` by the names in their ``-- name:`` comments."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
     for line in _folder("sql").joinpath(f"{group}.sql").read_text("utf-8").splitlines():

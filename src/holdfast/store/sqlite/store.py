@@ -1,4 +1,4 @@
-"""The SQLite store: owns its life from open to close, and hands each intent to the thread that may do it."""
+"""The SQLite store: opens and closes the database, and submits each intent to its writer or reader connection."""
 
 from __future__ import annotations
 
@@ -21,19 +21,20 @@ from holdfast.store.protocol import (
     ClaimResult,
     Commit,
     Committed,
+    ControlResult,
     Created,
     Delivered,
+    DeliveryFailure,
+    ExpiredTask,
     Expiry,
     Fact,
-    Freed,
     Heartbeat,
-    Held,
+    HeldTask,
     Lease,
     ListQuery,
     LiveTransaction,
     Log,
-    Mail,
-    Mailbag,
+    MailboxPage,
     Migrated,
     NewEvent,
     NewRun,
@@ -46,22 +47,21 @@ from holdfast.store.protocol import (
     RunRecord,
     Sent,
     Snapshot,
-    Steered,
+    StoredEvent,
     StoredLog,
     TaskRef,
-    Undelivered,
-    WorkerCard,
+    WorkerProfile,
     WorkerRecord,
 )
 from holdfast.store.sqlite import borrowed, control, late, leases, mailbox, opening, outbox, reads, workers
-from holdfast.store.sqlite.advance import Advancing, advance
+from holdfast.store.sqlite.advance import AdvanceRequest, advance
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
 from holdfast.store.sqlite.connection import Database, Mode, Spawn
 from holdfast.store.sqlite.create import create
-from holdfast.store.sqlite.foreseen import send_foreseen
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.live import Live
+from holdfast.store.sqlite.predicted import send_predicted
 from holdfast.store.sqlite.send import send
 from holdfast.store.sqlite.tx import Connection, Tx, Work
 from holdfast.store.sqlite.watching import relations
@@ -71,20 +71,20 @@ R = TypeVar("R")
 List = builtins.list  # inside the class the name is a method of the protocol
 
 
-_WATCH_SECONDS = 0.025
+_POLL_SECONDS = 0.025
 
-_FEW = 256
-"""Entries of one call that are few enough to be written on the event loop's own thread."""
+_INLINE_MAX_ROWS = 256
+"""Maximum number of entries in a call that may run on the event loop's thread."""
 
 
 class SqliteStore:
-    """One SQLite file, or with ``path=None`` one database in memory that ends with ``close``.
+    """A store in one SQLite file, or with ``path=None`` in memory until ``close``.
 
-    Several processes may use the same file. A store belongs to the process that opened it.
+    Several processes may use the same file. A store object can only be used in the process that opened it.
     """
 
     def __init__(self, path: str | None, *, clock: Clock, spawn_thread: Spawn | None = start_thread) -> None:
-        """``spawn_thread=None``: no threads; all is done on the event loop."""
+        """``spawn_thread=None``: use no threads and run everything on the event loop."""
         self._path = opening.MEMORY if path is None else path
         self._clock = clock
         self._spawn = spawn_thread
@@ -94,7 +94,7 @@ class SqliteStore:
         self._migrated = Migrated(0, 0)
         self._process = 0
 
-    # --- life
+    # --- lifecycle
 
     async def open(self, *, migrate: bool = True) -> Migrated:
         if self._writer is not None:
@@ -129,17 +129,17 @@ class SqliteStore:
     def clock(self) -> Clock:
         return self._clock
 
-    # --- what a client writes
+    # --- writes of a client
 
     async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> List[Created]:
         if connection is not None:
             return self._write_on(connection, create, runs)
-        return await self._write(create, runs, Mode.MERGED, anywhere=_weight(runs) <= _FEW)
+        return await self._write(create, runs, Mode.MERGED, inline=_row_count(runs) <= _INLINE_MAX_ROWS)
 
     async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> List[Sent]:
         if connection is not None:
             return self._write_on(connection, send, events)
-        return await self._write(send_foreseen, events, Mode.MERGED, anywhere=len(events) <= _FEW)
+        return await self._write(send_predicted, events, Mode.MERGED, inline=len(events) <= _INLINE_MAX_ROWS)
 
     async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._write(control.pause, control.Target(workflow, instance_id))
@@ -147,13 +147,13 @@ class SqliteStore:
     async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
         return await self._write(control.resume, control.Target(workflow, instance_id))
 
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> Steered:
+    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> ControlResult:
         target = control.Target(workflow, instance_id)
-        return await self._write(control.terminate, control.Ending(target, reason))
+        return await self._write(control.terminate, control.TerminateRequest(target, reason))
 
-    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> Steered:
+    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> ControlResult:
         target = control.Target(workflow, instance_id)
-        return await self._write(control.cancel, control.Cancelling(target, payload, deadline_ms))
+        return await self._write(control.cancel, control.CancelRequest(target, payload, deadline_ms))
 
     async def restart(
         self,
@@ -163,84 +163,88 @@ class SqliteStore:
         expiry: Expiry | None = None,
         options: bytes | None = None,
         units: Sequence[NewUnit] = (),
-    ) -> Steered:
+    ) -> ControlResult:
         target = control.Target(workflow, instance_id)
-        return await self._write(control.restart, control.Restarting(target, expires_ms, expiry, options, units))
+        return await self._write(control.restart, control.RestartRequest(target, expires_ms, expiry, options, units))
 
-    # --- what a worker writes
+    # --- writes of a worker
 
     async def claim(self, request: ClaimRequest) -> ClaimResult:
-        return await self._write(claim, request, anywhere=True)
+        return await self._write(claim, request, inline=True)
 
     async def commit(self, commits: Sequence[Commit]) -> List[Committed]:
         if any(one.observed.transaction is not None for one in commits):
             return await self._commit_live(commits)
-        # Users' statements may take any time.
-        short = len(commits) <= _FEW and not any(one.observed.statements for one in commits)
-        return await self._write(commit, commits, Mode.MERGED, anywhere=short, alone=True)  # already gathered
+        # Users' statements may take any amount of time.
+        short = len(commits) <= _INLINE_MAX_ROWS and not any(one.observed.statements for one in commits)
+        # Immediate, because the caller has batched the commits already.
+        return await self._write(commit, commits, Mode.MERGED, inline=short, immediate=True)
 
-    async def advance(self, advances: Sequence[Advance], claimant: Claimant, room: int) -> Advanced:
-        asked = Advancing(advances, claimant, room)
-        return await self._write(advance, asked, anywhere=len(advances) <= _FEW, alone=True)  # already gathered
+    async def advance(self, advances: Sequence[Advance], claimant: Claimant, claim_limit: int) -> Advanced:
+        request = AdvanceRequest(advances, claimant, claim_limit)
+        inline = len(advances) <= _INLINE_MAX_ROWS
+        return await self._write(advance, request, inline=inline, immediate=True)  # already batched by the caller
 
-    async def heartbeat(self, owner: str, lease_ms: int) -> List[Held]:
-        return await self._write(leases.heartbeat, leases.Beat(owner, lease_ms))
+    async def heartbeat(self, owner: str, lease_ms: int) -> List[HeldTask]:
+        return await self._write(leases.heartbeat, leases.HeartbeatRequest(owner, lease_ms))
 
     async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
         await self._write(leases.record, heartbeats)
 
-    async def signals(self, owner: str) -> List[Held]:
-        # Polled often and almost always empty: look first, and leave the write lock to other processes.
+    async def fetch_signals(self, owner: str) -> List[HeldTask]:
+        # Polled often and almost always empty: read first, and leave the write lock to other processes.
         if not await self._read(leases.has_signals, owner):
             return []
-        return await self._write(leases.signals, owner)
+        return await self._write(leases.fetch_signals, owner)
 
-    async def set_leases(self, wanted: Sequence[Lease]) -> List[bool]:
-        return await self._write(leases.set_leases, wanted, anywhere=len(wanted) <= _FEW)
+    async def set_leases(self, requested: Sequence[Lease]) -> List[bool]:
+        return await self._write(leases.set_leases, requested, inline=len(requested) <= _INLINE_MAX_ROWS)
 
-    async def reap(self, max_losses: int) -> List[Freed]:
+    async def reap(self, max_losses: int) -> List[ExpiredTask]:
         if not await self._read(leases.expired, None):
             return []
         return await self._write(leases.reap, max_losses)
 
-    async def enroll(self, worker: WorkerCard, lease_ms: int) -> None:
-        await self._write(workers.enroll, workers.Enrolment(worker, lease_ms))
+    async def register_worker(self, worker: WorkerProfile, lease_ms: int) -> None:
+        await self._write(workers.register_worker, workers.WorkerRegistration(worker, lease_ms))
 
-    async def dismiss(self, owner: str) -> None:
-        await self._write(workers.dismiss, owner)
+    async def unregister_worker(self, owner: str) -> None:
+        await self._write(workers.unregister_worker, owner)
 
     async def begin(self) -> LiveTransaction:
-        writer = self._in_use(self._writer)
+        writer = self._require_open(self._writer)
         live = Live(writer)
         try:
-            await writer.submit(_open, live, Mode.GUEST)
+            await writer.submit(_open, live, Mode.EXCLUSIVE)
         except asyncio.CancelledError:
-            live.leave()  # it may be open already, or will be
+            live.request_end()  # the transaction is open already, or will be opened
             raise
         return live
 
     async def release(self, tasks: Sequence[TaskRef]) -> int:
         return await self._write(leases.release, tasks)
 
-    async def add_late(self, run: int, facts: Sequence[Fact], lines: Sequence[Log]) -> bool:
-        return await self._write(late.add, late.Late(run, facts, lines))
+    async def add_late_results(self, run: int, facts: Sequence[Fact], logs: Sequence[Log]) -> bool:
+        return await self._write(late.add, late.LateResults(run, facts, logs))
 
     # --- the outbox
 
-    async def outbox_claim(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
-        # Asked for often, and there is almost always nothing: as for signals.
+    async def claim_outbox(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
+        # Polled often and almost always empty, as signals are.
         due = await self._read(outbox.next_due, None, short=True)
         if due is None or due > self._now():
             return OutboxClaim([], due)
-        return await self._write(outbox.claim, outbox.Carrier(owner, lease_ms, limit), anywhere=True)
+        return await self._write(outbox.claim, outbox.OutboxClaimRequest(owner, lease_ms, limit), inline=True)
 
-    async def outbox_settle(self, owner: str, settled: Sequence[Delivered | Undelivered]) -> int:
-        return await self._write(outbox.settle, outbox.Settling(owner, settled), anywhere=len(settled) <= _FEW)
+    async def settle_outbox(self, owner: str, outcomes: Sequence[Delivered | DeliveryFailure]) -> int:
+        return await self._write(
+            outbox.settle, outbox.OutboxSettlement(owner, outcomes), inline=len(outcomes) <= _INLINE_MAX_ROWS
+        )
 
     async def outbox(self, run: int) -> List[OutboxRow]:
         return await self._read(outbox.outbox, run)
 
-    async def outbox_retry(self, run: int) -> int:
+    async def retry_outbox(self, run: int) -> int:
         return await self._write(outbox.retry, run)
 
     # --- reads
@@ -248,28 +252,28 @@ class SqliteStore:
     async def load(self, run: int) -> Snapshot:
         return await self._read(reads.load, run)
 
-    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> Mailbag:
-        return await self._read(mailbox.undelivered, mailbox.Look(run, topics, after), short=True)
+    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> MailboxPage:
+        return await self._read(mailbox.undelivered, mailbox.MailboxQuery(run, topics, after), short=True)
 
     async def reply(self, run: int, dedup: str) -> Reply | None:
-        return await self._read(mailbox.reply, mailbox.Question(run, dedup), short=True)
+        return await self._read(mailbox.reply, mailbox.ReplyQuery(run, dedup), short=True)
 
     async def relations(self, run: int) -> Relations:
         return await self._read(relations, run)
 
     async def find(self, workflow: str, instance_id: str, number: int | None = None) -> RunRecord | None:
-        return await self._read(reads.find, reads.Which(workflow, instance_id, number), short=True)
+        return await self._read(reads.find, reads.RunQuery(workflow, instance_id, number), short=True)
 
     async def get(self, runs: Sequence[int]) -> List[RunRecord]:
-        return await self._read(reads.get, runs, short=len(runs) <= _FEW)
+        return await self._read(reads.get, runs, short=len(runs) <= _INLINE_MAX_ROWS)
 
     async def list(self, query: ListQuery) -> List[RunRecord]:
         return await self._read(reads.list_runs, query)
 
     async def facts(self, run: int, state: int | None = None, keys: Sequence[str] | None = None) -> List[Fact]:
-        return await self._read(reads.facts, reads.Chosen(run, state, keys), short=True)
+        return await self._read(reads.facts, reads.FactsQuery(run, state, keys), short=True)
 
-    async def events(self, query: PageQuery) -> List[Mail]:
+    async def events(self, query: PageQuery) -> List[StoredEvent]:
         return await self._read(reads.events, query)
 
     async def logs(self, query: PageQuery) -> List[StoredLog]:
@@ -278,21 +282,21 @@ class SqliteStore:
     async def workers(self) -> List[WorkerRecord]:
         return await self._read(workers.workers, None)
 
-    async def changed(self, since: int | None) -> int:
+    async def wait_for_change(self, since: int | None) -> int:
         if since is not None:
-            await asyncio.sleep(_WATCH_SECONDS)  # one cheap pragma, many times a second
-        # On the connection that writes, because there the number does not move with this store's own writes.
-        return await self._write(_data_version, None, Mode.BARE, anywhere=True, alone=True)
+            await asyncio.sleep(_POLL_SECONDS)  # one cheap pragma, many times per second
+        # On the writer's connection, where data_version does not change with this store's own writes.
+        return await self._write(_data_version, None, Mode.BARE, inline=True, immediate=True)
 
     # --- inside
 
     def _write(
-        self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, anywhere: bool = False, alone: bool = False
+        self, work: Work[A, R], argument: A, mode: Mode = Mode.SINGLE, *, inline: bool = False, immediate: bool = False
     ) -> asyncio.Future[R]:
-        return self._in_use(self._writer).submit(work, argument, mode, anywhere=anywhere, alone=alone)
+        return self._require_open(self._writer).submit(work, argument, mode, inline=inline, immediate=immediate)
 
     async def _commit_live(self, commits: Sequence[Commit]) -> List[Committed]:
-        """Those with a transaction first: nobody else can write before it is over."""
+        """Apply commits that carry a live transaction first: no other write can run before that transaction ends."""
         answers = {id(one): await self._live(one).commit(one) for one in commits if one.observed.transaction}
         others = [one for one in commits if id(one) not in answers]
         if others:
@@ -301,20 +305,20 @@ class SqliteStore:
 
     def _live(self, one: Commit) -> Live:
         live = one.observed.transaction
-        if not isinstance(live, Live) or live.database is not self._in_use(self._writer):
-            raise StateError(f"the transaction of run {one.task.run} is not one that this store, as it is open, began")
+        if not isinstance(live, Live) or live.database is not self._require_open(self._writer):
+            raise StateError(f"the transaction of run {one.task.run} was not begun by this store since it was opened")
         return live
 
     def _write_on(self, connection: Any, work: Work[A, R], argument: A) -> R:
-        self._in_use(self._writer)
-        self._same_file()
-        theirs = borrowed.check(connection, self._path, self._file)
-        return borrowed.write(theirs, self._path, self._now(), work, argument)
+        self._require_open(self._writer)
+        self._check_same_file()
+        caller_connection = borrowed.check(connection, self._path, self._file)
+        return borrowed.write(caller_connection, self._path, self._now(), work, argument)
 
     def _read(self, work: Work[A, R], argument: A, *, short: bool = False) -> asyncio.Future[R]:
-        return self._in_use(self._reader).look(work, argument, short=short)
+        return self._require_open(self._reader).read(work, argument, short=short)
 
-    def _in_use(self, database: Database | None) -> Database:
+    def _require_open(self, database: Database | None) -> Database:
         if database is None:
             raise AppClosedError(
                 f"the store on {self._path} is not open. Open it first, and use it before it is closed"
@@ -329,12 +333,12 @@ class SqliteStore:
         return to_ms(self._clock.now())
 
     def _make_writer(self, *, create: bool) -> Database:
-        guard, making = Guard(), create
+        guard, may_create = Guard(), create
 
         def connect() -> apsw.Connection:
-            nonlocal making
-            opening.prepare(self._path, create=making)
-            making = False  # a file that is gone later is a fault, and not replaced by an empty one
+            nonlocal may_create
+            opening.prepare(self._path, create=may_create)
+            may_create = False  # a file that is missing later is an error, and not replaced by an empty one
             return opening.writer(self._path, guard)
 
         return Database(
@@ -344,7 +348,7 @@ class SqliteStore:
             now=self._now,
             monotonic=self._clock.monotonic,
             guard=guard,
-            ensure=self._same_file,
+            check_file=self._check_same_file,
         )
 
     def _make_reader(self) -> Database:
@@ -359,7 +363,7 @@ class SqliteStore:
             now=self._now,
             monotonic=self._clock.monotonic,
             guard=Guard(),
-            ensure=lambda: None,
+            check_file=lambda: None,
         )
 
     def _check(self, connection: Connection, migrate: bool) -> Migrated:
@@ -367,16 +371,16 @@ class SqliteStore:
         self._file = opening.identity(self._path)
         return migrated
 
-    def _same_file(self) -> None:
-        # SQLite goes on writing to a file that was deleted or replaced: what it acknowledges then is lost.
+    def _check_same_file(self) -> None:
+        # SQLite continues to write to a file that was deleted or replaced: commits acknowledged then would be lost.
         if self._path != opening.MEMORY and opening.identity(self._path) != self._file:
             raise StoreUnavailableError(
                 f"{self._path} was deleted or replaced while it was in use. Stop, put the right file back, start again"
             )
 
 
-def _weight(runs: Sequence[NewRun]) -> int:
-    """Rows, about."""
+def _row_count(runs: Sequence[NewRun]) -> int:
+    """Approximate number of rows to insert."""
     return len(runs) + sum(len(new.units) + len(new.plan) for new in runs)
 
 

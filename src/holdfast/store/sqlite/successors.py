@@ -1,6 +1,6 @@
-"""The run that takes the place of one of its instance that has ended: by a restart, or by the run's own wish.
+"""Creates the successor of a run: after a restart, or at the request of the run itself (``Finish.next``).
 
-What it is found by is kept with the instance, so it has that of the one before without a word.
+Search terms are stored per instance, so the successor has those of its predecessor without a write.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from holdfast.store.sqlite.ends import End, drop_task
 from holdfast.store.sqlite.reads import record_of
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
-from holdfast.store.sqlite.units import Place, Units
+from holdfast.store.sqlite.unit_tasks import UnitInserts, UnitQueue
 
 _SQL = statements("successors")
-_NEW_TASK = statements("create")["task"]
+_NEW_TASK = statements("create")["insert_task"]
 
 
 class Expires(NamedTuple):
@@ -29,7 +29,7 @@ class Expires(NamedTuple):
 NEVER = Expires(None, None)
 
 
-class Heir(NamedTuple):
+class Successor(NamedTuple):
     params: bytes | None
     run_at: int
     attempt: int
@@ -37,39 +37,39 @@ class Heir(NamedTuple):
     options: bytes | None = None
     units: Sequence[NewUnit] = ()
     in_line: bool = True
-    """The run before has asked for it: the keys of events that were sent to that one are known to it."""
+    """True if the predecessor requested this run: both belong to one line, in which ``dedup`` keys are unique."""
 
 
 def supersede(tx: Tx, run: int) -> None:
     tx.connection.execute(_SQL["supersede"], (run,))
 
 
-def succeed(tx: Tx, old: RunRecord, heir: Heir) -> int:
-    """Make the successor of a run that has ended."""
+def create_successor(tx: Tx, old: RunRecord, successor: Successor) -> int:
+    """Insert the successor of a run that has ended."""
     supersede(tx, old.run)
-    status = Status.WAITING if heir.run_at > tx.now else Status.ACTIVE
-    row = (old.run, tx.now, status, heir.params, heir.attempt, heir.options, heir.in_line)
-    tx.connection.execute(_SQL["again"], row)
+    status = Status.WAITING if successor.run_at > tx.now else Status.ACTIVE
+    row = (old.run, tx.now, status, successor.params, successor.attempt, successor.options, successor.in_line)
+    tx.connection.execute(_SQL["insert_successor"], row)
     new, kind = tx.connection.last_insert_rowid(), TaskKind.RUN
-    run_at = None if heir.units else heir.run_at
-    place = (new, old.workflow, old.queue, kind.bucket, kind, old.priority, run_at)
-    tx.connection.execute(_NEW_TASK, (*place, None, None, 0, *heir.expires, len(heir.units)))
-    tx.connection.execute(_SQL["plan"], (old.run, new))
-    if heir.units:
-        units = Units(tx)
-        units.add(Place(new, old.workflow, old.queue, old.priority, heir.run_at), heir.units)
+    run_at = None if successor.units else successor.run_at
+    queue_columns = (new, old.workflow, old.queue, kind.bucket, kind, old.priority, run_at)
+    tx.connection.execute(_NEW_TASK, (*queue_columns, None, None, 0, *successor.expires, len(successor.units)))
+    tx.connection.execute(_SQL["copy_plan"], (old.run, new))
+    if successor.units:
+        units = UnitInserts(tx)
+        units.add(UnitQueue(new, old.workflow, old.queue, old.priority, successor.run_at), successor.units)
         units.write()
     return new
 
 
-def follow_on(tx: Tx, run: int, next: NextRun) -> End:
-    """Make the successor that a run has asked for at its end; its row is terminal already, its task still there."""
+def create_next(tx: Tx, run: int, next: NextRun) -> End:
+    """Insert the successor that a run requested at its end. The run's row is terminal; its task still exists."""
     old = record_of(tx, run)
     run_at = tx.now if next.run_at is None else next.run_at
     expires = _expires(old, next, run_at)
-    new = succeed(tx, old, Heir(next.params, run_at, next.attempt, expires, next.options, next.units))
+    new = create_successor(tx, old, Successor(next.params, run_at, next.attempt, expires, next.options, next.units))
     drop_task(tx, run)
-    mailbox.move(tx, run, new, engines=next.continues)
+    mailbox.move(tx, run, new, include_engine=next.continues)
     return End(run, new, next.continues)
 
 
@@ -78,7 +78,7 @@ def expires_in(ms: int | None, expiry: Expiry | None, start: int) -> Expires:
 
 
 def _expires(old: RunRecord, next: NextRun, run_at: int) -> Expires:
-    """Who was asked to cancel does not get more time by beginning again."""
+    """The expiry of the successor. A successor does not extend the deadline of a cancellation."""
     own = expires_in(next.expires_ms, next.expiry, run_at)
     if old.expiry != Expiry.CANCEL or old.expires_at is None:
         return own

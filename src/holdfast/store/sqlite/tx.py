@@ -1,4 +1,4 @@
-"""What an intent sees of the database: a connection in a transaction, and the time at which it happens."""
+"""The transaction in which an intent runs: its connection and its time."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ R = TypeVar("R")
 
 
 class Rows(Protocol):
-    """The part of ``apsw.Cursor`` in use."""
+    """The part of ``apsw.Cursor`` that the store uses."""
 
     @property
     def get(self) -> Any:
-        """The first column of the first row, where there is only one of each."""
+        """The value of a result with one row and one column."""
 
     def fetchone(self) -> Row | None: ...
 
@@ -27,7 +27,7 @@ class Rows(Protocol):
 
 
 class Connection(Protocol):
-    """The part of ``apsw.Connection`` in use."""
+    """The part of ``apsw.Connection`` that the store uses."""
 
     @property
     def in_transaction(self) -> bool: ...
@@ -45,8 +45,8 @@ class Connection(Protocol):
     def pragma(self, name: str, value: Any = ..., /) -> Any: ...
 
 
-class Runner(Protocol):
-    """Runs users' statements."""
+class StatementRunner(Protocol):
+    """Executes users' statements."""
 
     def run(self, connection: Connection, statements: Iterable[Statement]) -> Committed | None: ...
 
@@ -59,13 +59,13 @@ class Tx(Protocol):
     def now(self) -> int: ...
 
     @property
-    def guard(self) -> Runner: ...
+    def guard(self) -> StatementRunner: ...
 
     @property
-    def refused(self) -> dict[int, Committed]:
-        """Commits that undid a transaction, by their ``id``: not tried when the others of it run again."""
+    def rejections(self) -> dict[int, Committed]:
+        """Answers to commits that rolled back a transaction, by ``id``; not applied when the other jobs run again."""
         ...
 
 
 Work = Callable[[Tx, A], R]
-"""An intent: it runs on the connection's thread, and may run again if the transaction did not hold."""
+"""The work of an intent. It may run again if its transaction was rolled back."""

@@ -1,14 +1,14 @@
-"""Who watches whom, and who belongs to whom. What is done when a watched run ends is in ``ends``."""
+"""Watches and relations of runs. The module ``ends`` handles the end of a watched run."""
 
 from __future__ import annotations
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Relations, Relative, Watch
+from holdfast.store.protocol import RelatedRun, Relations, Watch
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("watching")
-_SHOWN = 100
+_MAX_RELATIONS = 100
 
 
 def watch(tx: Tx, watcher: int, target: int, kind: Watch) -> None:
@@ -19,22 +19,22 @@ def watch(tx: Tx, watcher: int, target: int, kind: Watch) -> None:
 
 
 def unwatch(tx: Tx, watcher: int, target: int, kind: Watch) -> None:
-    _ease(tx, watcher, target, kind)
+    _remove_flags(tx, watcher, target, kind)
     if kind & Watch.LINK:
-        _ease(tx, target, watcher, Watch.LINK)
+        _remove_flags(tx, target, watcher, Watch.LINK)
 
 
 def relations(tx: Tx, run: int) -> Relations:
-    def all_of(name: str) -> list[tuple[str, str]]:
-        return [(f"{row[0]}/{row[1]}", row[2]) for row in tx.connection.execute(_SQL[name], (run, _SHOWN))]
+    def related(name: str) -> list[tuple[str, str]]:
+        return [(f"{row[0]}/{row[1]}", row[2]) for row in tx.connection.execute(_SQL[name], (run, _MAX_RELATIONS))]
 
     return Relations(
-        children=[Relative(pid, Status(status)) for pid, status in all_of("children")],
-        watches=[(pid, Watch(int(kind))) for pid, kind in all_of("watches")],
-        watched_by=[(pid, Watch(int(kind))) for pid, kind in all_of("watched_by")],
+        children=[RelatedRun(pid, Status(status)) for pid, status in related("children")],
+        watches=[(pid, Watch(int(kind))) for pid, kind in related("watches")],
+        watched_by=[(pid, Watch(int(kind))) for pid, kind in related("watched_by")],
     )
 
 
-def _ease(tx: Tx, watcher: int, target: int, kind: Watch) -> None:
-    tx.connection.execute(_SQL["ease"], (target, watcher, int(kind)))
-    tx.connection.execute(_SQL["forget"], (target, watcher))
+def _remove_flags(tx: Tx, watcher: int, target: int, kind: Watch) -> None:
+    tx.connection.execute(_SQL["remove_flags"], (target, watcher, int(kind)))
+    tx.connection.execute(_SQL["delete_empty"], (target, watcher))

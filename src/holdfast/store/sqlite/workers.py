@@ -1,37 +1,45 @@
-"""Who works here: a row for each worker, renewed by its heartbeat. For people to see; no claim looks at it."""
+"""Registered workers: a row for each worker, renewed by its heartbeat. For display only; claims do not read it."""
 
 from __future__ import annotations
 
 import json
 from typing import NamedTuple
 
-from holdfast.store.protocol import WorkerCard, WorkerRecord
+from holdfast.store.protocol import WorkerProfile, WorkerRecord
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("workers")
-_REMEMBERED_MS = 24 * 60 * 60 * 1000
+_DEAD_KEPT_MS = 24 * 60 * 60 * 1000
 
 
-class Enrolment(NamedTuple):
-    card: WorkerCard
+class WorkerRegistration(NamedTuple):
+    profile: WorkerProfile
     lease_ms: int
 
 
-def enroll(tx: Tx, new: Enrolment) -> None:
-    card = new.card
-    tx.connection.execute(_SQL["forget"], (tx.now - _REMEMBERED_MS,))
-    row = (card.id, card.host, card.pid, json.dumps(card.queues), card.concurrency, tx.now, tx.now + new.lease_ms)
-    tx.connection.execute(_SQL["enroll"], row)
+def register_worker(tx: Tx, new: WorkerRegistration) -> None:
+    profile = new.profile
+    tx.connection.execute(_SQL["delete_dead"], (tx.now - _DEAD_KEPT_MS,))
+    row = (
+        profile.id,
+        profile.host,
+        profile.pid,
+        json.dumps(profile.queues),
+        profile.concurrency,
+        tx.now,
+        tx.now + new.lease_ms,
+    )
+    tx.connection.execute(_SQL["register_worker"], row)
 
 
 def renew(tx: Tx, owner: str, lease_ms: int) -> None:
-    """For one that is enrolled; nobody becomes so by a heartbeat."""
+    """Renew the row of a registered worker; a heartbeat does not register a worker."""
     tx.connection.execute(_SQL["renew"], (owner, tx.now, tx.now + lease_ms))
 
 
-def dismiss(tx: Tx, owner: str) -> None:
-    tx.connection.execute(_SQL["dismiss"], (owner,))
+def unregister_worker(tx: Tx, owner: str) -> None:
+    tx.connection.execute(_SQL["unregister_worker"], (owner,))
 
 
 def workers(tx: Tx, _: None) -> list[WorkerRecord]:
@@ -40,5 +48,5 @@ def workers(tx: Tx, _: None) -> list[WorkerRecord]:
 
 def _worker(row: Row) -> WorkerRecord:
     id_, host, pid, queues, concurrency, started_at, seen_at, alive = row
-    card = WorkerCard(id_, host, pid, tuple(json.loads(queues)), concurrency)
-    return WorkerRecord(card, started_at, seen_at, alive == 1)
+    profile = WorkerProfile(id_, host, pid, tuple(json.loads(queues)), concurrency)
+    return WorkerRecord(profile, started_at, seen_at, alive == 1)

@@ -17,7 +17,7 @@ Rows = Callable[..., list[tuple[Any, ...]]]
 
 
 class ResultWatch:
-    """Looks at the facts of runs when they suspend, when they end, and after each ``add_late``."""
+    """Looks at the facts of runs when they suspend, when they end, and after each ``add_late_results``."""
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -43,7 +43,7 @@ class ResultWatch:
 
     def before(self, operation: str, args: tuple[Any, ...]) -> None:
         """A call of the store begins."""
-        if operation == "add_late":
+        if operation == "add_late_results":
             self._before = self._facts(args[0])
 
     def after(self, operation: str, args: tuple[Any, ...], answer: Any) -> Iterator[str]:
@@ -54,7 +54,7 @@ class ResultWatch:
                     yield from self._committed(commit, done)
             case "load":
                 self._loaded(args[0])
-            case "add_late":
+            case "add_late_results":
                 yield from self._added_late(*args)
             case _:
                 pass
@@ -66,7 +66,7 @@ class ResultWatch:
 
     def _committed(self, commit: Commit, done: Committed) -> Iterator[str]:
         """A run that suspends or ends has all results that its code saw."""
-        suspends = isinstance(commit.follows.next, Release | Finish) and done.verdict is Verdict.APPLIED
+        suspends = isinstance(commit.following.next, Release | Finish) and done.verdict is Verdict.APPLIED
         seen = self._seen.get(commit.task) if suspends else None
         if seen and not seen.items() <= self._results(commit.task.run).items():
             yield f"run {commit.task.run} rests, and results that its code saw are not written: {seen}"

@@ -64,11 +64,11 @@ class Clients:
     async def _ask(self, request: Request, instance: Instance, node: Node) -> None:
         client, workflow, name = node.client, instance.workflow, instance.id
         asking: dict[str, Callable[[str, str], Awaitable[None]]] = {
-            "pause": client.pause,
-            "resume": client.resume,
-            "cancel": client.cancel,
-            "terminate": client.terminate,
-            "restart": client.restart,
+            "pause": client.control.pause,
+            "resume": client.control.resume,
+            "cancel": client.control.cancel,
+            "terminate": client.control.terminate,
+            "restart": client.control.restart,
         }
         match request.verb:
             case "start":
@@ -79,11 +79,11 @@ class Clients:
                 await self._result(instance, node)
             case "event" | "message":
                 event = f"{request.type}.{request.payload}"
-                await client.send_event(workflow, name, request.type, request.payload, event_id=event)
+                await client.events.send(workflow, name, request.type, request.payload, event_id=event)
                 instance.acknowledged.add(event)
             case "misfit":
                 try:
-                    await client.send_event(workflow, name, request.type, request.payload)
+                    await client.events.send(workflow, name, request.type, request.payload)
                 except EventInvalidError:
                     return
                 instance.misfits.append(request.payload)

@@ -38,7 +38,7 @@ from holdfast.testing.simulation.programs import (
 )
 from holdfast.testing.simulation.step_infos import progress
 from holdfast.workflow.context import Context
-from holdfast.workflow.processes import Exit, LinkDown, RunEvent
+from holdfast.workflow.run_events import Exit, LinkDown, RunEvent
 
 WORKFLOW = "program"
 BUFFERED = "buffered_program"

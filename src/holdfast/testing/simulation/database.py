@@ -187,7 +187,7 @@ class SimulatedDatabase:
 
     def give_up(self, live: Live) -> None:
         """As the database does when a connection is gone."""
-        self.process.context().run(live.leave)
+        self.process.context().run(live.request_end)
 
     @property
     def _connection(self) -> Any:
@@ -222,11 +222,11 @@ class SimulatedDatabase:
         live = cast("Live", await self._store.begin())
         end = live._end
 
-        def end_turn(over: Committed) -> None:
-            if live._over is None:
+        def end_turn(answer: Committed) -> None:
+            if live._end_answer is None:
                 self._turn.release()
-                self.given_up += "said nothing" in over.message
-            end(over)
+                self.given_up += "had no statement" in answer.message
+            end(answer)
 
         live._end = end_turn  # type: ignore[method-assign]
         self._note(who, "begins a transaction of a step")
@@ -297,7 +297,7 @@ def _claimed(operation: str, answer: Any) -> Sequence[TaskRef]:
         case "claim":
             return [claim.task for claim in answer.claims]
         case "advance":
-            return cast("Sequence[TaskRef]", answer.taken)
+            return cast("Sequence[TaskRef]", answer.claimed)
         case _:
             return ()
 
@@ -320,22 +320,22 @@ def _shown(operation: str, args: tuple[Any, ...], answer: Any) -> str:
         case "claim":
             return ", ".join(f"run {c.task.run} epoch {c.task.epoch}" for c in [*answer.claims, *answer.overdue])
         case "create":
-            return ", ".join(f"{c.run.pid} (run {c.run.run}, {c.answer})" for c in answer)
+            return ", ".join(f"{c.run.pid} (run {c.run.run}, {c.result})" for c in answer)
         case "send":
             return ", ".join(f"{e.type} to {e.instance_id}" for e in args[0])
         case "pause" | "resume" | "terminate" | "cancel" | "restart":
             return str(args[1])
         case "reap":
             return ", ".join(f"run {f.run} ({f.losses} losses)" for f in answer)
-        case "heartbeat" | "signals":
+        case "heartbeat" | "fetch_signals":
             return ", ".join(f"run {h.run} epoch {h.epoch} signal {int(h.signal)}" for h in answer)
         case _:
             return ""
 
 
 def _commit(one: Commit, done: Committed) -> str:
-    facts = ", ".join(f"{'+' if f.ok else '-'}{f.key}" for f in [*one.observed.facts, *one.follows.facts])
-    acts = ", ".join(type(act.deed).__name__ for act in one.follows.acts)
-    after = one.follows.next
+    facts = ", ".join(f"{'+' if f.ok else '-'}{f.key}" for f in [*one.observed.facts, *one.following.facts])
+    acts = ", ".join(type(act.operation).__name__ for act in one.following.operations)
+    after = one.following.next
     parts = [facts, acts, "" if after is None else type(after).__name__.lower()]
     return f"run {one.task.run} epoch {one.task.epoch} [{'; '.join(p for p in parts if p)}] {done.verdict}"

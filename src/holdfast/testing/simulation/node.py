@@ -8,10 +8,11 @@ from datetime import timedelta
 from functools import partial
 from typing import cast
 
-from holdfast.app import Holdfast, OpenApp
+from holdfast.app import Holdfast
 from holdfast.client import Client
 from holdfast.core.limits import Limits
 from holdfast.kernel.definition import Registry
+from holdfast.open_app import OpenApp
 from holdfast.ports import LoopTimers, Runtime
 from holdfast.runner.config import WorkerConfig
 from holdfast.store.protocol import Store, TaskRef
@@ -91,11 +92,12 @@ class Node:
     def busy(self) -> bool:
         """Whether its worker has something, or keeps a place for it."""
         worker = self.opened.worker if self.opened is not None else None
-        return self.alive and worker is not None and bool(worker._reserved or worker._turns or worker._memories)
+        return self.alive and worker is not None and worker.occupied
 
     def task_of(self, instance: str, number: int) -> TaskRef | None:
         """The claim under which its worker runs the code of this run."""
-        turns = self.opened.worker._turns.values() if self.opened is not None and self.opened.worker is not None else ()
+        worker = self.opened.worker if self.opened is not None else None
+        turns = () if worker is None else worker._table.snapshot().values()
         runs = ((turn.task, turn.claim.run) for turn in turns)
         return next((task for task, run in runs if (run.instance_id, run.number) == (instance, number)), None)
 

@@ -26,7 +26,7 @@ _LATENCY = 0.003
 _PATIENCE = 0.5
 """After how many seconds a request that never arrived is taken to have failed."""
 _MOMENT = 0.6
-"""How long ``changed`` waits at most, where nothing else is said."""
+"""How long ``wait_for_change`` waits at most, where nothing else is said."""
 _WITH_RECEIPT = frozenset({"commit", "advance"})
 _ERRORS: dict[Kind, type[StoreError]] = {
     Kind.REFUSED: StoreUnavailableError,
@@ -59,7 +59,7 @@ class Line:
     def hang_up(self) -> None:
         """After the end: nothing."""
         self._gone = True
-        if self._live is not None and self._live._over is None:
+        if self._live is not None and self._live._end_answer is None:
             self._database.give_up(self._live)
 
     def carried(self, one: Commit) -> Commit:
@@ -89,7 +89,7 @@ class Line:
 class NodeStore:
     """``die`` ends the process; ``longest`` is for how many seconds a call may be late.
 
-    ``moment``: how long ``changed`` waits at most.
+    ``moment``: how long ``wait_for_change`` waits at most.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class NodeStore:
             line.hang_up()
         self._lines.clear()
 
-    async def changed(self, since: int | None) -> int:
+    async def wait_for_change(self, since: int | None) -> int:
         """As if told by the database; what was not told is found after a moment."""
         if since == self._version:
             self._news.clear()

@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.kernel.notify import Hub
-from holdfast.ports import Look
+from holdfast.ports import WatchCallback
 from holdfast.store.protocol import Signal
 from holdfast.testing.simulation.faults import OF_A_NOTIFICATION, Faults, Kind
 
@@ -45,7 +45,7 @@ class InlineSpawn:
     def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_task(coro, context=context)
 
-    def watch(self, look: Look, seconds: float) -> None:
+    def watch(self, check: WatchCallback, seconds: float) -> None:
         """Nothing blocks in virtual time."""
 
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]:
@@ -80,8 +80,8 @@ class HostileHub(Hub):
     def work(self, due_at: int | None = None) -> None:
         self._tell("work", lambda: super(HostileHub, self).work(due_at))
 
-    def posted(self) -> None:
-        self._tell("posted", lambda: super(HostileHub, self).posted())
+    def outbox_written(self) -> None:
+        self._tell("outbox_written", lambda: super(HostileHub, self).outbox_written())
 
     def signal(self, run: int, signal: Signal | None) -> None:
         if signal is None:

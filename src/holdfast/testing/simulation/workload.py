@@ -162,9 +162,9 @@ class _Planner:
 
     def _send_messages(self) -> None:
         draw = self._draw
-        letters = [Request(draw.uniform(0, 0.5), "message", "topic", n) for n in range(1, draw.randint(2, 6))]
-        letters[0].after += self._begin
-        self._script(*letters)
+        start_events = [Request(draw.uniform(0, 0.5), "message", "topic", n) for n in range(1, draw.randint(2, 6))]
+        start_events[0].after += self._begin
+        self._script(*start_events)
 
     def _send_parcels(self, draw: Random) -> None:
         """Numbered parcels, with some between them that are refused."""

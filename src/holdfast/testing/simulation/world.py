@@ -70,7 +70,7 @@ class World:
     @property
     def late_results_kept(self) -> bool:
         """No call that adds late results failed."""
-        return self._never_failed("add_late")
+        return self._never_failed("add_late_results")
 
     @property
     def living(self) -> frozenset[str]:

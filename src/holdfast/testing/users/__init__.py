@@ -1,6 +1,7 @@
-"""The simulation for users: their own workflows in virtual time, under faults.
+"""Simulation of users' own workflows in virtual time, under faults.
 
-Read ``simulate.py`` first, then ``scene.py``. A scene is one run: the app's workers and the outside (``process.py``,
-``outside.py``) as processes of the simulated loop, the real SQL, and around each call of a step what befalls it
-(``calls.py``, ``mishaps.py``). ``judge.py`` compares it with the run without faults.
+Read ``simulate.py`` first, then ``seed_run.py``. A seed run executes the scenario once: the app's workers
+(``process.py``) and the client that sends events (``external_client.py``) are processes of the simulated loop, the SQL
+is real, and faults are injected around each step call (``step_calls.py``, ``fault_plan.py``). ``comparison.py``
+compares the result with the baseline, the run without faults.
 """

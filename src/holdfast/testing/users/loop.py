@@ -1,4 +1,4 @@
-"""The loop in which users' workflows are simulated: time is skipped while everything rests, and there is no I/O."""
+"""The event loop of simulated users' workflows: idle time is skipped, and I/O is refused."""
 
 from __future__ import annotations
 
@@ -18,49 +18,49 @@ _IO = (
     "getaddrinfo", "getnameinfo", "sendfile", "sock_accept", "sock_connect", "sock_recv", "sock_recv_into",
     "sock_sendall", "sock_sendfile", "start_tls", "subprocess_exec", "subprocess_shell",
 )  # fmt: skip
-"""Methods of a loop that reach the world outside."""
+"""Methods of an event loop that do I/O."""
 
 
 class UsersLoop(SimulatedLoop):
     def __init__(self, order: Random, most_callbacks: int) -> None:
         super().__init__(order, most_callbacks)
         self.refused: SimulationError | None = None
-        """The first thing that somebody wanted and a simulation cannot do."""
+        """The first operation of a step that the simulation does not support."""
         self._thread = threading.get_ident()
 
-    def pass_time(self, seconds: float) -> None:
-        """Let time pass in which nothing happens: what was to come in a second still comes in a second."""
+    def skip_time(self, seconds: float) -> None:
+        """Skip idle time. Timers move with it: one that was due in a second is still due in a second."""
         self._time += seconds
         for _, _, timer in self._timers:
             timer._when += seconds  # type: ignore[attr-defined]
         self._timers = [(when + seconds, number, timer) for when, number, timer in self._timers]
 
-    def refuse(self, what: str) -> NoReturn:
-        raise self._remember(what)
+    def refuse(self, reason: str) -> NoReturn:
+        raise self._record_refusal(reason)
 
-    def _remember(self, what: str) -> SimulationError:
+    def _record_refusal(self, reason: str) -> SimulationError:
         attempt = current_attempt.get()
-        where = "A step" if attempt is None else f"Step {attempt.key!r} of {attempt.pid}"
-        error = SimulationError(f"{where} {what}")
+        subject = "A step" if attempt is None else f"Step {attempt.key!r} of {attempt.pid}"
+        error = SimulationError(f"{subject} {reason}")
         self.refused = self.refused or error
         return error
 
     def run_in_executor(  # type: ignore[override]
         self, _executor: Any, func: Callable[..., Any], *args: Any
     ) -> asyncio.Future[Any]:
-        """There is one thread: the function runs whole, in a turn of its own."""
+        """Run the function without interruption in a task: there is only one thread."""
 
-        async def whole() -> Any:
+        async def call() -> Any:
             return func(*args)
 
-        return self.create_task(whole())
+        return self.create_task(call())
 
     def call_soon_threadsafe(self, callback: Callable[..., object], *args: Any, context: Any = None) -> asyncio.Handle:  # type: ignore[override]
         if threading.get_ident() == self._thread:
             return self.call_soon(callback, *args, context=context)
-        # Not raised: that would be in the other thread, where nobody hears it.
-        self._remember(
-            "works in a thread of its own, for which virtual time does not wait; use a fake without threads."
+        # Recorded, not raised: in the other thread the error would be lost.
+        self._record_refusal(
+            "works in its own thread, for which virtual time does not wait; use a fake without threads."
         )
         return asyncio.Handle(callback, args, self, context)
 
@@ -68,8 +68,8 @@ class UsersLoop(SimulatedLoop):
 def _refusing(name: str) -> Callable[..., NoReturn]:
     def refuse(self: UsersLoop, *_args: Any, **_options: Any) -> NoReturn:
         self.refuse(
-            f"does I/O ({name}), and in a simulation there is none: put a fake in its place, such as a function that "
-            "remembers what it was asked for."
+            f"does I/O ({name}), which a simulation does not support: put a fake in its place, such as a function that "
+            "records its calls."
         )
 
     return refuse

@@ -1,4 +1,4 @@
-"""A process of a simulated user: the app, with a worker or as a client only, one life after the other."""
+"""A process of the simulated system: the app with a worker, or as a client only. A killed process boots again."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from functools import partial
 from typing import Any, cast
 from uuid import UUID
 
-from holdfast.app import Holdfast, OpenApp
+from holdfast.app import Holdfast
 from holdfast.client import Client
 from holdfast.core.model import to_ms
+from holdfast.open_app import OpenApp
 from holdfast.ports import Alarm, Runtime
 from holdfast.runner.config import WorkerConfig
 from holdfast.store.protocol import Store
@@ -22,16 +23,16 @@ from holdfast.testing.simulation.loop import Process
 from holdfast.testing.simulation.node_store import NodeStore
 from holdfast.testing.simulation.ports import InlineSpawn, LoopClock
 from holdfast.testing.simulation.streams import mixed
-from holdfast.testing.users.calls import Calls, Plain
 from holdfast.testing.users.loop import UsersLoop
+from holdfast.testing.users.step_calls import PlainFunction, StepCalls
 from holdfast.testing.virtual import SeededRandomness
 
-MOMENT = 5.0
-"""How often somebody looks for news without being told: here everybody is told of everything."""
+WORKER_POLL_SECONDS = 5.0
+"""Polling interval. Long, because every process of the simulation receives all notifications."""
 
 
 class UserProcess:
-    """``died`` is called with how, whenever it does."""
+    """``died`` is called with this process and the circumstances whenever the process is killed."""
 
     def __init__(
         self,
@@ -42,7 +43,7 @@ class UserProcess:
         faults: Faults,
         *,
         config: WorkerConfig | None = None,
-        calls: Calls | None = None,
+        calls: StepCalls | None = None,
         died: Callable[[UserProcess, str], None] = lambda _process, _how: None,
     ) -> None:
         self.name = name
@@ -64,19 +65,19 @@ class UserProcess:
 
     @property
     def busy(self) -> bool:
-        """Whether its worker has something at hand."""
+        """True if the process is running and its worker has turns, reserved slots or graph runs in memory."""
         worker = self._lives[-1].worker if self._lives else None
         able = self.process is not None and self.process.alive and not self.process.stopped
-        return able and worker is not None and bool(worker._reserved or worker._turns or worker._memories)
+        return able and worker is not None and worker.occupied
 
-    async def do(self, asking: Any) -> Any:
-        """Something in this process, by somebody in another."""
+    async def do(self, coroutine: Any) -> Any:
+        """Run a coroutine in this process, for another one."""
         if self.process is None:
             raise RuntimeError(f"{self.name} has not booted")
-        return await self._loop.spawn(self.process, asking)
+        return await self._loop.spawn(self.process, coroutine)
 
     def wake(self) -> None:
-        """Let its worker look when something is due: what it set for that was before time was skipped."""
+        """Let the worker check when the next task is due: its timer was set before time was skipped."""
         if self.process is not None and self.process.alive:
             self.process.context().run(self._lives[-1].hub.work)
 
@@ -86,7 +87,7 @@ class UserProcess:
         self.process.context().run(self._boot)
 
     def kill(self, how: str, process: Process | None = None) -> None:
-        """``process``: only if it is still that one."""
+        """Kill the current process, or ``process`` if it is still alive."""
         dying = process or self.process
         if dying is None or not dying.alive or self._calls is None or self._calls.spare_worker():
             return
@@ -97,7 +98,7 @@ class UserProcess:
         self._died(self, how)
 
     def end(self) -> None:
-        """Close what lives that were cut off have left in memory."""
+        """Close the cached runs that killed processes left in memory."""
         for opened in self._lives:
             if opened.worker is not None:
                 opened.worker._cache.clear()
@@ -111,7 +112,7 @@ class UserProcess:
             self._faults,
             die=partial(self.kill, process=self.process),
             longest=0,
-            moment=MOMENT,
+            moment=WORKER_POLL_SECONDS,
         )
         app = copy_of(self._app, Runtime(clock, _Randomness(mixed(0, f"{self.name}.{self.lives}"))))
         opened = OpenApp(app, cast("Store", store), _Timers(self._loop, clock), _Spawn())
@@ -122,7 +123,7 @@ class UserProcess:
 
 
 class _Randomness(SeededRandomness):
-    """Processes have ids of their own, and runs draw the same numbers in all of them, and in all seeds."""
+    """Gives each process its own ids, and each run the same random numbers in all processes and seeds."""
 
     def uuid4(self) -> UUID:
         return UUID(bytes=super().bytes(16), version=4)
@@ -132,20 +133,20 @@ class _Randomness(SeededRandomness):
 
 
 class _Spawn(InlineSpawn):
-    """Plain functions take their time before they run whole."""
+    """Delays plain functions, which then run without interruption."""
 
     def function(self, call: Callable[[], Any], context: Context) -> asyncio.Future[Any]:
-        async def late() -> Any:
+        async def delayed() -> Any:
             function = call.func if isinstance(call, partial) else call
-            if isinstance(function, Plain):
+            if isinstance(function, PlainFunction):
                 await asyncio.sleep(function.delay())
             return call()
 
-        return asyncio.get_running_loop().create_task(late(), context=context)
+        return asyncio.get_running_loop().create_task(delayed(), context=context)
 
 
 class _Timers:
-    """At the very moment: the clock of a simulation is not set."""
+    """Timers without a check of the clock: the clock of a simulation is never adjusted."""
 
     def __init__(self, loop: UsersLoop, clock: LoopClock) -> None:
         self._loop = loop

@@ -1,4 +1,4 @@
-"""Replays what a simulation has recorded once more, and looks whether the code comes to the same end."""
+"""Replays the completed workflows of a simulation once more and compares the results."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from holdfast.testing.users.loop import UsersLoop
 from holdfast.testing.virtual import SeededRandomness
 
 
-def replayed_otherwise(app: Holdfast, database: SimulatedDatabase, loop: UsersLoop) -> str | None:
-    """What a replay of the completed workflows does differently; None: nothing."""
-    complete = database.rows(  # what a run that was continued has not read went on with the next
+def replay_difference(app: Holdfast, database: SimulatedDatabase, loop: UsersLoop) -> str | None:
+    """Return what a replay of a completed workflow does differently, or None."""
+    complete = database.rows(  # only current runs: unread events of a continued run moved to its successor
         "SELECT id FROM holdfast_run WHERE kind = 'workflow' AND status = 'complete' AND current = 1 ORDER BY id"
     )
     for (run,) in complete:
         record, snapshot = loop.run_until_complete(_read(database, run))
-        found = _replay(app, loop, record, snapshot)
-        if found is not None:
-            return f"{record.pid} {found}"
+        difference = _replay(app, loop, record, snapshot)
+        if difference is not None:
+            return f"{record.pid} {difference}"
     return None
 
 
@@ -43,16 +43,16 @@ def _replay(app: Holdfast, loop: UsersLoop, record: RunRecord, snapshot: Snapsho
     requests = Requests(app.registry, app.limits, Runtime(clock, SeededRandomness(0)), clock)
     machine: Any = definition.driver.open(record, snapshot, requests)
     try:
-        rest = machine.advance(to_ms(clock.now()))
+        decision = machine.advance(to_ms(clock.now()))
     finally:
         machine.close()
-    if isinstance(rest.end, Finish) and rest.end.status is Status.COMPLETE:
-        if rest.end.output == record.output:
+    if isinstance(decision.end, Finish) and decision.end.status is Status.COMPLETE:
+        if decision.end.output == record.output:
             return None
-        return f"returned {_told(record.output)}, and {_told(rest.end.output)} when it was replayed"
-    asked = ", ".join(repr(call.key) for call in rest.calls)
-    return f"asked for {asked or 'something'} when it was replayed, which it had not done before"
+        return f"returned {_text(record.output)}, and {_text(decision.end.output)} when it was replayed"
+    keys = ", ".join(repr(call.key) for call in decision.calls)
+    return f"asked for {keys or 'something'} when it was replayed, which it had not done before"
 
 
-def _told(output: bytes | None) -> str:
+def _text(output: bytes | None) -> str:
     return shown(codec.plain(output))

@@ -1,4 +1,4 @@
-"""What a simulation of a user's workflow has to say."""
+"""The report of a simulation: findings, with advice and the story of a minimal failing run."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SEED = "{seed}"
 
 
 class SimulationError(RuntimeError):
-    """What was asked for cannot be simulated; the message says what to do."""
+    """The workflow does something that cannot be simulated; the message says what to do."""
 
 
 class SimulationFailed(AssertionError):  # noqa: N818  (reads like the assertion it is)
-    """A simulation found something. ``report`` has all of it."""
+    """A simulation has findings. ``report`` holds all of them."""
 
     def __init__(self, report: SimulationReport) -> None:
         super().__init__(str(report))
@@ -37,40 +37,41 @@ class FindingKind(StrEnum):
 
 _ADVICE = {
     FindingKind.STEP: (
-        "A step runs at least once: its worker may die, or its answer get lost, after it has done its work. Let the "
+        "A step runs at least once: its worker may die, or its reply may be lost, after it has done its work. Let the "
         "second call find what the first one did: hand an idempotency key to the service (made in the workflow, from "
         "ctx.info.instance_id or ctx.uuid4()), insert with ON CONFLICT DO NOTHING, or write with StepTx, which commits "
-        "with the result. If what differs does not matter, leave it out by view=."
+        "with the result. If what differs does not matter, leave it out with view=."
     ),
     FindingKind.TIMING: (
-        "Do not let what ends first, or what comes first, decide; gather() keeps the order of its arguments, an event "
-        "sent with an id= counts once. If more than one result is right, say which by allow=."
+        "Do not let the order in which steps end or events arrive decide; gather() keeps the order of its arguments, "
+        "an event sent with an id= counts once. If more than one result is right, name them with allow=."
     ),
     FindingKind.WAIT: (
         "Give the wait a timeout (wait_for_event(timeout=...), asyncio.timeout(...)), or name what the outside sends "
-        "by events=."
+        "with events=."
     ),
     FindingKind.REPLAY: (
-        "Workflow code runs again after a crash and must ask for the same things: what changes (the time, chance, "
-        "files, globals) comes from ctx or from a step."
+        "Workflow code runs again after a crash and must make the same calls: everything that changes (the time, "
+        "random numbers, files, globals) must come from ctx or from a step."
     ),
     FindingKind.FAILURE: (
-        "Give the step retries, or catch its error in the workflow. If the run may fail so, say it by allow=."
+        "Give the step retries, or catch its error in the workflow. If the run may fail, permit it with allow=."
     ),
-    FindingKind.ENDLESS: "Send what makes it stop by events=, or simulate a part of it that ends.",
-    FindingKind.CHECK: "What check= promises does not hold: the story says what came before.",
+    FindingKind.ENDLESS: "Send the events that end the run with events=, or simulate a part of it that ends.",
+    FindingKind.CHECK: "An assertion of check= does not hold: the story shows what happened before.",
     FindingKind.UNSTEADY: (
-        "Without a fault, or with the same ones, it ends differently, so faults cannot be judged. Make the fakes anew "
-        "in world=, and take chance and time out of steps, or out of what is compared (view=, allow=)."
+        "Two runs without faults, or with the same faults, end differently, so the effect of faults cannot be judged. "
+        "Create new fakes in world=, and remove random numbers and the time from steps, or from what is compared "
+        "(view=, allow=)."
     ),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class SentEvent:
-    """An event that the outside sends. ``to``: the pid of another run than the one that is simulated.
+    """An event that the outside sends. ``to`` is the pid of the receiver, by default the simulated run.
 
-    With an ``id`` it counts once, however often it comes.
+    An event with an ``id`` counts once, even if it is sent twice.
     """
 
     type: str
@@ -81,10 +82,10 @@ class SentEvent:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedRun:
-    """One run to its end: what ``check`` and ``allow`` are called with."""
+    """A run that has ended: the argument of ``check`` and ``allow``."""
 
     seed: int | None
-    """None: without faults."""
+    """None for the run without faults."""
     status: str
     result: Any
     error: str | None
@@ -92,7 +93,7 @@ class SimulatedRun:
 
     @property
     def ending(self) -> str:
-        """As people would say it."""
+        """How the run ended, as text."""
         if self.status == "complete":
             return f"returned {self.result!r}"
         return f"{self.status}: {self.error}" if self.error else self.status
@@ -102,14 +103,14 @@ class SimulatedRun:
 class Finding:
     kind: FindingKind
     seed: int | None
-    """None: it needs no fault."""
+    """None for a finding that needs no fault."""
     step: str | None
-    """The steps that are to blame, where that is known."""
+    """The steps that cause the problem, where they are known."""
     message: str
     story: Sequence[str]
-    """What happened, with no fault more than needed."""
+    """What happened in the run with the fewest faults that show the problem."""
     faults: Sequence[str]
-    """Their names."""
+    """Names of the faults in that run."""
 
     @property
     def advice(self) -> str:
@@ -128,23 +129,24 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class SimulationReport:
-    """``ok``: nothing was found."""
+    """The findings and the statistics of a simulation."""
 
     workflow: str
     seeds: int
-    """How many were run."""
+    """Number of seeds that were run."""
     findings: Sequence[Finding]
     endings: Counter[str]
-    """How the runs ended, and how many of them so."""
+    """Number of runs by how they ended."""
     faults: Counter[str]
-    """What was done to them, and how often."""
+    """Number of injected faults by kind."""
     digest: str
-    """Of all that happened: the same for the same seeds, workflow and fakes."""
+    """Hash of all events of all runs: equal for the same seeds, workflow and fakes."""
     again: str
-    """How to run a seed again, which goes in the place of ``SEED``."""
+    """Call that runs a seed again; ``SEED`` stands for the seed."""
 
     @property
     def ok(self) -> bool:
+        """True if nothing was found."""
         return not self.findings
 
     @property

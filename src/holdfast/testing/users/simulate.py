@@ -1,7 +1,8 @@
 """``simulate``: a user's workflow under crashes, retries, slow and failing steps and reordered events.
 
-Runs it once without faults, then once for each seed, and compares. What differs is made small: the same run with as
-few of its faults as show the difference, which then says what kind of mistake it is (``judge``).
+Runs the workflow without faults (the baseline), then once for each seed, and compares the results. A difference is
+minimized: the seed is run again with as few of its faults as still show the difference. ``comparison`` then classifies
+the difference.
 """
 
 from __future__ import annotations
@@ -18,8 +19,7 @@ from holdfast.app import Holdfast
 from holdfast.kernel.startable import Startable
 from holdfast.ports import Threads
 from holdfast.testing.simulation.shrink import smallest
-from holdfast.testing.users.calls import Step
-from holdfast.testing.users.judge import Judge, Trouble
+from holdfast.testing.users.comparison import Comparison, Problem
 from holdfast.testing.users.report import (
     SEED,
     Finding,
@@ -28,19 +28,20 @@ from holdfast.testing.users.report import (
     SimulationFailed,
     SimulationReport,
 )
-from holdfast.testing.users.scene import CALM, Play, Seen, perform
+from holdfast.testing.users.seed_run import BASELINE_SEED, Scenario, SeedResult, run_seed
+from holdfast.testing.users.step_calls import Step
 
 R = TypeVar("R")
 
 Allow = Callable[[SimulatedRun], bool] | Collection[Any]
 Check = Callable[[SimulatedRun], object]
 
-_MOST_FINDINGS = 5
-_AFTER_A_FINDING = 20
-"""So many seeds are run at least after one, to find others."""
-_MOST_LOOKED_INTO = 5
-_MOST_TRIES = 60
-"""Runs to make one finding small."""
+_MAX_FINDINGS = 5
+_MIN_SEEDS_AFTER_FINDING = 20
+"""Minimum number of seeds run after a finding, to find others."""
+_MAX_MINIMIZED = 5
+_MAX_MINIMIZING_RUNS = 60
+"""Maximum number of runs to minimize one finding."""
 
 
 async def simulate(
@@ -61,13 +62,14 @@ async def simulate(
     fail: bool = True,
     **options: Any,
 ) -> SimulationReport:
-    """Put a workflow, a chain or a graph under faults, and report what does not stand them.
+    """Run a workflow, a chain or a graph under faults, and report where faults change its result.
 
-    ``seeds`` runs, from ``first`` on, or that of ``seed`` alone. ``events``: what the outside sends. ``world`` makes
-    the fakes anew that the steps use, for each run; ``view`` says what of them has to be as it is without faults.
-    ``check`` is called with each run at its end, and asserts what must hold. ``allow``: results that are right besides
-    that of the run without faults, or a function that says so of a run. ``tables``: statements that make the tables of
-    steps with a ``StepTx`` or a ``Transaction``. ``options`` are those of ``app.start``.
+    ``seeds`` is the number of runs, with seeds from ``first`` on; with ``seed`` only that seed is run. ``events`` are
+    the events that the outside sends. ``world`` is called before each run and creates the fakes that the steps use;
+    ``view`` returns the part of the fakes' state that must be the same as without faults. ``check`` is called with
+    each run at its end and asserts what must hold. ``allow`` holds further correct results, besides that of the run
+    without faults, or is a function that returns True for a correct run. ``tables`` are SQL statements that create the
+    tables of steps with a ``StepTx`` or a ``Transaction``. ``options`` are those of ``app.start``.
 
     Raises ``SimulationFailed`` if anything was found, unless ``fail`` is False.
 
@@ -79,11 +81,11 @@ async def simulate(
     name = workflow if isinstance(workflow, str) else workflow.name
     app.registry.get(name)
     statements = [tables] if isinstance(tables, str) else [*tables]
-    play = Play(app, name, params, id, options, [_event(one) for one in events], world, view, statements)
-    wanted = range(first, first + seeds) if seed is None else range(seed, seed + 1)
-    thread = _OneThread()
+    scenario = Scenario(app, name, params, id, options, [_event(event) for event in events], world, view, statements)
+    chosen_seeds = range(first, first + seeds) if seed is None else range(seed, seed + 1)
+    thread = _SimulationThread()
     try:
-        report = await _Exploring(play, thread, allow, check).explore(wanted)
+        report = await _Exploration(scenario, thread, allow, check).explore(chosen_seeds)
     finally:
         thread.close()
     if fail and not report.ok:
@@ -91,14 +93,14 @@ async def simulate(
     return report
 
 
-def _event(given: SentEvent | tuple[str, Any] | str) -> SentEvent:
-    if isinstance(given, SentEvent):
-        return given
-    return SentEvent(given) if isinstance(given, str) else SentEvent(*given)
+def _event(event: SentEvent | tuple[str, Any] | str) -> SentEvent:
+    if isinstance(event, SentEvent):
+        return event
+    return SentEvent(event) if isinstance(event, str) else SentEvent(*event)
 
 
-class _OneThread:
-    """Where the simulated loop runs, beside that of the caller; a caller who is cancelled waits for the run."""
+class _SimulationThread:
+    """The thread of the simulated loop, separate from the caller's. A cancelled caller waits until the call ends."""
 
     def __init__(self) -> None:
         self._threads = Threads(1)
@@ -109,7 +111,7 @@ class _OneThread:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
-            await asyncio.wait([done])  # or it would go on behind the back of whoever comes next
+            await asyncio.wait([done])  # otherwise the simulation would still run while the caller goes on
             raise
 
     def close(self) -> None:
@@ -117,90 +119,97 @@ class _OneThread:
 
 
 @dataclass(slots=True)
-class _Exploring:
-    play: Play
-    thread: _OneThread
+class _Exploration:
+    scenario: Scenario
+    thread: _SimulationThread
     allow: Allow
     check: Check | None
     findings: list[Finding] = field(default_factory=list)
     endings: Counter[str] = field(default_factory=Counter)
     faults: Counter[str] = field(default_factory=Counter)
-    looked_into: int = 0
-    """Differences that were made small."""
+    minimized: int = 0
+    """Number of problems that were minimized."""
     digests: Any = field(default_factory=hashlib.sha256)
 
     async def explore(self, seeds: range) -> SimulationReport:
-        calm = await self._perform(CALM)
-        judge = Judge(calm, self.allow, self.check)
-        trouble = judge.of_calm() or judge.of_calm_again(await self._perform(CALM))
-        if trouble is not None:
-            self.findings.append(judge.finding(trouble, calm))
+        baseline = await self._run_seed(BASELINE_SEED)
+        comparison = Comparison(baseline, self.allow, self.check)
+        problem = comparison.baseline_problem() or comparison.repeated_baseline_problem(
+            await self._run_seed(BASELINE_SEED)
+        )
+        if problem is not None:
+            self.findings.append(comparison.finding(problem, baseline))
         else:
-            await self._look_at_all(seeds, judge)
+            await self._explore_seeds(seeds, comparison)
         return SimulationReport(
-            self.play.workflow,
+            self.scenario.workflow,
             self.endings.total(),
             self.findings,
             self.endings,
             self.faults,
             self.digests.hexdigest()[:16],
-            f"await simulate(app, {self.play.workflow}, ..., seed={SEED})",
+            f"await simulate(app, {self.scenario.workflow}, ..., seed={SEED})",
         )
 
-    async def _look_at_all(self, seeds: range, judge: Judge) -> None:
-        """All of them; once something was found, not many more."""
+    async def _explore_seeds(self, seeds: range, comparison: Comparison) -> None:
+        """Run the seeds; after a finding only some more."""
         enough = len(seeds)
         for done, seed in enumerate(seeds, 1):
-            await self._look_at(seed, judge)
+            await self._explore_seed(seed, comparison)
             if self.findings:
-                enough = min(enough, _AFTER_A_FINDING + 2 * done)
-            if done >= enough or len(self.findings) >= _MOST_FINDINGS or self.looked_into >= _MOST_LOOKED_INTO:
+                enough = min(enough, _MIN_SEEDS_AFTER_FINDING + 2 * done)
+            if done >= enough or len(self.findings) >= _MAX_FINDINGS or self.minimized >= _MAX_MINIMIZED:
                 return
 
-    async def _look_at(self, seed: int, judge: Judge) -> None:
-        """Run a seed, and look into what is new."""
-        seen = await self._perform(seed, judge)
-        self.digests.update(seen.digest.encode())
-        self.endings[seen.run.ending] += 1
-        self.faults.update(seen.numbers)
-        trouble = judge.of(seen)
-        if trouble is None or judge.is_explained(trouble, seen, self.findings):
+    async def _explore_seed(self, seed: int, comparison: Comparison) -> None:
+        """Run a seed; minimize its problem if that is new."""
+        result = await self._run_seed(seed, comparison)
+        self.digests.update(result.digest.encode())
+        self.endings[result.run.ending] += 1
+        self.faults.update(result.fault_counts)
+        problem = comparison.problem_of(result)
+        if problem is None or comparison.is_known(problem, result, self.findings):
             return
-        self.looked_into += 1
-        finding = await self._made_small(seed, seen, trouble, judge)
+        self.minimized += 1
+        finding = await self._minimize(seed, result, problem, comparison)
         if not any((finding.kind, finding.step) == (other.kind, other.step) for other in self.findings):
             self.findings.append(finding)
 
-    async def _made_small(self, seed: int, seen: Seen, trouble: Trouble, judge: Judge) -> Finding:
-        return await self.thread.do(lambda: self._smallest(seed, seen, trouble, judge))
+    async def _minimize(self, seed: int, result: SeedResult, problem: Problem, comparison: Comparison) -> Finding:
+        return await self.thread.do(lambda: self._minimal_finding(seed, result, problem, comparison))
 
-    def _smallest(self, seed: int, seen: Seen, trouble: Trouble, judge: Judge) -> Finding:
-        tries = 0
+    def _minimal_finding(self, seed: int, result: SeedResult, problem: Problem, comparison: Comparison) -> Finding:
+        runs = 0
 
-        def again(faults: Sequence[str]) -> Seen | None:
-            nonlocal tries
-            tries += 1
-            found = perform(self.play, seed, judge.calm, only=faults)
-            same = judge.of(found)
-            return found if same is not None and same.tag == trouble.tag else None
+        def reproduce(faults: Sequence[str]) -> SeedResult | None:
+            nonlocal runs
+            runs += 1
+            repeated = run_seed(self.scenario, seed, comparison.baseline, only=faults)
+            same = comparison.problem_of(repeated)
+            return repeated if same is not None and same.tag == problem.tag else None
 
-        if again(seen.faults) is None:
-            return judge.unsteady(seen)
-        kept = smallest(seen.faults, lambda faults: tries < _MOST_TRIES and again(faults) is not None)
-        small = again(kept) or seen
-        return judge.finding(judge.of(small) or trouble, small, self._guilty(small, trouble, judge))
+        if reproduce(result.faults) is None:
+            return comparison.unsteady_finding(result)
+        kept = smallest(result.faults, lambda faults: runs < _MAX_MINIMIZING_RUNS and reproduce(faults) is not None)
+        minimal = reproduce(kept) or result
+        unsafe = self._unsafe_steps(minimal, problem, comparison)
+        return comparison.finding(comparison.problem_of(minimal) or problem, minimal, unsafe)
 
-    def _guilty(self, seen: Seen, trouble: Trouble, judge: Judge) -> list[Step]:
-        """Steps that make the same trouble when they are called twice in a row, and nothing else is wrong."""
-        guilty = []
-        for step, until in judge.suspects(seen):
+    def _unsafe_steps(self, result: SeedResult, problem: Problem, comparison: Comparison) -> list[Step]:
+        """Return the steps that cause the same problem without any fault, when they are called twice in a row."""
+        unsafe = []
+        for step, until in comparison.suspects(result):
             if until is None:
-                guilty.append(step)
+                unsafe.append(step)
                 continue
-            same = judge.of(perform(self.play, CALM, judge.calm, rehearsed={step: until}))
-            if same is not None and same.tag == trouble.tag:
-                guilty.append(step)
-        return guilty
+            same = comparison.problem_of(
+                run_seed(self.scenario, BASELINE_SEED, comparison.baseline, extra_calls={step: until})
+            )
+            if same is not None and same.tag == problem.tag:
+                unsafe.append(step)
+        return unsafe
 
-    async def _perform(self, seed: int, judge: Judge | None = None) -> Seen:
-        return await self.thread.do(lambda: perform(self.play, seed, None if judge is None else judge.calm))
+    async def _run_seed(self, seed: int, comparison: Comparison | None = None) -> SeedResult:
+        return await self.thread.do(
+            lambda: run_seed(self.scenario, seed, None if comparison is None else comparison.baseline)
+        )

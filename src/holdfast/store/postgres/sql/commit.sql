@@ -7,28 +7,30 @@ SELECT verdicts, signals, due, more FROM {schema}.holdfast_commit(
 
 -- name: commit_one
 SELECT {schema}.holdfast_commit_one(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23
 );
 
--- name: commit_one_with_more
+-- name: commit_one_all_arguments
 SELECT {schema}.holdfast_commit_one(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
-    $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40
+    $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39
 );
 
--- A look before users' statements are run; the lock comes with the commit, so that nobody waits for them meanwhile.
--- name: holds
+-- Checked before users' statements run. The lock is taken later, by the commit, so that no other transaction waits for
+-- the statements.
+-- name: is_owned
 SELECT EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = $1 AND unit = $2 AND owner = $3 AND epoch = $4);
 
--- A transaction leaves its mark, and takes away those that are not needed any more. Its number would not do: after a
--- crash the server gives a number that never reached the disk to somebody else.
--- name: mark
-WITH spent AS (DELETE FROM {schema}.holdfast_receipt WHERE store = ANY($1::text[]))
+-- Inserts a marker by which the outcome of this transaction can be queried, and deletes markers that are no longer
+-- needed. The transaction id would not do: after a crash the server reuses an id that never reached the disk.
+-- name: insert_marker
+WITH used AS (DELETE FROM {schema}.holdfast_receipt WHERE store = ANY($1::text[]))
 INSERT INTO {schema}.holdfast_receipt (store, line, n, at, verdicts, signals, due)
 VALUES ('transaction ' || gen_random_uuid(), 0, 0, {schema}.holdfast_begin(NULL), '{}', '{}', '{}') RETURNING store;
 
--- Whether the mark is there. If not, it is put there as one that came too late; a try still under way is waited for.
--- name: outcome
+-- True if the marker exists, that is, the transaction was committed; otherwise inserts it with n = 1. The insert waits
+-- for a transaction that is still running.
+-- name: was_committed
 INSERT INTO {schema}.holdfast_receipt AS r (store, line, n, at, verdicts, signals, due)
 VALUES ($1, 0, 1, {schema}.holdfast_begin(NULL), '{}', '{}', '{}')
 ON CONFLICT (store, line) DO UPDATE SET n = r.n
@@ -37,9 +39,10 @@ RETURNING n = 0;
 -- name: search_path
 SELECT set_config('search_path', concat_ws(', ', nullif(current_setting('search_path'), ''), $1::text), true);
 
--- The engine's relations that this transaction has done more to than to read them: PostgreSQL keeps the locks until it
--- ends. $1 are those that were there when the store was opened, or a table that was dropped would not be found.
--- name: touched
+-- A relation of the engine that this transaction wrote to or altered: PostgreSQL keeps its lock until the transaction
+-- ends. $1: the oids of the relations that existed when the store was opened; without them a dropped table would not be
+-- found.
+-- name: changed_relation
 SELECT l.relation::regclass::text
   FROM pg_catalog.pg_locks AS l
   LEFT JOIN pg_catalog.pg_class AS c ON c.oid = l.relation

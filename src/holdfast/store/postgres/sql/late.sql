@@ -1,5 +1,5 @@
--- Two workers may have lines of the same run (nodes of a graph): the lock makes them number their lines one after the other.
--- name: end
+-- The lock serialises the numbering of log lines: two workers may add lines of the same run (nodes of a graph).
+-- name: end_status
 SELECT status FROM {schema}.holdfast_run WHERE id = $1 AND completed_at IS NOT NULL FOR NO KEY UPDATE;
 
 -- name: facts
@@ -10,7 +10,7 @@ SELECT $1, f.* FROM unnest($2::int[], $3::bytea[], $4::bigint[], $5::text[], $6:
                            $15::bigint[], $16::text[], $17::bigint[]) AS f
     ON CONFLICT (run, state, key, n) DO NOTHING;
 
--- name: lines
+-- name: logs
 INSERT INTO {schema}.holdfast_log (run, n, level, category, message, data, at, step_key, attempt, is_replay)
 SELECT $1, coalesce((SELECT max(n) FROM {schema}.holdfast_log WHERE run = $1), 0) + l.ord,
        l.level, l.category, l.message, l.data, l.at, l.step_key, l.attempt, l.is_replay

@@ -4,7 +4,7 @@ SELECT now, run, unit, epoch, signal FROM {schema}.holdfast_heartbeat($1, $2, $3
 -- name: has_signals
 SELECT EXISTS (SELECT FROM {schema}.holdfast_task WHERE owner = $1 AND signal <> 0);
 
--- name: signals
+-- name: fetch_signals
 SELECT run, unit, epoch, signal FROM {schema}.holdfast_signals($1, $2);
 
 -- name: reap
@@ -16,9 +16,9 @@ SELECT * FROM {schema}.holdfast_set_leases($1, $2, $3, $4, $5, $6);
 -- name: release
 SELECT {schema}.holdfast_release($1, $2, $3, $4, $5, $6);
 
--- Under the fence of the claim, like every write of a turn. Of two in one batch for the same attempt the caller keeps
--- the later one: ON CONFLICT cannot touch a row twice.
--- name: record
+-- Fenced, as every write of a turn is. If a batch has two heartbeats of one attempt, the caller passes only the later
+-- one, because ON CONFLICT cannot update a row twice.
+-- name: record_heartbeats
 INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts, max_attempts,
                                     timeout_ms)
 SELECT t.run, 7, b.key, b.n, b.kind, b.at, b.started_at, true, b.value, b.n, b.max_attempts, b.timeout_ms

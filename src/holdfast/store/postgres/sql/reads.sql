@@ -20,39 +20,39 @@ SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_
        event_type, event
   FROM {schema}.holdfast_fact WHERE run = $1 AND state = $2 ORDER BY state, key, n;
 
--- One range of the primary key for each key, given once. With key = ANY, versions before 17 may read all facts of the
--- state, which are in the wanted order already, and filter them.
+-- One range of the primary key for each key; the keys must be distinct. With key = ANY, PostgreSQL before 17 may read
+-- and filter all facts of the state, because the index returns them in the required order.
 -- name: facts_of_keys
 SELECT f.*
-  FROM unnest($3::bytea[]) AS wanted (key)
+  FROM unnest($3::bytea[]) AS requested (key)
  CROSS JOIN LATERAL (SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
                             timeout_ms, wake_at, event_type, event
                        FROM {schema}.holdfast_fact
-                      WHERE run = $1 AND state = $2 AND key = wanted.key OFFSET 0) AS f
+                      WHERE run = $1 AND state = $2 AND key = requested.key OFFSET 0) AS f
  ORDER BY f.state, f.key, f.n;
 
--- name: logged
+-- name: log_count
 SELECT count(*) FROM {schema}.holdfast_log WHERE run = $1 AND step_key IS NULL AND NOT is_replay;
 
--- name: named_events
+-- name: events_by_number
 SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM {schema}.holdfast_event WHERE run = $1 AND n = ANY ($2::bigint[]);
 
--- name: mailbag
-SELECT * FROM {schema}.holdfast_mailbag($1, $2);
+-- name: mailbox_page
+SELECT * FROM {schema}.holdfast_mailbox_page($1, $2);
 
--- One range of an index for each type, however much there is of others.
--- name: mailbag_of
+-- One index range for each type, so that events of other types cost nothing.
+-- name: mailbox_page_of_topics
 SELECT array_agg(n), array_agg(type), array_agg(payload), array_agg(created_at), array_agg(sender), array_agg(ask),
        (SELECT max(n) FROM {schema}.holdfast_event WHERE run = $1)
   FROM (SELECT e.*
-          FROM unnest($2::text[]) AS wanted (type)
+          FROM unnest($2::text[]) AS requested (type)
          CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_event
-                              WHERE run = $1 AND type = wanted.type AND n > $3 AND delivered_at IS NULL
+                              WHERE run = $1 AND type = requested.type AND n > $3 AND delivered_at IS NULL
                               ORDER BY n LIMIT 501) AS e
          ORDER BY e.n LIMIT 501) AS oldest;
 
--- The event may be with another run of the line: one that was asked first, or one it was moved to.
+-- The event may be in the mailbox of another run of the line: an earlier run, or a successor to which it was moved.
 -- name: reply
 SELECT reply_ok, reply FROM {schema}.holdfast_event
  WHERE line = (SELECT coalesce(line, id) FROM {schema}.holdfast_run WHERE id = $1) AND dedup = $2;

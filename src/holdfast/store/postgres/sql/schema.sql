@@ -1,10 +1,14 @@
 -- name: has_meta
 SELECT to_regclass('{schema}.holdfast_meta') IS NOT NULL;
 
--- name: version
-SELECT coalesce((SELECT value FROM {schema}.holdfast_meta WHERE key = 'schema_version'), 0);
+-- name: state
+SELECT coalesce(max(value) FILTER (WHERE key = 'schema_version'), 0),
+       coalesce(max(value) FILTER (WHERE key = 'functions_release'), 0),
+       coalesce(max(value) FILTER (WHERE key = 'functions_digest'), 0)
+  FROM {schema}.holdfast_meta;
 
--- Two sessions that both find no schema both try to make one, even with IF NOT EXISTS: whoever is second waits here.
+-- Two sessions that find no schema would both create it, and one would fail, even with IF NOT EXISTS. The lock makes
+-- the second session wait.
 -- name: lock
 SELECT pg_advisory_xact_lock(hashtextextended('holdfast migrations of {schema}', 0));
 
@@ -17,8 +21,8 @@ CREATE SCHEMA {schema};
 -- name: meta
 CREATE TABLE IF NOT EXISTS {schema}.holdfast_meta (key TEXT PRIMARY KEY, value BIGINT NOT NULL);
 
--- name: set_version
-INSERT INTO {schema}.holdfast_meta (key, value) VALUES ('schema_version', $1)
+-- name: set_state
+INSERT INTO {schema}.holdfast_meta (key, value) VALUES ($1, $2)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
 -- name: relations

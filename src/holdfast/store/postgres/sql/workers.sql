@@ -1,17 +1,17 @@
--- name: forget
+-- name: delete_dead
 DELETE FROM {schema}.holdfast_worker WHERE lease_until < {schema}.holdfast_begin($1) - $2::bigint;
 
--- name: forget_receipts
+-- name: delete_old_receipts
 DELETE FROM {schema}.holdfast_receipt WHERE at < {schema}.holdfast_begin($1) - $2::bigint;
 
--- name: enroll
+-- name: register_worker
 INSERT INTO {schema}.holdfast_worker (id, host, pid, queues, concurrency, started_at, seen_at, lease_until)
 SELECT $2, $3, $4, $5, $6, now, now, now + $7::bigint FROM {schema}.holdfast_begin($1) AS now
 ON CONFLICT (id) DO UPDATE
    SET host = excluded.host, pid = excluded.pid, queues = excluded.queues, concurrency = excluded.concurrency,
        seen_at = excluded.seen_at, lease_until = excluded.lease_until;
 
--- name: dismiss
+-- name: unregister_worker
 DELETE FROM {schema}.holdfast_worker WHERE id = $1;
 
 -- name: all

@@ -5,7 +5,7 @@
 -- unique within a line.
 
 CREATE TABLE holdfast_run (
-    id            INTEGER PRIMARY KEY AUTOINCREMENT,  -- never used twice, so that a fence never meets a stranger
+    id            INTEGER PRIMARY KEY AUTOINCREMENT,  -- never reused, so that an old claim never passes a fence
     instance      INTEGER NOT NULL,
     workflow      TEXT    NOT NULL,
     instance_id   TEXT    NOT NULL,
@@ -41,7 +41,7 @@ CREATE INDEX holdfast_run_child ON holdfast_run (parent_run, instance) WHERE par
 CREATE INDEX holdfast_run_living_child ON holdfast_run (parent_run)
     WHERE parent_run IS NOT NULL AND completed_at IS NULL;
 
--- The work of a run is unit 0. A graph has more units, which wait for each other.
+-- Unit 0 is the run itself. A graph has more units, which wait for each other.
 CREATE TABLE holdfast_task (
     run          INTEGER NOT NULL,
     unit         INTEGER NOT NULL,
@@ -60,10 +60,10 @@ CREATE TABLE holdfast_task (
     topics       TEXT    NOT NULL,
     expires_at   INTEGER,
     expiry       TEXT,
-    missing      INTEGER NOT NULL DEFAULT 0,  -- units that have to be done before this one
-    key          ANY,                         -- of its START facts
-    started_at   INTEGER,                     -- the time of its last START fact
-    lease_ms     INTEGER,                     -- its own lease, which heartbeats renew; NULL: its worker's lease
+    missing      INTEGER NOT NULL DEFAULT 0,  -- number of units that must be done before this one
+    key          ANY,                         -- key of its START facts
+    started_at   INTEGER,                     -- time of its last START fact
+    lease_ms     INTEGER,                     -- its own lease duration, which heartbeats renew; NULL: the worker's
     PRIMARY KEY (run, unit)
 ) STRICT, WITHOUT ROWID;
 
@@ -72,7 +72,7 @@ CREATE INDEX holdfast_task_due ON holdfast_task (queue, workflow, bucket, priori
 CREATE INDEX holdfast_task_lease ON holdfast_task (owner, lease_until) WHERE owner IS NOT NULL;
 CREATE INDEX holdfast_task_signal ON holdfast_task (owner) WHERE signal <> 0;
 CREATE INDEX holdfast_task_expiry ON holdfast_task (expires_at) WHERE expires_at IS NOT NULL;
--- What is due of one run: in the order of the units, and the earliest.
+-- Due units of one run: by unit, and by time.
 CREATE INDEX holdfast_task_unit ON holdfast_task (run, unit)
     WHERE unit > 0 AND owner IS NULL AND run_at IS NOT NULL;
 CREATE INDEX holdfast_task_unit_due ON holdfast_task (run, run_at)
@@ -113,14 +113,14 @@ CREATE TABLE holdfast_event (
     reply_ok      INTEGER,
     reply         BLOB,
     replied_at    INTEGER,
-    line          INTEGER,  -- the line of the run it was sent to, if it has a dedup
+    line          INTEGER,  -- the line of the recipient; only with a dedup
     PRIMARY KEY (run, n)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX holdfast_event_undelivered ON holdfast_event (run, n) WHERE delivered_at IS NULL;
 CREATE UNIQUE INDEX holdfast_event_dedup ON holdfast_event (line, dedup) WHERE dedup IS NOT NULL;
 CREATE INDEX holdfast_event_type ON holdfast_event (run, type, n) WHERE delivered_at IS NULL;
--- The engine's own: their types begin with @.
+-- The engine's own events: their types begin with @.
 CREATE INDEX holdfast_event_engine ON holdfast_event (run, n)
     WHERE delivered_at IS NULL AND type >= '@' AND type < 'A';
 
@@ -141,13 +141,13 @@ CREATE TABLE holdfast_log (
 CREATE TABLE holdfast_watch (
     target   INTEGER NOT NULL,
     watcher  INTEGER NOT NULL,
-    kind     INTEGER NOT NULL,  -- flags
+    kind     INTEGER NOT NULL,  -- flags of Watch
     PRIMARY KEY (target, watcher)
 ) STRICT, WITHOUT ROWID;
 
 CREATE INDEX holdfast_watch_watcher ON holdfast_watch (watcher);
 
--- What the current run of an instance can be found by. A value of type ANY keeps its type: 1 and '1' differ.
+-- Search terms of the current run of an instance. A value of type ANY keeps its type: 1 and '1' differ.
 CREATE TABLE holdfast_term (
     workflow  TEXT    NOT NULL,
     key       ANY     NOT NULL,
@@ -171,7 +171,7 @@ CREATE TABLE holdfast_outbox (
     delivered_at  INTEGER,
     parked_at     INTEGER,
     owner         TEXT,
-    due_at        INTEGER,  -- only of the one whose turn it is: run_at, or the end of its holder's lease
+    due_at        INTEGER,  -- only for the first pending event of a run: run_at, or the end of the owner's lease
     PRIMARY KEY (run, n)
 ) STRICT, WITHOUT ROWID;
 
@@ -180,7 +180,7 @@ CREATE INDEX holdfast_outbox_due ON holdfast_outbox (due_at) WHERE due_at IS NOT
 CREATE INDEX holdfast_outbox_left ON holdfast_outbox (run, n) WHERE delivered_at IS NULL AND parked_at IS NULL;
 
 CREATE TABLE holdfast_worker (
-    n            INTEGER PRIMARY KEY,  -- the order in which they came
+    n            INTEGER PRIMARY KEY,  -- order of registration
     id           TEXT    NOT NULL UNIQUE,
     host         TEXT    NOT NULL,
     pid          INTEGER NOT NULL,
@@ -191,7 +191,7 @@ CREATE TABLE holdfast_worker (
     lease_until  INTEGER NOT NULL
 ) STRICT;
 
--- A run with what its task says: the columns of RunRecord in their order, then what the store itself looks at.
+-- A run joined with its task: the columns of RunRecord in their order, then columns that only the store uses.
 CREATE VIEW holdfast_record AS
 SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.params, r.output, r.error, r.queue,
        r.priority, r.created_at, r.updated_at, r.started_at, r.completed_at, r.instance, r.seed, r.note,
@@ -200,7 +200,7 @@ SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.par
   FROM holdfast_run AS r
   LEFT JOIN holdfast_task AS t ON t.run = r.id AND t.unit = 0;
 
--- For people: chains and graphs as tables. Text that is not valid Unicode is shown as a literal of its bytes.
+-- Chains and graphs as tables, for users' queries. Text that is not valid Unicode is shown as a literal of its bytes.
 
 CREATE VIEW holdfast_chain_instance AS
 SELECT r.id AS run, r.instance_id, r.workflow AS workflow_type,

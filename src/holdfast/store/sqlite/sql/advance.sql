@@ -1,10 +1,10 @@
 -- name: fence
 SELECT json_group_array(json_array(t.run, t.unit, t.owner, t.epoch, t.signal, r.status = 'paused'))
-  FROM json_each(?1) AS asked
- CROSS JOIN holdfast_task AS t ON t.run = asked.value ->> 0 AND t.unit = asked.value ->> 1
+  FROM json_each(?1) AS item
+ CROSS JOIN holdfast_task AS t ON t.run = item.value ->> 0 AND t.unit = item.value ->> 1
  CROSS JOIN holdfast_run AS r ON r.id = t.run;
 
--- One that is there already is passed over: only new ones are answered.
+-- Existing facts are kept; only new ones are returned.
 -- name: result
 INSERT INTO holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
                            timeout_ms, wake_at, event_type, event)
@@ -12,17 +12,17 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (run, state, key, n) DO NOTHING
 RETURNING run;
 
--- name: go
+-- name: delete_task
 DELETE FROM holdfast_task WHERE run = ?1 AND unit = ?2;
 
--- name: give_back
+-- name: release
 UPDATE holdfast_task
    SET owner = NULL, lease_until = NULL, run_at = ?3, kind = ?4, bucket = ?5, missing = coalesce(?6, missing),
        losses = 0, lost = 0, signal = 0
  WHERE run = ?1 AND unit = ?2;
 
--- A unit that comes again goes on counting its epochs where it was: its STARTs stay, and no fence meets a stranger.
--- name: add
+-- A unit that is inserted again continues its epochs: its START facts are kept, and an old claim never passes the fence.
+-- name: insert_unit
 INSERT INTO holdfast_task (run, unit, workflow, queue, bucket, kind, priority, epoch, losses, lost, signal, topics,
                            missing, key, started_at)
 SELECT run, ?2, workflow, queue, ?5, ?6, priority,
@@ -32,18 +32,18 @@ SELECT run, ?2, workflow, queue, ?5, ?6, priority,
 ON CONFLICT (run, unit) DO NOTHING
 RETURNING run, unit, missing;
 
--- name: lower
+-- name: decrement
 UPDATE holdfast_task SET missing = max(missing - ?3, 0) WHERE run = ?1 AND unit = ?2
 RETURNING run, unit, missing, owner, run_at, epoch, key, started_at;
 
--- name: open
+-- name: make_due
 UPDATE holdfast_task SET run_at = ?3, kind = ?4, bucket = ?5 WHERE run = ?1 AND unit = ?2;
 
--- name: take
+-- name: claim
 UPDATE holdfast_task
    SET run_at = ?3, kind = ?4, bucket = ?5, owner = ?6, lease_until = ?7, epoch = ?8, started_at = ?9
  WHERE run = ?1 AND unit = ?2;
 
--- name: mail
+-- name: has_engine_events
 SELECT EXISTS (SELECT 1 FROM holdfast_event INDEXED BY holdfast_event_engine
                 WHERE run = ?1 AND n > ?2 AND delivered_at IS NULL AND type >= '@' AND type < 'A');

@@ -1,6 +1,6 @@
--- Every lane (queue, workflow, bucket, priority) of what is asked for, with its head: the earliest run_at. One seek
--- per lane, however long the lanes are: by priority alone, for SQLite walks through equals when it seeks by a row value.
--- A chain of lanes stops once it has as many due ones as can be taken.
+-- Every requested lane (queue, workflow, bucket, priority) with the earliest run_at of its tasks. One seek per lane,
+-- however long the lanes are. The seek is by priority alone, because SQLite scans equal rows when it seeks by a row
+-- value. The recursion over priorities stops when it has found as many lanes with due tasks as tasks can be claimed.
 -- name: lanes
 WITH RECURSIVE
     bucket (n) AS (SELECT value FROM json_each(?5)),
@@ -34,21 +34,21 @@ SELECT run_at, run, unit, kind, lost, epoch, bucket, key, started_at FROM holdfa
    AND queue = ?1 AND workflow = ?2 AND bucket = ?3 AND priority = ?4 AND run_at <= ?5
  ORDER BY run_at LIMIT ?6;
 
--- name: take
+-- name: claim_run
 UPDATE holdfast_task SET owner = ?3, lease_until = ?4, lease_ms = NULL, epoch = epoch + 1, lost = 0
  WHERE run = ?1 AND unit = ?2;
 
--- name: take_unit
+-- name: claim_unit
 UPDATE holdfast_task SET owner = ?3, lease_until = ?4, epoch = epoch + 1, lost = 0, started_at = ?5
  WHERE run = ?1 AND unit = ?2;
 
 -- name: activate
 UPDATE holdfast_run SET status = 'active', updated_at = ?2 WHERE id = ?1 AND status = 'waiting';
 
--- name: place
+-- name: task_of_run
 SELECT run_at, run, unit, kind, lost, epoch, bucket, NULL, NULL FROM holdfast_task WHERE run = ?1 AND unit = 0;
 
--- name: expires
+-- name: next_expiry
 SELECT min(expires_at) FROM holdfast_task WHERE expires_at IS NOT NULL;
 
 -- name: overdue
@@ -56,21 +56,22 @@ SELECT coalesce(run_at, 0), run, unit, kind, lost OR owner IS NOT NULL, epoch, b
   FROM holdfast_task INDEXED BY holdfast_task_expiry
  WHERE expires_at IS NOT NULL AND expires_at <= ?1 ORDER BY expires_at LIMIT ?2;
 
--- A pause does not keep a run from ending, and nobody else is to take it before this lease has run out.
--- name: put_off
+-- Clears a requested pause, which does not prevent the end of the run, and keeps other workers from claiming the run as
+-- overdue before this lease expires.
+-- name: postpone_expiry
 UPDATE holdfast_task SET expires_at = ?3, signal = 0 WHERE run = ?1 AND unit = ?2;
 
--- The units of one run. ?3 is the bucket that is left out, -1 for none.
--- name: due_of_run
+-- The due units of one run. ?3 is the bucket to leave out, -1 for none.
+-- name: due_units
 SELECT run_at, run, unit, kind, lost, epoch, bucket, key, started_at FROM holdfast_task INDEXED BY holdfast_task_unit
  WHERE unit > 0 AND owner IS NULL AND run_at IS NOT NULL AND run = ?1 AND run_at <= ?2 AND bucket <> ?3
  ORDER BY unit LIMIT ?4;
 
--- name: itself
+-- name: due_run
 SELECT run_at, run, unit, kind, lost, epoch, bucket, NULL, NULL FROM holdfast_task
  WHERE run = ?1 AND unit = 0 AND owner IS NULL AND run_at <= ?2;
 
--- name: next_of_run
+-- name: next_due_unit
 SELECT run_at FROM holdfast_task INDEXED BY holdfast_task_unit_due
  WHERE unit > 0 AND owner IS NULL AND run_at IS NOT NULL AND run = ?1 AND bucket <> ?2
  ORDER BY run_at LIMIT 1;

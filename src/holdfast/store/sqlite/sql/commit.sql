@@ -1,9 +1,9 @@
--- One answer for a whole batch: a step per row would hand the interpreter to other threads once per row.
+-- One row for a whole batch: stepping through rows would release the interpreter lock once per row.
 -- name: fence
 SELECT json_group_array(json_array(t.run, t.unit, t.owner, t.epoch, t.losses, t.signal))
-  FROM json_each(?1) AS asked CROSS JOIN holdfast_task AS t ON t.run = asked.value AND t.unit = ?2;
+  FROM json_each(?1) AS item CROSS JOIN holdfast_task AS t ON t.run = item.value AND t.unit = ?2;
 
--- name: fact
+-- name: insert_fact
 INSERT INTO holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
                            timeout_ms, wake_at, event_type, event)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
@@ -11,21 +11,21 @@ VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?);
 -- name: deliver
 UPDATE holdfast_event SET delivered_at = ?3, consumed_by = ?4 WHERE run = ?1 AND n = ?2 AND delivered_at IS NULL;
 
--- name: log
+-- name: insert_log
 INSERT INTO holdfast_log (run, n, level, category, message, data, at, step_key, attempt, is_replay)
 VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_log WHERE run = ?1), 0), ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9);
 
--- name: started
+-- name: set_started
 UPDATE holdfast_run SET started_at = ?2, updated_at = ?3 WHERE id = ?1 AND started_at IS NULL;
 
--- name: keep
+-- name: update_task
 UPDATE holdfast_task SET losses = ?4, signal = ?3 WHERE run = ?1 AND unit = ?2;
 
 -- name: finish
 UPDATE holdfast_run SET status = ?2, output = ?3, error = ?4, note = ?5, updated_at = ?6, completed_at = ?6
  WHERE id = ?1;
 
--- name: drop_task
+-- name: delete_task
 DELETE FROM holdfast_task WHERE run = ?1;
 
 -- name: release
@@ -33,12 +33,12 @@ UPDATE holdfast_task
    SET owner = NULL, lease_until = NULL, run_at = ?3, kind = ?4, bucket = ?5, topics = ?6, losses = 0, signal = 0
  WHERE run = ?1 AND unit = ?2;
 
--- name: wait
+-- name: set_status
 UPDATE holdfast_run SET status = ?2, updated_at = ?3 WHERE id = ?1;
 
--- name: forget_losses
+-- name: reset_losses
 UPDATE holdfast_task SET losses = 0 WHERE run = ?1 AND unit = 0 AND losses <> 0;
 
--- name: unseen
+-- name: unseen_types
 SELECT type FROM holdfast_event INDEXED BY holdfast_event_undelivered
  WHERE run = ?1 AND n > ?2 AND delivered_at IS NULL;

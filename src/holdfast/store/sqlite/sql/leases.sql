@@ -1,4 +1,4 @@
--- name: held
+-- name: owned
 SELECT json_group_array(json_array(run, unit, epoch, signal)) FROM holdfast_task WHERE owner = ?1;
 
 -- name: extend
@@ -10,21 +10,22 @@ UPDATE holdfast_task SET lease_ms = ?5, lease_until = ?6 WHERE run = ?1 AND unit
 -- name: signalled
 SELECT json_group_array(json_array(run, unit, epoch, signal)) FROM holdfast_task WHERE owner = ?1 AND signal <> 0;
 
--- name: clear_mail
+-- name: clear_events_signal
 UPDATE holdfast_task SET signal = signal & ~1 WHERE owner = ?1 AND signal <> 0;
 
--- Owners are few and tasks many: one seek per owner, and then only what has run out.
+-- Owners are few and tasks many: one seek per owner, which then reads only expired leases.
 -- name: expired
-WITH RECURSIVE holder (owner) AS (
+WITH RECURSIVE owners (owner) AS (
     SELECT min(owner) FROM holdfast_task WHERE owner IS NOT NULL
     UNION ALL
-    SELECT (SELECT min(owner) FROM holdfast_task WHERE owner > h.owner) FROM holder AS h WHERE h.owner IS NOT NULL
+    SELECT (SELECT min(owner) FROM holdfast_task WHERE owner > known.owner)
+      FROM owners AS known WHERE known.owner IS NOT NULL
 )
 SELECT json_group_array(json_array(t.run, t.unit, t.losses, t.signal))
-  FROM holder AS h CROSS JOIN holdfast_task AS t ON t.owner = h.owner AND t.lease_until <= ?1;
+  FROM owners CROSS JOIN holdfast_task AS t ON t.owner = owners.owner AND t.lease_until <= ?1;
 
--- Of a paused run nothing is due.
--- name: lose
+-- No unit of a paused run is due.
+-- name: expire
 UPDATE holdfast_task
    SET owner = NULL, lease_until = NULL,
        run_at = (SELECT iif(status = 'paused', NULL, ?3) FROM holdfast_run WHERE id = ?1),
@@ -34,16 +35,16 @@ UPDATE holdfast_task
 -- name: signal_of
 SELECT signal FROM holdfast_task WHERE run = ?1 AND unit = ?2 AND owner = ?3 AND epoch = ?4;
 
--- A loss that no commit has followed yet is still news to the next holder.
--- name: give_back
+-- A loss that no commit has followed yet is reported to the next owner too.
+-- name: release
 UPDATE holdfast_task
    SET owner = NULL, lease_until = NULL,
        run_at = (SELECT iif(status = 'paused', NULL, ?3) FROM holdfast_run WHERE id = ?1),
        lost = losses > 0, signal = 0
  WHERE run = ?1 AND unit = ?2;
 
--- Under the fence of the claim, like every write of a turn.
--- name: record
+-- Fenced, like every write of a turn.
+-- name: record_heartbeat
 INSERT INTO holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
                            timeout_ms, wake_at, event_type, event)
 SELECT ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19, ?20, ?21

@@ -1,42 +1,42 @@
--- Of many mailboxes: the last event, and the first unread one.
--- name: looks
+-- The last event and the first undelivered event of each mailbox.
+-- name: bounds
 SELECT json_group_array(json_array(
-           asked.value,
-           (SELECT max(n) FROM holdfast_event WHERE run = asked.value),
+           item.value,
+           (SELECT max(n) FROM holdfast_event WHERE run = item.value),
            (SELECT min(n) FROM holdfast_event INDEXED BY holdfast_event_undelivered
-             WHERE run = asked.value AND delivered_at IS NULL)))
-  FROM json_each(?1) AS asked;
+             WHERE run = item.value AND delivered_at IS NULL)))
+  FROM json_each(?1) AS item;
 
--- name: bags
+-- name: undelivered_of_runs
 SELECT e.run, e.n, e.type, e.payload, e.created_at, e.sender, e.delivered_at, e.consumed_by, e.ask
-  FROM json_each(?1) AS asked
+  FROM json_each(?1) AS item
  CROSS JOIN holdfast_event AS e INDEXED BY holdfast_event_undelivered
-    ON e.run = asked.value AND e.delivered_at IS NULL;
+    ON e.run = item.value AND e.delivered_at IS NULL;
 
 -- name: last
 SELECT coalesce(max(n), 0) FROM holdfast_event WHERE run = ?1;
 
--- name: all
+-- name: undelivered
 SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM holdfast_event INDEXED BY holdfast_event_undelivered
  WHERE run = ?1 AND n > ?3 AND delivered_at IS NULL ORDER BY n LIMIT ?2;
 
--- name: of_type
+-- name: undelivered_of_type
 SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM holdfast_event INDEXED BY holdfast_event_type
  WHERE run = ?1 AND n > ?3 AND delivered_at IS NULL AND type = ?4 ORDER BY n LIMIT ?2;
 
--- name: engines
+-- name: undelivered_engine_events
 SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM holdfast_event INDEXED BY holdfast_event_engine
  WHERE run = ?1 AND n > ?3 AND delivered_at IS NULL AND type >= '@' AND type < 'A' ORDER BY n LIMIT ?2;
 
--- The event may be with another run of the line: one that was asked first, or one it was moved to.
+-- The event may belong to another run of the line: the run that was asked first, or a successor that it was moved to.
 -- name: reply
 SELECT reply_ok, reply FROM holdfast_event
  WHERE line = (SELECT coalesce(line, id) FROM holdfast_run WHERE id = ?1) AND dedup = ?2 AND replied_at IS NOT NULL;
 
--- name: unread
+-- name: undelivered_types
 SELECT n, type FROM holdfast_event INDEXED BY holdfast_event_undelivered
  WHERE run = ?1 AND delivered_at IS NULL ORDER BY n;
 

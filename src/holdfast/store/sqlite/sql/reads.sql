@@ -41,11 +41,11 @@ SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_
        event_type, event
   FROM holdfast_fact WHERE run = ?1 AND state = ?2 AND key = ?3 ORDER BY n;
 
--- name: named
+-- name: events_by_number
 SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM holdfast_event WHERE run = ?1 AND n IN (SELECT value FROM json_each(?2));
 
--- name: logged
+-- name: log_count
 SELECT count(*) FROM holdfast_log WHERE run = ?1 AND step_key IS NULL AND is_replay = 0;
 
 -- name: events

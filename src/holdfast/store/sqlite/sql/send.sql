@@ -1,4 +1,4 @@
--- name: event
+-- name: insert_event
 INSERT INTO holdfast_event (run, n, type, payload, created_at, sender, dedup, ask, line)
 VALUES (?1, 1 + coalesce((SELECT max(n) FROM holdfast_event WHERE run = ?1), 0), ?2, ?3, ?4, ?5, ?6, ?7,
         iif(?6 IS NULL, NULL, (SELECT coalesce(line, id) FROM holdfast_run WHERE id = ?1)))

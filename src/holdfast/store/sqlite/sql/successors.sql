@@ -1,7 +1,7 @@
 -- name: supersede
 UPDATE holdfast_run SET current = 0 WHERE id = ?1;
 
--- name: again
+-- name: insert_successor
 INSERT INTO holdfast_run (instance, workflow, instance_id, number, current, kind, status, params, queue, priority,
                           seed, created_at, updated_at, parent, parent_run, parent_close, attempt, options, memo,
                           search, line)
@@ -9,7 +9,7 @@ SELECT instance, workflow, instance_id, number + 1, 1, kind, ?3, ?4, queue, prio
        parent_run, parent_close, ?5, coalesce(?6, options), memo, search, iif(?7, coalesce(line, id), NULL)
   FROM holdfast_run WHERE id = ?1;
 
--- name: plan
+-- name: copy_plan
 INSERT INTO holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
                            timeout_ms, wake_at, event_type, event)
 SELECT ?2, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,

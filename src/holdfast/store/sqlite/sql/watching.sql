@@ -2,10 +2,10 @@
 INSERT INTO holdfast_watch (target, watcher, kind) VALUES (?1, ?2, ?3)
 ON CONFLICT (target, watcher) DO UPDATE SET kind = kind | excluded.kind;
 
--- name: ease
+-- name: remove_flags
 UPDATE holdfast_watch SET kind = kind & ~?3 WHERE target = ?1 AND watcher = ?2;
 
--- name: forget
+-- name: delete_empty
 DELETE FROM holdfast_watch WHERE target = ?1 AND watcher = ?2 AND kind = 0;
 
 -- name: children

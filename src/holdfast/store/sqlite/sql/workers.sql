@@ -1,4 +1,4 @@
--- name: enroll
+-- name: register_worker
 INSERT INTO holdfast_worker (id, host, pid, queues, concurrency, started_at, seen_at, lease_until)
 VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?6, ?7)
 ON CONFLICT (id) DO UPDATE
@@ -8,10 +8,10 @@ ON CONFLICT (id) DO UPDATE
 -- name: renew
 UPDATE holdfast_worker SET seen_at = ?2, lease_until = ?3 WHERE id = ?1;
 
--- name: dismiss
+-- name: unregister_worker
 DELETE FROM holdfast_worker WHERE id = ?1;
 
--- name: forget
+-- name: delete_dead
 DELETE FROM holdfast_worker WHERE lease_until < ?1;
 
 -- name: all

@@ -1,0 +1,44 @@
+"""The authoring model of chains: what a run of a chain shows. ``chain/progress.py`` derives it from the facts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.chain import progress
+from holdfast.chain.progress import CHAIN, ChainStatus, StepState, TaskState
+from holdfast.core import history
+from holdfast.core.model import Status, StepRecord, optional_from_ms
+from holdfast.kernel.model import Model, RecordedRun
+
+
+class ChainModel(Model):
+    kind = CHAIN
+    native_statuses = ChainStatus
+    step_states = StepState
+    writes_outbox = True
+
+    def native_status(self, status: Status) -> str:
+        return progress.native_status(status).value
+
+    def steps(self, run: RecordedRun) -> list[StepRecord]:
+        row = run.row
+        return progress.records(row.number, run.facts, TaskState(row.owner is not None, row.run_at))
+
+    def current_step(self, steps: Sequence[StepRecord]) -> StepRecord | None:
+        return progress.current_record(steps)
+
+    def open_steps(self, steps: Sequence[StepRecord]) -> Sequence[StepRecord]:
+        return [step for step in steps if progress.is_open(step)]
+
+    def why(self, run: RecordedRun, steps: Sequence[StepRecord], now_ms: int) -> str | None:  # noqa: ARG002
+        """The sentence for a run that was released because the worker had no handler for its current step."""
+        row = run.row
+        if row.status is not Status.WAITING or row.started_at is None or row.owner is not None:
+            return None
+        step = progress.step_without_handler(run.facts, row.run_at)
+        if step is None or row.run_at is None or row.run_at <= now_ms:
+            return None
+        retry = history.until(optional_from_ms(row.run_at), now_ms).strip()
+        return (
+            f"no worker so far has a handler for step {step!r} of chain {row.workflow!r}; it is left to others {retry}"
+        )

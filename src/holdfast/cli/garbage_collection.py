@@ -1,0 +1,20 @@
+"""Settings of Python's cyclic garbage collector in the processes of the command line.
+
+The engine creates no reference cycles, so a collection frees nothing of the engine but visits every live object. With
+a thousand runs in flight these are about 100,000 objects, and each collection stops the process for tens of
+milliseconds. Objects that exist before the work begins are excluded from collection, and collections of the rest are
+rare; reference cycles in user code occupy some megabytes until the next collection.
+"""
+
+from __future__ import annotations
+
+import gc
+
+THRESHOLDS = (50_000, 20, 100)
+
+
+def configure() -> None:
+    """Apply the settings. To be called after all modules are loaded and before the work begins."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*THRESHOLDS)

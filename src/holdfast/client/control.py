@@ -1,0 +1,80 @@
+"""Control requests on a run: pause, resume, terminate, cancel, restart; kill, for runs that consist of units."""
+
+from __future__ import annotations
+
+from holdfast.client.instances import Instances, refuse_terminal, require_found
+from holdfast.client.units import UnitReader
+from holdfast.core.durations import Duration
+from holdfast.core.model import to_ms
+from holdfast.errors import InvalidOptionError
+from holdfast.kernel.definition import Registry
+from holdfast.kernel.notify import Hub
+from holdfast.kernel.options import RunOptions
+from holdfast.kernel.requests import Requests
+from holdfast.ports import Clock
+from holdfast.store.protocol import ControlResult, Signal, Store
+
+
+class Control:
+    """Writes control requests, and notifies the turns of this process."""
+
+    def __init__(
+        self, store: Store, registry: Registry, hub: Hub, requests: Requests, clock: Clock, instances: Instances,
+        units: UnitReader,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._registry = registry
+        self._hub = hub
+        self._requests = requests
+        self._clock = clock
+        self._instances = instances
+        self._units = units
+
+    async def pause(self, workflow: str, id: str) -> None:
+        row = require_found(workflow, id, await self._store.pause(workflow, id))
+        refuse_terminal(row, "paused")
+        self._hub.signal(row.run, Signal.PAUSE)
+
+    async def resume(self, workflow: str, id: str) -> None:
+        require_found(workflow, id, await self._store.resume(workflow, id))
+        self._hub.work()
+
+    async def terminate(self, workflow: str, id: str, reason: str | None = None) -> None:
+        _check_reason(reason)
+        await self._end(workflow, id, reason, "terminated")
+
+    async def kill(self, workflow: str, id: str, reason: str | None = None) -> None:
+        _check_reason(reason)
+        await self._units.find(workflow, id)
+        await self._end(workflow, id, reason, "killed")
+
+    async def _end(self, workflow: str, id: str, reason: str | None, what: str) -> None:
+        self._apply(workflow, id, await self._store.terminate(workflow, id, reason), what)
+
+    async def cancel(self, workflow: str, id: str, reason: str | None = None, deadline: Duration | None = None) -> None:
+        payload, deadline_ms = self._requests.cancellation(reason, deadline)
+        self._apply(workflow, id, await self._store.cancel(workflow, id, payload, deadline_ms), "cancelled")
+
+    def _apply(self, workflow: str, id: str, result: ControlResult, what: str) -> None:
+        refuse_terminal(require_found(workflow, id, result.run), what)
+        self._hub.affected(result.affected)
+
+    async def restart(self, workflow: str, id: str) -> None:
+        before = await self._instances.find(workflow, id)
+        options = RunOptions.decode(before.options)
+        if options.execution_ms is not None:
+            options = options.ending(to_ms(self._clock.now()) + options.execution_ms)
+        expires_ms, expiry = options.expiry(to_ms(self._clock.now()))
+        model = self._registry.model(before.kind)
+        units = () if model.units is None else await model.units.successor_units(self._store, before)
+        result = await self._store.restart(workflow, id, expires_ms, expiry, options.encode(), units)
+        require_found(workflow, id, result.run)
+        self._hub.affected(result.affected)
+        self._hub.signal(before.run, None)
+        self._hub.ended(before.run, None)
+        self._hub.work()
+
+
+def _check_reason(reason: str | None) -> None:
+    if reason is not None and not isinstance(reason, str):
+        raise InvalidOptionError(f"reason must be text, not {reason!r}")

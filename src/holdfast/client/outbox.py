@@ -1,0 +1,29 @@
+"""The outbound events of a run, and their repeated delivery."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.client.instances import Instances
+from holdfast.client.records import outbox_record
+from holdfast.core.outbound import OutboxRecord
+from holdfast.kernel.notify import Hub
+from holdfast.store.protocol import Store
+
+
+class Outbox:
+    def __init__(self, store: Store, hub: Hub, instances: Instances) -> None:
+        self._store = store
+        self._hub = hub
+        self._instances = instances
+
+    async def records(self, workflow: str, id: str, run_number: int | None = None) -> Sequence[OutboxRecord]:
+        row = await self._instances.find(workflow, id, run_number)
+        return [outbox_record(one) for one in await self._store.outbox(row.run)]
+
+    async def redeliver(self, workflow: str, id: str, run_number: int | None = None) -> int:
+        """Deliver parked events again; returns their number."""
+        row = await self._instances.find(workflow, id, run_number)
+        parked = await self._store.retry_outbox(row.run)
+        self._hub.outbox_written()
+        return parked

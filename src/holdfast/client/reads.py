@@ -1,0 +1,181 @@
+"""Reads of one run: its description, its history, its log lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
+
+from holdfast.client.instances import Instances
+from holdfast.client.records import (
+    HistoryPage,
+    HistoryQuery,
+    Part,
+    Positions,
+    check_choice,
+    error_of,
+    event_record,
+    event_value,
+    log_line,
+    page_query,
+    part_of,
+)
+from holdfast.client.why import Reasons, waits_for_start, why
+from holdfast.core import codec
+from holdfast.core.model import (
+    ChildRecord,
+    EventRecord,
+    History,
+    InstanceDescription,
+    Level,
+    LogLine,
+    StepRecord,
+    from_ms,
+    optional_from_ms,
+    to_ms,
+)
+from holdfast.kernel.definition import Registry
+from holdfast.kernel.model import RecordedRun
+from holdfast.kernel.notify import Hub
+from holdfast.kernel.options import RunOptions
+from holdfast.ports import Clock
+from holdfast.store.protocol import PageQuery, RunRecord, Store, StoredLog, Watch
+
+
+class RunReader:
+    """Reads runs. The model of a run decides which steps its history has."""
+
+    def __init__(self, store: Store, registry: Registry, hub: Hub, clock: Clock, instances: Instances) -> None:
+        self._store = store
+        self._registry = registry
+        self._hub = hub
+        self._clock = clock
+        self._instances = instances
+
+    async def describe(self, workflow: str, id: str) -> InstanceDescription:
+        row = await self._instances.find(workflow, id)
+        facts = await self._store.facts(row.run)
+        relations = await self._store.relations(row.run)
+        before = await self._store.find(workflow, id, row.number - 1) if waits_for_start(row) else None
+        model, run = self._registry.model(row.kind), RecordedRun(row, facts)
+        steps = model.steps(run)
+        updated = max([row.updated_at, *(f.at for f in facts)])
+        options = RunOptions.decode(row.options)
+        return InstanceDescription(
+            id=id,
+            workflow_name=workflow,
+            kind=row.kind,
+            status=row.status.value,
+            error=error_of(row),
+            output=codec.plain(row.output),
+            run_number=row.number,
+            params=codec.plain(row.params),
+            created_at=from_ms(row.created_at),
+            updated_at=from_ms(updated),
+            started_at=optional_from_ms(model.started_at(run)),
+            completed_at=optional_from_ms(row.completed_at),
+            current_step=model.current_step(steps),
+            why=why(
+                Reasons(run, model, steps, relations, before),
+                to_ms(self._clock.now()),
+                known=row.workflow in self._registry.runnable(),
+            ),
+            memo=codec.plain(row.memo) or {},
+            search=codec.plain(row.search) or {},
+            parent=row.parent,
+            children=[ChildRecord(child.pid, child.status.value) for child in relations.children],
+            links=[pid for pid, watch in relations.watches if watch & Watch.LINK],
+            monitors=[pid for pid, watch in relations.watches if watch & Watch.MONITOR],
+            attempt=row.attempt,
+            summary=options.summary,
+            native_status=model.native_status(row.status),
+            workflow_version=options.version,
+            killed=model.killed(run),
+        )
+
+    async def history(self, workflow: str, id: str, run_number: int | None = None) -> History:
+        current = await self._instances.find(workflow, id)
+        number = current.number if run_number is None else run_number
+        row = current if number == current.number else await self._store.find(workflow, id, number)
+        if row is None:
+            return History(number, [], [])
+        facts = await self._store.facts(row.run)
+        events = await self._store.events(PageQuery(row.run))
+        run = RecordedRun(row, facts, {event.n: event_value(event) for event in events})
+        return History(number, self._steps(run), [event_record(number, event) for event in events])
+
+    def _steps(self, run: RecordedRun) -> list[StepRecord]:
+        return self._registry.model(run.row.kind).steps(run)
+
+    async def history_page(self, workflow: str, id: str, run_number: int | None, query: HistoryQuery) -> HistoryPage:
+        """A page of a run's steps, events and, if requested, logs. The lists are empty if there is no such run."""
+        positions = Positions.of(query)
+        current = await self._instances.find(workflow, id)
+        number = current.number if run_number is None else run_number
+        row = current if number == current.number else None
+        if number < current.number:
+            row = await self._store.find(workflow, id, number)
+        return HistoryPage(
+            number,
+            await self._steps_part(row, query, positions.steps),
+            await self._events_part(row, number, query, positions.events),
+            await self._logs_part(row, number, query, positions.logs) if query.include_logs else None,
+        )
+
+    async def _steps_part(self, row: RunRecord | None, query: HistoryQuery, after: int) -> Part[StepRecord]:
+        steps: list[StepRecord] = []
+        if row is not None:
+            snapshot = await self._store.load(row.run)
+            payloads = {n: event_value(event) for n, event in snapshot.events.items()}
+            steps = self._steps(RecordedRun(row, snapshot.facts, payloads))
+        numbered = [*enumerate(steps, 1)]  # in the order of their starts, so new steps are at the end
+        if query.descending:
+            return part_of([one for one in reversed(numbered) if one[0] < after], "s", query.limit, after)
+        return part_of([one for one in numbered if one[0] > after], "s", query.limit, after)
+
+    async def _events_part(
+        self, row: RunRecord | None, number: int, query: HistoryQuery, after: int
+    ) -> Part[EventRecord]:
+        events = [] if row is None else await self._store.events(page_query(row, query, after))
+        return part_of([(event.n, event_record(number, event)) for event in events], "e", query.limit, after)
+
+    async def _logs_part(self, row: RunRecord | None, number: int, query: HistoryQuery, after: int) -> Part[LogLine]:
+        lines: Sequence[StoredLog] = []
+        if row is not None:
+            filters = replace(page_query(row, query, after), level=query.level, category=query.category)
+            lines = await self._store.logs(filters)
+        return part_of([(line.n, log_line(number, line)) for line in lines], "l", query.limit, after)
+
+    async def logs(
+        self,
+        row: RunRecord,
+        *,
+        level: str | None = None,
+        category: str | None = None,
+        after: int | None = None,
+    ) -> list[LogLine]:
+        if level is not None:
+            level = check_choice("level", "warn" if level == "warning" else level, [v.value for v in Level])
+        lines = await self._store.logs(PageQuery(row.run, after=after, level=level, category=category))
+        return [log_line(row.number, line) for line in lines]
+
+    async def follow_logs(self, workflow: str, id: str) -> AsyncIterator[LogLine]:
+        """Yield log lines as they are written, across restarts, until the run has ended."""
+        row = await self._instances.find(workflow, id)
+        after: int | None = None
+        while True:
+            current = await self._instances.find(workflow, id)
+            lines = await self._store.logs(PageQuery(row.run, after=after))
+            for line in lines:
+                after = line.n
+                yield log_line(row.number, line)
+            if current.run != row.run:
+                row, after = current, None
+            elif current.status.terminal:
+                return
+            else:
+                waiting = self._hub.wait(row.run)
+                try:
+                    await asyncio.wait([waiting], timeout=0.1)
+                finally:
+                    self._hub.stop_waiting(row.run, waiting)

@@ -1,0 +1,159 @@
+"""Starts of runs. A run begins at once if the worker of this process has a free slot."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Generic, overload
+
+from holdfast.client.instances import Instances, refuse_terminal
+from holdfast.client.local_worker import LocalWork, LocalWorker
+from holdfast.core.model import InstanceSummary
+from holdfast.errors import InstanceExistsError, InvalidOptionError, ParamsInvalidError
+from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
+from holdfast.kernel.notify import Hub
+from holdfast.kernel.requests import START_OPTIONS, Requests, check_known
+from holdfast.kernel.startable import StartParams
+from holdfast.store.protocol import FIRST_EPOCH, Created, NewRun, RequestResult, RunRecord, Store
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Start(Generic[StartParams]):
+    """One entry of ``app.start_many``."""
+
+    id: str
+    params: StartParams
+
+    @overload
+    def __init__(self: Start[None], id: str, params: None = ...) -> None: ...
+
+    @overload
+    def __init__(self, id: str, params: StartParams) -> None: ...
+
+    def __init__(self, id: str, params: Any = None) -> None:
+        object.__setattr__(self, "id", id)
+        object.__setattr__(self, "params", params)
+
+
+class Starts:
+    """Creates runs, one at a time or in a batch."""
+
+    def __init__(
+        self, store: Store, hub: Hub, requests: Requests, instances: Instances, ends: EndWaiter, local: LocalWork
+    ) -> None:
+        self._store = store
+        self._hub = hub
+        self._requests = requests
+        self._instances = instances
+        self._ends = ends
+        self._local = local
+
+    async def start(
+        self,
+        workflow: Any,
+        params: Any = None,
+        *,
+        eager: bool = True,
+        connection: Any = None,
+        **options: Any,
+    ) -> tuple[RunRecord, ExpectedEnd | None]:
+        if not isinstance(eager, bool):
+            raise InvalidOptionError(f"eager must be True or False, not {eager!r}")
+        check_known(options, START_OPTIONS)
+        new = self._requests.new_run(workflow, params, **options)
+        if connection is None:
+            created, expected = await self._create(new, eager=eager)
+        else:
+            # The run exists when the caller commits; a poll finds it then.
+            [created], expected = await self._store.create([new], connection=connection), None
+        _check_created(created)
+        return created.run, expected
+
+    async def _create(self, new: NewRun, *, eager: bool) -> tuple[Created, ExpectedEnd | None]:
+        """Create a run. If a worker of this process has a free slot, the run is created claimed and begins at once."""
+        worker = self._local.worker if eager and not new.delay_ms else None
+        slots = 0 if worker is None else worker.reserve(new)
+        if worker is None or not slots:
+            [created] = await self._store.create([new])
+            self._after_create(created)
+            self._hub.work()
+            return created, None
+        try:
+            [created] = await self._store.create([new])
+        except asyncio.CancelledError:
+            # The run may have been created claimed. It must begin here, because no other worker claims it.
+            self._local.run_in_background(self._begin_after_cancellation(new, worker, slots))
+            raise
+        except BaseException:
+            worker.cancel_reservation(slots)
+            raise
+        self._after_create(created)
+        if not created.created:
+            worker.cancel_reservation(slots)
+            return created, None
+        expected = self._ends.expect(created.run.run)
+        worker.begin(created, slots, new.plan)
+        return created, expected
+
+    def _after_create(self, created: Created) -> None:
+        if created.affected is not None:
+            self._hub.affected(created.affected)
+        if created.run.expires_at is not None:
+            self._hub.work(created.run.expires_at)
+
+    async def _begin_after_cancellation(self, new: NewRun, worker: LocalWorker, slots: int) -> None:
+        """Create a run again after its creation was cancelled, and begin it if this worker owns it."""
+        try:
+            [created] = await self._store.create([new])
+        except BaseException:
+            worker.cancel_reservation(slots)
+            raise
+        if created.run.owner == worker.id and created.run.started_at is None:
+            worker.begin(replace(created, epoch=FIRST_EPOCH), slots)
+        else:
+            worker.cancel_reservation(slots)
+
+    async def start_many(self, workflow: str, starts: Iterable[Start[Any]]) -> Sequence[RunRecord]:
+        """Start many runs in one transaction, except ids that exist or repeat. One invalid entry starts nothing."""
+        return await self._create_many(
+            [self._requests.new_run(workflow, start.params, id=start.id) for start in starts]
+        )
+
+    async def create(self, workflow: Any, params: Any = None, *, id: str | None = None) -> InstanceSummary:
+        """Start a run whose id must be new; returns the created instance."""
+        new = self._requests.new_run(workflow, params, id=id, on_conflict="fail", on_reuse="reject")
+        created, expected = await self._create(new, eager=True)
+        if expected is not None:
+            expected.end.cancel()  # this caller does not wait for the end
+        _check_created(created)
+        return self._instances.summary(created.run)
+
+    async def create_many(self, workflow: Any, starts: Sequence[Start[Any]]) -> list[InstanceSummary]:
+        """As ``start_many``, but returns the created instances. Errors name the index of the invalid entry."""
+        rows = await self._create_many(
+            [self._indexed_run(workflow, index, start) for index, start in enumerate(starts)]
+        )
+        return [self._instances.summary(row) for row in rows]
+
+    async def _create_many(self, new: Sequence[NewRun]) -> Sequence[RunRecord]:
+        created = await self._store.create(new) if new else []
+        self._hub.work()
+        return [one.run for one in created if one.created]
+
+    def _indexed_run(self, workflow: Any, index: int, start: Start[Any]) -> NewRun:
+        try:
+            return self._requests.new_run(workflow, start.params, id=start.id)
+        except ParamsInvalidError as error:
+            issues = [issue | {"path": [index, *issue["path"]]} for issue in error.issues]
+            raise ParamsInvalidError(f"entry {index}: {error}", issues) from None
+
+
+def _check_created(created: Created) -> None:
+    row = created.run
+    if created.result is RequestResult.EXISTS:
+        raise InstanceExistsError(
+            f"instance {row.instance_id!r} of {row.workflow!r} exists already ({row.status.value})"
+        )
+    if created.result is RequestResult.ENDED:
+        refuse_terminal(row, "sent messages")

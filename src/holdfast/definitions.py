@@ -1,0 +1,335 @@
+"""The registering side of an app: workflows, steps, graphs, chains, and the handler of outbound events."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine, Mapping
+from types import FrameType
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+
+from holdfast.chain.chain import Chain
+from holdfast.chain.chain import define as define_chain
+from holdfast.core import codec
+from holdfast.core.durations import Duration, to_ms
+from holdfast.core.functions import check_function
+from holdfast.core.limits import Limits
+from holdfast.core.names import check_step_name, check_workflow_name
+from holdfast.core.outbound import OutboundEvent
+from holdfast.core.retry import Retry
+from holdfast.decorators import NoTransaction, StepDecorator, WorkflowDecorator
+from holdfast.errors import AppClosedError, DefinitionError, InvalidOptionError
+from holdfast.graph.definition import Graph
+from holdfast.graph.model import define as define_graph
+from holdfast.kernel.attempt import StepTx, Transaction
+from holdfast.kernel.definition import Definition, Registry
+from holdfast.kernel.events import declared_events
+from holdfast.kernel.outbox import DEFAULT_CONCURRENCY, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, outbox_handler
+from holdfast.kernel.requests import timeout_ms
+from holdfast.models import MODELS
+from holdfast.ports import Runtime
+from holdfast.workflow.context import Context, OptionalInput, Workflow
+from holdfast.workflow.driver import WorkflowOptions, define
+from holdfast.workflow.model import WORKFLOW
+from holdfast.workflow.naming import StepNames
+from holdfast.workflow.steps import Step, check_raises, check_retry, inspect_step
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+D = TypeVar("D", bound=Callable[[OutboundEvent], Any])
+
+_DEFINING = ("holdfast.app", "holdfast.definitions", "holdfast.graph.", "holdfast.chain.")
+"""Modules whose frames are between a user's module and the code that inspects it."""
+
+
+class Definitions:
+    """The definitions of an app, and the decorators that register them. ``Holdfast`` is the subclass that runs them."""
+
+    def __init__(self, limits: Limits, runtime: Runtime) -> None:
+        self.limits = limits
+        self.runtime = runtime
+        self.registry = Registry(MODELS)
+        self._step_names = StepNames()
+
+    @overload
+    def workflow(self, fn: OptionalInput[T, R], /) -> Workflow[T | None, R]: ...
+
+    @overload
+    def workflow(self, fn: Callable[[Context, T], Coroutine[Any, Any, R]], /) -> Workflow[T, R]: ...
+
+    @overload
+    def workflow(self, fn: Callable[[Context], Coroutine[Any, Any, R]], /) -> Workflow[None, R]: ...
+
+    @overload
+    def workflow(
+        self,
+        /,
+        *,
+        name: str | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        persist: Literal["step", "task"] = ...,
+        cancel: Literal["raise", "event"] = ...,
+        trap_links: bool = ...,
+        events: Mapping[str, Any] | None = ...,
+        replay: Literal["lenient", "strict"] = ...,
+    ) -> WorkflowDecorator: ...
+
+    def workflow(
+        self,
+        fn: Callable[..., Coroutine[Any, Any, Any]] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        persist: Literal["step", "task"] = "step",
+        cancel: Literal["raise", "event"] = "raise",
+        trap_links: bool = False,
+        events: Mapping[str, Any] | None = None,
+        replay: Literal["lenient", "strict"] = "lenient",
+    ) -> Any:
+        """Register workflow code: ``async def fn(ctx)`` or ``async def fn(ctx, params)``.
+
+        ``retry`` (default: none) and ``timeout`` apply to a run as a whole; a start may replace them.
+        ``persist="step"`` makes every step durable before the next begins; ``"task"`` keeps results in memory until
+        the run suspends, which is faster and repeats more steps after a crash. ``cancel="event"`` reports a
+        cancellation in ``ctx.events`` only, instead of raising it; ``trap_links`` does the same for a linked run that
+        failed. ``events`` maps event types to the types of their payloads: sending an event that does not fit raises an
+        error. ``replay="strict"`` parks a run that is about to call a step without a record while a recorded result
+        belongs to a step that is no longer registered; ``"lenient"`` writes a warning.
+        """
+        if persist not in ("step", "task"):
+            raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
+        if cancel not in ("raise", "event"):
+            raise InvalidOptionError(f"cancel must be 'raise' or 'event', not {cancel!r}")
+        if not isinstance(trap_links, bool):
+            raise InvalidOptionError(f"trap_links must be True or False, not {trap_links!r}")
+        if replay not in ("lenient", "strict"):
+            raise InvalidOptionError(f"replay must be 'lenient' or 'strict', not {replay!r}")
+        options = WorkflowOptions(
+            persist, cancel, trap_links, None if retry is None else check_retry(retry),
+            None if timeout is None else timeout_ms("timeout", timeout), declared_events(events, self.limits), replay,
+        )  # fmt: skip
+        local_names = _caller_names()
+
+        def register(function: Callable[..., Coroutine[Any, Any, Any]]) -> Workflow[Any, Any]:
+            chosen = check_workflow_name(_name_of(function) if name is None else name, self.limits)
+            definition = define(
+                chosen,
+                function,
+                limits=self.limits,
+                now=self.runtime.time.now,
+                options=options,
+                local_names=local_names,
+                step_names=self._step_names,
+            )
+            self.registry.add(definition)
+            return Workflow(chosen, function)
+
+        return register if fn is None else register(fn)
+
+    @overload
+    def step(self, fn: Callable[Concatenate[NoTransaction, ...], Coroutine[Any, Any, R]], /) -> Step[..., R]: ...
+
+    @overload
+    def step(self, fn: Callable[Concatenate[NoTransaction, ...], R], /) -> Step[..., R]: ...
+
+    @overload
+    def step(self, fn: Callable[Concatenate[StepTx, P], Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+
+    @overload
+    def step(self, fn: Callable[Concatenate[Transaction, P], Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+
+    @overload
+    def step(self, fn: Callable[Concatenate[StepTx, P], R], /) -> Step[P, R]: ...
+
+    @overload
+    def step(self, fn: Callable[P, Coroutine[Any, Any, R]], /) -> Step[P, R]: ...
+
+    @overload
+    def step(self, fn: Callable[P, R], /) -> Step[P, R]: ...
+
+    @overload
+    def step(
+        self,
+        /,
+        *,
+        name: str | None = ...,
+        retry: Retry | None = ...,
+        timeout: Duration | None = ...,
+        raises: tuple[type[BaseException], ...] | None = ...,
+        renamed_from: str | tuple[str, ...] = ...,
+    ) -> StepDecorator: ...
+
+    def step(
+        self,
+        fn: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        retry: Retry | None = None,
+        timeout: Duration | None = None,
+        raises: tuple[type[BaseException], ...] | None = None,
+        renamed_from: str | tuple[str, ...] = (),
+    ) -> Any:
+        """Register a step: a function whose result is recorded.
+
+        Async functions run on the worker's event loop, plain functions in threads. ``renamed_from``: one or several
+        earlier names of the step; open runs use the results that they have recorded under those names.
+        """
+        if retry is not None:
+            check_retry(retry)
+        if timeout is not None:
+            to_ms(timeout, "timeout")
+        if raises is not None:
+            check_raises(raises)
+        old_names = (renamed_from,) if isinstance(renamed_from, str) else tuple(renamed_from)
+        for old in old_names:
+            check_step_name(old, self.limits)
+        local_names = _caller_names()
+
+        def register(function: Callable[..., Any]) -> Step[Any, Any]:
+            chosen = check_step_name(_name_of(function) if name is None else name, self.limits)
+            check_function(f"step {chosen!r}", function)
+            spec = inspect_step(function, local_names).with_options(retry, timeout, raises)
+            self.registry.add_step(chosen, spec.check_types)
+            self._step_names.register(chosen, old_names)
+            return Step(chosen, spec, function)
+
+        return register if fn is None else register(fn)
+
+    def retired_steps(self, *names: str) -> None:
+        """Declare that steps were removed on purpose: open runs that have recorded them continue without a warning."""
+        self._step_names.retire([check_step_name(name, self.limits) for name in names])
+
+    @overload
+    def graph(self, name: str, version: int = ..., *, params: type[T]) -> Graph[T]: ...
+
+    @overload
+    def graph(self, name: str, version: int = ..., *, params: Any = ...) -> Graph[Any]: ...
+
+    def graph(self, name: str, version: int = 1, *, params: Any = Any) -> Graph[Any]:
+        """Register a graph; its nodes are added with ``@graph.node``. ``version`` is recorded with each run.
+
+        ``params``: the type of its input, if the annotations of the nodes do not define it.
+        """
+        check_workflow_name(name, self.limits)
+        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+            raise InvalidOptionError(f"version must be a whole number of at least 1, not {version!r}")
+        graph: Graph[Any] = Graph(
+            name, version, params,
+            limits=self.limits, local_names=_caller_names,
+            changed=lambda changed: self.registry.replace(define_graph(changed, self.limits)),
+        )  # fmt: skip
+        self.registry.add(define_graph(graph, self.limits))
+        return graph
+
+    @overload
+    def chain(self, name: str, version: int = ..., *, params: type[T]) -> Chain[T]: ...
+
+    @overload
+    def chain(self, name: str, version: int = ..., *, params: Any = ...) -> Chain[Any]: ...
+
+    def chain(self, name: str, version: int = 1, *, params: Any = Any) -> Chain[Any]:
+        """Register a chain; its steps are added with ``@chain.step("TYPE")``. ``version`` is recorded with each run.
+
+        ``params``: the type of its input.
+        """
+        chain, definition = define_chain(name, version, params, limits=self.limits, now=self.runtime.time.now)
+        self.registry.add(definition)
+        return chain
+
+    @overload
+    def outbox(
+        self, handler: D, /, *, max_attempts: int = ..., concurrency: int = ..., timeout: Duration = ...
+    ) -> D: ...
+
+    @overload
+    def outbox(
+        self, /, *, max_attempts: int = ..., concurrency: int = ..., timeout: Duration = ...
+    ) -> Callable[[D], D]: ...
+
+    def outbox(
+        self,
+        handler: Any = None,
+        /,
+        *,
+        max_attempts: int = DEFAULT_MAX_ATTEMPTS,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        timeout: Duration = DEFAULT_TIMEOUT,
+    ) -> Any:
+        """Register the function that delivers the outbound events of chains; it receives an ``OutboundEvent``.
+
+        The function is async or plain. Each event is delivered at least once, the events of a run in order. A delivery
+        fails if the function raises; it is attempted up to ``max_attempts`` times. ``concurrency``: maximum number of
+        deliveries at a time. ``timeout``: maximum time of one delivery; events of a worker that died are taken over
+        after one and a half times the timeout. Register the function before the app is opened.
+        """
+
+        def register(function: Any) -> Any:
+            chosen = outbox_handler(function, max_attempts, concurrency, timeout)
+            if self.registry.outbox is not None:
+                raise DefinitionError("this app has an outbox handler already; let one function call the other")
+            self.registry.outbox = chosen
+            return function
+
+        return register if handler is None else register(handler)
+
+    @overload
+    def remote(
+        self, name: str, *, params: type[T], result: type[R], events: Mapping[str, Any] | None = ...
+    ) -> Workflow[T, R]: ...
+
+    @overload
+    def remote(
+        self, name: str, *, params: type[T], result: Any = ..., events: Mapping[str, Any] | None = ...
+    ) -> Workflow[T, Any]: ...
+
+    @overload
+    def remote(
+        self, name: str, *, params: Any = ..., result: type[R], events: Mapping[str, Any] | None = ...
+    ) -> Workflow[Any, R]: ...
+
+    @overload
+    def remote(
+        self, name: str, *, params: Any = ..., result: Any = ..., events: Mapping[str, Any] | None = ...
+    ) -> Workflow[Any, Any]: ...
+
+    def remote(
+        self, name: str, *, params: Any = Any, result: Any = Any, events: Mapping[str, Any] | None = None
+    ) -> Workflow[Any, Any]:
+        """Declare a workflow that other processes implement, so that this process can start it.
+
+        ``events``: as in ``@app.workflow``. Without it, events are sent unchecked, and an event that does not fit fails
+        the wait that receives it.
+        """
+        check_workflow_name(name, self.limits)
+        decoders = codec.decoder(params, exact=True), codec.decoder(result)
+        declared = declared_events(events, self.limits)
+        self.registry.add(Definition(name, WORKFLOW, None, *decoders, params_type=params, events=declared))
+        return Workflow(name, _not_here)
+
+
+def _name_of(function: Any) -> Any:
+    return getattr(function, "__name__", "")
+
+
+async def _not_here(*_args: Any) -> Any:
+    raise AppClosedError("this workflow is implemented by another process")
+
+
+def _caller_names() -> Mapping[str, Any]:
+    """Local names where the decorator is used: annotations may refer to classes defined inside a function."""
+    frame = caller()
+    if frame is None:
+        return {}
+    return dict(frame.f_locals) if frame.f_locals is not frame.f_globals else {}
+
+
+def caller() -> FrameType | None:
+    """The innermost frame outside the modules that define apps, graphs and chains: that of the user's code."""
+    frame = inspect.currentframe()
+    while frame is not None and frame.f_globals.get("__name__", "").startswith(_DEFINING):
+        frame = frame.f_back
+    return frame

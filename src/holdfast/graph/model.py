@@ -1,0 +1,71 @@
+"""The authoring model of graphs: what a run of a graph shows, and the units of its successor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core import codec
+from holdfast.core.limits import Limits
+from holdfast.core.model import StepRecord
+from holdfast.graph import history, views
+from holdfast.graph.definition import Graph
+from holdfast.graph.node_rules import GraphDriver
+from holdfast.kernel.definition import Definition
+from holdfast.kernel.model import Model, RecordedRun, UnitModel
+from holdfast.store.protocol import GRAPH, NewUnit, RunRecord, Store
+
+
+class GraphUnitModel(UnitModel):
+    async def successor_units(self, store: Store, run: RunRecord) -> Sequence[NewUnit]:
+        return (await views.shape(store, run)).units
+
+    async def facts(self, store: Store, run: RunRecord, prefix: str) -> dict[str, Any]:
+        return await views.facts(store, run, prefix)
+
+    async def results(self, store: Store, run: RunRecord) -> dict[str, Any]:
+        return await views.results(store, run)
+
+    async def draw_run(self, store: Store, run: RunRecord) -> str:
+        return await views.draw_run(store, run)
+
+    def draw_definition(self, definition: Definition) -> str:
+        return views.draw_definition(definition)
+
+
+class GraphModel(Model):
+    kind = GRAPH
+    step_states = history.NodeState
+    units = GraphUnitModel()
+
+    def steps(self, run: RecordedRun) -> list[StepRecord]:
+        return history.nodes_of(run.row.number, run.facts)
+
+    def current_step(self, steps: Sequence[StepRecord]) -> StepRecord | None:
+        return history.current_node(steps)
+
+    def why(self, run: RecordedRun, steps: Sequence[StepRecord], now_ms: int) -> str | None:
+        """The sentence for a run whose units are not all done. Unit 0 is due when they are."""
+        return history.why(steps, now_ms) if run.row.run_at is None else None
+
+    def started_at(self, run: RecordedRun) -> int | None:
+        return views.started_at(run.facts)
+
+    def killed(self, run: RecordedRun) -> bool:
+        return views.killed(run.facts)
+
+
+def define(graph: Graph[Any], limits: Limits) -> Definition:
+    """The definition of a graph as it is now. A graph that gets another node needs a new definition."""
+    return Definition(
+        graph.name,
+        GRAPH,
+        None,
+        graph.decode_params,
+        codec.decoder(Any),
+        params_type=graph.params_type,
+        version=graph.version,
+        blueprint=graph.blueprint,
+        unit_driver=GraphDriver(graph, limits),
+        check=graph.check_types,
+    )

@@ -1,0 +1,69 @@
+"""The interface between the runner and an authoring model whose runs consist of units.
+
+A driver opens the **units** of a run from the stored plan. For a claimed unit they name the facts to read, decide what
+the unit does, and turn its outcome into an advance. Like a machine they do no I/O.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from holdfast.kernel.driver import Call, Outcome
+from holdfast.store.protocol import Advance, Fact, Finish, NewRun, NewUnit, RunRecord, StoredEvent, TaskRef
+
+if TYPE_CHECKING:
+    from holdfast.kernel.requests import Requests
+
+
+class Needs(NamedTuple):
+    """Keys of the facts that must be read before a unit can begin."""
+
+    results: Sequence[str]
+    """Keys of RESULT facts."""
+    items: str | None = None
+    """The key of ITEM facts."""
+
+
+class Units(Protocol):
+    """The units of one run."""
+
+    def key(self, unit: int) -> str:
+        """The unit's name for people."""
+        ...
+
+    def needs(self, unit: int) -> Needs: ...
+
+    def begin(
+        self, task: TaskRef, results: Mapping[str, Fact], items: Sequence[Fact], now_ms: int
+    ) -> Call | NewRun | Advance:
+        """Decide what a claimed unit does: call a function, start a run and wait for its end, or advance at once."""
+        ...
+
+    def ended(self, task: TaskRef, outcome: Outcome) -> Advance:
+        """The advance after a call."""
+        ...
+
+    def started(self, task: TaskRef) -> Advance:
+        """The advance after the start of a run: the unit waits."""
+        ...
+
+    def exited(self, task: TaskRef, events: Sequence[StoredEvent], now_ms: int) -> Advance:
+        """The advance after exit events of runs that units have started. ``task`` is unit 0, whose owner writes it."""
+        ...
+
+    def finish(self, results: Sequence[Fact], now_ms: int) -> Finish | None:
+        """The end of the run; None until all units have a result."""
+        ...
+
+    def units(self) -> Sequence[NewUnit]:
+        """The units in their initial state."""
+        ...
+
+
+class UnitDriver(Protocol):
+    def open(self, run: RunRecord, plan: bytes, requests: Requests) -> Units: ...
+
+
+PLAN_KEY = "meta"
+"""Key of the PLAN fact from which units are opened."""

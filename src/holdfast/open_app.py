@@ -1,0 +1,133 @@
+"""The time in which an app is open: ``OpenApp`` holds the objects that exist only then; ``AppLifetime`` makes them."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from holdfast.client import Client, Handle
+from holdfast.core.limits import Limits
+from holdfast.core.model import Status
+from holdfast.errors import AppClosedError
+from holdfast.graph.progress import Advancement, Finished, Killed, Started
+from holdfast.kernel.attempt import StepEngine
+from holdfast.kernel.definition import Registry
+from holdfast.kernel.logger import StepLogger
+from holdfast.kernel.notify import Hub
+from holdfast.kernel.requests import Requests
+from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers, milliseconds
+from holdfast.runner.attempts import Ports
+from holdfast.runner.config import WorkerConfig
+from holdfast.runner.worker import Worker
+from holdfast.store.protocol import Store
+from holdfast.store_url import make_store
+
+
+class App(Protocol):
+    """The parts of an app that remain when it is closed."""
+
+    url: str
+    schema: str | None
+    registry: Registry
+    limits: Limits
+    runtime: Runtime
+    worker_config: WorkerConfig
+    program: str
+
+
+class OpenApp:
+    """The objects that exist only while an app is open: store, client, hub and workers."""
+
+    def __init__(
+        self, app: App, store: Store, timers: Timers, spawn: Spawn, hub: Hub | None = None,
+        client: type[Client] = Client,
+    ) -> None:  # fmt: skip
+        self.store = store
+        self.hub = hub or Hub()
+        self._app = app
+        self._spawn = spawn
+        requests = Requests(app.registry, app.limits, app.runtime, store.clock)
+        self.client = client(store, app.registry, self.hub, requests, app.limits, store.clock)
+        now_ms = milliseconds(store.clock)
+        engine = StepEngine(StepLogger(app.limits, app.runtime.time.now), now_ms, app.limits.heartbeat)
+        self.ports = Ports(now_ms, timers, spawn, requests, store.begin, engine)
+        self.worker: Worker | None = None
+        self.manual_worker: Worker | None = None
+        """The worker that ``advance`` uses."""
+
+    def new_worker(self, config: WorkerConfig) -> Worker:
+        random = self._app.runtime.random
+        return Worker(self.store, self._app.registry, self.hub, self.ports, random, config, self._app.program)
+
+    def start_worker(self, config: WorkerConfig) -> None:
+        self.worker = self.new_worker(config)
+        self.worker.start()
+        self.client.local.worker = self.worker
+
+    async def advance(self, run: Handle[Any]) -> Advancement:
+        row = await self.client.units.find(run.workflow, run.id)
+        if row.status.terminal:
+            return Killed(row.note) if row.status is Status.TERMINATED else Finished(row.status.value)
+        nodes = await self._manual_worker().start_units(row)
+        if nodes is None:
+            return await self.advance(run)
+        return Started(tuple(nodes))
+
+    def _manual_worker(self) -> Worker:
+        """A worker that claims tasks only in ``advance``."""
+        if self.manual_worker is None:
+            self.manual_worker = self.new_worker(self._app.worker_config)
+            self.manual_worker.start_manual()
+        return self.manual_worker
+
+    async def stop_manual_worker(self) -> None:
+        manual_worker, self.manual_worker = self.manual_worker, None
+        if manual_worker is not None:
+            await manual_worker.stop()
+
+    async def close(self) -> None:
+        self.client.local.worker = None
+        await self.client.close()
+        if self.worker is not None:
+            await self.worker.stop()
+        await self.stop_manual_worker()
+        self._spawn.close()
+        await self.store.close()
+        self.hub.close()
+
+
+class AppLifetime:
+    """Opens and closes an app. While a test harness is open, the harness takes the place of the app's database."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self.opened: OpenApp | None = None
+        self.harnesses: list[OpenApp] = []
+        """Open test harnesses; the newest is the last."""
+        self._harness_entries = 0
+        """Number of ``async with`` blocks of the app that are open inside a harness."""
+
+    @property
+    def current(self) -> OpenApp | None:
+        return self.harnesses[-1] if self.harnesses else self.opened
+
+    async def enter(self, *, with_worker: bool) -> None:
+        if self.harnesses:
+            self._harness_entries += 1
+            return
+        app = self._app
+        if self.opened is not None:
+            raise AppClosedError(f"{app!r} is open already; one `async with` at a time")
+        app.registry.check()
+        store = make_store(app.url, app.schema, app.runtime)
+        await store.open()
+        self.opened = OpenApp(app, store, LoopTimers(store.clock), LocalSpawn())
+        if with_worker:
+            self.opened.start_worker(app.worker_config)
+
+    async def leave(self) -> None:
+        if self._harness_entries:
+            self._harness_entries -= 1
+            return
+        opened, self.opened = self.opened, None
+        if opened is not None:
+            await opened.close()

@@ -1,0 +1,157 @@
+"""The calls of a turn: attempts that run, outcomes that wait, and calls that may not start yet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from holdfast.kernel.driver import Call, Outcome
+from holdfast.runner.attempts import RunningAttempt
+from holdfast.runner.outcomes import OutcomeQueue
+from holdfast.runner.turn_context import TurnContext
+from holdfast.runner.turn_input import TurnInput
+from holdfast.store.protocol import Claim, Fact, Heartbeat, Log
+
+
+class CallsInFlight:
+    """Starts and cancels the calls of a turn and collects their outcomes."""
+
+    unstarted = False
+    """Calls were not started because the turn has to stop; the next owner of the task starts them."""
+    _stopping = False
+    _postponed: Sequence[Call] = ()
+    """Calls of postponed decisions; they start once those decisions are written."""
+    _last_heartbeats: Sequence[Fact] = ()
+    """Last heartbeats of failed attempts; they are stored before the failures."""
+
+    def __init__(self, context: TurnContext, claim: Claim, outcomes: OutcomeQueue, turn_input: TurnInput) -> None:
+        self.claim = claim
+        self._context = context
+        self._outcomes = outcomes
+        self._input = turn_input
+        self._running: dict[str, RunningAttempt] = {}
+
+    # --- start, postpone, cancel
+
+    def start(self, calls: Iterable[Call]) -> None:
+        """Start calls, except those that run already or whose outcome waits."""
+        for call in calls:
+            known = self._running.get(call.key)
+            if (known is not None and known.number == call.attempt) or self._outcomes.has(call.key):
+                continue
+            if self._stopping or not self._context.budget.take():
+                self.unstarted = True
+                continue
+            self._running[call.key] = RunningAttempt(call, self.claim.run, self._context.ports, self._report)
+
+    def stop(self) -> None:
+        """Start no more calls."""
+        self._stopping = True
+        self._input.wake()
+
+    @property
+    def must_stop(self) -> bool:
+        return self.unstarted or self._stopping or self._context.budget.spent
+
+    def postpone(self, calls: Sequence[Call]) -> None:
+        self._postponed = [*self._postponed, *calls]
+
+    @property
+    def has_postponed(self) -> bool:
+        return bool(self._postponed)
+
+    def start_postponed(self) -> None:
+        calls, self._postponed = self._postponed, ()
+        self.start(calls)
+
+    def drop_postponed(self) -> None:
+        self._postponed = ()
+
+    def cancel(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            running = self._running.pop(key, None)
+            if running is not None:
+                running.cancel()
+            elif self._postponed:
+                self._postponed = [call for call in self._postponed if call.key != key]
+
+    def cancel_transactions(self, keys: Iterable[str]) -> None:
+        """Cancel those of the calls that have a live transaction."""
+        self.cancel(key for key in keys if (running := self._running.get(key)) is not None and running.in_transaction)
+
+    def cancel_all(self) -> Sequence[Log]:
+        """Cancel all attempts of a turn that can no longer commit; returns their log lines."""
+        logs = [log for running in self._running.values() for log in running.take_logs()]
+        for running in self._running.values():
+            running.cancel()
+        self._running.clear()
+        return logs
+
+    # --- what is in flight
+
+    @property
+    def running(self) -> int:
+        """Number of running attempts."""
+        return len(self._running)
+
+    @property
+    def in_flight(self) -> int:
+        """Number of running attempts, and of ended attempts whose outcomes the machine has not received yet."""
+        return len(self._running) + len(self._outcomes)
+
+    @property
+    def in_transaction(self) -> bool:
+        """True while a step has a live transaction.
+
+        Another commit of this turn could deadlock with it: the commit would wait for the transaction's locks, and the
+        transaction ends only with a commit of this turn.
+        """
+        return bool(self._running) and any(running.in_transaction for running in self._running.values())
+
+    # --- outcomes
+
+    @property
+    def has_outcome(self) -> bool:
+        """True if the next outcome can be committed now."""
+        outcomes = self._outcomes
+        return bool(outcomes) and not (outcomes.needs_closed_transactions and self.in_transaction)
+
+    def take_outcomes(self) -> Sequence[Outcome]:
+        """Take the outcomes for the next advance."""
+        return self._outcomes.take() if self.has_outcome else self._outcomes.take_nothing()
+
+    def _report(self, outcome: Outcome) -> None:
+        self._running.pop(outcome.key, None)
+        if outcome.heartbeat is not None:
+            self._last_heartbeats = [*self._last_heartbeats, outcome.heartbeat]
+        self._outcomes.add(outcome)
+        self._input.wake()
+
+    # --- records of running attempts
+
+    def take_logs(self, keys: Iterable[str]) -> list[Log]:
+        """Take the log lines of these attempts."""
+        return [log for attempt in filter(None, map(self._running.get, keys)) for log in attempt.take_logs()]
+
+    def new_records(self) -> tuple[list[Fact], list[Log]]:
+        """START facts and log lines of running attempts that are not stored yet."""
+        facts: list[Fact] = []
+        logs: list[Log] = []
+        for running in self._running.values():
+            new_facts, new_logs = running.new_records()
+            facts.extend(new_facts)
+            logs.extend(new_logs)
+        return facts, logs
+
+    def heartbeats(self) -> list[Heartbeat]:
+        """Heartbeats of running attempts that are not stored yet."""
+        facts = [running.heartbeat() for running in self._running.values()]
+        return [Heartbeat(self.claim.task, fact) for fact in facts if fact is not None]
+
+    @property
+    def has_last_heartbeats(self) -> bool:
+        return bool(self._last_heartbeats)
+
+    def take_last_heartbeats(self) -> list[Heartbeat]:
+        """Take the last heartbeats of failed attempts."""
+        facts, self._last_heartbeats = self._last_heartbeats, ()
+        return [Heartbeat(self.claim.task, fact) for fact in facts]

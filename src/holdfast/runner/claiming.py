@@ -1,0 +1,113 @@
+"""Claiming: due tasks of the queues become turns of this worker."""
+
+from __future__ import annotations
+
+import asyncio
+
+from holdfast.kernel.definition import Registry
+from holdfast.kernel.notify import Hub
+from holdfast.kernel.options import overdue
+from holdfast.runner import notifications, report
+from holdfast.runner.claim_schedule import ClaimSchedule
+from holdfast.runner.run_cache import RunCaches, with_units
+from holdfast.runner.slots import Slots
+from holdfast.runner.turn_context import TurnContext
+from holdfast.runner.turn_runner import TurnRunner
+from holdfast.runner.turn_table import TurnTable
+from holdfast.runner.worker_loops import Reaper
+from holdfast.store.protocol import Claim, Claimant, ClaimRequest, Commit, Following, RunRecord, Store, Verdict
+
+
+class Claimer:
+    """Claims due tasks and begins their turns."""
+
+    def __init__(
+        self,
+        store: Store,
+        registry: Registry,
+        hub: Hub,
+        claimant: Claimant,
+        table: TurnTable,
+        slots: Slots,
+        run_caches: RunCaches,
+        runner: TurnRunner,
+        reaper: Reaper,
+        schedule: ClaimSchedule,
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._hub = hub
+        self._claimant = claimant
+        self._table = table
+        self._slots = slots
+        self._run_caches = run_caches
+        self._runner = runner
+        self._reaper = reaper
+        self._schedule = schedule
+
+    async def step(self) -> float:
+        limit = await self._slots.claim_limit()
+        if limit <= 0:
+            return 0.0
+        claimed = await self.claim_due(limit)
+        return 0.0 if claimed == limit else self._schedule.pause()
+
+    async def claim_due(self, limit: int, context: TurnContext | None = None) -> int:
+        """Claim due tasks and begin their turns; returns the number of claimed tasks."""
+        request = ClaimRequest(
+            owner=self._claimant.owner,
+            lease_ms=self._claimant.lease_ms,
+            limit=limit,
+            queues=self._claimant.queues,
+            workflows=self._registry.runnable(),
+            suspects=not self._table.has_suspect,
+        )
+        self._slots.begin_claim(limit)
+        try:
+            result = await self._store.claim(request)
+        finally:
+            self._slots.end_claim(limit)
+        for claim in result.claims:
+            self._runner.begin(claim, context)
+        for claim in result.overdue:
+            await self._end_overdue(claim)
+        self._schedule.claimed(result.next_due)
+        return len(result.claims) + len(result.overdue)
+
+    async def _end_overdue(self, claim: Claim) -> None:
+        """End a run whose timeout has expired, whether or not a worker owned it."""
+        run, context = claim.run, self._runner.context
+        try:
+            model = self._registry.model(run.kind)
+            finish = await with_units(overdue(run, context.ports.now_ms()), run, model, context)
+            committed = await context.committer.commit(Commit(claim.task, following=Following(next=finish)))
+        finally:
+            # After the end is written, because log lines of cancelled attempts can only be added then.
+            self._runner.signal(run.run, None)
+        if committed.verdict is Verdict.APPLIED:
+            report.ended(run, finish)
+            notifications.run_ended(self._hub, run.run, finish)
+            notifications.committed(self._hub, committed)
+
+    async def start_units(self, run: RunRecord) -> list[str] | None:
+        """Claim the due units of a run and begin their turns; returns the keys of the units.
+
+        None: only unit 0 was due. Its turn has ended by now, and the run may have ended or have other due units.
+        """
+        owner, lease_ms, slots = self._claimant.owner, self._claimant.lease_ms, max(0, self._slots.free)
+        request = ClaimRequest(owner, lease_ms, slots, [run.queue], frozenset({run.workflow}), run=run.run)
+        await self._reaper.reap()
+        result = await self._store.claim(request)
+        for claim in result.claims:
+            self._runner.begin(claim)
+        run_task = self._table.task((run.run, 0))
+        units = [claim.task.unit for claim in result.claims if claim.task.unit]
+        if run_task is not None:
+            await asyncio.wait([run_task])
+        if run_task is not None and not units:
+            return None
+        run_cache = self._run_caches.get(run.run)
+        if run_cache is None:
+            return []
+        opened = await run_cache.units(self._runner.context)
+        return [opened.key(unit) for unit in units]

@@ -1,0 +1,29 @@
+"""Notifications of this process about what a worker has written."""
+
+from __future__ import annotations
+
+from holdfast.kernel.notify import Hub
+from holdfast.store.protocol import Committed, Finish, Signal
+
+
+def run_ended(hub: Hub, run: int, finish: Finish) -> None:
+    """Notify callers that wait for the end of the run. With a successor, they go on to wait for that one."""
+    if finish.next is None:
+        hub.ended(run, finish)
+    else:
+        hub.ended(run, None)
+        hub.work(finish.next.run_at)
+
+
+def committed(hub: Hub, done: Committed) -> None:
+    """Notify this process of the other runs that a commit started, woke, ended or replied to."""
+    if done.started:
+        hub.work()
+    for sent in done.sent:
+        if sent.run is not None and sent.woken:
+            hub.work()
+            hub.signal(sent.run.run, Signal.EVENTS)
+    if done.affected is not None:
+        hub.affected(done.affected)
+    if done.operation_results:
+        hub.replied()

@@ -1,0 +1,75 @@
+"""The queue between the calls of a turn and its machine."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from holdfast.core.failure import Failure
+from holdfast.kernel.driver import Outcome
+from holdfast.runner.turn_context import TurnHost
+
+
+class OutcomeQueue(deque[Outcome]):
+    """Outcomes that the machine has not received yet, in the order in which it will receive them."""
+
+    __slots__ = ("_host", "taken")
+
+    def __init__(self, host: TurnHost) -> None:
+        super().__init__()
+        self.taken: Sequence[Outcome] = ()
+        """The outcomes that the machine received last."""
+        self._host = host
+
+    def has(self, key: str) -> bool:
+        return any(outcome.key == key for outcome in self)
+
+    def add(self, outcome: Outcome) -> None:
+        if outcome.transaction is None:
+            self.append(outcome)
+        else:
+            self.appendleft(outcome)  # other commits may wait for its transaction to end
+
+    @property
+    def needs_closed_transactions(self) -> bool:
+        """True if the next outcome is transactional without a live transaction of its own.
+
+        Its commit waits until no live transaction of the turn is open.
+        """
+        first = self[0]
+        return first.transaction is None and first.transactional
+
+    def take(self) -> Sequence[Outcome]:
+        """Take all outcomes, or one transactional outcome alone, because its commit may be rejected."""
+        taken: list[Outcome] = []
+        while self and not (taken and self[0].transactional):
+            taken.append(self.popleft())
+            if taken[-1].transactional:
+                break
+        self.taken = taken
+        return taken
+
+    def take_nothing(self) -> Sequence[Outcome]:
+        self.taken = ()
+        return self.taken
+
+    def put_back(self, outcomes: Sequence[Outcome]) -> None:
+        """Put outcomes of unwritten decisions in front of the queue, for the next machine."""
+        self.extendleft(reversed(outcomes))
+
+    def fail_taken(self, error: Failure) -> None:
+        """Put the outcomes that the machine received last back as failures."""
+        self.extendleft(outcome.failed(error) for outcome in self.taken)
+
+    def roll_back_taken(self) -> None:
+        """Roll back the live transactions of the outcomes that the machine received last."""
+        self._roll_back(self.taken)
+
+    def roll_back(self) -> None:
+        """Roll back the live transactions of the waiting outcomes, which will not be written."""
+        self._roll_back(self)
+
+    def _roll_back(self, outcomes: Iterable[Outcome]) -> None:
+        for outcome in outcomes:
+            if outcome.transaction is not None:
+                self._host.run_in_background(outcome.transaction.rollback())

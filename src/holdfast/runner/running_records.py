@@ -1,0 +1,61 @@
+"""Records of steps that are still running: START facts, log lines and heartbeats."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+
+from holdfast.errors import StoreError
+from holdfast.runner.calls import CallsInFlight
+from holdfast.runner.turn_writer import TurnWriter
+from holdfast.store.protocol import Heartbeat, Observed, Signal, Store, Verdict
+
+_log = logging.getLogger("holdfast")
+
+
+class RunningRecords:
+    """Writes START facts and log lines of a turn's running attempts, in the background."""
+
+    writing: asyncio.Task[None] | None = None
+    """The asyncio task that writes; None: nothing is being written."""
+
+    def __init__(self, pid: str, calls: CallsInFlight, writer: TurnWriter) -> None:
+        self._pid = pid
+        self._calls = calls
+        self._writer = writer
+
+    def write(self, signal: Callable[[Signal | None], None]) -> asyncio.Task[None] | None:
+        """Start writing what is not stored yet; ``signal`` receives the signal in the store's reply."""
+        if self.writing is None and self._calls.running and not self._calls.in_transaction:
+            self.writing = asyncio.get_running_loop().create_task(self._write(signal))
+            self.writing.add_done_callback(self._done)
+        return self.writing
+
+    async def _write(self, signal: Callable[[Signal | None], None]) -> None:
+        facts, logs = self._calls.new_records()
+        if not facts and not logs:
+            return
+        committed = await self._writer.write_interim(Observed(facts=facts, logs=logs))
+        if committed is None:
+            return
+        if committed.verdict is Verdict.LOST:
+            signal(None)
+        elif committed.verdict is Verdict.PAUSING:
+            signal(Signal.PAUSE)
+        else:
+            signal(committed.signal)
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.writing = None
+        if not task.cancelled() and task.exception() is not None:
+            _log.warning("could not record the running steps of %s: %r", self._pid, task.exception())
+
+
+async def record_heartbeats(store: Store, heartbeats: Sequence[Heartbeat]) -> None:
+    """Store heartbeats. A failure loses only reported progress, so it is logged and not raised."""
+    if heartbeats:
+        try:
+            await store.record_heartbeats(heartbeats)
+        except StoreError as error:
+            _log.warning("could not record the heartbeats of %d steps: %s", len(heartbeats), error)

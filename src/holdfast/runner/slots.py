@@ -1,0 +1,88 @@
+"""The slots of a worker: the number of its turns, and of turns that are about to begin, is limited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sized
+
+# Maximum number of tasks per claim: a small batch keeps claims short and leaves work to other processes.
+_MAX_CLAIM = 200
+# How long a nearly full worker waits for more free slots before it claims tasks for the few that it has.
+_SLOT_WAIT_SECONDS = 0.02
+
+
+class Slots:
+    """Counts the slots that turns, reservations and claims in flight take."""
+
+    accepting = False
+    """New turns may begin. False before the start and after the stop of the worker."""
+    manual = False
+    """Units begin only when the user asks for it."""
+
+    def __init__(self, number: int, turns: Sized) -> None:
+        self.reserved = 0
+        """Slots reserved for starts and events in flight."""
+        self._number = number
+        self._turns = turns
+        self._claiming = 0
+        """Slots reserved for claims in flight, most of which return fewer tasks."""
+        self._min_claim = min(_MAX_CLAIM, max(1, number // 5))
+        self._freed = asyncio.Event()
+
+    @property
+    def free(self) -> int:
+        return self._number - len(self._turns) - self.reserved - self._claiming
+
+    def is_alone(self) -> bool:
+        """True if there is at most one turn, counting starts and events in flight but not claims in flight."""
+        return len(self._turns) + self.reserved <= 1
+
+    @property
+    def has_requests(self) -> bool:
+        """True while a start, an event or a claim is in flight."""
+        return bool(self.reserved or self._claiming)
+
+    # --- reservations
+
+    def reserve(self) -> bool:
+        """Reserve a slot; False if there is none."""
+        if not self.accepting or self.free <= 0:
+            return False
+        self.reserved += 1
+        return True
+
+    def reserve_units(self, most: int) -> int:
+        """Reserve up to this many slots for units; returns their number."""
+        slots = max(0, min(most, self.free)) if self.accepting and not self.manual else 0
+        self.reserved += slots
+        return slots
+
+    def end_reservation(self, slots: int) -> None:
+        self.reserved -= slots
+
+    # --- claims
+
+    async def claim_limit(self) -> int:
+        """Maximum number of tasks for the next claim of the claim loop.
+
+        Waits a moment if few slots are free: one transaction per freed slot costs more than the work.
+        """
+        if self.free < self._min_claim:
+            self._freed.clear()
+            alarm = asyncio.get_running_loop().call_later(_SLOT_WAIT_SECONDS, self._freed.set)
+            try:
+                await self._freed.wait()
+            finally:
+                alarm.cancel()
+        return min(self.free, _MAX_CLAIM)
+
+    def begin_claim(self, limit: int) -> None:
+        self._claiming += limit
+
+    def end_claim(self, limit: int) -> None:
+        self._claiming -= limit
+
+    def turn_ended(self) -> None:
+        """End the wait in ``claim_limit`` if enough slots are free now."""
+        if self.free >= self._min_claim:
+            self._freed.set()

@@ -1,0 +1,175 @@
+"""The life of turns in a worker: begin, run, end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import logging
+from collections.abc import Sequence
+
+from holdfast.kernel.attempt import current_attempt
+from holdfast.kernel.definition import Registry
+from holdfast.kernel.notify import Hub
+from holdfast.runner import notifications, report
+from holdfast.runner.cache import MachineCache
+from holdfast.runner.claim_schedule import ClaimSchedule
+from holdfast.runner.idle_turns import IdleTurns
+from holdfast.runner.run_cache import RunCaches
+from holdfast.runner.slots import Slots
+from holdfast.runner.turn import Turn
+from holdfast.runner.turn_context import TurnContext
+from holdfast.runner.turn_table import AnyTurn, TurnTable
+from holdfast.runner.unit_turns import GraphRunTurn, UnitTurn
+from holdfast.runner.unknown_claims import UnknownClaims
+from holdfast.store.protocol import SUSPECT_LOSSES, Claim, Commit, Fact, Following, Log, Park, Signal, TaskRef
+
+_log = logging.getLogger("holdfast")
+
+
+class TurnRunner:
+    """Begins turns, runs each of them in an asyncio task, and passes on what it left."""
+
+    context: TurnContext
+    """Set by the worker after this object is made: the context's parts begin turns, too."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        hub: Hub,
+        table: TurnTable,
+        slots: Slots,
+        cache: MachineCache,
+        run_caches: RunCaches,
+        unknown_claims: UnknownClaims,
+        schedule: ClaimSchedule,
+    ) -> None:
+        self._registry = registry
+        self._hub = hub
+        self._table = table
+        self._slots = slots
+        self._cache = cache
+        self._run_caches = run_caches
+        self._unknown_claims = unknown_claims
+        self._schedule = schedule
+        self._idle_turns = IdleTurns(lambda: asyncio.get_running_loop().time())
+
+    # --- begin
+
+    def begin(
+        self, claim: Claim, context: TurnContext | None = None, plan: Sequence[Fact] = (), turn: Turn | None = None
+    ) -> bool:
+        """Begin the turn of a claim; False if the claim is stale. ``turn``: a predicted turn to use for it."""
+        if self._is_stale(claim.task):
+            return False
+        known = self._table.get(claim.task[:2])
+        if known is not None:  # its lease expired, and this worker claimed the task again
+            known.signal(None)
+        begun = turn or self._make_turn(claim, context or self.context, plan)
+        if claim.run.expires_at is not None:
+            self._schedule.due(claim.run.expires_at)
+        task = asyncio.get_running_loop().create_task(self._run(begun), context=_outside_steps())
+        self._table.add(begun, task)
+        return True
+
+    def _is_stale(self, task: TaskRef) -> bool:
+        """True if the claim was released as unknown before its reply arrived, or a later claim has a turn already."""
+        if self._unknown_claims.was_released(task):
+            return True
+        known = self._table.get(task[:2])
+        return known is not None and known.task.epoch >= task.epoch
+
+    def _make_turn(self, claim: Claim, context: TurnContext, plan: Sequence[Fact]) -> AnyTurn:
+        task, definition = claim.task, self._registry.get(claim.run.workflow)
+        if definition.unit_driver is None:
+            return Turn(context, claim, definition, self._cache.take(task.run, task.epoch), plan)
+        run_cache = self._run_caches.own(task, claim.run, definition.unit_driver, plan, context)
+        return UnitTurn(context, claim, run_cache) if task.unit else GraphRunTurn(context, claim, run_cache)
+
+    # --- run
+
+    async def _run(self, turn: AnyTurn) -> None:
+        try:
+            if self._idle_turns:
+                await self._delay_idle_turn(turn)
+            await turn.run()
+        except Exception as error:
+            await self._park(turn, error)
+        finally:
+            self.ended(turn)
+
+    async def _delay_idle_turn(self, turn: AnyTurn) -> None:
+        """Wait before a turn of a run that makes no progress. The worker keeps renewing the lease meanwhile."""
+        try:
+            await asyncio.sleep(self._idle_turns.pause_before(turn.task[:2]))
+        except asyncio.CancelledError:
+            if isinstance(turn, Turn):
+                turn.drop()
+            raise
+
+    async def _park(self, turn: AnyTurn, error: Exception) -> None:
+        """Park a run after an error of the engine or in its data, with the error as a note. Other runs go on."""
+        run, context = turn.claim.run, self.context
+        _log.error("run %s is parked after an unexpected error", report.named(run), exc_info=error)
+        note = f"the engine failed on this run ({type(error).__name__}: {error}); resume it to try again"
+        line = Log("error", "system", note[:2000], None, context.ports.now_ms())
+        try:
+            await context.committer.commit(Commit(turn.task, following=Following(logs=[line], next=Park(note))))
+            if turn.task.unit:
+                await context.store.release([turn.task])  # the commit paused the run, but the unit is still owned
+        except Exception:
+            _log.exception("could not park run %s", report.named(run))
+
+    # --- end
+
+    def ended(self, turn: AnyTurn) -> None:
+        """Take over what a turn left: its machine, its end, and when its task is due again."""
+        run, unit = task_key = turn.task[:2]
+        if turn.idle:
+            self._idle_turns.idle(turn.claim)
+        elif self._idle_turns:
+            self._idle_turns.forget(task_key)
+        if self._table.remove(turn):
+            self._run_caches.disown(turn.task)
+        if turn.suspended is not None:
+            self._cache.put(turn.suspended)
+        if turn.finish is not None:
+            notifications.run_ended(self._hub, run, turn.finish)
+        elif unit == 0 and turn.suspended is None:
+            self._hub.ended(run, None)  # another writer may have ended the run: waiting callers read the store
+        if turn.due_at is not None:
+            self._schedule.due(turn.due_at)
+        self._slots.turn_ended()
+        if turn.suspect or turn.claim.run.losses >= SUSPECT_LOSSES:
+            self._schedule.wake()  # the next suspect task may be claimed now
+
+    def discard(self, turn: Turn) -> None:
+        """Drop a predicted turn that does not begin."""
+        turn.drop()
+        self._hub.ended(turn.task.run, None)  # the run's state is unknown here: waiting callers read the store
+
+    # --- signals
+
+    def signal(self, run: int, signal: Signal | None) -> None:
+        """Pass a signal to the turn of a run; None, for a run that has ended, also to the turns of its units."""
+        turn = self._table.get((run, 0))
+        if turn is not None:
+            turn.signal(signal)
+        elif signal is None:
+            self._cache.drop(run)
+        if signal is None:
+            for unit in self._run_caches.owned_units(run):
+                unit_turn = self._table.get((run, unit))
+                if unit_turn is not None:
+                    unit_turn.signal(None)
+
+
+def _outside_steps() -> contextvars.Context | None:
+    """Context variables for a new turn, without the current attempt; None: there is no current attempt.
+
+    A step that starts a run or sends an event may begin turns that are not part of the step.
+    """
+    if current_attempt.get() is None:
+        return None
+    context = contextvars.copy_context()
+    context.run(current_attempt.set, None)
+    return context

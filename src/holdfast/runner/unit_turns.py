@@ -1,0 +1,244 @@
+"""Turns of runs that consist of units: ``UnitTurn`` for a unit, ``GraphRunTurn`` for the run itself (unit 0)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from holdfast.kernel.driver import Call, Outcome
+from holdfast.kernel.unit_driver import Units
+from holdfast.runner import report
+from holdfast.runner.attempts import RunningAttempt
+from holdfast.runner.run_cache import RunCache
+from holdfast.runner.running_records import record_heartbeats
+from holdfast.runner.turn_context import TurnContext
+from holdfast.store.protocol import (
+    EXIT,
+    SUSPECT_LOSSES,
+    Advance,
+    Claim,
+    Commit,
+    Committed,
+    Created,
+    Fact,
+    FactState,
+    Finish,
+    Following,
+    Heartbeat,
+    Log,
+    MailboxPage,
+    NewRun,
+    Signal,
+    StoredEvent,
+    Verdict,
+)
+
+
+class UnitTurn:
+    """The turn of one claimed unit: call its function or start its run, then write the advance that follows."""
+
+    finish: Finish | None = None
+    suspended = None
+    due_at: int | None = None
+    idle = False
+    """Always False: a turn of a unit writes its result, or that it waits."""
+
+    def __init__(self, context: TurnContext, claim: Claim, run_cache: RunCache) -> None:
+        self.claim = claim
+        self.task = claim.task
+        self._context = context
+        self._run_cache = run_cache
+        self._running: RunningAttempt | None = None
+        self._outcome: asyncio.Future[Outcome | None] | None = None
+        self._task_lost = False
+        self._stopping = False
+
+    async def run(self) -> None:
+        try:
+            units = await self._run_cache.units(self._context)
+            action = await self._begin(units)
+            if isinstance(action, NewRun):
+                action = await self._start(units, action)
+            elif not isinstance(action, Advance):
+                outcome = await self._call(action)
+                if outcome is None:
+                    return
+                action = units.ended(self.task, outcome)
+            await self._write(action)
+        finally:
+            self._drop()
+
+    async def _begin(self, units: Units) -> Call | NewRun | Advance:
+        context, run = self._context, self.claim.run
+        needs = units.needs(self.task.unit)
+        results = await self._run_cache.results(needs.results, context)
+        items: Sequence[Fact] = ()
+        if needs.items is not None:
+            key = needs.items
+            items = await context.read(run, lambda: context.store.facts(run.run, FactState.ITEM, [key]))
+        return units.begin(self.task, results, items, context.ports.now_ms())
+
+    async def _call(self, call: Call) -> Outcome | None:
+        """Call the unit's function; None: the call was not started, or the task was lost."""
+        if self._task_lost or self._stopping:
+            return None  # a stopping worker releases all its tasks
+        if not self._context.budget.take():
+            await self._context.read(self.claim.run, lambda: self._context.store.release([self.task]))
+            return None
+        if self.task.epoch > 1:
+            call.progress = await self._progress(call.key)
+        self._outcome = asyncio.get_running_loop().create_future()
+        self._running = RunningAttempt(call, self.claim.run, self._context.ports, self._report)
+        outcome = await self._outcome
+        if outcome is not None and outcome.heartbeat is not None:
+            await record_heartbeats(self._context.store, [Heartbeat(self.task, outcome.heartbeat)])
+        return outcome
+
+    async def _progress(self, key: str) -> bytes | None:
+        """The progress in the last heartbeat of an earlier attempt."""
+        store, run = self._context.store, self.claim.run
+        facts = await self._context.read(run, lambda: store.facts(run.run, FactState.HEARTBEAT, [key]))
+        return facts[-1].value if facts else None
+
+    def heartbeats(self) -> list[Heartbeat]:
+        fact = None if self._running is None else self._running.heartbeat()
+        return [] if fact is None else [Heartbeat(self.task, fact)]
+
+    def _report(self, outcome: Outcome) -> None:
+        self._running = None
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(outcome)
+
+    async def _start(self, units: Units, new: NewRun) -> Advance:
+        """Start the run of a node. Its id is the same in every attempt, so a repeated start has no effect."""
+        context = self._context
+        slots = context.host.reserve_child(new)
+        claimed_children: list[Created] = []
+        try:
+            [created] = await context.read(self.claim.run, lambda: context.store.create([new]))
+            if slots and created.created:
+                claimed_children = [created]
+            else:
+                context.host.notify(Committed(Verdict.APPLIED, started=[created]))
+        finally:
+            context.host.begin_children(slots, claimed_children)
+        return units.started(self.task)
+
+    async def _write(self, advance: Advance) -> None:
+        if self._task_lost:
+            self._add_late(advance.logs)
+            return
+        if not self._run_cache.started:
+            self._run_cache.started, advance.started_at = True, self._context.ports.now_ms()
+        if not await self._context.advancer.advance(advance):
+            self._add_late(advance.logs)
+        elif advance.release is not None:
+            self.due_at = advance.release.run_at
+
+    def _add_late(self, logs: Sequence[Log]) -> None:
+        """Store the log lines of an attempt whose outcome cannot be written."""
+        if logs:
+            self._context.host.add_late(self.claim.run, (), logs)
+
+    # --- called by the worker
+
+    def signal(self, signal: Signal | None) -> None:
+        """Handle the loss of the task (None). Other signals are for unit 0."""
+        if signal is None:
+            self._task_lost = True
+            self._drop()
+
+    def stop(self) -> None:
+        self._stopping = True
+
+    @property
+    def suspect(self) -> bool:
+        """True if the task was lost several times in a row."""
+        return self.claim.lost and self.task.epoch > SUSPECT_LOSSES
+
+    @property
+    def waiting(self) -> bool:
+        return self._outcome is not None and not self._outcome.done()
+
+    def record_running(self) -> None:
+        """Do nothing: the claim has written the START fact."""
+
+    def _drop(self) -> None:
+        running, self._running = self._running, None
+        if running is not None:
+            self._add_late(running.take_logs())
+            running.cancel()
+        if self._outcome is not None and not self._outcome.done():
+            self._outcome.set_result(None)
+
+
+class GraphRunTurn:
+    """The turn of unit 0: handle exit events of the runs that nodes started; end the run when all units are done."""
+
+    suspended = None
+    due_at: int | None = None
+    waiting = False
+
+    def __init__(self, context: TurnContext, claim: Claim, run_cache: RunCache) -> None:
+        self.claim = claim
+        self.task = claim.task
+        self.finish: Finish | None = None
+        self.idle = False
+        """The turn wrote nothing."""
+        self._context = context
+        self._run_cache = run_cache
+
+    async def run(self) -> None:
+        units = await self._run_cache.units(self._context)
+        page = self.claim.mailbox_page
+        if not _exits(page):
+            end = units.finish(await self._results(), self._now())
+            if end is not None:
+                await self._end(end)
+                return
+            page = await self._read_exits()
+        advance = units.exited(self.task, _exits(page), self._now())
+        advance.seen = page.last if page.complete else page.events[-1].n
+        self.idle = await self._context.advancer.advance(advance) and advance.idle
+
+    async def _results(self) -> Sequence[Fact]:
+        store, run = self._context.store, self.claim.run
+        return await self._context.read(run, lambda: store.facts(run.run, FactState.RESULT))
+
+    async def _read_exits(self) -> MailboxPage:
+        """Read the undelivered events of the engine's own types.
+
+        The page of a claim may lack them: it holds only the oldest events, and a claim by an advance reads none.
+        """
+        store, run = self._context.store, self.claim.run
+        return await self._context.read(run, lambda: store.undelivered(run.run, frozenset()))
+
+    async def _end(self, finish: Finish) -> None:
+        committed = await self._context.committer.commit(Commit(self.task, following=Following(next=finish)))
+        if committed.verdict is Verdict.APPLIED:
+            self.finish = finish
+            report.ended(self.claim.run, finish)
+            self._context.host.notify(committed)
+
+    def signal(self, signal: Signal | None) -> None:
+        """Ignore the signal: the turn does not wait for anything."""
+
+    def stop(self) -> None:
+        """Do nothing: the turn calls no steps and ends soon."""
+
+    @property
+    def suspect(self) -> bool:
+        return self.claim.run.losses >= SUSPECT_LOSSES
+
+    def record_running(self) -> None:
+        """Do nothing: the turn has no attempts."""
+
+    def heartbeats(self) -> list[Heartbeat]:
+        return []
+
+    def _now(self) -> int:
+        return self._context.ports.now_ms()
+
+
+def _exits(page: MailboxPage) -> list[StoredEvent]:
+    return [event for event in page.events if event.type == EXIT]

@@ -1,0 +1,125 @@
+"""The small loops of a worker: *watch*, *reap* and *record*."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+
+from holdfast.errors import StoreError
+from holdfast.ports import Randomness
+from holdfast.runner import report
+from holdfast.runner.background_loop import BackgroundLoop
+from holdfast.runner.claim_schedule import ClaimSchedule
+from holdfast.runner.lease_keeper import LeaseKeeper
+from holdfast.runner.outbox import OutboxDispatcher
+from holdfast.runner.running_records import record_heartbeats
+from holdfast.runner.turn_runner import TurnRunner
+from holdfast.runner.turn_table import TurnTable
+from holdfast.store.protocol import ExpiredTask, Store
+
+_log = logging.getLogger("holdfast")
+
+_RECORD_SECONDS = 0.5
+
+
+class ChangeWatcher:
+    """Notices writes of other processes."""
+
+    def __init__(
+        self,
+        store: Store,
+        owner: str,
+        table: TurnTable,
+        runner: TurnRunner,
+        leases: LeaseKeeper,
+        schedule: ClaimSchedule,
+        outbox: OutboxDispatcher,
+        random: Randomness,
+    ) -> None:
+        self.loop = BackgroundLoop("watch", self.step, random)
+        self._store = store
+        self._owner = owner
+        self._table = table
+        self._runner = runner
+        self._leases = leases
+        self._schedule = schedule
+        self._outbox = outbox
+        self._seen_version: int | None = None
+
+    async def step(self) -> float:
+        """Wait for a write of another process, then check for due tasks, outbound events and signals."""
+        version = await self._store.wait_for_change(self._seen_version)
+        if version != self._seen_version:
+            self._seen_version = version
+            self._schedule.wake()
+            self._outbox.wake()
+            if self._table:
+                for held in await self._leases.fetch_signals(lambda: self._store.fetch_signals(self._owner)):
+                    self._runner.signal(held.run, held.signal)
+        return 0
+
+
+class Reaper:
+    """Frees tasks whose lease expired, of any worker."""
+
+    def __init__(
+        self, store: Store, max_losses: int, pause_ms: int, schedule: ClaimSchedule, random: Randomness
+    ) -> None:
+        self.loop = BackgroundLoop("reap", self.step, random)
+        self._store = store
+        self._max_losses = max_losses
+        self._pause_ms = pause_ms
+        self._schedule = schedule
+
+    async def step(self) -> float:
+        if await self.reap():
+            self._schedule.wake()
+        return self._pause_ms / 1000
+
+    async def reap(self) -> int:
+        """Free expired tasks once; returns their number."""
+        freed = await self._store.reap(self._max_losses)
+        if freed:
+            await self._report(freed)
+        return len(freed)
+
+    async def _report(self, freed: Sequence[ExpiredTask]) -> None:
+        try:
+            runs = {run.run: run for run in await self._store.get([lost.run for lost in freed])}
+        except StoreError as error:
+            _log.warning("%d leases expired; the names of their runs cannot be read: %s", len(freed), error)
+            return
+        for lost in freed:
+            run = runs.get(lost.run)
+            if run is None:
+                continue
+            if lost.parked:
+                report.parked(run, (run.note or "").removeprefix("parked: "))
+            else:
+                name, losses = report.named(run), lost.losses
+                _log.warning("the worker of run %s died or stalled (%d in a row); it is free again", name, losses)
+
+
+class ProgressRecorder:
+    """Writes START facts, log lines and heartbeats of steps that are still running."""
+
+    def __init__(self, store: Store, table: TurnTable, random: Randomness) -> None:
+        self.loop = BackgroundLoop("record", self.step, random)
+        self._store = store
+        self._table = table
+
+    async def step(self) -> float:
+        self._table.record_running(only_waiting=True)
+        await self.record_heartbeats()
+        return _RECORD_SECONDS
+
+    async def record_heartbeats(self) -> None:
+        """Store the latest heartbeats of all running steps in one write."""
+        await record_heartbeats(self._store, self._table.heartbeats())
+
+    async def record_running(self) -> None:
+        """Store the log lines of attempts that are about to be cancelled."""
+        writes = self._table.record_running(only_waiting=False)
+        if writes:
+            await asyncio.wait(writes, timeout=_RECORD_SECONDS)

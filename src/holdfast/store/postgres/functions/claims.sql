@@ -1,0 +1,254 @@
+-- Claiming tasks.
+
+-- Claim due tasks. p_unanswered: tokens of earlier claims of this owner whose replies were lost; their tasks are
+-- returned too. Expired runs come first and do not count towards p_limit. The last row has no run; its next_due is the
+-- time of the next due task or expiry.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_claim(
+    p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_limit BIGINT, p_queues TEXT[], p_workflows TEXT[],
+    p_buckets INTEGER[], p_token BIGINT, p_unanswered BIGINT[]
+) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_runs BIGINT[] := '{}';
+    v_units BIGINT[] := '{}';
+    v_lost BOOLEAN[] := '{}';
+    v_already_owned INTEGER := 0;
+    v_found BIGINT[];
+    v_found_unit BIGINT[];
+    v_found_lost BOOLEAN[];
+    v_room BIGINT := p_limit;
+    v_suspect BOOLEAN := false;
+    v_rank RECORD;
+    v_expires BIGINT;
+BEGIN
+    SELECT min(expires_at) INTO v_expires FROM {schema}.holdfast_task WHERE expires_at IS NOT NULL;
+    IF v_expires <= v_now AND p_limit > 0 THEN
+        RETURN QUERY SELECT v_now, NULL::bigint, true, 0::bigint, (o.r).epoch, o.kind, o.lost, NULL::bigint[],
+                            NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint, o.r
+                       FROM {schema}.holdfast_claim_overdue(v_now, p_owner, p_lease_ms) AS o;
+        SELECT min(expires_at) INTO v_expires FROM {schema}.holdfast_task WHERE expires_at IS NOT NULL;
+    END IF;
+    IF cardinality(p_unanswered) > 0 THEN
+        SELECT coalesce(array_agg(run), '{}'), coalesce(array_agg(unit), '{}'), coalesce(array_agg(losses > 0), '{}')
+          INTO v_runs, v_units, v_lost
+          FROM {schema}.holdfast_task WHERE owner = p_owner AND claimed_by = ANY (p_unanswered);
+        v_already_owned := cardinality(v_runs);
+        v_room := greatest(v_room - v_already_owned, 0);
+    END IF;
+    FOR v_rank IN
+        SELECT bucket, priority, array_agg(queue) AS queues, array_agg(workflow) AS workflows
+          FROM {schema}.holdfast_lanes(v_now, v_room, p_queues, p_workflows, p_buckets)
+         WHERE run_at <= v_now GROUP BY bucket, priority ORDER BY bucket, priority
+    LOOP
+        IF v_rank.bucket = 2 THEN
+            v_room := least(v_room, 1);
+        END IF;
+        EXIT WHEN v_room <= 0;
+        SELECT array_agg(run ORDER BY run_at, run, unit), array_agg(unit ORDER BY run_at, run, unit),
+               array_agg(lost ORDER BY run_at, run, unit)
+          INTO v_found, v_found_unit, v_found_lost
+          FROM (SELECT d.run, d.unit, d.run_at, d.lost
+                  FROM unnest(v_rank.queues, v_rank.workflows) AS l (queue, workflow)
+                 CROSS JOIN LATERAL (
+                       SELECT t.run, t.unit, t.run_at, t.lost FROM {schema}.holdfast_task AS t
+                        WHERE t.owner IS NULL AND t.run_at IS NOT NULL AND t.queue = l.queue
+                          AND t.workflow = l.workflow AND t.bucket = v_rank.bucket
+                          AND t.priority = v_rank.priority AND t.run_at <= v_now
+                        ORDER BY t.run_at, t.run, t.unit LIMIT v_room FOR NO KEY UPDATE SKIP LOCKED) AS d
+                 ORDER BY d.run_at, d.run, d.unit LIMIT v_room) AS found;
+        CONTINUE WHEN v_found IS NULL;
+        v_runs := v_runs || v_found;
+        v_units := v_units || v_found_unit;
+        v_lost := v_lost || v_found_lost;
+        v_room := v_room - cardinality(v_found);
+        v_suspect := v_rank.bucket = 2;
+        EXIT WHEN v_suspect;
+    END LOOP;
+    IF cardinality(v_runs) > 0 THEN
+        RETURN QUERY SELECT * FROM {schema}.holdfast_take_tasks(
+            v_now, p_owner, p_lease_ms, p_token, v_runs, v_units, v_lost, v_already_owned);
+    END IF;
+    RETURN QUERY
+        SELECT v_now, least(min(run_at), v_expires), NULL::boolean, NULL::bigint, NULL::bigint, NULL::int,
+               NULL::boolean, NULL::bigint[], NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[],
+               NULL::bytea[], NULL::bigint, NULL::{schema}.holdfast_record
+          FROM {schema}.holdfast_lanes(v_now, p_limit, p_queues, p_workflows,
+                                       CASE WHEN v_suspect THEN array_remove(p_buckets, 2) ELSE p_buckets END);
+END $$;
+
+-- Claim due units of one run, in the order of their numbers; suspects come last.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_claim_units(
+    p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_limit BIGINT, p_run BIGINT, p_suspects BOOLEAN, p_token BIGINT,
+    p_unanswered BIGINT[]
+) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
+SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_units BIGINT[] := '{}';
+    v_lost BOOLEAN[] := '{}';
+    v_already_owned INTEGER := 0;
+    v_found BIGINT[];
+    v_found_lost BOOLEAN[];
+    v_suspects BOOLEAN := p_suspects;
+BEGIN
+    IF cardinality(p_unanswered) > 0 THEN
+        SELECT coalesce(array_agg(unit), '{}'), coalesce(array_agg(losses > 0), '{}') INTO v_units, v_lost
+          FROM {schema}.holdfast_task
+         WHERE owner = p_owner AND claimed_by = ANY (p_unanswered) AND run = p_run;
+        v_already_owned := cardinality(v_units);
+    END IF;
+    -- Unit 0 calls no user code, so it is claimed even if it is a suspect.
+    SELECT array_agg(unit), array_agg(lost) INTO v_found, v_found_lost
+      FROM (SELECT t.unit, t.lost FROM {schema}.holdfast_task AS t
+             WHERE t.run = p_run AND t.unit = 0 AND t.owner IS NULL AND t.run_at <= v_now
+               AND p_limit > cardinality(v_units)
+               FOR NO KEY UPDATE SKIP LOCKED) AS found;
+    v_units := v_units || v_found;
+    v_lost := v_lost || v_found_lost;
+    FOR v_suspect IN 0..p_suspects::int LOOP
+        SELECT array_agg(unit), array_agg(lost) INTO v_found, v_found_lost
+          FROM (SELECT t.unit, t.lost FROM {schema}.holdfast_task AS t
+                 WHERE t.run = p_run AND t.unit > 0 AND t.owner IS NULL AND t.run_at IS NOT NULL AND t.run_at <= v_now
+                   AND (t.bucket = 2) = (v_suspect = 1)
+                 ORDER BY t.unit LIMIT least(greatest(p_limit - cardinality(v_units), 0),
+                                             CASE WHEN v_suspect = 1 THEN 1 ELSE p_limit END)
+                   FOR NO KEY UPDATE SKIP LOCKED) AS found;
+        v_units := v_units || v_found;
+        v_lost := v_lost || v_found_lost;
+        v_suspects := v_suspects AND (v_suspect = 0 OR v_found IS NULL);  -- one suspect at a time
+    END LOOP;
+    IF cardinality(v_units) > 0 THEN
+        RETURN QUERY SELECT * FROM {schema}.holdfast_take_tasks(
+            v_now, p_owner, p_lease_ms, p_token, array_fill(p_run, ARRAY[cardinality(v_units)]), v_units, v_lost,
+            v_already_owned);
+    END IF;
+    -- Not min(): PostgreSQL 15 aggregates all units of the run instead of reading the first entry of
+    -- holdfast_task_unit_due.
+    RETURN QUERY
+        SELECT v_now, (SELECT t.run_at FROM {schema}.holdfast_task AS t
+                        WHERE t.run = p_run AND t.unit > 0 AND t.owner IS NULL AND t.run_at IS NOT NULL
+                          AND (v_suspects OR t.bucket <> 2)
+                        ORDER BY t.run_at LIMIT 1),
+               NULL::boolean, NULL::bigint, NULL::bigint, NULL::int, NULL::boolean, NULL::bigint[], NULL::text[],
+               NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint,
+               NULL::{schema}.holdfast_record;
+END $$;
+
+-- Assign locked due tasks to p_owner and return them as claims. p_owner owns the first p_already_owned of them already.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_take_tasks(
+    p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_token BIGINT, p_runs BIGINT[], p_units BIGINT[], p_lost BOOLEAN[],
+    p_already_owned INTEGER
+) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE {schema}.holdfast_task AS t
+       SET owner = p_owner, lease_until = p_now + p_lease_ms, lease_ms = NULL, lost = false, claimed_by = p_token,
+           epoch = CASE WHEN t.owner IS NULL THEN t.epoch + 1 ELSE t.epoch END
+      FROM unnest(p_runs, p_units) AS a (run, unit)
+     WHERE t.run = a.run AND t.unit = a.unit;
+    IF 0 < ANY (p_units) THEN
+        PERFORM {schema}.holdfast_write_starts(p_now, p_owner, p_now + p_lease_ms, p_runs[p_already_owned + 1:],
+                                               p_units[p_already_owned + 1:]);
+    END IF;
+    UPDATE {schema}.holdfast_run SET status = 'active', updated_at = p_now
+     WHERE id = ANY (p_runs) AND status = 'waiting';
+    RETURN QUERY
+        SELECT p_now, NULL::bigint, false, t.unit, t.epoch, t.kind, a.lost, m.mailbox_n, m.mailbox_type,
+               m.mailbox_payload, m.mailbox_at, m.mailbox_sender, m.mailbox_ask, m.mailbox_last, rec
+          FROM unnest(p_runs, p_units, p_lost) WITH ORDINALITY AS a (run, unit, lost, ord)
+         CROSS JOIN LATERAL (
+               SELECT * FROM {schema}.holdfast_task WHERE run = a.run AND unit = a.unit OFFSET 0) AS t
+          JOIN {schema}.holdfast_record AS rec ON rec.run = a.run
+          LEFT JOIN LATERAL {schema}.holdfast_mailbox_page(a.run, 0) AS m ON a.unit = 0
+         ORDER BY a.ord;
+END $$;
+
+-- Value of the START fact of a claim.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_start_value(p_owner TEXT, p_lease_until BIGINT) RETURNS BYTEA
+LANGUAGE sql STABLE AS $$
+    SELECT convert_to('{"owner":' || to_json(p_owner) || ',"lease":' || p_lease_until || '}', 'UTF8')
+$$;
+
+-- Write a START fact for each unit that was just claimed. Its time is always later than that of the unit's previous
+-- START, because the graph views tell attempts apart by their times.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_write_starts(
+    p_now BIGINT, p_owner TEXT, p_lease_until BIGINT, p_runs BIGINT[], p_units BIGINT[]
+) RETURNS void LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_value BYTEA := {schema}.holdfast_start_value(p_owner, p_lease_until);
+BEGIN
+    INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts)
+    SELECT t.run, 1, t.key, t.epoch, 'node', s.at, s.at, true, v_value, 0
+      FROM unnest(p_runs, p_units) AS a (run, unit)
+     CROSS JOIN LATERAL (
+           SELECT * FROM {schema}.holdfast_task WHERE run = a.run AND unit = a.unit OFFSET 0) AS t
+     CROSS JOIN LATERAL (
+           SELECT CASE WHEN t.epoch = 1 THEN p_now ELSE greatest(p_now, 1 + (
+               SELECT f.at FROM {schema}.holdfast_fact AS f
+                WHERE f.run = t.run AND f.state = 1 AND f.key = t.key AND f.n < t.epoch
+                ORDER BY f.n DESC LIMIT 1)) END) AS s (at)
+     WHERE a.unit > 0;
+END $$;
+
+-- Claim expired runs, whether or not they are owned or paused. expires_at moves to the end of the new lease, so no
+-- other worker claims them before that. Claims of expired runs whose replies were lost are therefore not returned
+-- again.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_claim_overdue(p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT)
+RETURNS TABLE (kind INTEGER, lost BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_expired RECORD;
+    v_record {schema}.holdfast_record;
+BEGIN
+    FOR v_expired IN
+        SELECT t.run, t.kind, t.lost OR t.owner IS NOT NULL AS lost, t.expires_at FROM {schema}.holdfast_task AS t
+         WHERE t.expires_at IS NOT NULL AND t.expires_at <= p_now AND t.unit = 0
+         ORDER BY t.expires_at LIMIT 100 FOR NO KEY UPDATE SKIP LOCKED
+    LOOP
+        UPDATE {schema}.holdfast_task AS t
+           SET owner = p_owner, lease_until = p_now + p_lease_ms, lease_ms = NULL, lost = false, claimed_by = NULL,
+               epoch = t.epoch + 1, signal = 0, expires_at = p_now + p_lease_ms
+         WHERE t.run = v_expired.run AND t.unit = 0;
+        SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_expired.run;
+        v_record.expires_at := v_expired.expires_at;
+        RETURN QUERY SELECT v_expired.kind, v_expired.lost, v_record;
+    END LOOP;
+END $$;
+
+-- Lanes (queue, workflow, bucket, priority) of the given queues, workflows and buckets, each with its earliest run_at.
+-- Each lane costs one index seek, whatever its length. The recursion over priorities stops once p_limit lanes are due.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_lanes(
+    p_now BIGINT, p_limit BIGINT, p_queues TEXT[], p_workflows TEXT[], p_buckets INTEGER[]
+) RETURNS TABLE (queue TEXT, workflow TEXT, bucket INTEGER, priority BIGINT, run_at BIGINT)
+LANGUAGE plpgsql STABLE AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+    WITH RECURSIVE lane AS (
+        SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, (t.run_at <= p_now)::int AS due
+          FROM unnest(p_queues) AS q (name)
+         CROSS JOIN unnest(p_workflows) AS w (name)
+         CROSS JOIN unnest(p_buckets) AS b (n)
+         CROSS JOIN LATERAL (
+               SELECT * FROM {schema}.holdfast_task
+                WHERE owner IS NULL AND run_at IS NOT NULL
+                  AND queue = q.name AND workflow = w.name AND bucket = b.n
+                ORDER BY priority, run_at LIMIT 1) AS t
+        UNION ALL
+        SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, l.due + (t.run_at <= p_now)::int
+          FROM lane AS l
+         CROSS JOIN LATERAL (
+               SELECT * FROM {schema}.holdfast_task
+                WHERE owner IS NULL AND run_at IS NOT NULL
+                  AND queue = l.queue AND workflow = l.workflow AND bucket = l.bucket AND priority > l.priority
+                ORDER BY priority, run_at LIMIT 1) AS t
+         WHERE l.due < p_limit
+    )
+    SELECT l.queue, l.workflow, l.bucket, l.priority, l.run_at FROM lane AS l;
+END $$;

@@ -1,0 +1,155 @@
+-- Control requests: pause, resume, terminate, cancel, restart.
+
+CREATE OR REPLACE FUNCTION {schema}.holdfast_pause(p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT)
+RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_run BIGINT := {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
+    v_record {schema}.holdfast_record;
+BEGIN
+    SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_run;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF v_record.epoch IS NOT NULL AND v_record.status <> 'paused' THEN
+        IF v_record.owner IS NULL THEN
+            PERFORM {schema}.holdfast_set_paused(v_now, v_run, NULL);
+        ELSE
+            UPDATE {schema}.holdfast_task SET signal = signal | 2 WHERE run = v_run AND unit = 0;
+        END IF;
+        PERFORM pg_notify('{channel}', p_store);
+    END IF;
+    RETURN NEXT v_record;
+END $$;
+
+-- Pause a run. Its task is kept, because it holds the epoch, with no owner and no due time. Units that have an owner
+-- continue; the other units lose their due times.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_set_paused(p_now BIGINT, p_run BIGINT, p_note BYTEA) RETURNS void
+LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE {schema}.holdfast_task SET owner = NULL, lease_until = NULL, run_at = NULL, signal = 0
+     WHERE run = p_run AND unit = 0;
+    PERFORM {schema}.holdfast_pause_units(p_run);
+    UPDATE {schema}.holdfast_run SET status = 'paused', note = p_note, updated_at = p_now WHERE id = p_run;
+END $$;
+
+-- Clear the due times of a run's units that have no owner. Called before the row of the run is updated, because a claim
+-- of such a unit updates that row while it holds the unit's lock.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_pause_units(p_run BIGINT) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    UPDATE {schema}.holdfast_task SET run_at = NULL
+     WHERE run = p_run AND unit > 0 AND owner IS NULL AND run_at IS NOT NULL;
+END $$;
+
+-- Clear the due time of a released task if its run is paused: a unit, or an expired run that was claimed to be ended
+-- but was not.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_keep_paused(p_run BIGINT, p_unit BIGINT) RETURNS void LANGUAGE sql AS $$
+    UPDATE {schema}.holdfast_task SET run_at = NULL
+     WHERE run = p_run AND unit = p_unit
+       AND EXISTS (SELECT FROM {schema}.holdfast_run WHERE id = p_run AND status = 'paused')
+$$;
+
+CREATE OR REPLACE FUNCTION {schema}.holdfast_resume(p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT)
+RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_run BIGINT := {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
+    v_record {schema}.holdfast_record;
+BEGIN
+    SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_run;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF v_record.status = 'paused' THEN
+        UPDATE {schema}.holdfast_task SET run_at = v_now, kind = 2, bucket = 0, losses = lost::int
+         WHERE run = v_run AND (unit = 0 OR (owner IS NULL AND missing = 0));
+        UPDATE {schema}.holdfast_run SET status = 'active', note = NULL, updated_at = v_now WHERE id = v_run;
+        PERFORM pg_notify('{channel}', p_store);
+    ELSIF v_record.signal & 2 <> 0 THEN
+        UPDATE {schema}.holdfast_task SET signal = signal & ~2 WHERE run = v_run AND unit = 0;
+    END IF;
+    RETURN NEXT v_record;
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.holdfast_terminate(
+    p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_reason BYTEA
+) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_run BIGINT := {schema}.holdfast_lock_for_end(p_workflow, p_instance_id);
+    v_record {schema}.holdfast_record;
+    v_affected {schema}.holdfast_affected;
+BEGIN
+    SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_run;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF v_record.epoch IS NOT NULL THEN
+        v_affected := {schema}.holdfast_end_run(v_now, p_store, v_run, 'terminated', NULL, NULL, p_reason, NULL, false);
+        v_affected.ended := v_run || v_affected.ended;
+    END IF;
+    RETURN QUERY SELECT v_affected.ended, v_affected.woken, v_affected.work, v_record;
+END $$;
+
+CREATE OR REPLACE FUNCTION {schema}.holdfast_cancel(
+    p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_payload BYTEA, p_reason BYTEA,
+    p_deadline_ms BIGINT
+) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_run BIGINT := {schema}.holdfast_lock_for_end(p_workflow, p_instance_id);
+    v_record {schema}.holdfast_record;
+    v_affected {schema}.holdfast_affected;
+BEGIN
+    SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_run;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF v_record.epoch IS NOT NULL THEN
+        v_affected := {schema}.holdfast_request_cancel(v_now, p_store, v_run, p_payload, p_reason, p_deadline_ms, NULL);
+        PERFORM pg_notify('{channel}', p_store);
+    END IF;
+    RETURN QUERY SELECT v_affected.ended, v_affected.woken, v_affected.work, v_record;
+END $$;
+
+-- Restart a run. A retry whose earlier attempt was committed finds the new run by p_token.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_restart(
+    p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_reason BYTEA, p_expires_ms BIGINT, p_expiry TEXT,
+    p_options BYTEA, p_token BIGINT, p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[]
+) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_run BIGINT := {schema}.holdfast_lock_for_end(p_workflow, p_instance_id);
+    v_old {schema}.holdfast_run;
+    v_affected {schema}.holdfast_affected;
+BEGIN
+    SELECT * INTO v_old FROM {schema}.holdfast_run WHERE id = v_run;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF v_old.made_by IS DISTINCT FROM p_token THEN
+        v_run := {schema}.holdfast_insert_successor(
+            v_now, p_store, v_old.id, p_token, v_old.params, v_now, 1, v_now + p_expires_ms, p_expiry, p_options,
+            p_unit, p_unit_key, p_unit_missing, false);
+        IF v_old.completed_at IS NULL THEN
+            v_affected := {schema}.holdfast_end_run(
+                v_now, p_store, v_old.id, 'terminated', NULL, NULL, p_reason, v_run, false);
+            v_affected.ended := v_old.id || v_affected.ended;
+        END IF;
+    END IF;
+    RETURN QUERY
+        SELECT v_affected.ended, v_affected.woken, true, rec FROM {schema}.holdfast_record AS rec WHERE rec.run = v_run;
+END $$;

@@ -1,0 +1,315 @@
+-- Creating runs.
+
+-- Build one holdfast_new_run for each entry of the arrays. Arrays of rarely used attributes may be NULL.
+-- p_start_event_* and p_term_* hold the start events and terms of all runs; p_start_events_from/_to and
+-- p_terms_from/_to hold the first and last position of each run's entries in them.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_build_new_runs(
+    p_token BIGINT[], p_workflow TEXT[], p_instance_id TEXT[], p_kind TEXT[], p_params BYTEA[], p_queue TEXT[],
+    p_priority BIGINT[], p_delay_ms BIGINT[], p_seed BIGINT[], p_owner TEXT[], p_lease_ms BIGINT[],
+    p_on_conflict TEXT[], p_on_reuse TEXT[], p_options BYTEA[], p_memo BYTEA[], p_search BYTEA[], p_expires_ms BIGINT[],
+    p_expiry TEXT[], p_parent TEXT[], p_parent_run BIGINT[], p_parent_close TEXT[], p_watch INTEGER[], p_sender BYTEA[],
+    p_start_events_from INTEGER[], p_start_events_to INTEGER[], p_terms_from INTEGER[], p_terms_to INTEGER[],
+    p_units BIGINT[], p_start_event_type TEXT[], p_start_event_payload BYTEA[], p_term_key BYTEA[], p_term_text BYTEA[],
+    p_term_number NUMERIC[]
+) RETURNS {schema}.holdfast_new_run[] LANGUAGE sql VOLATILE AS $$
+    SELECT array_agg(ROW(
+               a.ord, nextval('{schema}.holdfast_run_id'), NULL, NULL, a.token, a.workflow, a.instance_id, a.kind,
+               a.params, a.queue, a.priority, a.delay_ms, a.seed, a.owner, a.lease_ms, a.on_conflict, a.on_reuse,
+               a.options, a.memo, a.search, a.expires_ms, a.expiry, a.parent, a.parent_run, a.parent_close, a.watch,
+               a.sender, p_start_event_type[a.l1:a.l2], p_start_event_payload[a.l1:a.l2], p_term_key[a.t1:a.t2],
+               p_term_text[a.t1:a.t2], p_term_number[a.t1:a.t2], a.units)::{schema}.holdfast_new_run ORDER BY a.ord)
+      FROM unnest(p_token, p_workflow, p_instance_id, p_kind, p_params, p_queue, p_priority, p_delay_ms, p_seed,
+                  p_owner, p_lease_ms, p_on_conflict, p_on_reuse, p_options, p_memo, p_search, p_expires_ms, p_expiry,
+                  p_parent, p_parent_run, p_parent_close, p_watch, p_sender, p_start_events_from, p_start_events_to,
+                  p_terms_from, p_terms_to, p_units)
+           WITH ORDINALITY AS a (token, workflow, instance_id, kind, params, queue, priority, delay_ms, seed, owner,
+                                 lease_ms, on_conflict, on_reuse, options, memo, search, expires_ms, expiry, parent,
+                                 parent_run, parent_close, watch, sender, l1, l2, t1, t2, units, ord)
+$$;
+
+-- Build a holdfast_plans_and_units; NULL if none of the runs has a plan or units.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_build_plans_and_units(
+    p_f_run_ord INTEGER[], p_f_state INTEGER[], p_f_key BYTEA[], p_f_n BIGINT[], p_f_kind TEXT[], p_f_at BIGINT[],
+    p_f_started_at BIGINT[], p_f_seq BIGINT[], p_f_ok BOOLEAN[], p_f_value BYTEA[], p_f_name BYTEA[],
+    p_f_attempts BIGINT[], p_f_max_attempts BIGINT[], p_f_timeout_ms BIGINT[], p_f_wake_at BIGINT[],
+    p_f_event_type TEXT[], p_f_event BIGINT[],
+    p_u_run_ord INTEGER[], p_u_unit BIGINT[], p_u_key BYTEA[], p_u_missing BIGINT[], p_u_taken BOOLEAN[]
+) RETURNS {schema}.holdfast_plans_and_units LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_f_run_ord IS NOT NULL OR p_u_run_ord IS NOT NULL THEN ROW(
+        p_f_run_ord, p_f_state, p_f_key, p_f_n, p_f_kind, p_f_at, p_f_started_at, p_f_seq, p_f_ok, p_f_value, p_f_name,
+        p_f_attempts, p_f_max_attempts, p_f_timeout_ms, p_f_wake_at, p_f_event_type, p_f_event, p_u_run_ord, p_u_unit,
+        p_u_key, p_u_missing, p_u_taken)::{schema}.holdfast_plans_and_units END
+$$;
+
+-- Insert runs with their tasks, plans, units, start events, terms and watches, except those whose instance has a run
+-- with that number already. Returns the ids of the inserted runs.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_insert_runs(
+    p_now BIGINT, p_store TEXT, p_new {schema}.holdfast_new_run[], p_parts {schema}.holdfast_plans_and_units
+) RETURNS BIGINT[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_inserted BIGINT[];
+    v_claimable BIGINT;
+    v_start_events BOOLEAN;
+    v_terms BOOLEAN;
+    v_children BOOLEAN;
+BEGIN
+    -- Ordered by name, so that two batches cannot deadlock.
+    WITH inserted AS (
+        INSERT INTO {schema}.holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, params,
+                                           queue, priority, seed, created_at, updated_at, made_by, parent, parent_run,
+                                           parent_close, options, memo, search)
+        SELECT a.id, coalesce(a.instance, a.id), a.workflow, a.instance_id, coalesce(a.number, 0), true, a.kind,
+               CASE WHEN a.delay_ms > 0 THEN 'waiting' ELSE 'active' END, a.params, a.queue, a.priority, a.seed, p_now,
+               p_now, a.token, a.parent, a.parent_run, a.parent_close, a.options, a.memo, a.search
+          FROM unnest(p_new) AS a ORDER BY a.workflow COLLATE "C", a.instance_id COLLATE "C", a.ord
+        ON CONFLICT (workflow, instance_id, number) DO NOTHING
+        RETURNING id
+    )
+    SELECT array_agg(id) INTO v_inserted FROM inserted;
+    IF v_inserted IS NULL THEN
+        RETURN NULL;
+    ELSIF cardinality(v_inserted) < cardinality(p_new) THEN
+        p_new := ARRAY(SELECT a FROM unnest(p_new) AS a WHERE a.id = ANY (v_inserted));
+    END IF;
+    WITH tasks AS (
+        INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner,
+                                            lease_until, epoch, losses, lost, signal, topics, expires_at, expiry, bound,
+                                            missing)
+        SELECT a.id, 0, a.workflow, a.queue, 1, 3, a.priority, CASE WHEN a.units IS NULL THEN p_now + a.delay_ms END,
+               h.owner, CASE WHEN h.owner IS NOT NULL THEN p_now + a.lease_ms END,
+               CASE WHEN h.owner IS NULL THEN 0 ELSE 1 END, 0, false, 0, '', p_now + a.expires_ms, a.expiry,
+               a.parent_run IS NOT NULL, a.units
+          FROM unnest(p_new) AS a
+         CROSS JOIN LATERAL (SELECT CASE WHEN a.units IS NULL THEN a.owner END) AS h (owner)
+        RETURNING owner, run_at
+    )
+    SELECT count(*) FILTER (WHERE owner IS NULL AND run_at IS NOT NULL) INTO v_claimable FROM tasks;
+    IF p_parts IS DISTINCT FROM NULL THEN
+        v_claimable := v_claimable + {schema}.holdfast_insert_plans_and_units(p_now, p_new, p_parts);
+    END IF;
+    IF v_claimable > 0 THEN
+        PERFORM pg_notify('{channel}', p_store);
+    END IF;
+
+    SELECT bool_or(start_event_type IS NOT NULL), bool_or(term_key IS NOT NULL), bool_or(parent_run IS NOT NULL)
+      INTO v_start_events, v_terms, v_children FROM unnest(p_new);
+    IF v_start_events THEN
+        INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender)
+        SELECT a.id, l.n, l.type, l.payload, p_now, a.sender
+          FROM unnest(p_new) AS a
+         CROSS JOIN LATERAL unnest(a.start_event_type, a.start_event_payload) WITH ORDINALITY AS l (type, payload, n);
+    END IF;
+    IF v_terms THEN
+        INSERT INTO {schema}.holdfast_term (instance, workflow, key, text, number)
+        SELECT DISTINCT coalesce(a.instance, a.id), a.workflow, t.key, t.text, t.number
+          FROM unnest(p_new) AS a
+         CROSS JOIN LATERAL unnest(a.term_key, a.term_text, a.term_number) AS t (key, text, number);
+    END IF;
+    IF v_children THEN
+        UPDATE {schema}.holdfast_task SET bound = true
+         WHERE run = ANY (ARRAY(SELECT parent_run FROM unnest(p_new))) AND unit = 0 AND NOT bound;
+        -- An undelivered exit event of an earlier run of the child's instance would be taken for the new child's.
+        DELETE FROM {schema}.holdfast_event AS e USING unnest(p_new) AS a
+         WHERE a.instance IS NOT NULL AND e.run = a.parent_run AND e.type = '@exit' AND e.delivered_at IS NULL
+           AND e.sender = {schema}.holdfast_pid(a.workflow, a.instance_id);
+        -- A parent that watched an earlier run of the instance watches this one already.
+        INSERT INTO {schema}.holdfast_watch AS w (target, watcher, kind)
+        SELECT a.id, a.parent_run, a.watch FROM unnest(p_new) AS a
+         WHERE a.watch <> 0
+           AND (SELECT true FROM {schema}.holdfast_task AS t WHERE t.run = a.parent_run AND t.unit = 0)
+        ON CONFLICT (target, watcher) DO UPDATE SET kind = w.kind | excluded.kind;
+        INSERT INTO {schema}.holdfast_watch AS w (target, watcher, kind)
+        SELECT a.parent_run, a.id, 2 FROM unnest(p_new) AS a
+         WHERE a.watch & 2 <> 0
+           AND (SELECT true FROM {schema}.holdfast_task AS t WHERE t.run = a.parent_run AND t.unit = 0)
+        ON CONFLICT (target, watcher) DO UPDATE SET kind = w.kind | excluded.kind;
+    END IF;
+    RETURN v_inserted;
+END $$;
+
+-- Insert the plans and units of runs that were inserted. Returns the number of units that have a due time and no owner.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_insert_plans_and_units(
+    p_now BIGINT, p_new {schema}.holdfast_new_run[], p_parts {schema}.holdfast_plans_and_units
+) RETURNS BIGINT LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_id BIGINT[];
+    v_run_at BIGINT[];
+    v_owner TEXT[];
+    v_lease_until BIGINT[];
+    v_new_run {schema}.holdfast_new_run;
+    v_claimable BIGINT;
+BEGIN
+    FOREACH v_new_run IN ARRAY p_new LOOP
+        v_id[v_new_run.ord] := v_new_run.id;
+        v_run_at[v_new_run.ord] := p_now + v_new_run.delay_ms;
+        v_owner[v_new_run.ord] := v_new_run.owner;
+        v_lease_until[v_new_run.ord] := p_now + v_new_run.lease_ms;
+    END LOOP;
+    INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts,
+                                        max_attempts, timeout_ms, wake_at, event_type, event)
+    SELECT v_id[f.o], f.state, f.key, f.n, f.kind, f.at, f.started_at, f.seq, f.ok, f.value, f.name, f.attempts,
+           f.max_attempts, f.timeout_ms, f.wake_at, f.event_type, f.event
+      FROM unnest(p_parts.f_run_ord, p_parts.f_state, p_parts.f_key, p_parts.f_n, p_parts.f_kind, p_parts.f_at,
+                  p_parts.f_started_at, p_parts.f_seq, p_parts.f_ok, p_parts.f_value, p_parts.f_name,
+                  p_parts.f_attempts, p_parts.f_max_attempts, p_parts.f_timeout_ms, p_parts.f_wake_at,
+                  p_parts.f_event_type, p_parts.f_event)
+           AS f (o, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms,
+                 wake_at, event_type, event)
+     WHERE v_id[f.o] IS NOT NULL;
+    IF p_parts.u_run_ord IS NULL THEN
+        RETURN 0;
+    END IF;
+    WITH tasks AS (
+        INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner,
+                                            lease_until, epoch, losses, lost, signal, topics, missing, key)
+        SELECT t.run, u.unit, t.workflow, t.queue, 1, 3, t.priority, CASE WHEN u.missing = 0 THEN v_run_at[u.o] END,
+               CASE WHEN u.taken THEN v_owner[u.o] END, CASE WHEN u.taken THEN v_lease_until[u.o] END,
+               CASE WHEN u.taken THEN 1 ELSE 0 END, 0, false, 0, '', u.missing, u.key
+          FROM unnest(p_parts.u_run_ord, p_parts.u_unit, p_parts.u_key, p_parts.u_missing, p_parts.u_taken)
+               AS u (o, unit, key, missing, taken)
+         CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_task WHERE run = v_id[u.o] AND unit = 0 OFFSET 0) AS t
+        RETURNING owner, run_at
+    )
+    SELECT count(*) FILTER (WHERE owner IS NULL AND run_at IS NOT NULL) INTO v_claimable FROM tasks;
+    INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts)
+    SELECT v_id[u.o], 1, u.key, 1, 'node', p_now, p_now, true,
+           {schema}.holdfast_start_value(v_owner[u.o], v_lease_until[u.o]), 0
+      FROM unnest(p_parts.u_run_ord, p_parts.u_key, p_parts.u_taken) AS u (o, key, taken)
+     WHERE u.taken AND v_id[u.o] IS NOT NULL;
+    RETURN v_claimable;
+END $$;
+
+-- Create runs. p_is_retry: an earlier attempt of this call may have been committed; its runs are found by their tokens.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_create(
+    p_now BIGINT, p_store TEXT, p_is_retry BOOLEAN, p_new {schema}.holdfast_new_run[],
+    p_parts {schema}.holdfast_plans_and_units
+) RETURNS TABLE (ord BIGINT, result TEXT, run BIGINT, number BIGINT, instance BIGINT, at BIGINT, ended BIGINT[],
+               woken BIGINT[], work BOOLEAN)
+LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_inserted BIGINT[] := {schema}.holdfast_insert_runs(v_now, p_store, p_new, p_parts);
+    v_affected {schema}.holdfast_affected;
+    v_new_run {schema}.holdfast_new_run;
+BEGIN
+    RETURN QUERY
+        SELECT a.ord, 'done', a.id, 0::bigint, a.id, v_now, NULL::bigint[], NULL::bigint[], false
+          FROM unnest(p_new) AS a WHERE cardinality(v_inserted) = cardinality(p_new) OR a.id = ANY (v_inserted);
+    IF cardinality(v_inserted) = cardinality(p_new) THEN
+        RETURN;
+    END IF;
+    PERFORM 1 FROM {schema}.holdfast_task AS t
+      WHERE t.run = ANY (ARRAY(SELECT {schema}.holdfast_current_run(a.workflow, a.instance_id)
+                                 FROM unnest(p_new) AS a WHERE (a.id = ANY (v_inserted)) IS NOT TRUE))
+        AND t.unit = 0
+      ORDER BY t.run FOR NO KEY UPDATE;
+    FOR v_new_run IN SELECT * FROM unnest(p_new) AS a WHERE (a.id = ANY (v_inserted)) IS NOT TRUE ORDER BY a.ord LOOP
+        RETURN QUERY
+            SELECT v_new_run.ord, x.*
+              FROM {schema}.holdfast_resolve_conflict(v_now, p_store, p_is_retry, v_new_run, p_parts) AS x;
+    END LOOP;
+END $$;
+
+-- Create one run with default options and without plan, units, start events or parent: the most common call. Returns
+-- the run's id and the time as one text, which is faster than a row; NULL if the instance exists already.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_create_one(
+    p_now BIGINT, p_store TEXT, p_token BIGINT, p_workflow TEXT, p_instance_id TEXT, p_kind TEXT, p_params BYTEA,
+    p_queue TEXT, p_priority BIGINT, p_delay_ms BIGINT, p_seed BIGINT, p_owner TEXT, p_lease_ms BIGINT
+) RETURNS TEXT LANGUAGE plpgsql AS $$
+DECLARE
+    v_at BIGINT := {schema}.holdfast_begin(p_now);
+    v_run BIGINT := nextval('{schema}.holdfast_run_id');
+BEGIN
+    INSERT INTO {schema}.holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, params,
+                                       queue, priority, seed, created_at, updated_at, made_by)
+    VALUES (v_run, v_run, p_workflow, p_instance_id, 0, true, p_kind,
+            CASE WHEN p_delay_ms > 0 THEN 'waiting' ELSE 'active' END, p_params, p_queue, p_priority, p_seed, v_at,
+            v_at, p_token)
+    ON CONFLICT (workflow, instance_id, number) DO NOTHING;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner, lease_until,
+                                        epoch, losses, lost, signal, topics)
+    VALUES (v_run, 0, p_workflow, p_queue, 1, 3, p_priority, v_at + p_delay_ms, p_owner,
+            CASE WHEN p_owner IS NOT NULL THEN v_at + p_lease_ms END, CASE WHEN p_owner IS NULL THEN 0 ELSE 1 END, 0,
+            false, 0, '');
+    IF p_owner IS NULL THEN
+        PERFORM pg_notify('{channel}', p_store);
+    END IF;
+    RETURN v_run || ' ' || v_at;
+END $$;
+
+-- Apply the policies (on_conflict, on_reuse) of a new run whose instance exists already.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_resolve_conflict(
+    p_now BIGINT, p_store TEXT, p_is_retry BOOLEAN, p_new {schema}.holdfast_new_run,
+    p_parts {schema}.holdfast_plans_and_units,
+    OUT result TEXT, OUT run BIGINT, OUT number BIGINT, OUT instance BIGINT, OUT at BIGINT, OUT ended BIGINT[],
+    OUT woken BIGINT[], OUT work BOOLEAN
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_old {schema}.holdfast_record;
+    v_effect INTEGER;
+    v_affected {schema}.holdfast_affected;
+    v_policy TEXT;
+BEGIN
+    IF p_is_retry THEN
+        SELECT 'done', r.id, r.number, r.instance, r.created_at INTO result, run, number, instance, at
+          FROM {schema}.holdfast_run AS r
+         WHERE r.workflow = p_new.workflow AND r.instance_id = p_new.instance_id AND r.made_by = p_new.token;
+        IF FOUND THEN
+            RETURN;
+        END IF;
+    END IF;
+    IF p_new.on_conflict = 'terminate_existing' THEN
+        run := {schema}.holdfast_lock_for_end(p_new.workflow, p_new.instance_id);
+    ELSE
+        run := {schema}.holdfast_lock_current_run(p_new.workflow, p_new.instance_id);
+    END IF;
+    SELECT * INTO v_old FROM {schema}.holdfast_record AS r WHERE r.run = holdfast_resolve_conflict.run;
+    v_policy := coalesce(CASE WHEN v_old.epoch IS NULL THEN p_new.on_reuse ELSE p_new.on_conflict END, 'use_existing');
+    IF v_policy IN ('fail', 'reject') OR (v_policy = 'allow_if_failed' AND v_old.status = 'complete') THEN
+        result := 'exists';
+    ELSIF v_policy = 'use_existing' AND v_old.epoch IS NULL THEN
+        result := CASE WHEN p_new.start_event_type IS NULL THEN 'existing' ELSE 'ended' END;
+    ELSIF v_policy = 'use_existing' THEN
+        result := 'existing';
+        FOR i IN 1..coalesce(cardinality(p_new.start_event_type), 0) LOOP
+            v_effect := {schema}.holdfast_add_event(
+                p_now, v_old, p_new.start_event_type[i], p_new.start_event_payload[i], p_new.sender, NULL,
+                '\xff'::bytea || int8send(p_new.token) || int4send(i), p_new.token);
+            IF v_effect > 1 THEN
+                woken := ARRAY[v_old.run];
+                work := coalesce(work, false) OR v_effect = 3;
+                PERFORM pg_notify('{channel}', p_store);
+            END IF;
+            -- Read again: the event may have made the run due.
+            SELECT * INTO v_old FROM {schema}.holdfast_record AS r WHERE r.run = v_old.run;
+        END LOOP;
+    ELSE
+        result := 'done';
+        run := p_new.id;
+        number := v_old.number + 1;
+        instance := v_old.instance;
+        at := p_now;
+        p_new.number := number;
+        p_new.instance := instance;
+        UPDATE {schema}.holdfast_run SET current = false WHERE id = v_old.run;
+        DELETE FROM {schema}.holdfast_term AS t WHERE t.instance = v_old.instance;
+        PERFORM {schema}.holdfast_insert_runs(p_now, p_store, ARRAY[p_new], p_parts);
+        IF v_old.epoch IS NOT NULL THEN
+            v_affected := {schema}.holdfast_end_run(p_now, p_store, v_old.run, 'terminated', NULL, NULL,
+                                               'terminated: another run was started with its id'::bytea, p_new.id,
+                                               false);
+            ended := v_old.run || v_affected.ended;
+            woken := v_affected.woken;
+            work := v_affected.work;
+        END IF;
+    END IF;
+END $$;

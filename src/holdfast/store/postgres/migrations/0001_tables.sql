@@ -1,0 +1,279 @@
+-- Tables, indexes, the record view and the composite types.
+--
+-- {schema} is replaced by the store's schema, {channel} by the name of its notification channel.
+-- BYTEA columns that hold text contain UTF-8 encoded with surrogatepass: TEXT accepts neither NUL nor lone surrogates.
+-- Names have COLLATE "C": they compare byte by byte, as everywhere else in the engine, and faster than in a language's
+-- collation.
+
+CREATE SEQUENCE {schema}.holdfast_run_id;  -- ids are never reused, so a stale fence cannot match another run
+
+CREATE TABLE {schema}.holdfast_run (
+    id            BIGINT   NOT NULL PRIMARY KEY,
+    instance      BIGINT   NOT NULL,
+    workflow      TEXT     COLLATE "C" NOT NULL,
+    instance_id   TEXT     COLLATE "C" NOT NULL,
+    number        BIGINT   NOT NULL,
+    current       BOOLEAN  NOT NULL,
+    kind          TEXT     NOT NULL,
+    status        TEXT     COLLATE "C" NOT NULL,
+    params        BYTEA,
+    output        BYTEA,
+    error         BYTEA,
+    queue         TEXT     COLLATE "C" NOT NULL,
+    priority      BIGINT   NOT NULL,
+    created_at    BIGINT   NOT NULL,
+    updated_at    BIGINT   NOT NULL,
+    started_at    BIGINT,
+    completed_at  BIGINT,
+    seed          BIGINT   NOT NULL,
+    note          BYTEA,
+    made_by       BIGINT,  -- token of the call that created it; identifies the row when the call is retried
+    parent        TEXT     COLLATE "C",
+    parent_run    BIGINT,
+    parent_close  TEXT,
+    attempt       BIGINT   NOT NULL DEFAULT 1,
+    options       BYTEA,
+    memo          BYTEA,
+    search        BYTEA,
+    line          BIGINT,  -- the first run of the line (holdfast_end_with_successor continues one); NULL: this run
+    UNIQUE (workflow, instance_id, number)
+) WITH (fillfactor = 85);
+
+-- Also used for lists of runs of any status, one range per status: an index without the status column would be one more
+-- index to write with each change of a run.
+CREATE INDEX holdfast_run_status ON {schema}.holdfast_run (workflow, status, instance) WHERE current;
+CREATE INDEX holdfast_run_child ON {schema}.holdfast_run (parent_run, instance)
+    WHERE parent_run IS NOT NULL AND current;
+CREATE INDEX holdfast_run_living_child ON {schema}.holdfast_run (parent_run)
+    WHERE parent_run IS NOT NULL AND completed_at IS NULL;
+
+-- The hot table: small, and every row is updated many times. It has free space in its pages and early vacuums.
+CREATE TABLE {schema}.holdfast_task (
+    run          BIGINT   NOT NULL,
+    unit         BIGINT   NOT NULL,
+    workflow     TEXT     COLLATE "C" NOT NULL,
+    queue        TEXT     COLLATE "C" NOT NULL,
+    bucket       INTEGER  NOT NULL,
+    kind         INTEGER  NOT NULL,
+    priority     BIGINT   NOT NULL,
+    run_at       BIGINT,
+    owner        TEXT     COLLATE "C",
+    lease_until  BIGINT,   -- set by the claim; a heartbeat moves only the worker's lease (holdfast_worker)
+    lease_ms     BIGINT,   -- the task's own lease, counted from the worker's last heartbeat; NULL: the worker's
+    epoch        BIGINT   NOT NULL,
+    losses       INTEGER  NOT NULL,
+    lost         BOOLEAN  NOT NULL,
+    signal       INTEGER  NOT NULL,
+    topics       TEXT     NOT NULL,
+    claimed_by   BIGINT,   -- token of the call that claimed it; identifies the row when the call is retried
+    expires_at   BIGINT,
+    expiry       TEXT,
+    bound        BOOLEAN  NOT NULL DEFAULT false,  -- the run watches, is watched or has children, or did: its
+                                                   -- end may affect other runs. Set with the task locked
+    missing      BIGINT,   -- number of units that must be done first; NULL: the run has no units but 0
+    key          BYTEA,    -- key of the unit's START facts; NULL for unit 0
+    PRIMARY KEY (run, unit)
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
+        autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
+
+CREATE INDEX holdfast_task_due ON {schema}.holdfast_task (queue, workflow, bucket, priority, run_at, run, unit)
+    WHERE owner IS NULL AND run_at IS NOT NULL;
+-- Due units of one run by number, and the earliest due time of the run's units.
+CREATE INDEX holdfast_task_unit ON {schema}.holdfast_task (run, unit)
+    WHERE owner IS NULL AND run_at IS NOT NULL AND unit > 0;
+CREATE INDEX holdfast_task_unit_due ON {schema}.holdfast_task (run, run_at)
+    WHERE owner IS NULL AND run_at IS NOT NULL AND unit > 0;
+CREATE INDEX holdfast_task_lease ON {schema}.holdfast_task (owner, lease_until) WHERE owner IS NOT NULL;
+-- The few tasks with a lease of their own, which can expire while their worker's lease is valid.
+CREATE INDEX holdfast_task_own_lease ON {schema}.holdfast_task (owner, lease_until) WHERE lease_ms IS NOT NULL;
+CREATE INDEX holdfast_task_signal ON {schema}.holdfast_task (owner) WHERE signal <> 0;
+CREATE INDEX holdfast_task_expiry ON {schema}.holdfast_task (expires_at) WHERE expires_at IS NOT NULL;
+
+CREATE TABLE {schema}.holdfast_fact (
+    run           BIGINT    NOT NULL,
+    state         SMALLINT  NOT NULL,
+    key           BYTEA     NOT NULL,
+    n             BIGINT    NOT NULL,
+    kind          TEXT      NOT NULL,
+    at            BIGINT    NOT NULL,
+    started_at    BIGINT    NOT NULL,
+    seq           BIGINT,
+    ok            BOOLEAN   NOT NULL,
+    value         BYTEA,
+    name          BYTEA,
+    attempts      BIGINT    NOT NULL,
+    max_attempts  BIGINT,
+    timeout_ms    BIGINT,
+    wake_at       BIGINT,
+    event_type    TEXT,
+    event         BIGINT,
+    written_by    BIGINT,  -- token of the call that wrote it, if the call left no receipt; for retries
+    PRIMARY KEY (run, state, key, n)
+);
+
+CREATE TABLE {schema}.holdfast_event (
+    run           BIGINT  NOT NULL,
+    n             BIGINT  NOT NULL,
+    type          TEXT    COLLATE "C" NOT NULL,
+    payload       BYTEA,
+    created_at    BIGINT  NOT NULL,
+    sender        BYTEA,
+    delivered_at  BIGINT,
+    consumed_by   BYTEA,
+    ask           BYTEA,
+    dedup         BYTEA,   -- the sender's key, or one made for the call (not valid UTF-8); NULL: engine event
+    sent_by       BIGINT,  -- token of the call that sent it; identifies the row when the call is retried
+    line          BIGINT,  -- line of the receiving run, if dedup is set: keys are unique per line
+    reply_ok      BOOLEAN, -- NULL: no reply yet
+    reply         BYTEA,
+    PRIMARY KEY (run, n)
+);
+
+CREATE INDEX holdfast_event_undelivered ON {schema}.holdfast_event (run, n) WHERE delivered_at IS NULL;
+CREATE INDEX holdfast_event_type ON {schema}.holdfast_event (run, type, n) WHERE delivered_at IS NULL;
+CREATE UNIQUE INDEX holdfast_event_dedup ON {schema}.holdfast_event (line, dedup) WHERE dedup IS NOT NULL;
+
+CREATE TABLE {schema}.holdfast_log (
+    run        BIGINT   NOT NULL,
+    n          BIGINT   NOT NULL,
+    level      TEXT     NOT NULL,
+    category   TEXT     NOT NULL,
+    message    BYTEA    NOT NULL,
+    data       BYTEA,
+    at         BIGINT   NOT NULL,
+    step_key   BYTEA,
+    attempt    BIGINT,
+    is_replay  BOOLEAN  NOT NULL,
+    PRIMARY KEY (run, n)
+);
+
+CREATE TABLE {schema}.holdfast_watch (
+    target   BIGINT   NOT NULL,
+    watcher  BIGINT   NOT NULL,
+    kind     INTEGER  NOT NULL,  -- flags
+    PRIMARY KEY (target, watcher)
+);
+
+CREATE INDEX holdfast_watch_watcher ON {schema}.holdfast_watch (watcher, target);
+
+-- Outbound events: pending, delivered or parked.
+CREATE TABLE {schema}.holdfast_outbox (
+    run           BIGINT  NOT NULL,
+    n             BIGINT  NOT NULL,
+    step          BYTEA   NOT NULL,
+    type          BYTEA   NOT NULL,
+    payload       BYTEA,
+    created_at    BIGINT  NOT NULL,
+    attempts      BIGINT  NOT NULL DEFAULT 0,
+    run_at        BIGINT  NOT NULL,
+    error         BYTEA,
+    delivered_at  BIGINT,
+    parked_at     BIGINT,
+    PRIMARY KEY (run, n)
+);
+
+CREATE INDEX holdfast_outbox_left ON {schema}.holdfast_outbox (run, n) WHERE delivered_at IS NULL AND parked_at IS NULL;
+CREATE INDEX holdfast_outbox_parked ON {schema}.holdfast_outbox (run, n) WHERE parked_at IS NOT NULL;
+
+-- One row for each run with pending outbound events; it names the first of them. A claim reads only this table, so its
+-- cost does not depend on the number of events behind the first. Every transaction that adds to a run's outbox or
+-- delivers from it locks the run's row here, so that the row cannot be deleted while an event is being added.
+CREATE TABLE {schema}.holdfast_outlet (
+    run         BIGINT  NOT NULL PRIMARY KEY,
+    n           BIGINT  NOT NULL,
+    run_at      BIGINT  NOT NULL,  -- when the event can be claimed; while it is owned, the end of the lease
+    owner       TEXT    COLLATE "C",
+    claimed_by  BIGINT             -- token of the call that claimed it; identifies the row when the call is retried
+) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
+
+CREATE INDEX holdfast_outlet_due ON {schema}.holdfast_outlet (run_at, run);
+
+-- Search terms of the current run of an instance: a text or a number. The index holds only the beginning of a text
+-- (column head), because a long text does not fit into an index page.
+CREATE TABLE {schema}.holdfast_term (
+    instance  BIGINT  NOT NULL,
+    workflow  TEXT    COLLATE "C" NOT NULL,
+    key       BYTEA   NOT NULL,
+    text      BYTEA,
+    number    NUMERIC,
+    head      BYTEA   GENERATED ALWAYS AS (substring(text FROM 1 FOR 1000)) STORED
+);
+
+CREATE INDEX holdfast_term_instance ON {schema}.holdfast_term (instance, key);
+CREATE INDEX holdfast_term_text ON {schema}.holdfast_term (workflow, key, head, instance) WHERE head IS NOT NULL;
+CREATE INDEX holdfast_term_number ON {schema}.holdfast_term (workflow, key, number, instance) WHERE number IS NOT NULL;
+
+-- One row for each owner that sends heartbeats; host is set for registered workers. Only the primary key is indexed, so
+-- that a heartbeat is one HOT update however many tasks the worker owns.
+CREATE TABLE {schema}.holdfast_worker (
+    id           TEXT    COLLATE "C" NOT NULL PRIMARY KEY,
+    host         TEXT,
+    pid          BIGINT,
+    queues       TEXT[],
+    concurrency  BIGINT,
+    started_at   BIGINT  NOT NULL,
+    seen_at      BIGINT  NOT NULL,
+    lease_until  BIGINT  NOT NULL
+) WITH (fillfactor = 50);
+
+-- The last batch of commits of each line and its result; a store has one line for each call that it makes concurrently.
+-- A call whose reply was lost is repeated with the same number and returns the stored result; a call with an older
+-- number fails.
+CREATE TABLE {schema}.holdfast_receipt (
+    store     TEXT       COLLATE "C" NOT NULL,
+    line      INTEGER    NOT NULL,
+    n         BIGINT     NOT NULL,
+    at        BIGINT     NOT NULL,
+    verdicts  INTEGER[]  NOT NULL,
+    signals   INTEGER[]  NOT NULL,
+    due       BOOLEAN[]  NOT NULL,
+    more      TEXT,      -- JSON: results of operations, and the affected runs
+    taken     BIGINT[],  -- claimed by an advance: runs, then units, then epochs
+    PRIMARY KEY (store, line)
+) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
+
+-- A run joined with its task: the columns of RunRecord in their order, then columns that only the store uses.
+CREATE VIEW {schema}.holdfast_record AS
+SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.params, r.output, r.error, r.queue,
+       r.priority, r.created_at, r.updated_at, r.started_at, r.completed_at, r.instance, r.seed, r.note, r.parent,
+       r.attempt, r.options, r.memo, r.search, r.current, t.run_at, t.owner, t.losses, t.signal, t.expires_at, t.expiry,
+       t.topics, t.epoch, t.bound, coalesce(r.line, r.id) AS line
+  FROM {schema}.holdfast_run AS r
+  LEFT JOIN {schema}.holdfast_task AS t ON t.run = r.id AND t.unit = 0;
+
+-- A run to create (NewRun). instance and number are set if the instance exists; NULL: the first run of the instance.
+CREATE TYPE {schema}.holdfast_new_run AS (
+    ord BIGINT, id BIGINT, instance BIGINT, number BIGINT, token BIGINT, workflow TEXT, instance_id TEXT, kind TEXT,
+    params BYTEA, queue TEXT, priority BIGINT, delay_ms BIGINT, seed BIGINT, owner TEXT, lease_ms BIGINT,
+    on_conflict TEXT, on_reuse TEXT, options BYTEA, memo BYTEA, search BYTEA, expires_ms BIGINT, expiry TEXT,
+    parent TEXT, parent_run BIGINT, parent_close TEXT, watch INTEGER, sender BYTEA, start_event_type TEXT[],
+    start_event_payload BYTEA[], term_key BYTEA[], term_text BYTEA[], term_number NUMERIC[], units BIGINT
+);
+
+-- PLAN facts and units of runs to create. f_run_ord and u_run_ord name the run (holdfast_new_run.ord) of each row;
+-- u_taken is true for units that are created claimed.
+CREATE TYPE {schema}.holdfast_plans_and_units AS (
+    f_run_ord INTEGER[], f_state INTEGER[], f_key BYTEA[], f_n BIGINT[], f_kind TEXT[], f_at BIGINT[],
+    f_started_at BIGINT[], f_seq BIGINT[], f_ok BOOLEAN[], f_value BYTEA[], f_name BYTEA[], f_attempts BIGINT[],
+    f_max_attempts BIGINT[], f_timeout_ms BIGINT[], f_wake_at BIGINT[], f_event_type TEXT[], f_event BIGINT[],
+    u_run_ord INTEGER[], u_unit BIGINT[], u_key BYTEA[], u_missing BIGINT[], u_taken BOOLEAN[]
+);
+
+-- An operation of a run on another run (RecordedOperation). The attributes in use depend on the kind.
+CREATE TYPE {schema}.holdfast_operation AS (
+    kind TEXT, workflow TEXT, instance_id TEXT, type TEXT, payload BYTEA, sender BYTEA, dedup BYTEA, ask BYTEA,
+    token BIGINT, number BIGINT, note BYTEA, ok BOOLEAN
+);
+
+-- Other runs that a call ended or woke (AffectedRuns); work: a task became due.
+CREATE TYPE {schema}.holdfast_affected AS (ended BIGINT[], woken BIGINT[], work BOOLEAN);
+
+-- A claimed task (Claim); r is the record of its run.
+CREATE TYPE {schema}.holdfast_claimed AS (
+    now BIGINT, next_due BIGINT, overdue BOOLEAN, unit BIGINT, epoch BIGINT, kind INTEGER, lost BOOLEAN,
+    mailbox_n BIGINT[], mailbox_type TEXT[], mailbox_payload BYTEA[], mailbox_at BIGINT[], mailbox_sender BYTEA[],
+    mailbox_ask BYTEA[], mailbox_last BIGINT, r {schema}.holdfast_record
+);
+
+-- Tasks claimed among those that became due; due: more became due than were claimed.
+CREATE TYPE {schema}.holdfast_taken AS (runs BIGINT[], units BIGINT[], epochs BIGINT[], due BOOLEAN);

@@ -1,0 +1,167 @@
+"""Applies the operations of a commit in their order, and builds the facts that record their results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from holdfast.store.protocol import (
+    CANCEL,
+    REPLY,
+    AffectedRuns,
+    CancelRun,
+    Created,
+    Fact,
+    NewEvent,
+    NewRun,
+    Operation,
+    RecordedOperation,
+    Reply,
+    ReplyToEvent,
+    RequestResult,
+    RunRecord,
+    TerminateRun,
+    UnwatchRun,
+    WatchRun,
+)
+from holdfast.store.sqlite import ends
+from holdfast.store.sqlite.control import request_cancel
+from holdfast.store.sqlite.create import create
+from holdfast.store.sqlite.reads import find_current, record_of
+from holdfast.store.sqlite.rows import decode_text
+from holdfast.store.sqlite.send import QueuedEvent, add_effect, add_event, send, send_engine_event
+from holdfast.store.sqlite.sql import statements
+from holdfast.store.sqlite.tx import Tx
+from holdfast.store.sqlite.watching import unwatch, watch
+
+_SQL = statements("operations")
+
+
+@dataclass(slots=True)
+class OperationResults:
+    results: list[RequestResult] = field(default_factory=list)
+    claimed_children: list[Created] = field(default_factory=list)
+    affected: AffectedRuns = field(default_factory=AffectedRuns)
+
+
+def perform(tx: Tx, run: int, operations: Sequence[RecordedOperation]) -> OperationResults:
+    performer = _Performer(tx, record_of(tx, run))
+    for recorded in operations:
+        performer.done.results.append(performer.apply(recorded.operation))
+    return performer.done
+
+
+def result_facts(operations: Sequence[RecordedOperation], results: Sequence[RequestResult]) -> list[Fact]:
+    return [
+        recorded.fact._replace(ok=result.ok, value=json.dumps(result).encode())
+        for recorded, result in zip(operations, results, strict=True)
+    ]
+
+
+class _Performer:
+    """Applies the operations of one run."""
+
+    def __init__(self, tx: Tx, run: RunRecord) -> None:
+        self._tx = tx
+        self._run = run
+        self.done = OperationResults()
+
+    def apply(self, operation: Operation) -> RequestResult:
+        if self._run.run in self.done.affected.ended:  # an earlier operation ended the run itself
+            return RequestResult.ENDED
+        match operation:
+            case NewRun():
+                return self._start(operation)
+            case NewEvent():
+                return self._send(operation)
+            case WatchRun():
+                return self._watch(operation)
+            case UnwatchRun():
+                return self._unwatch(operation)
+            case CancelRun():
+                return self._cancel(operation)
+            case TerminateRun():
+                return self._terminate(operation)
+            case ReplyToEvent():
+                return self._reply(operation)
+
+    def _start(self, new: NewRun) -> RequestResult:
+        [created] = create(self._tx, [new])
+        ends.merge(self.done.affected, created.affected)
+        if created.epoch or created.units:
+            self.done.claimed_children.append(created)
+        if created.created and not created.epoch:
+            self.done.affected.work = True
+        return created.result
+
+    def _send(self, event: NewEvent) -> RequestResult:
+        # Without a claimant: the result of an operation cannot report a claim.
+        [sent] = send(self._tx, [replace(event, claimant=None)])
+        if sent.run is None:
+            return RequestResult.MISSING
+        if not sent.accepted:
+            return RequestResult.ENDED
+        if sent.woken:
+            self.done.affected.woken.append(sent.run.run)
+            self.done.affected.work |= sent.run.owner is None
+        return RequestResult.DONE
+
+    def _watch(self, operation: WatchRun) -> RequestResult:
+        target = find_current(self._tx, operation.workflow, operation.instance_id)
+        if target is None:
+            return RequestResult.MISSING
+        if target.status.terminal:
+            exit_event = ends.exit_event(target, operation.watch)
+            send_engine_event(self._tx, self._run.run, exit_event, self.done.affected)
+        else:
+            watch(self._tx, self._run.run, target.run, operation.watch)
+        return RequestResult.DONE
+
+    def _unwatch(self, operation: UnwatchRun) -> RequestResult:
+        target = find_current(self._tx, operation.workflow, operation.instance_id)
+        if target is None:
+            return RequestResult.MISSING
+        unwatch(self._tx, self._run.run, target.run, operation.watch)
+        return RequestResult.DONE
+
+    def _cancel(self, operation: CancelRun) -> RequestResult:
+        target = find_current(self._tx, operation.workflow, operation.instance_id)
+        if target is None:
+            return RequestResult.MISSING
+        if target.status.terminal:
+            return RequestResult.ENDED
+        event = QueuedEvent(CANCEL, operation.payload, sender=ends.pid_of(self._run))
+        request_cancel(self._tx, target, event, operation.deadline_ms, self.done.affected)
+        return RequestResult.DONE
+
+    def _terminate(self, operation: TerminateRun) -> RequestResult:
+        target = find_current(self._tx, operation.workflow, operation.instance_id)
+        if target is None:
+            return RequestResult.MISSING
+        if target.status.terminal:
+            return RequestResult.ENDED
+        ends.merge(self.done.affected, ends.terminate(self._tx, target.run, operation.reason))
+        return RequestResult.DONE
+
+    def _reply(self, operation: ReplyToEvent) -> RequestResult:
+        tx, key = self._tx, (self._run.run, operation.event)
+        event = tx.connection.execute(_SQL["sender_and_ask"], key).fetchone()
+        if event is None:
+            return RequestResult.MISSING
+        tx.connection.execute(_SQL["set_reply"], (*key, operation.reply.ok, operation.reply.value, tx.now))
+        sender, ask = map(decode_text, event)
+        if sender is not None and ask is not None and tx.connection.changes():
+            self._send_reply(sender, ask, operation.reply)
+        return RequestResult.DONE
+
+    def _send_reply(self, to: str, ask: str, reply: Reply) -> None:
+        """Send a REPLY to the current run of the asking pid. A client that asked reads the reply from the event."""
+        workflow, _, instance_id = to.partition("/")
+        asking_run = find_current(self._tx, workflow, instance_id)
+        if asking_run is None or asking_run.status.terminal:
+            return
+        ok = b"true" if reply.ok else b"false"
+        payload = b'{"ask":%s,"ok":%s,"value":%s}' % (json.dumps(ask).encode(), ok, reply.value or b"null")
+        effect = add_event(self._tx, asking_run, QueuedEvent(REPLY, payload, sender=ends.pid_of(self._run)))
+        add_effect(self.done.affected, asking_run.run, effect)

@@ -1,0 +1,67 @@
+"""Database URLs: their checks, and the store that a URL names."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from holdfast.errors import InvalidOptionError, InvalidUrlError
+from holdfast.extras import extra
+from holdfast.ports import Runtime
+from holdfast.store.protocol import Migrated, Store
+
+DEFAULT_URL = "sqlite:///holdfast.db"
+DEFAULT_SCHEMA = "holdfast"
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+async def migrate(url: str, *, schema: str | None = None) -> Migrated:
+    """Migrate a database's schema to the current version, and do nothing else."""
+    return await _opened_once(url, schema, migrate=True)
+
+
+async def verify(url: str, *, schema: str | None = None) -> Migrated:
+    """Raise ``SchemaVersionError`` unless a database's schema has the current version."""
+    return await _opened_once(url, schema, migrate=False)
+
+
+async def _opened_once(url: str, schema: str | None, *, migrate: bool) -> Migrated:
+    check_url(url, schema)
+    store = make_store(url, schema, Runtime())
+    try:
+        return await store.open(migrate=migrate)
+    finally:
+        await store.close()
+
+
+def make_store(url: str, schema: str | None, runtime: Runtime) -> Store:
+    """The store for a URL. The database driver is imported here, so that only the one in use is loaded."""
+    if url.startswith(_POSTGRES):
+        with extra("postgres", "A postgresql:// database"):
+            from holdfast.store.postgres import PostgresStore  # noqa: PLC0415  (see above)
+        return PostgresStore(url, schema=schema or DEFAULT_SCHEMA, random=runtime.random)
+    from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415  (see above)
+
+    return SqliteStore(_sqlite_path(url), clock=runtime.time)
+
+
+def check_url(url: str, schema: str | None = None) -> None:
+    if not isinstance(url, str) or not (url == "sqlite://" or url.startswith(("sqlite:///", *_POSTGRES))):
+        raise InvalidUrlError(
+            f"{shown_url(url)!r} is not a database URL; use sqlite:///relative.db, sqlite:////absolute/path.db, "
+            "sqlite:// (in memory) or postgresql://user@host/database"
+        )
+    if schema is not None and not (url.startswith(_POSTGRES) and isinstance(schema, str) and schema):
+        raise InvalidOptionError(f"schema={schema!r}: a schema has a name, and only PostgreSQL has schemas")
+
+
+def shown_url(url: Any) -> str:
+    """The URL with its password removed, for messages."""
+    text = re.sub(r"(?i)(pass\w*=)[^&\s]*", r"\1…", str(url))
+    scheme, separator, rest = text.rpartition("://")
+    return f"{scheme}{separator}…@{rest.rpartition('@')[2]}" if "@" in rest else text
+
+
+def _sqlite_path(url: str) -> str | None:
+    path = url.removeprefix("sqlite://").removeprefix("/")
+    return None if path in ("", ":memory:") else path

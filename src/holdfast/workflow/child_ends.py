@@ -1,0 +1,92 @@
+"""Ends of other runs, and those of a run's children that are known to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.core.failure import Failure
+from holdfast.core.model import Status
+from holdfast.errors import ChildError
+from holdfast.store.protocol import StoredEvent
+from holdfast.workflow.waiters import Waiters
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """The end of a run. ``output`` is plain JSON."""
+
+    output: Any
+    error: ChildError | None
+
+    @classmethod
+    def of(cls, pid: str, content: Mapping[str, Any]) -> End:
+        """The end that the payload of an exit event describes."""
+        return cls(content["output"], _error(pid, content))
+
+
+def _error(pid: str, content: Mapping[str, Any]) -> ChildError | None:
+    status, note = content["status"], content.get("note")
+    if status == Status.COMPLETE:
+        return None
+    if content["error"] is not None:
+        return Failure.from_content(content["error"]).as_child_error(pid, status)
+    reason = note or "no reason given"
+    return Failure("Terminated", f"it was terminated ({reason})", kind="Terminated", retryable=False).as_child_error(
+        pid, status
+    )
+
+
+class ChildEnds:
+    """The children that a run has started, and the ends of those that have ended."""
+
+    def __init__(self, waiters: Waiters) -> None:
+        self._waiters = waiters
+        self._keys: dict[str, str] = {}
+        """The key of the operation that started each child, by pid; empty if that key has its result already."""
+        self._ends: dict[str, End] = {}
+
+    def __contains__(self, pid: str) -> bool:
+        """True if the run is a child that has ended."""
+        return pid in self._ends
+
+    def expects(self, pid: str) -> bool:
+        """True if the run is a child whose end will come under the key of an earlier start."""
+        return pid in self._keys and pid not in self._ends
+
+    def started(self, pid: str, key: str, *, opens: bool) -> None:
+        """Note that a child was started under a key. ``opens``: its end will come under this key."""
+        if opens or pid in self._ends:
+            self._keys[pid] = key if opens else ""  # empty: the child ended meanwhile, under its first key
+        self._ends.pop(pid, None)
+
+    def record(self, pid: str, end: End) -> None:
+        """Record the end of a run, if the run is a child, and resume the code that waits for it."""
+        if pid in self._keys:
+            self._ends[pid] = end
+            self._waiters.resolve(pid, end)
+
+    def is_child(self, pid: str) -> bool:
+        return pid in self._keys
+
+    def get(self, pid: str) -> End | None:
+        return self._ends.get(pid)
+
+    async def wait(self, pid: str) -> End:
+        """Wait for the end of a child."""
+        end = self._ends.get(pid)
+        if end is None:
+            end = await self._waiters.wait(pid)
+        return end
+
+    def key_of(self, stored: StoredEvent) -> str | None:
+        """The key of the operation that started the child whose end this event tells; None if there is none."""
+        return None if stored.sender in self._ends else self._keys.get(stored.sender or "") or None
+
+    def running(self) -> Iterator[str]:
+        """Pids of the children that have not ended."""
+        return (pid for pid in self._keys if pid not in self._ends)
+
+    def clear(self) -> None:
+        self._ends.clear()  # tracebacks of their errors refer to the code's frames

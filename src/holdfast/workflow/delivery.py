@@ -1,0 +1,173 @@
+"""Delivery of facts to the code of one run: recorded results, outcomes, results of operations, events and due times.
+
+Facts are delivered one at a time, and after each the code runs until every task waits. A new fact is recorded when it
+is delivered, with the next sequence number, so a replay delivers the same facts in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from holdfast.core.model import StepType
+from holdfast.kernel.driver import Outcome
+from holdfast.store.protocol import Fact, RequestResult, StoredEvent
+from holdfast.workflow.attempt_tracker import AttemptTracker
+from holdfast.workflow.execution import Execution
+from holdfast.workflow.inbox import MORE_FOLLOW, Inbox
+from holdfast.workflow.keys import Keys
+from holdfast.workflow.operations import Operations
+from holdfast.workflow.pending import DecisionBuffer, Pending, PendingStep, PendingTimer, PendingWait
+from holdfast.workflow.position import Position
+from holdfast.workflow.recorded_history import RecordedHistory
+from holdfast.workflow.step_calls import StepCalls
+from holdfast.workflow.wait_queue import WaitQueue
+from holdfast.workflow.waits import Waits
+
+
+class FactDelivery:
+    """Delivers facts to the code of one run, and runs the code after each."""
+
+    __slots__ = (
+        "_attempts",
+        "_buffer",
+        "_execution",
+        "_history",
+        "_inbox",
+        "_keys",
+        "_operations",
+        "_position",
+        "_steps",
+        "_wait_queue",
+        "_waits",
+    )
+
+    def __init__(
+        self,
+        execution: Execution,
+        position: Position,
+        history: RecordedHistory,
+        buffer: DecisionBuffer,
+        keys: Keys,
+        attempts: AttemptTracker,
+        steps: StepCalls,
+        waits: Waits,
+        operations: Operations,
+        wait_queue: WaitQueue,
+        inbox: Inbox,
+    ) -> None:
+        self._execution = execution
+        self._position = position
+        self._history = history
+        self._buffer = buffer
+        self._keys = keys
+        self._attempts = attempts
+        self._steps = steps
+        self._waits = waits
+        self._operations = operations
+        self._wait_queue = wait_queue
+        self._inbox = inbox
+
+    # --- what is delivered
+
+    def replay(self) -> None:
+        """Deliver the recorded results."""
+        results = self._history.results
+        while results and not self._execution.ended:
+            self._deliver(results.popleft(), None)
+
+    def deliver_operation_results(self, results: Sequence[RequestResult]) -> None:
+        """Deliver the results of the last commit's operations."""
+        for fact in self._operations.take_results(results):
+            if self._execution.ended or self._execution.halted:
+                return
+            self._deliver(fact, None)
+
+    def deliver_outcome(self, outcome: Outcome) -> None:
+        """Record the outcome of an attempt; deliver it if it is the step's result."""
+        fact = self._attempts.record(outcome)
+        if fact is not None:
+            self._observe(fact, outcome.live)
+
+    def deliver_due(self, now_ms: int) -> None:
+        """Deliver timers and events in the order of their times: a deadline comes before every later event."""
+        execution, wait_queue = self._execution, self._wait_queue
+        while not execution.ended and not execution.divergence:
+            if wait_queue.ready and (refused := self._attempts.refuse_exhausted(now_ms)):
+                self._observe(refused, None)
+                continue
+            pending = wait_queue.due_wait(now_ms)
+            event = self._inbox.next_event()
+            if event is not None and (pending is None or event.created_at <= pending.due):
+                self._deliver_event(event, None if pending is None else pending.due)
+            elif pending is not None:
+                self._deliver_elapsed(pending, now_ms)
+            else:
+                return
+
+    def _deliver_event(self, event: StoredEvent, due: int | None) -> None:
+        wait = self._wait_queue.take_event(event)
+        if wait is None:
+            self._deliver_to_channel(event, due)
+        else:
+            self._observe(self._waits.receive(wait, event), None)
+
+    def _deliver_to_channel(self, event: StoredEvent, due: int | None) -> None:
+        """Deliver an event to its channel, or a system event to ``Processes``.
+
+        Code runs after each system event, and after the last of consecutive events to channels.
+        """
+        fact = self._inbox.arrival_fact(event)
+        self._position.advance(fact)
+        self._inbox.deliver(event)
+        if self._inbox.more_follow(event, due):
+            self._buffer.facts.append(fact._replace(attempts=MORE_FOLLOW))
+        else:
+            self._buffer.facts.append(fact)
+            self._execution.run()
+
+    def _deliver_elapsed(self, pending: PendingWait | PendingTimer, now_ms: int) -> None:
+        seq = self._position.seq + 1
+        if isinstance(pending, PendingTimer):
+            fact = pending.result(seq, now_ms)
+        else:
+            fact = pending.result(seq, now_ms, ok=pending.kind is StepType.SLEEP)
+        self._observe(fact, None)
+
+    # --- how it is delivered
+
+    def _observe(self, fact: Fact, live: Any) -> None:
+        """Record a new fact and deliver it. A halted machine only records it."""
+        self._buffer.facts.append(fact)
+        if self._execution.halted:
+            self._position.advance(fact)
+            self._keys.remove(fact.key)
+        else:
+            self._deliver(fact, live)
+
+    def _deliver(self, fact: Fact, live: Any) -> None:
+        self._position.advance(fact)
+        if fact.event is not None:
+            if fact.kind != StepType.WAIT:
+                self._inbox.redeliver(self._history.events[fact.event])
+                if fact.attempts != MORE_FOLLOW:
+                    self._execution.run()
+                return
+            self._inbox.remove(self._waits.event_of(fact))
+        self._position.count(fact.value)
+        pending = self._keys.settle(fact)
+        if pending is None:
+            return  # kept until the code asks for it
+        self._resolve(pending, fact, live)
+        del pending  # an error's traceback refers to this frame: the frame must not refer to the error
+        self._execution.run()
+
+    def _resolve(self, pending: Pending, fact: Fact, live: Any) -> None:
+        if isinstance(pending, PendingTimer):
+            self._execution.loop.fire(pending.timer)
+        elif pending.future.done():
+            return  # cancelled just before
+        elif isinstance(pending, PendingStep):
+            self._steps.resolve(pending, fact, live)
+        else:
+            pending.future.set_result(fact)

@@ -1,0 +1,86 @@
+"""The code of one run while it is in memory: its loop, its main task, and how it ended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from holdfast.errors import WorkflowStuckError
+from holdfast.store.protocol import Finish
+from holdfast.workflow.ending import Ending
+from holdfast.workflow.loop import NO_HOST, WorkflowLoop
+
+
+class Execution:
+    """Runs the code of one run, and keeps the reasons for which it runs no more."""
+
+    __slots__ = ("_fatal", "_main", "cancel_reason", "divergence", "ended", "halted", "loop")
+
+    def __init__(self, loop: WorkflowLoop) -> None:
+        self.loop = loop
+        self.ended = False
+        """True if the code has ended, or the machine is closed."""
+        self.halted = False
+        """True if no more code runs, although the run has not ended."""
+        self.divergence: str | None = None
+        """How history and code differ, if they do."""
+        self.cancel_reason: str | None = None
+        """The reason of the cancel request, after one was received; empty if it gave none."""
+        self._main: asyncio.Task[Any] | None = None
+        self._fatal: BaseException | None = None
+
+    @property
+    def started(self) -> bool:
+        return self._main is not None
+
+    @property
+    def failed(self) -> bool:
+        """True if the run ends with an error that its code did not raise."""
+        return self._fatal is not None
+
+    def start(self, code: Coroutine[Any, Any, Any]) -> None:
+        self._main = self.loop.create_task(code, name="main")
+        self.run()
+
+    def run(self) -> None:
+        """Run the code until all its tasks wait."""
+        try:
+            self.loop.run_until_idle()
+        except (SystemExit, KeyboardInterrupt, WorkflowStuckError) as error:
+            # asyncio tasks re-raise the first two, to stop the program. Here they are failures of the run.
+            self._fatal = error
+        self.ended = self.ended or self._fatal is not None or (self._main is not None and self._main.done())
+
+    def fail(self, error: Exception) -> None:
+        """End the run with this error."""
+        self._fatal = self._fatal or error
+
+    def cancel(self, reason: str | None) -> None:
+        """Cancel the main task, as a cancel request demands."""
+        self.cancel_reason = reason or ""
+        if self._main is not None:
+            self._main.cancel()
+
+    def cancel_before_start(self, reason: str | None) -> None:
+        self.cancel_reason = reason or ""
+        self.ended = True
+
+    def note_divergence(self, message: str) -> None:
+        """Park the run because history and code do not match."""
+        self.divergence = self.divergence or message
+
+    def diverge(self, message: str) -> asyncio.Future[Any]:
+        """Note a divergence from workflow code. The returned future never completes."""
+        self.note_divergence(message)
+        return self.loop.create_future()
+
+    def finish(self, ending: Ending) -> Finish:
+        return ending.finish(self._main, self._fatal)
+
+    def close(self) -> None:
+        """Close the coroutines of the code, and break the reference cycles between code, loop and machine."""
+        self.ended = True
+        self.loop.close_coroutines()
+        self._main = None
+        self.loop.host = NO_HOST

@@ -1,0 +1,138 @@
+"""The keys of one run: what its code asked for under them, what is pending, and what was delivered."""
+
+from __future__ import annotations
+
+from holdfast.core.limits import Limits
+from holdfast.core.model import StepType
+from holdfast.errors import DuplicateStepError, InvalidNameError, MaxStepsExceededError, StepTypeMismatchError
+from holdfast.store.protocol import Fact, FactState
+from holdfast.workflow import guard
+from holdfast.workflow.execution import Execution
+from holdfast.workflow.naming import Leftovers
+from holdfast.workflow.pending import Pending, PendingStep
+from holdfast.workflow.recorded_history import RecordedHistory
+
+ANONYMOUS = "#"
+"""Prefix of the engine's own keys, such as those of unnamed timers. No step key has it: the name before ``#2`` is
+never empty."""
+
+
+class Keys:
+    """Pairs what the code asks for with the facts that are delivered, by key and in either order."""
+
+    __slots__ = (
+        "_execution",
+        "_history",
+        "_kinds",
+        "_leftovers",
+        "_max_steps",
+        "_operations",
+        "_pending",
+        "_results",
+        "_steps",
+    )
+
+    def __init__(self, history: RecordedHistory, leftovers: Leftovers, execution: Execution, limits: Limits) -> None:
+        self._history = history
+        self._leftovers = leftovers
+        self._execution = execution
+        self._max_steps = limits.steps
+        self._steps = 0
+        self._kinds: dict[str, StepType] = {}
+        """Kinds of what the code has asked for."""
+        self._pending: dict[str, Pending] = {}
+        self._results: dict[str, Fact] = {}
+        """Delivered results. Those that the code has not asked for yet are kept until it asks."""
+        self._operations: dict[str, Fact] = {}
+        """START facts of operations whose result (a child's end, a reply) is delivered later under the same key."""
+
+    # --- what the code asks for
+
+    def use(self, key: str, kind: StepType) -> Fact | None:
+        """Check and register the use of a key by the code. Returns the key's result, if it was delivered already."""
+        execution = self._execution
+        guard.check(execution.loop, key)
+        if key.startswith(ANONYMOUS):
+            raise InvalidNameError(f"step name {key!r} begins with {ANONYMOUS!r}, as only the engine's own keys do")
+        known = self._kinds.get(key)
+        if known is not None and known is not kind:
+            raise StepTypeMismatchError(
+                f"{key!r} is used for a {known} and for a {kind} in the same run; give one of them another name"
+            )
+        recorded = self._history.kinds.get(key)
+        if recorded is not None and recorded != kind:
+            execution.note_divergence(f"the history has {key!r} recorded as {recorded}, the code asks for it as {kind}")
+            kind = StepType(recorded)
+        if known is None:
+            self._kinds[key] = kind
+            if kind is StepType.DO:
+                self._count_step()
+        if key in self._pending:
+            raise DuplicateStepError(f"{key!r} is running already; a name can be awaited once at a time")
+        if self._leftovers:
+            self._leftovers.discard(key)
+        return self._results.get(key)
+
+    def _count_step(self) -> None:
+        self._steps += 1
+        if self._steps > self._max_steps:
+            raise MaxStepsExceededError(
+                f"this run asked for more than {self._max_steps} steps; "
+                "split it into several runs, or raise Limits(steps=)"
+            )
+
+    def open(self, pending: Pending) -> None:
+        """Register what the code waits for now."""
+        self._pending[pending.key] = pending
+
+    def abandon(self, pending: Pending) -> bool:
+        """Close what the code waited for when it was cancelled. False if the wait was over already."""
+        future = pending.future
+        if future.done() and not future.cancelled():
+            return False
+        if self._execution.ended or self._pending.get(pending.key) is not pending:
+            return False
+        del self._pending[pending.key]
+        pending.closed = True
+        return True
+
+    # --- delivery
+
+    def settle(self, fact: Fact) -> Pending | None:
+        """Keep a delivered fact by its key. Returns what the code waits for under the key, and closes it."""
+        (self._operations if fact.state == FactState.START else self._results)[fact.key] = fact
+        pending = self._pending.pop(fact.key, None)
+        if pending is None:
+            self._leftovers.add(fact)
+        else:
+            pending.closed = True
+        return pending
+
+    def remove(self, key: str) -> Pending | None:
+        return self._pending.pop(key, None)
+
+    # --- the state of a key
+
+    def pending(self, key: str) -> Pending | None:
+        return self._pending.get(key)
+
+    def pending_steps(self) -> list[PendingStep]:
+        return [pending for pending in self._pending.values() if isinstance(pending, PendingStep)]
+
+    def result(self, key: str) -> Fact | None:
+        return self._results.get(key)
+
+    def started_operation(self, key: str) -> Fact | None:
+        """The START fact of an operation, if the operation is known to be executed."""
+        return self._operations.get(key)
+
+    def has_pending(self) -> bool:
+        return bool(self._pending)
+
+    def unused_results(self) -> list[str]:
+        """Keys of delivered results that the code has not asked for."""
+        return [key for key in self._results if key not in self._kinds and not key.startswith(ANONYMOUS)]
+
+    def clear(self) -> None:
+        """Break reference cycles when the machine is dropped: what is pending holds futures of the code."""
+        self._pending.clear()

@@ -1,0 +1,12 @@
+"""The authoring model of workflows. Its runs show each recorded key as a step, as ``Model`` does by default."""
+
+from __future__ import annotations
+
+from holdfast.kernel.model import Model
+
+WORKFLOW = "workflow"
+"""The kind of a workflow's runs."""
+
+
+class WorkflowModel(Model):
+    kind = WORKFLOW

@@ -1,0 +1,212 @@
+"""What workflow code waits for (steps, sleeps, events, operations, timers), and the buffer of the next decision."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from holdfast.core.event import Event
+from holdfast.core.failure import Failure
+from holdfast.core.model import StepType, from_ms
+from holdfast.core.typed import untyped
+from holdfast.errors import EventInvalidError
+from holdfast.kernel.attempt import NO_VALUES, StepTx, Transaction
+from holdfast.kernel.driver import Outcome
+from holdfast.kernel.events import Decode, read_payload
+from holdfast.store.protocol import Delivery, Fact, FactState, Log, Observed, Operation, RecordedOperation, StoredEvent
+from holdfast.workflow.loop import WorkflowTimer
+from holdfast.workflow.steps import StepSpec
+
+T = TypeVar("T")
+
+
+class Pending:
+    """Something that the code waits for. ``closed`` is set when the wait is over or cancelled."""
+
+    __slots__ = ("closed", "future", "key", "started_at")
+
+    def __init__(self, key: str, future: asyncio.Future[Any], started_at: int) -> None:
+        self.key = key
+        self.future = future
+        self.started_at = started_at
+        self.closed = False
+
+
+class PendingStep(Pending):
+    """A step call that is running, or due at ``not_before``. The runner gets it as the ``Call`` to run."""
+
+    __slots__ = (
+        "args",
+        "failures",
+        "kwargs",
+        "limit",
+        "name",
+        "not_before",
+        "progress",
+        "running",
+        "spec",
+        "started_attempt",
+        "values",
+    )
+
+    def __init__(
+        self, key: str, name: str | None, future: asyncio.Future[Any], started_at: int, spec: StepSpec
+    ) -> None:
+        self.key = key
+        self.future = future
+        self.started_at = started_at
+        self.closed = False
+        self.name = name
+        """The name of the registered step function; None for a step called by ``ctx.do``."""
+        self.spec = spec
+        self.args: tuple[Any, ...] = ()
+        self.kwargs: Mapping[str, Any] = {}
+        self.values: Mapping[str, Any] = NO_VALUES
+        self.limit = 0
+        self.failures = 0
+        self.not_before = 0
+        self.running = False
+        self.started_attempt = 0
+        """The number of the last attempt that has a START fact."""
+        self.progress: bytes | None = None
+
+    @property
+    def attempt(self) -> int:
+        return self.failures + 1
+
+    @property
+    def max_attempts(self) -> int | None:
+        return self.spec.retry.max_attempts
+
+    @property
+    def is_async(self) -> bool:
+        return self.spec.is_async
+
+    @property
+    def timeout_ms(self) -> int | None:
+        return self.spec.timeout_ms
+
+    @property
+    def wants_tx(self) -> type[StepTx] | type[Transaction] | None:
+        return self.spec.tx_kind
+
+    @property
+    def function(self) -> Any:
+        return self.spec.function
+
+    def arguments(self, tx: StepTx | Transaction) -> tuple[tuple[Any, ...], Mapping[str, Any]]:
+        return self.spec.arguments(self.args, self.kwargs, tx)
+
+    def record(self, value: Any) -> tuple[bytes, Any]:
+        return self.spec.record(self.key, self.limit, value)
+
+    def start_fact(self, attempt: int, at: int) -> Fact | None:
+        if self.closed or not self.running or attempt != self.attempt or self.started_attempt >= attempt:
+            return None
+        self.started_attempt = attempt
+        return self.fact(FactState.START, attempt, at, at, attempts=attempt)
+
+    def fact(self, state: FactState, n: int, at: int, started_at: int, **fields: Any) -> Fact:
+        spec = self.spec
+        return Fact(
+            state, self.key, n, StepType.DO, at, started_at, name=self.name,
+            max_attempts=spec.retry.max_attempts, timeout_ms=spec.timeout_ms, **fields,
+        )  # fmt: skip
+
+
+class PendingWait(Pending):
+    """A sleep, or a wait for an event until a deadline. ``n`` counts the waits of its key from 0."""
+
+    __slots__ = ("decode", "due", "event", "event_type", "kind", "n")
+
+    def __init__(self, key: str, kind: StepType, future: asyncio.Future[Any], started_at: int, due: int) -> None:
+        super().__init__(key, future, started_at)
+        self.kind = kind
+        self.due = due
+        self.event_type: str | None = None
+        self.decode: Decode = untyped
+        self.event: Event[Any] | None = None
+        """The decoded event, if the wait ended in this process."""
+        self.n = 0
+
+    def received(self, event: StoredEvent, seq: int, at: int) -> Fact:
+        """The result fact of the wait: the event, or the error if its payload does not match the expected type."""
+        try:
+            payload = read_payload(event.type, event.payload, self.decode)
+        except EventInvalidError as error:
+            return self.result(seq, at, ok=False, event=event.n)._replace(value=Failure.of(error).encode())
+        self.event = Event(event.type, payload, from_ms(event.created_at), event.sender)
+        return self.result(seq, at, event=event.n)
+
+    def result(self, seq: int, at: int, *, ok: bool = True, event: int | None = None) -> Fact:
+        return Fact(
+            FactState.RESULT, self.key, 0, self.kind, at, self.started_at, seq=seq, ok=ok,
+            wake_at=self.due, event_type=self.event_type, event=event,
+        )  # fmt: skip
+
+
+class PendingOperation(Pending):
+    """An operation for the next commit. The code may wait for its result."""
+
+    __slots__ = ("kind", "name", "operation", "state")
+
+    def __init__(
+        self, key: str, future: asyncio.Future[Any], started_at: int, described: tuple[StepType, str, Operation]
+    ) -> None:
+        super().__init__(key, future, started_at)
+        self.kind, self.name, self.operation = described
+        self.state = FactState.RESULT
+
+    def to_recorded(self, at: int) -> RecordedOperation:
+        """The operation with its fact. The commit assigns the fact's sequence number."""
+        fact = Fact(self.state, self.key, 0, self.kind, at, self.started_at, name=self.name)
+        return RecordedOperation(self.operation, fact)
+
+
+class PendingTimer(Pending):
+    """An unnamed timer of the loop, such as that of ``asyncio.sleep``."""
+
+    __slots__ = ("due", "timer")
+
+    def __init__(self, key: str, timer: WorkflowTimer, started_at: int, due: int) -> None:
+        super().__init__(key, None, started_at)  # type: ignore[arg-type]  # the loop calls the timer: no future
+        self.timer = timer
+        self.due = due
+
+    def result(self, seq: int, at: int) -> Fact:
+        return Fact(FactState.RESULT, self.key, 0, StepType.TIMER, at, self.started_at, seq=seq, wake_at=self.due)
+
+
+@dataclass(slots=True, eq=False)
+class DecisionBuffer:
+    """What became known or was done since the last decision. The next decision drains each list."""
+
+    facts: list[Fact] = field(default_factory=list)
+    opened: list[Fact] = field(default_factory=list)
+    logs: list[Log] = field(default_factory=list)
+    cancelled: list[str] = field(default_factory=list)
+    deliveries: list[Delivery] = field(default_factory=list)
+    outcomes: list[Outcome] = field(default_factory=list)
+    """Outcomes with log lines, or with more to write than their result."""
+
+    def take_observed(self) -> Observed:
+        observed = Observed(facts=drain(self.facts), deliveries=drain(self.deliveries))
+        for outcome in drain(self.outcomes):
+            observed.logs = [*observed.logs, *outcome.logs]
+            if outcome.failure is None and outcome.transactional:
+                observed.statements = outcome.statements
+                observed.starts = outcome.starts
+                observed.sends = outcome.sends
+                observed.transaction = outcome.transaction
+        return observed
+
+
+def drain(items: list[T]) -> Sequence[T]:
+    """Empty a list and return its items."""
+    if not items:
+        return ()
+    drained = items[:]
+    items.clear()
+    return drained
