@@ -7,13 +7,12 @@ from typing import Any
 
 from holdfast.core import codec
 from holdfast.core.durations import describe_rounded
+from holdfast.core.facts import Fact, FactState
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepRecord, StepStatus, StepType, from_ms, optional_from_ms
 from holdfast.core.show import shown
 from holdfast.errors import ErrorInfo
 
-# The values of the store's FactState, repeated here because this module must not import the store.
-_RESULT, _START, _FAILURE, _HEARTBEAT = 0, 1, 2, 7
 _HIDDEN = (StepType.TIMER, StepType.MESSAGE, StepType.WATCH, StepType.NOTE)
 _REFUSED = {
     "missing": ErrorInfo("InstanceNotFoundError", "there is no such run"),
@@ -22,9 +21,9 @@ _REFUSED = {
 }
 
 
-def steps_of(run_number: int, facts: Iterable[Any], payloads: Mapping[int, Any]) -> list[StepRecord]:
+def steps_of(run_number: int, facts: Iterable[Fact], payloads: Mapping[int, Any]) -> list[StepRecord]:
     """The steps recorded by ``facts``, in the order they began. ``payloads``: the consumed events by number."""
-    by_key: dict[str, list[Any]] = {}
+    by_key: dict[str, list[Fact]] = {}
     for fact in facts:
         if fact.kind not in _HIDDEN:
             by_key.setdefault(fact.key, []).append(fact)
@@ -32,15 +31,15 @@ def steps_of(run_number: int, facts: Iterable[Any], payloads: Mapping[int, Any])
     return [record for _, record in sorted(records, key=lambda pair: pair[0])]
 
 
-def _order(facts: list[Any]) -> tuple[int, int]:
+def _order(facts: list[Fact]) -> tuple[int, int]:
     return min(f.started_at for f in facts), min((f.seq for f in facts if f.seq is not None), default=2**62)
 
 
-def _step(run_number: int, facts: list[Any], payloads: Mapping[int, Any]) -> StepRecord:
+def _step(run_number: int, facts: list[Fact], payloads: Mapping[int, Any]) -> StepRecord:
     last = max(facts, key=_finality)
     status = _status(last)
-    last_heartbeat = max((f for f in facts if f.state == _HEARTBEAT), key=_number, default=None)
-    retry_at = last.wake_at if last.state == _FAILURE and last.kind == StepType.DO else None
+    last_heartbeat = max((f for f in facts if f.state == FactState.HEARTBEAT), key=_number, default=None)
+    retry_at = last.wake_at if last.state == FactState.FAILURE and last.kind == StepType.DO else None
     return StepRecord(
         id=f"{run_number}:{last.key}",
         run_number=run_number,
@@ -62,39 +61,39 @@ def _step(run_number: int, facts: list[Any], payloads: Mapping[int, Any]) -> Ste
     )
 
 
-def heartbeat(fact: Any, status: str) -> dict[str, Any]:
+def heartbeat(fact: Fact | None, status: str) -> dict[str, Any]:
     """The fields of a step's record that come from its last heartbeat. ``fact``: the HEARTBEAT fact, or None."""
     if fact is None or status == StepStatus.COMPLETED:
         return {}
     return {"progress": codec.plain(fact.value), "heartbeat_at": from_ms(fact.at)}
 
 
-def _number(fact: Any) -> int:
-    return int(fact.n)
+def _number(fact: Fact) -> int:
+    return fact.n
 
 
-_RANK_IN_ATTEMPT = {_HEARTBEAT: 0, _START: 1, _FAILURE: 2}
+_RANK_IN_ATTEMPT: dict[int, int] = {FactState.HEARTBEAT: 0, FactState.START: 1, FactState.FAILURE: 2}
 
 
-def _finality(fact: Any) -> tuple[int, int, int]:
+def _finality(fact: Fact) -> tuple[int, int, int]:
     """Sort key: a result is last. Without a result, the latest attempt is last, and its failure follows its start."""
-    if fact.state == _RESULT:
+    if fact.state == FactState.RESULT:
         return (1, 0, 0)
     if fact.kind == StepType.DO:
         return (0, fact.n, _RANK_IN_ATTEMPT[fact.state])
-    return (0, fact.n + (fact.state == _START), fact.state)  # the START facts of waits are numbered from 0
+    return (0, fact.n + (fact.state == FactState.START), fact.state)  # the START facts of waits are numbered from 0
 
 
-def _status(fact: Any) -> StepStatus:
-    if fact.state == _RESULT or not (fact.ok or fact.state == _FAILURE):
+def _status(fact: Fact) -> StepStatus:
+    if fact.state == FactState.RESULT or not (fact.ok or fact.state == FactState.FAILURE):
         return StepStatus.COMPLETED if fact.ok else StepStatus.ERRORED
-    if fact.state == _FAILURE:
+    if fact.state == FactState.FAILURE:
         return StepStatus.ERRORED if fact.wake_at is None else StepStatus.WAITING
     return StepStatus.PENDING if fact.kind == StepType.DO else StepStatus.WAITING
 
 
-def _result(fact: Any, payloads: Mapping[int, Any]) -> Any:
-    if fact.state != _RESULT or not fact.ok:
+def _result(fact: Fact, payloads: Mapping[int, Any]) -> Any:
+    if fact.state != FactState.RESULT or not fact.ok:
         return None
     if fact.event is None:
         return codec.plain(fact.value)
@@ -104,11 +103,11 @@ def _result(fact: Any, payloads: Mapping[int, Any]) -> Any:
     return event
 
 
-_RESULT_FIELD = {StepType.CHILD: "output", StepType.ASK: "value"}
+_RESULT_FIELD: dict[str, str] = {StepType.CHILD: "output", StepType.ASK: "value"}
 """The field of the consumed event's payload that holds the result."""
 
 
-def _error(fact: Any, payloads: Mapping[int, Any]) -> ErrorInfo | None:
+def _error(fact: Fact, payloads: Mapping[int, Any]) -> ErrorInfo | None:
     if fact.ok:
         return None
     if fact.event is not None and fact.kind != StepType.WAIT:
@@ -119,7 +118,7 @@ def _error(fact: Any, payloads: Mapping[int, Any]) -> ErrorInfo | None:
     return _REFUSED[content] if isinstance(content, str) else Failure.from_content(content).info
 
 
-def _error_from_event(fact: Any, event: Any) -> ErrorInfo:
+def _error_from_event(fact: Fact, event: Any) -> ErrorInfo:
     if event is None:
         return ErrorInfo("ChildError", "the child did not complete")
     content = event["payload"]

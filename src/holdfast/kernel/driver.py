@@ -129,7 +129,7 @@ class Outcome:
 
 @dataclass(slots=True, eq=False)
 class Decision:
-    """What a machine decided: rows to commit, calls to start, the next wake-up time, or the end of the run."""
+    """The decision of a machine: rows to commit, calls to start, the next wake-up time, or the end of the run."""
 
     observed: Observed
     following: Following

@@ -1,4 +1,4 @@
-"""What a worker keeps in memory of the graph runs whose units it owns."""
+"""Memory of a worker about the graph runs whose units it owns."""
 
 from __future__ import annotations
 

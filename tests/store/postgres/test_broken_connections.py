@@ -715,7 +715,8 @@ async def test_a_server_that_stays_unavailable_is_an_error_after_the_timeout(wor
 
 
 async def test_a_call_that_deadlocked_is_repeated(url: str, other: asyncpg.Connection, clock: FakeClock) -> None:
-    store = PostgresStore(f"{url}&deadlock_timeout=20ms", clock=clock, random=SystemRandomness())
+    # PostgreSQL looks for a deadlock once, this long after a wait begins: the other wait must have begun by then.
+    store = PostgresStore(f"{url}&deadlock_timeout=500ms", clock=clock, random=SystemRandomness())
     await store.open()
     world = World(store, clock)
     a, b = await world.start("a"), await world.start("b")

@@ -19,7 +19,7 @@ from holdfast.store.protocol import Migrated
 
 
 class _State(NamedTuple):
-    """What the database has; zeros: nothing."""
+    """The versions that the database has; zeros: none."""
 
     version: int = 0
     functions_release: int = 0

@@ -39,6 +39,20 @@ Payloads are bytes of ASCII JSON. The store neither encodes nor decodes them.
 The conformance suite (``tests/store``) defines this contract: what the suite does not test is not part of it.
 """
 
+from holdfast.core.facts import (
+    ANY_TOPIC,
+    CANCEL,
+    EXIT,
+    REPLY,
+    Delivery,
+    Fact,
+    FactState,
+    Log,
+    MailboxPage,
+    StoredEvent,
+    StoredLog,
+    cancel_reason,
+)
 from holdfast.store.protocol.commits import (
     CancelRun,
     Commit,
@@ -58,20 +72,6 @@ from holdfast.store.protocol.commits import (
     UnwatchRun,
     Verdict,
     WatchRun,
-)
-from holdfast.store.protocol.facts import (
-    ANY_TOPIC,
-    CANCEL,
-    EXIT,
-    REPLY,
-    Delivery,
-    Fact,
-    FactState,
-    Log,
-    MailboxPage,
-    StoredEvent,
-    StoredLog,
-    cancel_reason,
 )
 from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, Outbound, OutboxClaim, OutboxRow
 from holdfast.store.protocol.reads import (

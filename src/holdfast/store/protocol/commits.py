@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
+from holdfast.core.facts import Delivery, Fact, Log
 from holdfast.core.model import Status, TaskKind
-from holdfast.store.protocol.facts import Delivery, Fact, Log
 from holdfast.store.protocol.outbox import Outbound
 from holdfast.store.protocol.runs import (
     AffectedRuns,

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from enum import IntFlag, StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
+from holdfast.core.facts import Fact, StoredEvent
 from holdfast.core.model import Status
-from holdfast.store.protocol.facts import Fact, StoredEvent
 from holdfast.store.protocol.units import NewUnit
 
 if TYPE_CHECKING:

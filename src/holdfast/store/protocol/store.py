@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from holdfast.core.facts import Fact, Log, MailboxPage, StoredEvent, StoredLog
 from holdfast.ports import Clock
 from holdfast.store.protocol.commits import Commit, Committed, LiveTransaction
-from holdfast.store.protocol.facts import Fact, Log, MailboxPage, StoredEvent, StoredLog
 from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, OutboxClaim, OutboxRow
 from holdfast.store.protocol.reads import ControlResult, ListQuery, Migrated, PageQuery, Relations
 from holdfast.store.protocol.runs import Claimant, Created, Expiry, NewEvent, NewRun, Reply, RunRecord, Sent

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from enum import IntFlag
 from typing import NamedTuple
 
+from holdfast.core.facts import Fact, MailboxPage, StoredEvent
 from holdfast.core.model import TaskKind
-from holdfast.store.protocol.facts import Fact, MailboxPage, StoredEvent
 from holdfast.store.protocol.runs import RunRecord
 from holdfast.store.protocol.units import TaskRef
 

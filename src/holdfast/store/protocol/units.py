@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from holdfast.store.protocol.facts import Delivery, Fact, Log
+from holdfast.core.facts import Delivery, Fact, Log
 
 GRAPH = "graph"
 """The kind of run that consists of units.
