@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from crash.workload import Side
+from crash.workload import SideFile
 from holdfast.ports import SystemClock
 
 from .workload import make_app
@@ -25,7 +25,7 @@ async def _work(url: str, side: Path, worker: dict[str, Any]) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     async with make_app(url, side, **worker):
-        Side(side).write({"open": True})
+        SideFile(side).write({"open": True})
         await stop.wait()
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crash.workload import Planned, Side
+from crash.workload import Planned, SideFile
 from holdfast import Handle, Holdfast, InstanceTerminalError
 
 from .checker import Checker
@@ -192,7 +192,7 @@ class Storm:
 
     async def _start_and_send(self, app: Holdfast, planned: Planned, pauses: Sequence[float]) -> None:
         """Start a run and send its events, each after its pause."""
-        side = Side(self.side)
+        side = SideFile(self.side)
         run = await retry_until_available(lambda: app.start(planned.workflow, planned.n, id=planned.id))
         side.write({"acknowledged": "start", "id": planned.id})
         for number, pause in enumerate(pauses):
@@ -210,4 +210,4 @@ class Storm:
         for _ in range(2):
             with suppress(InstanceTerminalError):  # the run has ended
                 await run.send_event(topic, payload, id=f"event-{number}")
-                Side(self.side).write({"acknowledged": "event", "id": planned.id, "event": f"event-{number}"})
+                SideFile(self.side).write({"acknowledged": "event", "id": planned.id, "event": f"event-{number}"})

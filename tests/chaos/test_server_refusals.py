@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from crash.program import send_events
-from crash.workload import Side
+from crash.workload import SideFile
 from holdfast import Holdfast, StoreBusyError, StoreError, StoreReadOnlyError, StoreUnavailableError
 
 from .environment import BY_WORKFLOW, Environment
@@ -46,7 +46,7 @@ async def start_all(env: Environment, app: Holdfast, copies: int) -> None:
     for planned in plan(copies):
         if planned.started_by is None:
             run = await retry_until_available(lambda p=planned: app.start(p.workflow, p.n, id=p.id))
-            await retry_until_available(lambda run=run, p=planned: send_events(run, p, Side(env.side)))
+            await retry_until_available(lambda run=run, p=planned: send_events(run, p, SideFile(env.side)))
 
 
 async def error_of_start(app: Holdfast, seconds: float = 10) -> StoreError:

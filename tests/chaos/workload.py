@@ -11,7 +11,7 @@ import zlib
 from pathlib import Path
 from typing import Any
 
-from crash.workload import PATIENT, Planned, Side, Work
+from crash.workload import PATIENT, Planned, SideFile, Work
 from holdfast import (
     Context,
     Holdfast,
@@ -34,7 +34,7 @@ INSERT INTO account SELECT n, 0 FROM generate_series(0, {ACCOUNTS - 1}) AS n;
 
 def make_app(url: str, side: Path, **worker: Any) -> Holdfast:
     app = Holdfast(url, worker=WorkerConfig(**worker))
-    work = Work(Side(side))
+    work = Work(SideFile(side))
     _register_plain(app, work)
     _register_waits(app, work)
     _register_transactions(app, work)

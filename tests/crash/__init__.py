@@ -1,6 +1,6 @@
-"""Real processes, real signals, one SQLite file: what the engine promises when things die.
+"""Tests with real processes, real signals and one SQLite file: what the engine promises when processes die.
 
-``workload`` is what runs, ``program`` what a process does, ``herd`` how processes are started and watched, ``killer``
-how they die at a chosen store call, ``scene`` the place where it happens, ``checker`` what must be true afterwards,
-``power`` a disk that forgets what was not synced. ``loops`` and ``drains`` have the workflows of single tests.
+``workload`` has the workflows, ``program`` the code of a process, ``workspace`` the directory and the processes of one
+test, ``killer`` the ways to die at a chosen store call, ``checker`` the conditions that hold afterwards, ``power`` a
+disk that loses everything that was not synced. ``dying_steps`` and ``slow_steps`` have the workflows of single tests.
 """

@@ -6,35 +6,39 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 
 import pytest
 
-from .herd import Herd
-from .scene import Scene
+from .fork_server import ForkServer
+from .workspace import Workspace
 
-MakeScene = Callable[..., Awaitable[Scene]]
+MakeWorkspace = Callable[..., Awaitable[Workspace]]
 
 
 @pytest.fixture(scope="session")
-def herd(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Herd]:
-    herd = Herd(tmp_path_factory.mktemp("herd"))
-    yield herd
-    herd.close()
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    fork_server = ForkServer(tmp_path_factory.mktemp("herd"))
+    yield fork_server
+    fork_server.close()
 
 
 @pytest.fixture
-async def make_scene(tmp_path_factory: pytest.TempPathFactory, herd: Herd) -> AsyncIterator[MakeScene]:
-    """Makes a prepared place: ``await make_scene(copies=16)``."""
-    scenes: list[Scene] = []
+async def make_workspace(
+    tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
+) -> AsyncIterator[MakeWorkspace]:
+    """Makes a prepared workspace: ``await make_workspace(copies=16)``."""
+    workspaces: list[Workspace] = []
 
-    async def make(copies: int = 1, *, of: Scene | None = None) -> Scene:
-        folder = tmp_path_factory.mktemp("scene")
-        scene = Scene(folder / "scene", herd, copies) if of is None else of.copy(f"{folder.name}-copy")
-        scenes.append(scene)
+    async def make(copies: int = 1, *, of: Workspace | None = None) -> Workspace:
+        folder = tmp_path_factory.mktemp("workspace")
+        workspace = (
+            Workspace(folder / "workspace", fork_server, copies) if of is None else of.copy(f"{folder.name}-copy")
+        )
+        workspaces.append(workspace)
         if of is None:
-            await scene.prepare()
-        return scene
+            await workspace.prepare()
+        return workspace
 
     yield make
-    for scene in scenes:
-        scene.close()
+    for workspace in workspaces:
+        workspace.close()
 
 
 @pytest.fixture

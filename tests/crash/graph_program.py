@@ -38,7 +38,7 @@ def make_app(url: str, schema: str | None, side: str) -> Holdfast:
     return app
 
 
-def wrote(side: str, **line: Any) -> None:
+def write(side: str, **line: Any) -> None:
     """One line, whole or not at all, also if the process is killed right after."""
     with Path(side).open("ab", buffering=0) as file:
         file.write(codec.encode(line | {"pid": os.getpid()}, what="line") + b"\n")
@@ -61,7 +61,7 @@ def make_graph(app: Holdfast, side: str) -> Graph:
 
 def _node(n: int, side: str) -> Any:
     async def work(**before: int) -> int:
-        wrote(side, node=f"n{n}")
+        write(side, node=f"n{n}")
         await asyncio.sleep(0.002)
         return value_of(n, [before[f"n{p}"] for p in parents_of(n)])
 
@@ -103,7 +103,7 @@ def make_chain(app: Holdfast, side: str) -> Chain:
     chain = app.chain("order")
 
     def ran(task: ChainTask, step: str) -> None:
-        wrote(side, chain=task.instance_id, step=step, kind=task.kind.value)
+        write(side, chain=task.instance_id, step=step, kind=task.kind.value)
 
     @chain.step("RESERVE", max_attempts=10_000)
     async def reserve(task: ChainTask) -> Any:

@@ -15,7 +15,7 @@ from holdfast.store.protocol import Commit, FactState
 from holdfast.store.sqlite import SqliteStore, opening
 from holdfast.store.sqlite.connection import Mode
 
-from .workload import Side
+from .workload import SideFile
 
 # Everything that a run's fate can depend on. What only looks whether another process wrote is left out.
 CALLS = (
@@ -94,7 +94,7 @@ def _stop_here(*_: object) -> None:
     time.sleep(0.1)  # the others stop a moment later, which must not be in the next transaction
 
 
-def stop_before_results(side: Side) -> None:
+def stop_before_results(side: SideFile) -> None:
     """Stop this process (SIGSTOP) with the first results in its hands; write down what the store says to them later."""
     method = SqliteStore.commit
     stopped = False

@@ -45,13 +45,13 @@ class Delete(NamedTuple):
     file: str
 
 
-class Said(NamedTuple):
+class Acknowledged(NamedTuple):
     """Something was acknowledged to the outside: from here on it must survive."""
 
     line: dict[str, Any]
 
 
-Entry = Write | Truncate | Sync | FailedSync | Delete | Said
+Entry = Write | Truncate | Sync | FailedSync | Delete | Acknowledged
 
 
 @dataclass(slots=True)
@@ -91,7 +91,7 @@ class Disk:
         self._synced: dict[str, bytearray] = {}
         self._pending: dict[str, list[Write | Truncate]] = {}
 
-    def take(self, entry: Entry) -> None:
+    def apply(self, entry: Entry) -> None:
         if isinstance(entry, Sync):
             content = self._synced.setdefault(entry.file, bytearray())
             for change in self._pending.pop(entry.file, ()):
@@ -104,14 +104,14 @@ class Disk:
         elif isinstance(entry, (Write, Truncate)):
             self._pending.setdefault(entry.file, []).append(entry)
 
-    def image(self, chance: Random | None = None) -> dict[str, bytes]:
+    def image(self, rng: Random | None = None) -> dict[str, bytes]:
         """The files as they are after a cut now; with ``chance`` some of what was not synced is there as well."""
         found: dict[str, bytes] = {}
         for file, synced in self._synced.items():
-            pending = self._pending.get(file) if chance is not None else None
-            if pending and chance is not None:
+            pending = self._pending.get(file) if rng is not None else None
+            if pending and rng is not None:
                 content = bytearray(synced)
-                for part in _what_arrived(pending, chance):
+                for part in _arrived_writes(pending, rng):
                     _apply(content, part)
                 found[file] = bytes(content)
             else:
@@ -126,40 +126,40 @@ class Disk:
         return disk
 
 
-def _what_arrived(changes: list[Write | Truncate], chance: Random) -> Iterator[Write | Truncate]:
+def _arrived_writes(changes: list[Write | Truncate], rng: Random) -> Iterator[Write | Truncate]:
     """Writes in any order; a file that is cut off is so between them."""
     together: list[Write | Truncate] = []
     for change in changes:
         if isinstance(change, Truncate):
-            yield from _shuffled(together, chance)
+            yield from _shuffled(together, rng)
             together = []
-            if chance.random() < 0.5:
+            if rng.random() < 0.5:
                 yield change
         else:
-            together += _parts(change, chance)
-    yield from _shuffled(together, chance)
+            together += _parts(change, rng)
+    yield from _shuffled(together, rng)
 
 
-def _shuffled(parts: list[Write | Truncate], chance: Random) -> list[Write | Truncate]:
-    if chance.random() < 0.5:
-        chance.shuffle(parts)
+def _shuffled(parts: list[Write | Truncate], rng: Random) -> list[Write | Truncate]:
+    if rng.random() < 0.5:
+        rng.shuffle(parts)
     return parts
 
 
-def _parts(change: Write, chance: Random) -> list[Write]:
+def _parts(change: Write, rng: Random) -> list[Write]:
     """What arrives of one write: all, nothing, some sectors of it, or all up to somewhere inside a sector."""
-    fate = chance.random()
+    fate = rng.random()
     if fate < 0.35:
         return [change]
     if fate < 0.55:
         ats = range(0, len(change.data), _SECTOR)
-        return [_piece(change, at, at + _SECTOR) for at in ats if chance.random() < 0.5]
+        return [_piece(change, at, at + _SECTOR) for at in ats if rng.random() < 0.5]
     if fate < 0.75:
-        torn = chance.randrange(len(change.data) + 1)
+        torn = rng.randrange(len(change.data) + 1)
         pieces = [_piece(change, 0, torn)]
-        if chance.random() < 0.5:
+        if rng.random() < 0.5:
             rest = min(len(change.data), -(-torn // _SECTOR) * _SECTOR) - torn
-            pieces.append(Write(change.file, change.offset + torn, chance.randbytes(rest)))
+            pieces.append(Write(change.file, change.offset + torn, rng.randbytes(rest)))
         return pieces
     return []
 

@@ -20,7 +20,7 @@ FILE = "work.db"
 
 _ENTRIES = {"pay": ("in", "out"), "enter": ("child",), "move": ("live",), "later": ("later",)}
 """What a step writes into the ledger, together with its result."""
-_TOLD = {"PAY": "asked", "SHIP": "shipped"}
+_OUTBOUND = {"PAY": "asked", "SHIP": "shipped"}
 """Which outbound event is written with which step of a chain."""
 
 _RUNS = "SELECT instance_id, status, output FROM holdfast_run"
@@ -31,7 +31,7 @@ _FACTS = (
 _RESULTS = f"{_FACTS} = 0"
 _WAITS = f"{_FACTS} = 1 AND f.key = 'PAY'"
 _OUTBOX = "SELECT r.instance_id, o.type FROM holdfast_outbox AS o JOIN holdfast_run AS r ON r.id = o.run"
-_HELD = "SELECT count(*) FROM holdfast_task"
+_TASKS = "SELECT count(*) FROM holdfast_task"
 
 
 @dataclass(slots=True)
@@ -46,7 +46,7 @@ class Promises:
     """Of steps that others, which have begun, come after."""
     delivered: set[tuple[str, str]] = field(default_factory=set)
 
-    def hear(self, line: dict[str, Any]) -> None:
+    def record(self, line: dict[str, Any]) -> None:
         self.opened |= "open" in line
         self.results |= {(line["run"], key) for key in line.get("needs", ())}
         if "delivered" in line:
@@ -72,15 +72,15 @@ def check(connection: apsw.Connection, promises: Promises, plan: dict[str, Plann
     if not promises.opened:
         return
     runs = {run: (status, output) for run, status, output in connection.execute(_RUNS)}
-    _are_there("starts", promises.starts, runs.keys())
+    _check_present("starts", promises.starts, runs.keys())
     events = Counter(connection.execute(_EVENTS))
-    _are_there("events", promises.events, events.keys())
+    _check_present("events", promises.events, events.keys())
     assert not [event for event, times in events.items() if times > 1 and event[1] is not None], "an event came twice"
     for run in promises.ended:
         status, output = runs[run]
         assert (status, json.loads(output)) == ("complete", plan[run].expected), f"{run}: {status} {output!r}"
     results = {(run, key): ok for run, key, ok in connection.execute(_RESULTS)}
-    _are_there("results", promises.results, results.keys())
+    _check_present("results", promises.results, results.keys())
     done = {result for result, ok in results.items() if ok}
     _check_ledger(connection, done)
     _check_outbox(connection, promises, done)
@@ -95,12 +95,12 @@ def check_end(connection: apsw.Connection, plan: dict[str, Planned]) -> None:
     assert found.keys() == expected.keys()
     ledger = Counter((planned.id, entry) for planned in plan.values() for entry in planned.ledger)
     assert Counter(connection.execute("SELECT run, entry FROM ledger")) == ledger
-    assert connection.execute(_HELD).get == 0
+    assert connection.execute(_TASKS).get == 0
     left = connection.execute(f"{_OUTBOX} WHERE o.delivered_at IS NULL").fetchall()
     assert not left, f"not delivered: {left}"
 
 
-def _are_there(what: str, promised: set[Any], found: Any) -> None:
+def _check_present(what: str, promised: set[Any], found: Any) -> None:
     lost = promised - found
     assert not lost, f"{what} that were acknowledged are lost: {sorted(lost)[:5]}"
 
@@ -113,10 +113,10 @@ def _check_ledger(connection: apsw.Connection, results: set[tuple[str, str]]) ->
 
 def _check_outbox(connection: apsw.Connection, promises: Promises, results: set[tuple[str, str]]) -> None:
     waits = {(run, key) for run, key, _ in connection.execute(_WAITS)}
-    expected = {(run, _TOLD[key]) for run, key in results | waits if key in _TOLD}
+    expected = {(run, _OUTBOUND[key]) for run, key in results | waits if key in _OUTBOUND}
     found = set(connection.execute(_OUTBOX))
     assert found == expected, f"outbound events without their steps, or the other way round: {found ^ expected}"
-    _are_there("deliveries", promises.delivered, found)
+    _check_present("deliveries", promises.delivered, found)
 
 
 def opened(folder: Path, *, as_store: bool) -> apsw.Connection:

@@ -9,7 +9,7 @@ from typing import Any
 from holdfast import ChainTask, Completed, Context, Holdfast, Outbound, OutboundEvent, Transaction, Waiting
 
 from .graph_program import PATIENT as PATIENT_NODES
-from .workload import PATIENT, Planned, Side, Work, plan, register
+from .workload import PATIENT, Planned, SideFile, Work, plan, register
 
 ITEMS = 3
 SOLD = ("asked", "shipped")
@@ -36,14 +36,14 @@ def _copy(n: int) -> list[Planned]:
     ]
 
 
-def register_all(app: Holdfast, side: Side) -> None:
+def register_all(app: Holdfast, side: SideFile) -> None:
     register(app, side)
     _register_chain(app, side)
     _register_graph(app)
     _register_transactions(app, Work(side))
 
 
-def _register_chain(app: Holdfast, side: Side) -> None:
+def _register_chain(app: Holdfast, side: SideFile) -> None:
     chain = app.chain("sale")
 
     @chain.step("RESERVE", max_attempts=10_000)

@@ -28,7 +28,7 @@ if _TESTS not in sys.path:
 
 from crash.power import Disk  # noqa: E402
 from crash.power_check import FILE, Promises, by_id, check_end, opened  # noqa: E402
-from crash.power_lives import Cutter, live, put  # noqa: E402
+from crash.power_executions import Cutter, execute, write_image  # noqa: E402
 from crash.power_models import whole_plan  # noqa: E402
 from holdfast.store.sqlite import connection  # noqa: E402
 
@@ -41,16 +41,16 @@ _KEPT = "power-cut-failed"
 
 def soak(seed: int, cycles: int, folder: Path) -> Counter[str]:
     """The lives of one program, each but the first beginning with what a cut of the one before has left."""
-    chance = Random(seed)
-    connection._CHECKPOINT_PAGES = chance.choice([10, 40, 150])
+    rng = Random(seed)
+    connection._CHECKPOINT_PAGES = rng.choice([10, 40, 150])
     plan = whole_plan(COPIES, seed)
     cutter = Cutter(folder / "image", plan)
     image: dict[str, bytes] = {}
     promises = Promises()
     for number in range(LIVES):
-        put(image, folder / "disk")
+        write_image(image, folder / "disk")
         began = time.monotonic()
-        journal = asyncio.run(live(folder / "disk", plan, lease=_LEASE))
+        journal = asyncio.run(execute(folder / "disk", plan, lease=_LEASE))
         print(
             f"seed {seed}, life {number + 1}: {len(journal.entries)} writes, {time.monotonic() - began:.1f} s",
             flush=True,
@@ -58,8 +58,8 @@ def soak(seed: int, cycles: int, folder: Path) -> Counter[str]:
         disk, said = Disk.of(image), promises.copy()
         quota = (cycles - cutter.cycles.total()) // (LIVES - number)
         try:
-            image, promises = cutter.life(journal, disk, said, quota, chance)
-            cutter.look(disk.image(), said)
+            image, promises = cutter.cut_execution(journal, disk, said, quota, rng)
+            cutter.inspect(disk.image(), said)
         except (AssertionError, apsw.Error):
             print(f"seed {seed}, life {number + 1}: see {keep(cutter, said, seed)}", flush=True)
             raise
@@ -72,7 +72,7 @@ def soak(seed: int, cycles: int, folder: Path) -> Counter[str]:
 def keep(cutter: Cutter, promises: Promises, seed: int) -> str:
     """Keep what the cut has left; the command that looks at it again."""
     kept = Path(tempfile.mkdtemp(prefix=f"{_KEPT}-{seed}-"))
-    put(cutter.left, kept / "image")
+    write_image(cutter.left, kept / "image")
     said = {name: sorted(found) if isinstance(found, set) else found for name, found in asdict(promises).items()}
     (kept / "promises.json").write_text(json.dumps(said))
     (kept / "seed").write_text(str(seed))
@@ -85,7 +85,7 @@ def again(kept: Path) -> None:
     promises = Promises(said["opened"], set(said["starts"]), ended=set(said["ended"]), **pairs)
     image = {file.name: file.read_bytes() for file in (kept / "image").iterdir()}
     with tempfile.TemporaryDirectory() as folder:
-        Cutter(Path(folder) / "image", whole_plan(COPIES, int((kept / "seed").read_text()))).look(image, promises)
+        Cutter(Path(folder) / "image", whole_plan(COPIES, int((kept / "seed").read_text()))).inspect(image, promises)
     print(f"{kept / 'image' / FILE} is whole, and holds what was promised")
 
 

@@ -16,7 +16,7 @@ from holdfast import Holdfast, InstanceTerminalError, StoreFullError
 
 from . import killer
 from .killer import Counter
-from .workload import Planned, Side, make_app, plan
+from .workload import Planned, SideFile, make_app, plan
 
 
 def work(
@@ -37,19 +37,19 @@ def work(
     counter = Counter(kill_at, kill_with)
     counter.arm()
     if stop_before_results:
-        killer.stop_before_results(Side(Path(side)))
+        killer.stop_before_results(SideFile(Path(side)))
     if pages is not None:
         killer.limit_pages(pages)
     module, _, make = app.partition(":")
     made = getattr(import_module(f"{__package__}.{module}"), make)(database, side, **worker)
-    asyncio.run(_work(made, Side(Path(side)), [p for p in plan(copies) if p.by_worker]))
+    asyncio.run(_work(made, SideFile(Path(side)), [p for p in plan(copies) if p.by_worker]))
     if count is not None:
         Path(count).write_text(f"{counter.calls} {counter.transactions}")
     return 0
 
 
-async def _work(app: Holdfast, side: Side, own: list[Planned]) -> None:
-    stop = leave_on_signals()
+async def _work(app: Holdfast, side: SideFile, own: list[Planned]) -> None:
+    stop = stop_on_signals()
     async with app:
         side.write({"open": True})
         starting = asyncio.create_task(_start_own(app, side, own))
@@ -58,7 +58,7 @@ async def _work(app: Holdfast, side: Side, own: list[Planned]) -> None:
         await asyncio.wait([starting])
 
 
-async def _start_own(app: Holdfast, side: Side, own: list[Planned]) -> None:
+async def _start_own(app: Holdfast, side: SideFile, own: list[Planned]) -> None:
     for planned in own:
         while True:
             try:
@@ -75,7 +75,7 @@ def hold_lock(*, database: str, side: str, seconds: float) -> int:
     connection = apsw.Connection(database)
     connection.set_busy_timeout(20_000)
     connection.execute("BEGIN IMMEDIATE")
-    Side(Path(side)).write({"locked": True})
+    SideFile(Path(side)).write({"locked": True})
     time.sleep(seconds)
     connection.execute(
         "INSERT INTO ledger VALUES ('stranger', 'here'); DELETE FROM ledger WHERE run = 'stranger'; COMMIT"
@@ -87,11 +87,11 @@ def start_and_send(*, database: str, side: str, copies: int, part: int, parts: i
     """A client: starts its part of the plan, each run on its own, and sends their events."""
     app = make_app(database, side)
     mine = [p for p in plan(copies)[part::parts] if p.started_by is None]
-    asyncio.run(_start_and_send(app, Side(Path(side)), mine))
+    asyncio.run(_start_and_send(app, SideFile(Path(side)), mine))
     return 0
 
 
-async def _start_and_send(app: Holdfast, side: Side, mine: list[Planned]) -> None:
+async def _start_and_send(app: Holdfast, side: SideFile, mine: list[Planned]) -> None:
     async def one(planned: Planned) -> None:
         run = await app.start(planned.workflow, planned.n, id=planned.id)
         side.write({"acknowledged": "start", "id": planned.id})
@@ -104,7 +104,7 @@ async def _start_and_send(app: Holdfast, side: Side, mine: list[Planned]) -> Non
             await asyncio.sleep(0.002)
 
 
-async def send_events(run: Any, planned: Planned, side: Side) -> None:
+async def send_events(run: Any, planned: Planned, side: SideFile) -> None:
     """Each event twice under one id: it must arrive once."""
     for number, (topic, payload) in enumerate(planned.events):
         for _ in range(2):
@@ -115,7 +115,7 @@ async def send_events(run: Any, planned: Planned, side: Side) -> None:
             side.write({"acknowledged": "event", "id": planned.id, "event": f"event-{number}"})
 
 
-def leave_on_signals() -> asyncio.Event:
+def stop_on_signals() -> asyncio.Event:
     """The first signal asks to stop, the second ends the process as it would any other program."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

@@ -16,9 +16,9 @@ import pytest
 from holdfast import Holdfast, Start
 from postgres_harness import CleanSchemas
 
+from .fork_server import ForkedProcess, ForkServer
 from .graph_program import NODES, make_app, pay, values
-from .herd import Child, Herd
-from .scene import until
+from .workspace import until
 
 CHAINS = 150
 SECONDS = 60
@@ -27,40 +27,40 @@ ENOUGH = 20
 pytestmark = pytest.mark.timeout(100)
 
 
-class Place:
+class SharedDatabase:
     """A database, the file beside it, and processes that come and go."""
 
-    def __init__(self, url: str, schema: str | None, folder: Path, herd: Herd) -> None:
-        self.where = {"url": url, "schema": schema, "side": str(folder / "side.jsonl")}
+    def __init__(self, url: str, schema: str | None, folder: Path, fork_server: ForkServer) -> None:
+        self.location = {"url": url, "schema": schema, "side": str(folder / "side.jsonl")}
         self.random = Random(7)
         self.killed = 0
-        self._herd = herd
-        self._living: list[Child] = []
+        self._fork_server = fork_server
+        self._living: list[ForkedProcess] = []
 
     def app(self) -> Holdfast:
-        return make_app(**self.where)  # type: ignore[arg-type]
+        return make_app(**self.location)  # type: ignore[arg-type]
 
-    def fork(self, target: str, **spec: Any) -> Child:
-        child = self._herd.fork(f"graph_program:{target}", **self.where, **spec)
+    def fork(self, target: str, **spec: Any) -> ForkedProcess:
+        child = self._fork_server.fork(f"graph_program:{target}", **self.location, **spec)
         self._living.append(child)
         return child
 
     def side(self) -> list[dict[str, Any]]:
-        path = Path(str(self.where["side"]))
+        path = Path(str(self.location["side"]))
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     async def keep_killing(self, target: str, processes: int) -> None:
         """So many of them at all times, one of which dies now and then, once it has got something done."""
-        herd = [self.fork(target) for _ in range(processes)]
+        fork_server = [self.fork(target) for _ in range(processes)]
         while True:
             await asyncio.sleep(self.random.uniform(0.1, 0.4))
             done = Counter(line["pid"] for line in self.side())
-            at_work = [n for n, child in enumerate(herd) if child.alive and done[child.pid] >= ENOUGH]
+            at_work = [n for n, child in enumerate(fork_server) if child.alive and done[child.pid] >= ENOUGH]
             if at_work:
                 n = self.random.choice(at_work)
-                herd[n].signal(signal.SIGKILL)
+                fork_server[n].signal(signal.SIGKILL)
                 self.killed += 1
-                herd[n] = self.fork(target)
+                fork_server[n] = self.fork(target)
 
     def close(self) -> None:
         for child in self._living:
@@ -68,23 +68,23 @@ class Place:
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: pytest.FixtureRequest, tmp_path: Path, herd: Herd) -> Iterator[Place]:
+def shared(request: pytest.FixtureRequest, tmp_path: Path, fork_server: ForkServer) -> Iterator[SharedDatabase]:
     if request.param == "sqlite":
-        made = Place(f"sqlite:///{tmp_path}/work.db", None, tmp_path, herd)
+        made = SharedDatabase(f"sqlite:///{tmp_path}/work.db", None, tmp_path, fork_server)
         yield made
         made.close()
         return
     with CleanSchemas.one() as (url, schema):
-        made = Place(url, schema, tmp_path, herd)
+        made = SharedDatabase(url, schema, tmp_path, fork_server)
         yield made
         made.close()
 
 
-async def test_eight_processors_on_one_graph(place: Place) -> None:
-    app = place.app()
+async def test_eight_processors_on_one_graph(shared: SharedDatabase) -> None:
+    app = shared.app()
     async with app.connect():
         run = await app.start("wide", id="it")
-        killing = asyncio.ensure_future(place.keep_killing("process", 8))
+        killing = asyncio.ensure_future(shared.keep_killing("process", 8))
         try:
             results = await run.result(timeout=SECONDS)
         finally:
@@ -92,24 +92,24 @@ async def test_eight_processors_on_one_graph(place: Place) -> None:
         assert results == values()
         starts = Counter(key.split("/")[1] for key in await run.facts("start/"))
         steps = {step.step_key: step for step in (await run.history()).steps}
-        ran = Counter(line["node"] for line in place.side())
+        ran = Counter(line["node"] for line in shared.side())
         facts = await run.facts("result/")
-    assert place.killed > 0
+    assert shared.killed > 0
     assert len(facts) == NODES
     assert all(found["status"] == "ok" for found in facts.values())
     assert {key: step.attempts for key, step in steps.items()} == dict(starts)
     assert all(1 <= ran[name] <= starts[name] for name in steps), "something ran without a start"
 
 
-async def test_chains_whose_events_come_again_and_again(place: Place) -> None:
-    app = place.app()
+async def test_chains_whose_events_come_again_and_again(shared: SharedDatabase) -> None:
+    app = shared.app()
     async with app.connect():
         runs = await app.start_many("order", [Start(f"c{n}", n) for n in range(CHAINS)])
-        killing = asyncio.ensure_future(place.keep_killing("work", 4))
-        await until(lambda: place.killed > 1, "nobody was killed", SECONDS)
-        senders = [place.fork("pay_all", chains=CHAINS, seed=n) for n in range(2)]
+        killing = asyncio.ensure_future(shared.keep_killing("work", 4))
+        await until(lambda: shared.killed > 1, "nobody was killed", SECONDS)
+        senders = [shared.fork("pay_all", chains=CHAINS, seed=n) for n in range(2)]
         try:
-            await until(lambda: not any(sender.alive for sender in senders), lambda: senders[0].said(), SECONDS)
+            await until(lambda: not any(sender.alive for sender in senders), lambda: senders[0].output(), SECONDS)
             for n, run in enumerate(runs):
                 await pay(app, n)
                 assert await run.result(timeout=SECONDS) == [n, n]
@@ -118,5 +118,5 @@ async def test_chains_whose_events_come_again_and_again(place: Place) -> None:
         for run in runs[::25]:
             [event] = (await run.history()).events
             assert event.consumed_by_step_key == "PAY"
-    woken = Counter(line["chain"] for line in place.side() if line["kind"] == "EVENT" and line["step"] == "PAY")
+    woken = Counter(line["chain"] for line in shared.side() if line["kind"] == "EVENT" and line["step"] == "PAY")
     assert len(woken) == CHAINS

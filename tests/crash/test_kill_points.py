@@ -19,9 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import MakeScene
+from .conftest import MakeWorkspace
 from .killer import WHEN
-from .scene import LEASE, Scene, until
+from .workspace import LEASE, Workspace, until
 
 COPIES = 16  # 208 runs
 
@@ -43,16 +43,16 @@ def can_trace() -> bool:
 
 
 @pytest.mark.kind_settings("counts the calls of the store")
-async def test_without_a_kill_the_workload_is_done(make_scene: MakeScene) -> None:
-    scene = await make_scene(COPIES)
-    count = scene.folder / "count"
+async def test_without_a_kill_the_workload_is_done(make_workspace: MakeWorkspace) -> None:
+    workspace = await make_workspace(COPIES)
+    count = workspace.folder / "count"
 
-    worker = scene.work(count=str(count))
-    async with sending(scene):
-        await scene.until_complete()
-    assert await scene.stop(worker) == 0
+    worker = workspace.start_worker(count=str(count))
+    async with sending(workspace):
+        await workspace.until_complete()
+    assert await workspace.stop(worker) == 0
 
-    scene.checker.at_the_end()
+    workspace.checker.at_the_end()
     calls, transactions = map(int, count.read_text().split())
     assert LAST["before"] * 0.5 < calls < LAST["before"] * 2, "adjust LAST"
     assert LAST["during"] * 0.5 < transactions < LAST["during"] * 2, "adjust LAST"
@@ -61,17 +61,17 @@ async def test_without_a_kill_the_workload_is_done(make_scene: MakeScene) -> Non
 @pytest.mark.promise("committed-results-never-change", "durability", "liveness", "finality")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("when", WHEN)
-async def test_killed_at_each_call_in_turn(make_scene: MakeScene, when: str, long: bool) -> None:
+async def test_killed_at_each_call_in_turn(make_workspace: MakeWorkspace, when: str, long: bool) -> None:
     points = range(1, 10_000) if long else range(1, LAST[when], STRIDE[when])
-    template = await make_scene(COPIES)
+    template = await make_workspace(COPIES)
     visited: list[int] = []
 
     while len(visited) < len(points):
-        scene = await make_scene(COPIES, of=template)
-        async with sending(scene):
-            reached = await kill_on(scene, when, list(points[len(visited) :]))
+        workspace = await make_workspace(COPIES, of=template)
+        async with sending(workspace):
+            reached = await kill_on(workspace, when, list(points[len(visited) :]))
         visited += reached
-        scene.checker.at_the_end()
+        workspace.checker.at_the_end()
         if not reached:
             break  # a whole workload has fewer calls
 
@@ -82,64 +82,66 @@ async def test_killed_at_each_call_in_turn(make_scene: MakeScene, when: str, lon
 @pytest.mark.promise("durability")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("when", WHEN)
-async def test_killed_once_on_a_fresh_file(make_scene: MakeScene, when: str, long: bool) -> None:
-    template = await make_scene(COPIES)
+async def test_killed_once_on_a_fresh_file(make_workspace: MakeWorkspace, when: str, long: bool) -> None:
+    template = await make_workspace(COPIES)
     for n in range(2, LAST[when], 10 if long else LAST[when] // 2 - 9):
-        scene = await make_scene(COPIES, of=template)
-        async with sending(scene):
-            await kill_on(scene, when, [n])
-        scene.checker.at_the_end()
+        workspace = await make_workspace(COPIES, of=template)
+        async with sending(workspace):
+            await kill_on(workspace, when, [n])
+        workspace.checker.at_the_end()
 
 
 @pytest.mark.promise("durability")
 @pytest.mark.timeout(3600)
-async def test_killed_between_two_writes_of_a_transaction(make_scene: MakeScene, tmp_path: Path, long: bool) -> None:
+async def test_killed_between_two_writes_of_a_transaction(
+    make_workspace: MakeWorkspace, tmp_path: Path, long: bool
+) -> None:
     if not can_trace():
         pytest.skip("strace is missing or not allowed")
-    template = await make_scene(COPIES)
+    template = await make_workspace(COPIES)
     for n in range(7, 600, 23 if long else 290):
-        scene = await make_scene(COPIES, of=template)
-        spec = {"database": str(scene.database), "side": str(scene.side), "copies": COPIES, "lease": LEASE}
+        workspace = await make_workspace(COPIES, of=template)
+        spec = {"database": str(workspace.database), "side": str(workspace.side), "copies": COPIES, "lease": LEASE}
         path = f"import sys; sys.path.insert(0, {str(PACKAGE.parent)!r})"
         code = f"{path}; from {PACKAGE.name} import program; program.work(**{spec})"
         command = [*STRACE, f"inject=pwrite64:signal=SIGKILL:when={n}", sys.executable, "-c", code]
-        async with sending(scene):
+        async with sending(workspace):
             with (tmp_path / "log").open("w") as log:
                 traced = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
             try:
-                await until(lambda p=traced: p.poll() is not None, scene.story, 60)
+                await until(lambda p=traced: p.poll() is not None, workspace.report, 60)
             finally:
                 with suppress(ProcessLookupError):  # strace and what it traces
                     os.killpg(traced.pid, signal.SIGKILL)
                 traced.wait()
             assert traced.returncode == -signal.SIGKILL, (tmp_path / "log").read_text()
-            scene.checker.after_kill()
-            await kill_on(scene, "never", [])
-        scene.checker.at_the_end()
+            workspace.checker.after_kill()
+            await kill_on(workspace, "never", [])
+        workspace.checker.at_the_end()
 
 
-async def kill_on(scene: Scene, when: str, points: list[int]) -> list[int]:
+async def kill_on(workspace: Workspace, when: str, points: list[int]) -> list[int]:
     """Work on one file until it is done, being killed at the points in turn; those that were reached."""
     reached: list[int] = []
     for n in points:
-        worker = scene.work(kill_at=f"{n}:{when}")
-        await until(lambda worker=worker: not worker.alive or scene.checker.complete(), scene.story, 40)
+        worker = workspace.start_worker(kill_at=f"{n}:{when}")
+        await until(lambda worker=worker: not worker.alive or workspace.checker.complete(), workspace.report, 40)
         if worker.alive:
-            await scene.stop(worker, signal.SIGKILL)
+            await workspace.stop(worker, signal.SIGKILL)
             return reached
-        assert worker.code == -signal.SIGKILL, worker.said()
-        scene.checker.after_kill()
+        assert worker.code == -signal.SIGKILL, worker.output()
+        workspace.checker.after_kill()
         reached.append(n)
-    last = scene.work()
-    await scene.until_complete()
-    await scene.stop(last, signal.SIGKILL)
+    last = workspace.start_worker()
+    await workspace.until_complete()
+    await workspace.stop(last, signal.SIGKILL)
     return reached
 
 
 @asynccontextmanager
-async def sending(scene: Scene) -> AsyncIterator[None]:
+async def sending(workspace: Workspace) -> AsyncIterator[None]:
     """Meanwhile the test sends the events that the runs wait for."""
-    async with scene.client() as app, asyncio.TaskGroup() as group:
-        sender = group.create_task(scene.send_all(app))
+    async with workspace.client() as app, asyncio.TaskGroup() as group:
+        sender = group.create_task(workspace.send_all(app))
         yield
         await sender

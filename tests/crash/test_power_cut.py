@@ -16,7 +16,7 @@ from holdfast.store.sqlite import connection, opening
 
 from .power import Disk, FailedSync, Journal, Sync
 from .power_check import FILE, Promises
-from .power_lives import Cutter, live, moments, put
+from .power_executions import Cutter, execute, states, write_image
 from .power_models import whole_plan
 
 COPIES = 2
@@ -26,10 +26,10 @@ PLAN = whole_plan(COPIES, 0)
 def check_cuts(journal: Journal, folder: Path, every: int) -> int:
     """Cut the power again and again: right before a sync and in between; how often."""
     cutter = Cutter(folder, PLAN)
-    for n, (disk, promises) in enumerate(moments(journal, Disk(), Promises())):
+    for n, (disk, promises) in enumerate(states(journal, Disk(), Promises())):
         if n % every == 0 or (isinstance(journal.entries[n], Sync) and n % (every // 2 + 1) == 0):
-            for chance in (None, Random(n)):
-                cutter.cut(disk, promises, chance)
+            for rng in (None, Random(n)):
+                cutter.cut(disk, promises, rng)
     return cutter.cycles.total()
 
 
@@ -42,7 +42,7 @@ def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.timeout(3600)
 async def test_what_was_acknowledged_survives(tmp_path: Path, long: bool) -> None:
     (tmp_path / "disk").mkdir()
-    journal = await live(tmp_path / "disk", PLAN)
+    journal = await execute(tmp_path / "disk", PLAN)
 
     cuts = check_cuts(journal, tmp_path / "image", every=1 if long else 5)
 
@@ -57,7 +57,7 @@ async def test_the_disk_notices_a_commit_that_is_not_synced(
 ) -> None:
     monkeypatch.setattr(opening, "_set_durable", lambda made: made.pragma("synchronous", level))
     (tmp_path / "disk").mkdir()
-    journal = await live(tmp_path / "disk", PLAN)
+    journal = await execute(tmp_path / "disk", PLAN)
 
     with pytest.raises((AssertionError, apsw.Error)):
         check_cuts(journal, tmp_path / "image", every=40)
@@ -69,7 +69,7 @@ async def test_a_failed_sync_is_not_taken_for_a_good_one(tmp_path: Path, long: b
     for first in range(1, 20, 1 if long else 7):
         folder = tmp_path / f"disk-{first}"
         folder.mkdir()
-        journal = await live(folder, PLAN, failing=frozenset(range(first, 400, 19)))
+        journal = await execute(folder, PLAN, failing=frozenset(range(first, 400, 19)))
 
         assert any(isinstance(e, FailedSync) for e in journal.entries)
         check_cuts(journal, tmp_path / "image", every=20)
@@ -92,24 +92,24 @@ async def test_a_failed_sync_is_not_taken_for_a_good_one(tmp_path: Path, long: b
 def test_the_check_sees_what_is_missing(whole: tuple[dict[str, bytes], Promises], tmp_path: Path, spoiled: str) -> None:
     image, promises = whole
     cutter = Cutter(tmp_path / "image", PLAN)
-    cutter.look(image, promises)
+    cutter.inspect(image, promises)
 
-    put(image, tmp_path / "spoiled")
+    write_image(image, tmp_path / "spoiled")
     spoiling = apsw.Connection(str(tmp_path / "spoiled" / FILE))
     spoiling.execute(spoiled)
     spoiling.close()
 
     with pytest.raises(AssertionError):
-        cutter.look({FILE: (tmp_path / "spoiled" / FILE).read_bytes()}, promises)
+        cutter.inspect({FILE: (tmp_path / "spoiled" / FILE).read_bytes()}, promises)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], Promises]:
     """What a program leaves that ended in order, and what it promised."""
     folder = tmp_path_factory.mktemp("whole")
-    journal = asyncio.run(live(folder, PLAN))
+    journal = asyncio.run(execute(folder, PLAN))
     promises = Promises()
-    for _ in moments(journal, Disk(), promises):
+    for _ in states(journal, Disk(), promises):
         pass
     return {FILE: (folder / FILE).read_bytes()}, promises
 
@@ -117,10 +117,10 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], P
 @pytest.mark.promise("durability")
 def test_a_cut_while_the_file_is_recovered_is_one_too(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
-    journal = asyncio.run(live(tmp_path / "disk", PLAN))
+    journal = asyncio.run(execute(tmp_path / "disk", PLAN))
     cutter = Cutter(tmp_path / "image", PLAN)
 
-    left, promises = cutter.life(journal, Disk(), Promises(), 30, Random(1))
+    left, promises = cutter.cut_execution(journal, Disk(), Promises(), 30, Random(1))
     cutter.second_cuts(left, promises, Random(1))
 
     assert cutter.cycles["in recovery"] > 0

@@ -9,39 +9,39 @@ import time
 import pytest
 
 from .checker import Checker
-from .conftest import MakeScene
-from .scene import Scene, until
+from .conftest import MakeWorkspace
 from .workload import plan
+from .workspace import Workspace, until
 
 WORKERS = 4
 CLIENTS = 3
 COPIES = 16  # 208 runs
 
 
-async def test_workers_and_clients_of_many_processes_get_along(make_scene: MakeScene) -> None:
-    scene = await make_scene(copies=0)
-    workers = [scene.work(lease="10 seconds") for _ in range(WORKERS)]
-    clients = [scene.fork("program:start_and_send", copies=COPIES, part=n, parts=CLIENTS) for n in range(CLIENTS)]
-    scene.use_plan(plan(COPIES))
-    await until(lambda: not any(client.alive for client in clients), scene.story, 40)
-    await scene.until_complete()
+async def test_workers_and_clients_of_many_processes_get_along(make_workspace: MakeWorkspace) -> None:
+    workspace = await make_workspace(copies=0)
+    workers = [workspace.start_worker(lease="10 seconds") for _ in range(WORKERS)]
+    clients = [workspace.fork("program:start_and_send", copies=COPIES, part=n, parts=CLIENTS) for n in range(CLIENTS)]
+    workspace.use_plan(plan(COPIES))
+    await until(lambda: not any(client.alive for client in clients), workspace.report, 40)
+    await workspace.until_complete()
 
-    assert [client.code for client in clients] == [0] * CLIENTS, scene.story()
-    assert [await scene.stop(worker) for worker in workers] == [0] * WORKERS
-    scene.checker.at_the_end(attempts_repeat=True)
-    assert_nobody_was_locked_out(scene)
-    assert len({one.pid for one in scene.checker.ran()}) > 1
+    assert [client.code for client in clients] == [0] * CLIENTS, workspace.report()
+    assert [await workspace.stop(worker) for worker in workers] == [0] * WORKERS
+    workspace.checker.at_the_end(attempts_repeat=True)
+    assert_nobody_was_locked_out(workspace)
+    assert len({one.pid for one in workspace.checker.ran()}) > 1
 
 
 @pytest.mark.promise("no-lost-wakeup")
-async def test_a_worker_wakes_for_what_another_process_sent(make_scene: MakeScene) -> None:
-    scene = await make_scene(copies=0)
-    worker = scene.work(poll="30 seconds", lease="30 seconds")
+async def test_a_worker_wakes_for_what_another_process_sent(make_workspace: MakeWorkspace) -> None:
+    workspace = await make_workspace(copies=0)
+    worker = workspace.start_worker(poll="30 seconds", lease="30 seconds")
     lateness: list[float] = []
-    async with scene.client() as app:
+    async with workspace.client() as app:
         for n in range(15):
             run = await app.start("events", n, id=f"events-{n}")
-            await until(lambda n=n: waits(scene.checker, f"events-{n}"), scene.story)
+            await until(lambda n=n: waits(workspace.checker, f"events-{n}"), workspace.report)
             await run.send_event("go", {"n": 1})
             sent = time.monotonic()
             await run.send_event("go", {"n": 2})
@@ -51,26 +51,26 @@ async def test_a_worker_wakes_for_what_another_process_sent(make_scene: MakeScen
 
     print(f"median {statistics.median(lateness) * 1000:.0f} ms, worst {max(lateness) * 1000:.0f} ms")
     assert statistics.median(lateness) < 1
-    assert await scene.stop(worker) == 0
+    assert await workspace.stop(worker) == 0
 
 
-async def test_many_processes_may_open_a_new_file_at_once(make_scene: MakeScene) -> None:
-    scene = await make_scene(copies=0)
-    scene.database = scene.folder / "new.db"
+async def test_many_processes_may_open_a_new_file_at_once(make_workspace: MakeWorkspace) -> None:
+    workspace = await make_workspace(copies=0)
+    workspace.database = workspace.folder / "new.db"
 
-    workers = [scene.work() for _ in range(8)]
-    await until(lambda: all(scene.is_open(w) or not w.alive for w in workers), scene.story)
+    workers = [workspace.start_worker() for _ in range(8)]
+    await until(lambda: all(workspace.is_open(w) or not w.alive for w in workers), workspace.report)
 
-    assert [await scene.stop(worker) for worker in workers] == [0] * 8, scene.story()
-    assert_nobody_was_locked_out(scene)
+    assert [await workspace.stop(worker) for worker in workers] == [0] * 8, workspace.report()
+    assert_nobody_was_locked_out(workspace)
 
 
 def waits(checker: Checker, id: str) -> bool:
     return checker.one("SELECT status FROM holdfast_run WHERE instance_id = ?", id) == "waiting"
 
 
-def assert_nobody_was_locked_out(scene: Scene) -> None:
-    for process in scene.workers:
-        assert "locked" not in process.said()
-        assert "STORE_BUSY" not in process.said()
-        assert "Traceback" not in process.said()
+def assert_nobody_was_locked_out(workspace: Workspace) -> None:
+    for process in workspace.workers:
+        assert "locked" not in process.output()
+        assert "STORE_BUSY" not in process.output()
+        assert "Traceback" not in process.output()

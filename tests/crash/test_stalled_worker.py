@@ -12,82 +12,84 @@ import pytest
 
 from holdfast import Start
 
-from .conftest import MakeScene
-from .drains import make_drains_app
-from .herd import Child
-from .scene import Scene, until
+from .conftest import MakeWorkspace
+from .fork_server import ForkedProcess
+from .slow_steps import make_slow_app
+from .workspace import Workspace, until
 
 pytestmark = pytest.mark.promise("fencing")
 
 TABLES = ("holdfast_run", "holdfast_task", "holdfast_fact", "holdfast_event", "holdfast_log", "ledger")
 
 
-def is_stopped(worker: Child) -> bool:
+def is_stopped(worker: ForkedProcess) -> bool:
     return Path(f"/proc/{worker.pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
 
 
-def everything(scene: Scene) -> dict[str, list[tuple[Any, ...]]]:
-    return {table: scene.checker.rows(f"SELECT * FROM {table}") for table in TABLES}
+def all_rows(workspace: Workspace) -> dict[str, list[tuple[Any, ...]]]:
+    return {table: workspace.checker.rows(f"SELECT * FROM {table}") for table in TABLES}
 
 
-def verdicts(scene: Scene, worker: Child) -> list[list[str]]:
-    return [line["verdicts"] for line in scene.checker.side() if "verdicts" in line and line["pid"] == worker.pid]
+def verdicts(workspace: Workspace, worker: ForkedProcess) -> list[list[str]]:
+    return [line["verdicts"] for line in workspace.checker.side() if "verdicts" in line and line["pid"] == worker.pid]
 
 
-async def test_results_held_past_the_lease_are_refused(make_scene: MakeScene) -> None:
-    scene = await make_scene(copies=0)
-    app = make_drains_app(str(scene.database), str(scene.side))
+async def test_results_held_past_the_lease_are_refused(make_workspace: MakeWorkspace) -> None:
+    workspace = await make_workspace(copies=0)
+    app = make_slow_app(str(workspace.database), str(workspace.side))
     async with app.connect():
         runs = await app.start_many("held", [Start(f"held-{n}", n) for n in range(10)])
-        slow = scene.work(app="drains:make_drains_app", stop_before_results=True, copies=0)
-        await until(lambda: is_stopped(slow), slow.said)
-        quick = scene.work(app="drains:make_drains_app", copies=0)
-        await until(lambda: all_wait(scene) and not held(scene), scene.story)
-        assert await scene.stop(quick) == 0
-        before = everything(scene)
+        slow = workspace.start_worker(app="slow_steps:make_slow_app", stop_before_results=True, copies=0)
+        await until(lambda: is_stopped(slow), slow.output)
+        quick = workspace.start_worker(app="slow_steps:make_slow_app", copies=0)
+        await until(lambda: all_wait(workspace) and not owned_tasks(workspace), workspace.report)
+        assert await workspace.stop(quick) == 0
+        before = all_rows(workspace)
 
         slow.signal(signal.SIGCONT)
-        await until(lambda: verdicts(scene, slow), slow.said)
-        assert set(verdicts(scene, slow)[0]) == {"lost"}
-        assert everything(scene) == before
+        await until(lambda: verdicts(workspace, slow), slow.output)
+        assert set(verdicts(workspace, slow)[0]) == {"lost"}
+        assert all_rows(workspace) == before
 
         for run in runs:
             await run.send_event("go", 1)
         for n, run in enumerate(runs):
             assert await run.result(timeout=10) == [n, quick.pid, 1]
-    assert {one.pid for one in scene.checker.ran() if one.attempt == 1} >= {slow.pid}
-    assert await scene.stop(slow) == 0
+    assert {one.pid for one in workspace.checker.ran() if one.attempt == 1} >= {slow.pid}
+    assert await workspace.stop(slow) == 0
 
 
-def all_wait(scene: Scene) -> bool:
+def all_wait(workspace: Workspace) -> bool:
     waiting = "SELECT count(*) FROM holdfast_run WHERE workflow = 'held' AND status = 'waiting'"
-    return bool(scene.checker.one(waiting) == 10)
+    return bool(workspace.checker.one(waiting) == 10)
 
 
-async def test_a_worker_stopped_at_any_moment_goes_on_beside_the_one_that_took_over(make_scene: MakeScene) -> None:
-    scene = await make_scene(copies=16)
-    workers = [scene.work(), scene.work()]
-    async with scene.client() as app, asyncio.TaskGroup() as group:
-        group.create_task(scene.send_all(app))
+async def test_a_worker_stopped_at_any_moment_goes_on_beside_the_one_that_took_over(
+    make_workspace: MakeWorkspace,
+) -> None:
+    workspace = await make_workspace(copies=16)
+    workers = [workspace.start_worker(), workspace.start_worker()]
+    async with workspace.client() as app, asyncio.TaskGroup() as group:
+        group.create_task(workspace.send_all(app))
         for worker in [*workers, *workers]:
-            await until(lambda: held(scene) or scene.checker.complete(), scene.story)
-            await stop_outside_transaction(scene, worker)
-            before = held(scene)
-            await until(lambda before=before: not before & held(scene), scene.story)
-            scene.checker.after_kill()
+            await until(lambda: owned_tasks(workspace) or workspace.checker.complete(), workspace.report)
+            await stop_outside_transaction(workspace, worker)
+            before = owned_tasks(workspace)
+            await until(lambda before=before: not before & owned_tasks(workspace), workspace.report)
+            workspace.checker.after_kill()
             worker.signal(signal.SIGCONT)
-    await scene.until_complete()
+    await workspace.until_complete()
 
-    assert [await scene.stop(worker) for worker in workers] == [0, 0]
-    scene.checker.at_the_end()
+    assert [await workspace.stop(worker) for worker in workers] == [0, 0]
+    workspace.checker.at_the_end()
 
 
-async def stop_outside_transaction(scene: Scene, worker: Child) -> None:
+async def stop_outside_transaction(workspace: Workspace, worker: ForkedProcess) -> None:
     """A process stopped inside a transaction holds the lock of the file: nobody gets on, nothing can go wrong."""
-    connection = apsw.Connection(str(scene.database))
+    connection = apsw.Connection(str(workspace.database))
     while True:
         worker.signal(signal.SIGSTOP)
-        await until(lambda: is_stopped(worker), worker.said)
+        await until(lambda: is_stopped(worker), worker.output)
         connection.set_busy_timeout(300)
         try:
             connection.execute("BEGIN IMMEDIATE; ROLLBACK")
@@ -98,5 +100,5 @@ async def stop_outside_transaction(scene: Scene, worker: Child) -> None:
             return
 
 
-def held(scene: Scene) -> set[tuple[Any, ...]]:
-    return set(scene.checker.rows("SELECT run, owner, epoch FROM holdfast_task WHERE owner IS NOT NULL"))
+def owned_tasks(workspace: Workspace) -> set[tuple[Any, ...]]:
+    return set(workspace.checker.rows("SELECT run, owner, epoch FROM holdfast_task WHERE owner IS NOT NULL"))

@@ -37,7 +37,7 @@ INSERT INTO taken VALUES ('taken');
 """
 
 
-class Side:
+class SideFile:
     """The side file: who ran what, and what was acknowledged to whom."""
 
     def __init__(self, path: Path) -> None:
@@ -78,7 +78,7 @@ class Planned:
 
 def make_app(database: str, side: str, **worker: Any) -> Holdfast:
     app = Holdfast(f"sqlite:///{database}", worker=WorkerConfig(**worker))
-    register(app, Side(Path(side)))
+    register(app, SideFile(Path(side)))
     return app
 
 
@@ -110,7 +110,7 @@ def _copy(i: str, n: int) -> list[Planned]:
 class Work:
     """The step functions, bound to the side file."""
 
-    side: Side
+    side: SideFile
     retry: Retry = field(default=PATIENT)
 
     async def value(self, value: Any, *needs: str) -> Any:
@@ -134,7 +134,7 @@ class Work:
         return value
 
 
-def register(app: Holdfast, side: Side) -> None:
+def register(app: Holdfast, side: SideFile) -> None:
     work = Work(side)
     _register_plain(app, work)
     _register_waits(app, work)

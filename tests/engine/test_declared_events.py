@@ -25,7 +25,7 @@ from holdfast.testing import Harness
 
 from .conftest import MakeApp
 from .driving import finish, lose_worker, until, until_status
-from .processes.dealing import number_of_instances
+from .processes.message_drives import number_of_instances
 
 
 @dataclass

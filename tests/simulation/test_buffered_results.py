@@ -51,7 +51,7 @@ def test_a_late_result_replaces_nothing() -> None:
 def test_a_run_that_ends_has_the_results_that_its_code_saw() -> None:
     rows = Rows()
     watch = ResultWatch(rows)
-    watch.saw(TASK, "u1", 1)
+    watch.result_seen(TASK, "u1", 1)
     call = "commit", ([Commit(TASK, following=Following(next=Finish(Status.COMPLETE)))],), [Committed(Verdict.APPLIED)]
 
     assert len([*watch.after(*call)]) == 1
@@ -62,7 +62,7 @@ def test_a_run_that_ends_has_the_results_that_its_code_saw() -> None:
 def test_a_terminated_run_has_the_results_that_its_code_saw_if_its_worker_lives() -> None:
     rows = Rows("terminated")
     watch = ResultWatch(rows)
-    watch.saw(TASK, "u1", 1)
+    watch.result_seen(TASK, "u1", 1)
     watch.terminated(1, "w1", 1)
 
     assert [*watch.lost(["w2"])] == []
@@ -73,7 +73,7 @@ def test_a_terminated_run_has_the_results_that_its_code_saw_if_its_worker_lives(
 
 def test_a_worker_that_loads_a_run_has_to_call_its_steps_again() -> None:
     watch = ResultWatch(Rows("terminated"))
-    watch.saw(TASK, "u1", 1)
+    watch.result_seen(TASK, "u1", 1)
     watch.terminated(1, "w1", 1)
 
     assert [*watch.after("load", (1,), None)] == []

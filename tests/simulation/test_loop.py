@@ -14,7 +14,7 @@ from holdfast.testing.simulation.loop import Deadlock, Livelock, SimulatedLoop
 
 @pytest.fixture
 def loop() -> Iterator[SimulatedLoop]:
-    made = SimulatedLoop(Random(1), most_callbacks=10_000)
+    made = SimulatedLoop(Random(1), max_callbacks=10_000)
     yield made
     made.end()
 

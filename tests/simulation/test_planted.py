@@ -12,7 +12,7 @@ import pytest
 from holdfast.testing.simulation import run_seed
 from holdfast.testing.simulation.__main__ import main
 from holdfast.testing.simulation.planted import BUGS, planted
-from holdfast.testing.simulation.shrink import shrunk, smallest
+from holdfast.testing.simulation.shrink import shrink_report, smallest
 
 FOUND_BY = {
     "buffer_lost_at_a_rest": 1,
@@ -74,7 +74,7 @@ def test_nothing_stays_planted() -> None:
 def test_a_failure_is_made_small() -> None:
     with planted("epoch_not_raised"):
         report = run_seed(1)
-        small = shrunk(report)
+        small = shrink_report(report)
 
     assert small.failures[0].startswith("a task was taken without a new epoch")
     assert len(small.faults) <= 4 < len(report.faults)

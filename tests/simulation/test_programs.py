@@ -11,12 +11,12 @@ import pytest
 from holdfast.testing.simulation.families import fits_family
 from holdfast.testing.simulation.leased import fits_leased
 from holdfast.testing.simulation.programs import (
+    DELIVERED,
     FAILED,
     LATE,
     REFUSED,
-    TOLD,
     Program,
-    Writer,
+    ProgramGenerator,
     fits,
     parts,
     with_graphs,
@@ -58,7 +58,7 @@ def test_what_a_program_may_give(program: Program, result: Any) -> None:
         (["messages", "m1", "topic", 3, 10], [1, 1]),
         (["messages", "m1", "topic", 3, 10], [2, 1]),
         (["parcels", "y2", 3, 10], [1, 1]),
-        (["misfit", "y1", "i2"], TOLD),
+        (["misfit", "y1", "i2"], DELIVERED),
         (["stamp", "u1", 100], 0),
         (["seq", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [None]),
         (["race", [["sleep", "z1", 1], ["plain", "p1", 3, 0]]], [0, 3]),
@@ -71,7 +71,7 @@ def test_what_a_program_cannot_give(program: Program, result: Any) -> None:
 
 def test_programs_are_json_and_no_key_is_used_twice() -> None:
     for seed in range(50):
-        rounds = with_parcels(with_graphs(Writer(Random(seed)).rounds(), Random(seed)), Random(seed))
+        rounds = with_parcels(with_graphs(ProgramGenerator(Random(seed)).rounds(), Random(seed)), Random(seed))
         rounds = with_stamps(rounds, Random(seed))
         assert json.loads(json.dumps(rounds)) == rounds
         keys = [part[1] for program in rounds for part in parts(program) if part[0] not in ("seq", "par", "race")]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.store.protocol import TaskRef
-from holdfast.testing.simulation.progress import MOST_IDLE_CLAIMS, ProgressWatch
+from holdfast.testing.simulation.progress import MAX_IDLE_CLAIMS, ProgressWatch
 
 TASK = TaskRef(1, 0, "w1", 1)
 
@@ -23,14 +23,14 @@ class Rows:
 def test_a_task_that_is_claimed_too_often_without_progress_is_reported_once() -> None:
     watch = ProgressWatch(Rows())
 
-    found = [line for _ in range(2 * MOST_IDLE_CLAIMS) for line in watch.claimed([TASK])]
+    found = [line for _ in range(2 * MAX_IDLE_CLAIMS) for line in watch.claimed([TASK])]
 
-    assert found == [f"graph/i1 (unit 0) was claimed {MOST_IDLE_CLAIMS} times in a row without progress"]
+    assert found == [f"graph/i1 (unit 0) was claimed {MAX_IDLE_CLAIMS} times in a row without progress"]
 
 
 def test_a_task_that_gets_further_may_be_claimed_as_often_as_it_likes() -> None:
     rows = Rows()
     watch = ProgressWatch(rows)
-    for n in range(10 * MOST_IDLE_CLAIMS):
+    for n in range(10 * MAX_IDLE_CLAIMS):
         rows.facts = n // 2
         assert [*watch.claimed([TASK])] == []

@@ -8,10 +8,10 @@ from typing import Any
 from holdfast.core.failure import Failure
 from holdfast.store.protocol import FactState
 from holdfast.testing.simulation.loop import Process
-from holdfast.testing.simulation.step_infos import StepId, Told, step_info_failures
+from holdfast.testing.simulation.step_infos import CallInfo, StepId, step_info_failures
 
 STEP = StepId("program", "i1", 0, "s1")
-FIRST = Told(STEP, 1, None, "key", None, Process("w1"))
+FIRST = CallInfo(STEP, 1, None, "key", None, Process("w1"))
 SECOND = replace(FIRST, attempt=2, previous=[*STEP, 1])
 
 
@@ -28,7 +28,7 @@ class Rows:
         return [self._rows[state]]
 
 
-def failures(*told: Told, result: int = 2) -> list[str]:
+def failures(*told: CallInfo, result: int = 2) -> list[str]:
     database: Any = Rows(result)
     return [*step_info_failures(told, database, frozenset(), progress_kept=True)]
 
@@ -44,9 +44,9 @@ def test_an_idempotency_key_belongs_to_one_step() -> None:
 
 def test_a_number_of_an_attempt_is_used_once() -> None:
     assert len(failures(FIRST, FIRST, SECOND)) == 1
-    left = Process("w2")
-    left.left = True
-    assert failures(replace(FIRST, process=left), FIRST, SECOND) == []
+    stopped = Process("w2")
+    stopped.shut_down = True
+    assert failures(replace(FIRST, process=stopped), FIRST, SECOND) == []
 
 
 def test_the_last_number_is_recorded_and_within_the_limit() -> None:

@@ -91,7 +91,7 @@ def _simulate_engine(options: SimulateOptions) -> int:
     if options.bug is not None and options.bug not in BUGS:
         raise WrongUsageError(f"--bug {options.bug}: there is no such bug; the bugs are {', '.join(sorted(BUGS))}")
     return command.run(
-        command.Asked(
+        command.CommandOptions(
             "holdfast simulate",
             options.seeds or command.DEFAULT_SEEDS,
             options.first,

@@ -25,7 +25,7 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import until_status
-from ..processes.surviving import cancelled_once, end_of, everywhere
+from ..processes.observations import cancel_once, end_of, observe_with_crashes
 from ..test_pause import Gate
 
 
@@ -69,9 +69,9 @@ def gated_chain(app: Holdfast, gate: Gate) -> Any:
 
 async def test_a_cancellation_ends_a_waiting_chain(h: Harness, waiting_chain: Any) -> None:
     async def cancel(_h: Harness, run: Handle[Any]) -> None:
-        await cancelled_once(run, "enough")
+        await cancel_once(run, "enough")
 
-    end = await everywhere(h, waiting_chain, look=end_of, drive=cancel)
+    end = await observe_with_crashes(h, waiting_chain, observe=end_of, drive=cancel)
     assert end == ("cancelled", None, "CancelledError", "enough")
 
 

@@ -1,4 +1,4 @@
-"""Questions: a message whose sender waits for the answer, from outside and from other runs."""
+"""Asks: messages whose sender waits for a reply, sent by clients and by other runs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import until_status
-from .dealing import MIB, everywhere
+from .message_drives import MIB, crash_everywhere
 
 
 def clerk(app: Holdfast) -> Workflow[Any]:
-    """Answers whatever it is asked until it is told to stop."""
+    """A workflow that replies to each ask until it receives a ``stop``."""
 
     @app.workflow
     async def clerk(ctx: Context) -> int:
@@ -52,7 +52,7 @@ def clerk(app: Holdfast) -> Workflow[Any]:
 
 
 async def answered(h: Harness, asking: Awaitable[Any]) -> Any:
-    """The answer to a question from outside."""
+    """Run the worker until an ask from outside has its reply, and return the reply."""
     task = asyncio.ensure_future(asking)
     await asyncio.sleep(0)
     while not task.done():
@@ -61,18 +61,18 @@ async def answered(h: Harness, asking: Awaitable[Any]) -> Any:
     return await task
 
 
-# --- from outside
+# --- asks of clients
 
 
 @pytest.mark.parametrize("payload", ["hello", 5, None, [1, {"a": None}], "\x00\ud800"])
-async def test_an_answer_comes_back(app: Holdfast, h: Harness, payload: Any) -> None:
+async def test_ask_returns_the_reply(app: Holdfast, h: Harness, payload: Any) -> None:
     run = await h.start(clerk(app))
 
     assert await answered(h, run.ask("question", payload, timeout=5)) == {"you said": payload, "from": None}
 
 
 @pytest.mark.above_the_store
-async def test_the_answer_may_be_nothing(app: Holdfast, h: Harness) -> None:
+async def test_a_reply_may_be_none(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def brief(ctx: Context) -> None:
         await (await ctx.inbox.receive()).reply()
@@ -82,7 +82,7 @@ async def test_the_answer_may_be_nothing(app: Holdfast, h: Harness) -> None:
     assert await answered(h, run.ask("any", timeout=5)) is None
 
 
-async def test_a_question_can_be_rejected(app: Holdfast, h: Harness) -> None:
+async def test_a_rejected_ask_raises(app: Holdfast, h: Harness) -> None:
     run = await h.start(clerk(app), id="one")
 
     with pytest.raises(Rejected, match="clerk/one rejected 'question'") as caught:
@@ -91,20 +91,20 @@ async def test_a_question_can_be_rejected(app: Holdfast, h: Harness) -> None:
     assert (caught.value.reason, caught.value.code) == ({"why": "not that"}, "REJECTED")
 
 
-async def test_an_answer_that_does_not_come_in_time(app: Holdfast, h: Harness) -> None:
+async def test_ask_raises_when_no_reply_arrives_in_time(app: Holdfast, h: Harness) -> None:
     run = await h.start(clerk(app))
     await h.run_until_idle()
 
     with pytest.raises(TimeoutError):
         await run.ask("question", "hello", timeout="20 ms")
 
-    await h.run_until_idle()  # it is answered all the same, and nobody minds
+    await h.run_until_idle()  # the late reply is dropped without an error
     await run.send_event("stop")
     await h.run_until_idle()
     assert await run.result(timeout=5) == 1
 
 
-async def test_a_question_to_a_run_that_has_ended_is_refused(app: Holdfast, h: Harness) -> None:
+async def test_asking_an_ended_run_raises(app: Holdfast, h: Harness) -> None:
     run = await h.start(clerk(app))
     await run.send_event("stop")
     await h.run_until_idle()
@@ -113,7 +113,7 @@ async def test_a_question_to_a_run_that_has_ended_is_refused(app: Holdfast, h: H
         await run.ask("question", timeout=5)
 
 
-async def test_a_question_to_a_run_that_never_was_is_refused(app: Holdfast, h: Harness) -> None:
+async def test_asking_an_unknown_run_raises(app: Holdfast, h: Harness) -> None:
     run = await h.start(clerk(app))
     nobody = type(run)(run._client, run._definition, "nobody")
 
@@ -122,7 +122,7 @@ async def test_a_question_to_a_run_that_never_was_is_refused(app: Holdfast, h: H
 
 
 @pytest.mark.parametrize("end", ["returns", "fails", "is terminated"])
-async def test_a_run_that_ends_without_an_answer_says_so(app: Holdfast, h: Harness, end: str) -> None:
+async def test_ask_raises_when_the_run_ends_without_a_reply(app: Holdfast, h: Harness, end: str) -> None:
     @app.workflow
     async def rude(ctx: Context) -> None:
         await ctx.listen("question").receive()
@@ -142,7 +142,7 @@ async def test_a_run_that_ends_without_an_answer_says_so(app: Holdfast, h: Harne
         await asking
 
 
-async def test_an_answer_given_with_the_end_counts(app: Holdfast, h: Harness) -> None:
+async def test_a_reply_written_with_the_end_of_the_run_is_received(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def last_words(ctx: Context) -> str:
         message = await ctx.inbox.receive()
@@ -155,7 +155,7 @@ async def test_an_answer_given_with_the_end_counts(app: Holdfast, h: Harness) ->
     assert await run.result(timeout=5) == "over"
 
 
-async def test_several_ask_at_once_and_each_gets_its_own_answer(app: Holdfast, h: Harness) -> None:
+async def test_each_of_several_concurrent_asks_gets_its_own_reply(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def backwards(ctx: Context) -> None:
         questions = ctx.listen("q", messages=True)
@@ -168,7 +168,7 @@ async def test_several_ask_at_once_and_each_gets_its_own_answer(app: Holdfast, h
     assert await answered(h, asking) == [10, 20, 30]
 
 
-async def test_an_answer_may_take_long_and_a_restart(app: Holdfast, h: Harness) -> None:
+async def test_an_ask_waits_for_a_late_reply_across_a_worker_restart(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def slow(ctx: Context) -> None:
         message = await ctx.listen("q", messages=True).receive()
@@ -186,7 +186,7 @@ async def test_an_answer_may_take_long_and_a_restart(app: Holdfast, h: Harness) 
 
 
 @pytest.mark.above_the_store
-async def test_the_inbox_has_questions_too(app: Holdfast, h: Harness) -> None:
+async def test_the_inbox_receives_asks(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def reader(ctx: Context) -> None:
         message = await ctx.inbox.receive()
@@ -218,14 +218,14 @@ async def test_a_bad_timeout_is_refused_before_anything_is_sent(app: Holdfast, h
 
 
 @pytest.mark.above_the_store
-async def test_what_cannot_be_stored_cannot_be_asked(app: Holdfast, h: Harness) -> None:
+async def test_asking_with_a_payload_that_cannot_be_stored_raises(app: Holdfast, h: Harness) -> None:
     run = await h.start(clerk(app))
 
     with pytest.raises(NotSerializableError):
         await run.ask("question", object(), timeout=5)
 
 
-async def test_another_program_can_ask(make_app: MakeApp) -> None:
+async def test_a_client_in_another_app_can_ask(make_app: MakeApp) -> None:
     app, outside = make_app(worker=WorkerConfig(poll="60 seconds")), make_app()
     workflow = clerk(app)
     outside.remote("clerk")
@@ -241,7 +241,7 @@ async def test_another_program_can_ask(make_app: MakeApp) -> None:
             await there.ask("question", "ignore", timeout=0.1)
 
 
-async def test_a_program_that_waits_hears_of_the_end_elsewhere(make_app: MakeApp) -> None:
+async def test_ask_in_another_app_raises_when_the_run_ends_without_a_reply(make_app: MakeApp) -> None:
     app, outside = make_app(), make_app()
 
     @app.workflow
@@ -256,7 +256,7 @@ async def test_a_program_that_waits_hears_of_the_end_elsewhere(make_app: MakeApp
             await there.ask("question", timeout=10)
 
 
-async def test_many_questions_of_a_real_run(make_app: MakeApp) -> None:
+async def test_fifty_concurrent_asks_to_a_worker_are_all_replied_to(make_app: MakeApp) -> None:
     app = make_app()
     workflow = clerk(app)
     async with app:
@@ -265,10 +265,10 @@ async def test_many_questions_of_a_real_run(make_app: MakeApp) -> None:
         assert [answer["you said"] for answer in answers] == [*range(50)]
 
 
-# --- who does not wait for an answer
+# --- replies that are not expected
 
 
-async def test_what_nobody_asked_cannot_be_answered(app: Holdfast, h: Harness) -> None:
+async def test_replying_to_a_message_that_is_no_ask_raises(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def eager(ctx: Context) -> list[str]:
         message = await ctx.inbox.receive()
@@ -280,11 +280,11 @@ async def test_what_nobody_asked_cannot_be_answered(app: Holdfast, h: Harness) -
                 found.append(error.code)
         return found
 
-    assert await everywhere(h, eager, None, ("note", 1)) == ["NOT_ASKED"] * 2
+    assert await crash_everywhere(h, eager, None, ("note", 1)) == ["NOT_ASKED"] * 2
 
 
 @pytest.mark.parametrize("first", ["reply", "reject"])
-async def test_one_question_has_one_answer(app: Holdfast, h: Harness, first: str) -> None:
+async def test_a_second_reply_to_an_ask_raises(app: Holdfast, h: Harness, first: str) -> None:
     @app.workflow
     async def twice(ctx: Context) -> list[str]:
         message = await ctx.inbox.receive()
@@ -306,13 +306,13 @@ async def test_one_question_has_one_answer(app: Holdfast, h: Harness, first: str
             answer = error.reason
         return [answer, await child.result()]
 
-    assert await everywhere(h, asker) == ["first", ["message 'q' was answered already"] * 2]
+    assert await crash_everywhere(h, asker) == ["first", ["message 'q' was answered already"] * 2]
 
 
-# --- from a run
+# --- asks of runs
 
 
-async def test_a_run_can_ask(app: Holdfast, h: Harness) -> None:
+async def test_a_run_can_ask_another_run(app: Holdfast, h: Harness) -> None:
     workflow = clerk(app)
 
     @app.workflow
@@ -323,10 +323,10 @@ async def test_a_run_can_ask(app: Holdfast, h: Harness) -> None:
         return [answers, await child.result()]
 
     me = "asker/crash-everywhere"
-    assert await everywhere(h, asker) == [[{"you said": n, "from": me} for n in range(3)], 3]
+    assert await crash_everywhere(h, asker) == [[{"you said": n, "from": me} for n in range(3)], 3]
 
 
-async def test_a_run_hears_of_a_rejection(app: Holdfast, h: Harness) -> None:
+async def test_a_rejection_raises_in_the_asking_run(app: Holdfast, h: Harness) -> None:
     workflow = clerk(app)
 
     @app.workflow
@@ -338,10 +338,10 @@ async def test_a_run_hears_of_a_rejection(app: Holdfast, h: Harness) -> None:
             return [error.reason, error.code]
         return []
 
-    assert await everywhere(h, asker) == [{"why": "not that"}, "REJECTED"]
+    assert await crash_everywhere(h, asker) == [{"why": "not that"}, "REJECTED"]
 
 
-async def test_a_run_waits_as_long_as_it_says(app: Holdfast, h: Harness) -> None:
+async def test_an_ask_of_a_run_times_out_after_its_timeout(app: Holdfast, h: Harness) -> None:
     workflow = clerk(app)
 
     @app.workflow
@@ -354,10 +354,10 @@ async def test_a_run_waits_as_long_as_it_says(app: Holdfast, h: Harness) -> None
             return [(ctx.now() - before).total_seconds() >= 600, "did not answer 'question' in time" in str(error)]
         return []
 
-    assert await everywhere(h, asker) == [True, True]
+    assert await crash_everywhere(h, asker) == [True, True]
 
 
-async def test_a_late_answer_disturbs_nobody(app: Holdfast, h: Harness) -> None:
+async def test_a_reply_after_the_timeout_is_ignored(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def slow(ctx: Context) -> str:
         message = await ctx.listen("q", messages=True).receive()
@@ -375,10 +375,10 @@ async def test_a_late_answer_disturbs_nobody(app: Holdfast, h: Harness) -> None:
         await ctx.sleep("nap", "1 minute")
         return [result, len(inbox)]
 
-    assert await everywhere(h, asker) == ["answered", 0]
+    assert await crash_everywhere(h, asker) == ["answered", 0]
 
 
-async def test_an_answer_to_a_run_that_is_gone_is_no_error(app: Holdfast, h: Harness) -> None:
+async def test_replying_to_an_ended_run_raises_nothing(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def asker(ctx: Context, pid: str) -> str:
         try:
@@ -395,10 +395,10 @@ async def test_an_answer_to_a_run_that_is_gone_is_no_error(app: Holdfast, h: Har
         await message.reply("too late")
         return [given_up, "went on"]
 
-    assert await everywhere(h, slow) == ["gave up", "went on"]
+    assert await crash_everywhere(h, slow) == ["gave up", "went on"]
 
 
-async def test_a_run_is_told_when_the_one_it_asked_ends_without_an_answer(app: Holdfast, h: Harness) -> None:
+async def test_an_ask_of_a_run_raises_when_the_asked_run_ends_without_a_reply(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def rude(ctx: Context) -> None:
         await ctx.inbox.receive()
@@ -414,10 +414,10 @@ async def test_a_run_is_told_when_the_one_it_asked_ends_without_an_answer(app: H
             return [str(error), (ctx.now() - before).days]
         return []
 
-    assert await everywhere(h, asker) == ["run rude/r has ended without an answer to 'q'", 0]
+    assert await crash_everywhere(h, asker) == ["run rude/r has ended without an answer to 'q'", 0]
 
 
-async def test_a_run_cannot_ask_one_that_is_not_there(app: Holdfast, h: Harness) -> None:
+async def test_an_ask_of_a_run_to_an_ended_or_unknown_run_raises(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def short(ctx: Context) -> None: ...
 
@@ -433,7 +433,7 @@ async def test_a_run_cannot_ask_one_that_is_not_there(app: Holdfast, h: Harness)
                 found.append(str(error))
         return found
 
-    assert await everywhere(h, asker) == ["run short/short-1 has ended", "run short/never does not exist"]
+    assert await crash_everywhere(h, asker) == ["run short/short-1 has ended", "run short/never does not exist"]
 
 
 @pytest.mark.above_the_store
@@ -449,11 +449,11 @@ async def test_a_run_can_ask_itself(app: Holdfast, h: Harness) -> None:
         await answering
         return found
 
-    assert await everywhere(h, thinker) == 2
+    assert await crash_everywhere(h, thinker) == 2
 
 
 @pytest.mark.above_the_store
-async def test_a_run_can_ask_several_at_once(app: Holdfast, h: Harness) -> None:
+async def test_a_run_can_ask_several_runs_at_once(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def adder(ctx: Context, n: int) -> None:
         message = await ctx.inbox.receive()
@@ -468,10 +468,10 @@ async def test_a_run_can_ask_several_at_once(app: Holdfast, h: Harness) -> None:
             await child.result()
         return answers
 
-    assert await everywhere(h, asker) == [100, 101, 102]
+    assert await crash_everywhere(h, asker) == [100, 101, 102]
 
 
-async def test_a_question_goes_along_to_the_run_that_comes_after(app: Holdfast, h: Harness) -> None:
+async def test_an_ask_of_a_run_is_carried_over_to_the_successor(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def forgetful(ctx: Context, n: int) -> None:
         if n < 2:
@@ -487,10 +487,10 @@ async def test_a_question_goes_along_to_the_run_that_comes_after(app: Holdfast, 
         await child.result()
         return answer
 
-    assert await everywhere(h, asker) == ["still there?", 2]
+    assert await crash_everywhere(h, asker) == ["still there?", 2]
 
 
-async def test_a_question_from_outside_goes_along_too(app: Holdfast, h: Harness) -> None:
+async def test_an_ask_of_a_client_is_carried_over_to_the_successor(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def forgetful(ctx: Context, n: int) -> None:
         if n < 2:
@@ -508,7 +508,7 @@ async def test_a_question_from_outside_goes_along_too(app: Holdfast, h: Harness)
 
 
 @pytest.mark.above_the_store
-async def test_two_questions_to_one_run_at_once(app: Holdfast, h: Harness) -> None:
+async def test_a_run_can_ask_one_run_twice_at_once(app: Holdfast, h: Harness) -> None:
     workflow = clerk(app)
 
     @app.workflow
@@ -517,11 +517,11 @@ async def test_two_questions_to_one_run_at_once(app: Holdfast, h: Harness) -> No
         answers = await asyncio.gather(*(ctx.ask(child.pid, "question", n) for n in range(4)))
         return [answer["you said"] for answer in answers]
 
-    assert await everywhere(h, asker) == [0, 1, 2, 3]
+    assert await crash_everywhere(h, asker) == [0, 1, 2, 3]
 
 
 @pytest.mark.above_the_store
-async def test_an_answer_that_is_too_large_is_the_answerers_error(app: Holdfast, h: Harness) -> None:
+async def test_a_reply_that_is_too_large_raises_in_the_replying_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def talker(ctx: Context) -> str:
         message = await ctx.inbox.receive()
@@ -537,10 +537,10 @@ async def test_an_answer_that_is_too_large_is_the_answerers_error(app: Holdfast,
         child = await ctx.spawn(talker)
         return [await ctx.ask(child.pid, "q"), await child.result()]
 
-    assert await everywhere(h, asker) == ["short", "PAYLOAD_TOO_LARGE"]
+    assert await crash_everywhere(h, asker) == ["short", "PAYLOAD_TOO_LARGE"]
 
 
-async def test_the_history_shows_questions_and_answers(app: Holdfast, h: Harness) -> None:
+async def test_the_history_shows_asks_and_replies(app: Holdfast, h: Harness) -> None:
     workflow = clerk(app)
 
     @app.workflow
@@ -558,7 +558,7 @@ async def test_the_history_shows_questions_and_answers(app: Holdfast, h: Harness
     assert (step.type, step.status) == ("reply", "completed")
 
 
-async def test_a_run_that_waits_for_an_answer_waits(app: Holdfast, h: Harness) -> None:
+async def test_a_run_that_waits_for_a_reply_has_the_status_waiting(app: Holdfast, h: Harness) -> None:
     workflow = clerk(app)
 
     @app.workflow

@@ -1,4 +1,4 @@
-"""What a run says of itself: attributes it is found by, and a memo that is shown with it."""
+"""Search attributes, by which runs are listed, and memos, which ``describe`` shows."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import finish
-from . import surviving
-from .dealing import MIB, everywhere, number_of_instances
+from . import observations
+from .message_drives import MIB, crash_everywhere, number_of_instances
 
 NOON = datetime(2030, 5, 1, 12, tzinfo=UTC)
 
 
 @pytest.fixture
 def tagged(app: Holdfast) -> Workflow[Any]:
-    """Sets what it is given."""
+    """A workflow that sets the search attributes in its params."""
 
     @app.workflow
     async def tagged(ctx: Context, values: dict[str, Any]) -> None:
@@ -69,7 +69,7 @@ async def test_attributes_of_every_type_are_shown(app: Holdfast, h: Harness) -> 
     }
 
 
-async def test_they_are_merged_and_the_last_value_counts(app: Holdfast, h: Harness) -> None:
+async def test_attributes_are_merged_and_the_last_value_wins(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         ctx.set_search(state="new", n=1)
@@ -92,7 +92,7 @@ async def test_they_are_merged_and_the_last_value_counts(app: Holdfast, h: Harne
     assert await found(h, state="old") == [run.id]
 
 
-async def test_those_of_the_start_are_there_before_the_run_begins(h: Harness, tagged: Workflow[Any]) -> None:
+async def test_attributes_of_the_start_are_visible_before_the_run_begins(h: Harness, tagged: Workflow[Any]) -> None:
     run = await h.start(tagged, {}, id="one", search={"customer": "c-1"}, memo={"m": 1}, start_delay="1 hour")
 
     description = await run.describe()
@@ -100,7 +100,7 @@ async def test_those_of_the_start_are_there_before_the_run_begins(h: Harness, ta
     assert await found(h, customer="c-1") == ["one"]
 
 
-async def test_they_stay_when_the_run_has_ended(app: Holdfast, h: Harness) -> None:
+async def test_attributes_stay_when_the_run_has_ended(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         ctx.set_search(state="done")
@@ -114,7 +114,7 @@ async def test_they_stay_when_the_run_has_ended(app: Holdfast, h: Harness) -> No
     assert (await run.describe()).memo == {"m": 1}
 
 
-async def test_they_stay_when_the_run_fails(app: Holdfast, h: Harness) -> None:
+async def test_attributes_stay_when_the_run_fails(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         ctx.set_search(state="failing")
@@ -126,7 +126,7 @@ async def test_they_stay_when_the_run_fails(app: Holdfast, h: Harness) -> None:
     assert await found(h, state="failing") == ["one"]
 
 
-async def test_a_replay_sets_the_same(app: Holdfast, h: Harness) -> None:
+async def test_a_replay_sets_the_same_attributes(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         for n in range(4):
@@ -145,7 +145,7 @@ async def test_a_replay_sets_the_same(app: Holdfast, h: Harness) -> None:
         await h.advance("1 hour")
 
 
-async def test_they_are_the_same_with_crashes(app: Holdfast, h: Harness) -> None:
+async def test_attributes_are_the_same_after_a_crash_at_any_commit(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         ctx.set_search(state="new")
@@ -155,27 +155,27 @@ async def test_they_are_the_same_with_crashes(app: Holdfast, h: Harness) -> None
         await ctx.sleep("nap 2", "1 hour")
         ctx.set_memo(last=True)
 
-    async def look(inner: Harness, run: Handle[Any]) -> list[Any]:
+    async def observe(inner: Harness, run: Handle[Any]) -> list[Any]:
         description = await run.describe()
         return [description.search, description.memo, await found(inner, state="old"), await found(inner, state="new")]
 
-    seen = await surviving.everywhere(h, flow, look=look, search={"given": 1}, memo={"z": 0})
+    seen = await observations.observe_with_crashes(h, flow, observe=observe, search={"given": 1}, memo={"z": 0})
 
     assert seen == [{"given": 1, "state": "old", "n": 0}, {"z": 0, "n": 1, "last": True}, ["everywhere"], []]
 
 
 @pytest.mark.above_the_store
-async def test_setting_nothing_is_nothing(app: Holdfast, h: Harness) -> None:
+async def test_setting_no_attributes_changes_nothing(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         ctx.set_search()
         ctx.set_memo()
         return "fine"
 
-    assert await everywhere(h, flow) == "fine"
+    assert await crash_everywhere(h, flow) == "fine"
 
 
-async def test_a_continued_run_keeps_them(app: Holdfast, h: Harness) -> None:
+async def test_a_continued_run_keeps_its_attributes(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, n: int) -> None:
         if n == 0:
@@ -193,7 +193,7 @@ async def test_a_continued_run_keeps_them(app: Holdfast, h: Harness) -> None:
     assert await found(h, state="first", more=True) == ["one"]
 
 
-async def test_a_restarted_run_has_those_of_its_start(app: Holdfast, h: Harness) -> None:
+async def test_a_restarted_run_has_the_attributes_of_its_start(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         if ctx.info.run_number == 0:
@@ -210,7 +210,7 @@ async def test_a_restarted_run_has_those_of_its_start(app: Holdfast, h: Harness)
     assert await found(h, given=1) == ["one"]
 
 
-async def test_children_have_their_own(app: Holdfast, h: Harness, tagged: Workflow[Any]) -> None:
+async def test_children_have_their_own_attributes(app: Holdfast, h: Harness, tagged: Workflow[Any]) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         ctx.set_search(who="parent")
@@ -225,7 +225,7 @@ async def test_children_have_their_own(app: Holdfast, h: Harness, tagged: Workfl
     assert (child.memo, child.summary, child.parent) == ({"m": 1}, "small", "parent/p")
 
 
-# --- finding
+# --- filters
 
 
 async def test_filters_compare_numbers(h: Harness, tagged: Workflow[Any]) -> None:
@@ -242,7 +242,7 @@ async def test_filters_compare_numbers(h: Harness, tagged: Workflow[Any]) -> Non
     assert await found(h, total=2**53) == ["e"]
 
 
-async def test_filters_compare_texts(h: Harness, tagged: Workflow[Any]) -> None:
+async def test_filters_compare_strings(h: Harness, tagged: Workflow[Any]) -> None:
     for one, name in {"a": "ann", "b": "Bob", "c": "", "d": "\u00e9ric", "e": "ann "}.items():
         await h.start(tagged, {}, id=one, search={"name": name})
 
@@ -254,7 +254,7 @@ async def test_filters_compare_texts(h: Harness, tagged: Workflow[Any]) -> None:
     assert await found(h, name=("<", "a")) == ["b", "c"]
 
 
-async def test_filters_compare_moments(h: Harness, tagged: Workflow[Any]) -> None:
+async def test_filters_compare_datetimes(h: Harness, tagged: Workflow[Any]) -> None:
     for one, hours in {"a": 0, "b": 1, "c": 30}.items():
         await h.start(tagged, {}, id=one, search={"due": NOON + timedelta(hours=hours)})
 
@@ -265,7 +265,7 @@ async def test_filters_compare_moments(h: Harness, tagged: Workflow[Any]) -> Non
     assert await found(h, due=("<=", NOON + timedelta(hours=1))) == ["a", "b"]
 
 
-async def test_filters_compare_truth_values(h: Harness, tagged: Workflow[Any]) -> None:
+async def test_filters_compare_booleans(h: Harness, tagged: Workflow[Any]) -> None:
     for one, urgent in {"a": True, "b": False}.items():
         await h.start(tagged, {}, id=one, search={"urgent": urgent})
 
@@ -273,7 +273,7 @@ async def test_filters_compare_truth_values(h: Harness, tagged: Workflow[Any]) -
     assert (await found(h, urgent=1), await found(h, urgent=(">=", 0))) == (["a"], ["a", "b"])
 
 
-async def test_a_list_is_found_by_each_of_its_texts(h: Harness, tagged: Workflow[Any]) -> None:
+async def test_a_list_matches_each_of_its_strings(h: Harness, tagged: Workflow[Any]) -> None:
     await h.start(tagged, {}, id="a", search={"tags": ["red", "big", "red"]})
     await h.start(tagged, {}, id="b", search={"tags": ["blue", "big"]})
     await h.start(tagged, {}, id="c", search={"tags": []})
@@ -282,7 +282,7 @@ async def test_a_list_is_found_by_each_of_its_texts(h: Harness, tagged: Workflow
     assert await found(h, tags=(">=", "a")) == ["a", "b"]
 
 
-async def test_numbers_and_texts_are_never_equal(h: Harness, tagged: Workflow[Any]) -> None:
+async def test_numbers_and_strings_are_never_equal(h: Harness, tagged: Workflow[Any]) -> None:
     await h.start(tagged, {}, id="number", search={"v": 5})
     await h.start(tagged, {}, id="text", search={"v": "5"})
 
@@ -290,7 +290,7 @@ async def test_numbers_and_texts_are_never_equal(h: Harness, tagged: Workflow[An
     assert (await found(h, v=(">=", 0)), await found(h, v=(">=", ""))) == (["number"], ["text"])
 
 
-async def test_all_filters_must_fit(h: Harness, tagged: Workflow[Any]) -> None:
+async def test_a_run_must_match_all_filters(h: Harness, tagged: Workflow[Any]) -> None:
     await h.start(tagged, {}, id="a", search={"customer": "c-1", "total": 5})
     await h.start(tagged, {}, id="b", search={"customer": "c-1", "total": 50})
     await h.start(tagged, {}, id="c", search={"customer": "c-2", "total": 50})
@@ -302,7 +302,7 @@ async def test_all_filters_must_fit(h: Harness, tagged: Workflow[Any]) -> None:
     assert await found(h) == ["a", "b", "c", "d"]
 
 
-async def test_filters_go_with_workflow_and_status(app: Holdfast, h: Harness, tagged: Workflow[Any]) -> None:
+async def test_filters_combine_with_workflow_and_status(app: Holdfast, h: Harness, tagged: Workflow[Any]) -> None:
     @app.workflow
     async def other(ctx: Context) -> None: ...
 
@@ -321,7 +321,7 @@ async def test_filters_go_with_workflow_and_status(app: Holdfast, h: Harness, ta
     assert await ids(other, status="errored") == []
 
 
-async def test_pages_of_a_filter(h: Harness, tagged: Workflow[Any]) -> None:
+async def test_a_filtered_list_is_paged(h: Harness, tagged: Workflow[Any]) -> None:
     for n in range(25):
         await h.start(tagged, {}, id=f"r{n:02}", search={"even": n % 2 == 0, "n": n})
 
@@ -336,7 +336,7 @@ async def test_pages_of_a_filter(h: Harness, tagged: Workflow[Any]) -> None:
     assert ids == [f"r{n:02}" for n in range(24, 3, -2)]  # the newest first
 
 
-async def test_a_filter_finds_runs_of_a_real_app(make_app: MakeApp) -> None:
+async def test_a_filter_finds_runs_of_an_app_with_workers(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.workflow
@@ -457,7 +457,7 @@ async def test_a_bad_filter_is_refused(h: Harness, tagged: Workflow[Any], asked:
         await h.app.list(search={"key": asked})
 
 
-async def test_several_filters_of_one_attribute_all_hold(h: Harness, tagged: Workflow[Any]) -> None:
+async def test_a_run_must_match_all_filters_of_one_attribute(h: Harness, tagged: Workflow[Any]) -> None:
     for n in range(6):
         await h.start(tagged, {}, id=f"n{n}", search={"n": n})
 
@@ -468,12 +468,12 @@ async def test_several_filters_of_one_attribute_all_hold(h: Harness, tagged: Wor
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("search", [[("a", 1)], "a=1", 5, {1: 2}], ids=str)
-async def test_filters_that_are_no_mapping_are_refused(h: Harness, tagged: Workflow[Any], search: Any) -> None:
+async def test_filters_that_are_not_a_mapping_are_refused(h: Harness, tagged: Workflow[Any], search: Any) -> None:
     with pytest.raises(InvalidOptionError, match="search"):
         await h.app.list(search=search)
 
 
-async def test_a_memo_takes_what_can_be_stored(app: Holdfast, h: Harness) -> None:
+async def test_a_memo_takes_only_values_that_can_be_stored(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
         refused = []
@@ -494,7 +494,7 @@ async def test_a_memo_takes_what_can_be_stored(app: Holdfast, h: Harness) -> Non
     assert str(memo["when"]).startswith("2030-05-01T12:00:00")
 
 
-async def test_texts_of_any_kind_are_found_again(h: Harness, tagged: Workflow[Any]) -> None:
+async def test_any_string_can_be_searched_for(h: Harness, tagged: Workflow[Any]) -> None:
     for n, text in enumerate(["\x00", "a\x00b", "\ud800", "\U0001f600", "' OR 1=1 --", "%", "_"]):
         await h.start(tagged, {}, id=f"r{n}", search={"t": text})
         assert await found(h, t=text) == [f"r{n}"]

@@ -1,4 +1,4 @@
-"""Bad input to everything that deals with other runs: a clear error, and nothing done."""
+"""Bad input to each method that concerns other runs raises a clear error and has no effect."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from holdfast import (
 from holdfast.testing import Harness
 
 from ..driving import finish
-from .dealing import everywhere, number_of_instances
+from .message_drives import crash_everywhere, number_of_instances
 
 BAD_TOPICS = [
     "",
@@ -71,7 +71,7 @@ def idle(app: Holdfast) -> Workflow[Any]:
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("topic", BAD_TOPICS, ids=repr)
-async def test_bad_topics_are_refused_everywhere_in_code(app: Holdfast, h: Harness, topic: Any) -> None:
+async def test_bad_topics_are_refused_by_every_context_method(app: Holdfast, h: Harness, topic: Any) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
         refused = []
@@ -96,7 +96,7 @@ async def test_bad_topics_are_refused_everywhere_in_code(app: Holdfast, h: Harne
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("topic", BAD_TOPICS, ids=repr)
-async def test_bad_topics_are_refused_from_outside(h: Harness, idle: Workflow[Any], topic: Any) -> None:
+async def test_bad_topics_are_refused_by_send_event_ask_and_start(h: Harness, idle: Workflow[Any], topic: Any) -> None:
     run = await h.start(idle)
 
     with pytest.raises(InvalidEventTypeError) as caught:
@@ -129,13 +129,13 @@ async def test_bad_topics_are_refused_in_a_steps_transaction(app: Holdfast, h: H
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("topic", ["a", "A.b-c_d", "0", "x" * 100, "_", "exit", "cancel", "inbox"])
-async def test_good_topics_are_taken(app: Holdfast, h: Harness, topic: str) -> None:
+async def test_good_topics_are_accepted(app: Holdfast, h: Harness, topic: str) -> None:
     @app.workflow
     async def flow(ctx: Context) -> Any:
         await ctx.send(ctx.info.pid, topic, 1)
         return await ctx.listen(topic).receive()
 
-    assert await everywhere(h, flow) == 1
+    assert await crash_everywhere(h, flow) == 1
 
 
 # --- pids
@@ -169,7 +169,7 @@ ON_PIDS: dict[str, Callable[[Context, Any], Any]] = {
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("pid", BAD_PIDS, ids=lambda one: repr(one)[:20])
-async def test_bad_pids_are_refused_everywhere(app: Holdfast, h: Harness, pid: Any) -> None:
+async def test_bad_pids_are_refused_by_every_context_method(app: Holdfast, h: Harness, pid: Any) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
         refused = []
@@ -192,7 +192,7 @@ async def test_bad_pids_are_refused_everywhere(app: Holdfast, h: Harness, pid: A
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("case", [None, "a", 5, [], frozenset()], ids=str)
-async def test_select_takes_channels_only(app: Holdfast, h: Harness, case: Any) -> None:
+async def test_select_refuses_values_that_are_not_channels(app: Holdfast, h: Harness, case: Any) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         try:
@@ -205,7 +205,7 @@ async def test_select_takes_channels_only(app: Holdfast, h: Harness, case: Any) 
 
 
 @pytest.mark.above_the_store
-async def test_unlisten_of_a_channel_that_is_none_of_messages(app: Holdfast, h: Harness) -> None:
+async def test_unlisten_leaves_a_channel_that_holds_no_messages_open(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         own: Channel[int] = Channel(1)
@@ -213,7 +213,7 @@ async def test_unlisten_of_a_channel_that_is_none_of_messages(app: Holdfast, h: 
         await own.send(1)
         return [own.closed, await own.receive()]
 
-    assert await everywhere(h, flow) == [False, 1]
+    assert await crash_everywhere(h, flow) == [False, 1]
 
 
 # --- durations, reasons, ids
@@ -240,7 +240,9 @@ async def test_a_bad_deadline_is_refused(app: Holdfast, h: Harness, idle: Workfl
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("reason", [5, ["a"], b"a", {"a": 1}], ids=str)
-async def test_a_reason_is_a_text(app: Holdfast, h: Harness, idle: Workflow[Any], reason: Any) -> None:
+async def test_a_reason_that_is_not_a_string_is_refused(
+    app: Holdfast, h: Harness, idle: Workflow[Any], reason: Any
+) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
         found = []
@@ -264,7 +266,7 @@ async def test_a_reason_is_a_text(app: Holdfast, h: Harness, idle: Workflow[Any]
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("timeout", ["soon", -1, True, []], ids=str)
-async def test_a_bad_timeout_of_a_question_sends_nothing(app: Holdfast, h: Harness, timeout: Any) -> None:
+async def test_an_ask_with_a_bad_timeout_sends_nothing(app: Holdfast, h: Harness, timeout: Any) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         try:
@@ -282,7 +284,7 @@ async def test_a_bad_timeout_of_a_question_sends_nothing(app: Holdfast, h: Harne
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("id", ["", "x" * 201, 5, b"a"], ids=repr)
-async def test_a_bad_id_of_a_message_is_refused(h: Harness, idle: Workflow[Any], id: Any) -> None:
+async def test_a_bad_message_id_is_refused(h: Harness, idle: Workflow[Any], id: Any) -> None:
     run = await h.start(idle)
     with pytest.raises(InvalidOptionError):
         await run.send_event("a", id=id)
@@ -294,7 +296,7 @@ async def test_a_bad_id_of_a_message_is_refused(h: Harness, idle: Workflow[Any],
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("child", ["no-such-workflow", "", None, 5, print], ids=str)
-async def test_a_child_of_a_workflow_that_is_not_known(app: Holdfast, h: Harness, child: Any) -> None:
+async def test_starting_a_child_of_an_unknown_workflow_raises(app: Holdfast, h: Harness, child: Any) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
         found = []
@@ -305,7 +307,7 @@ async def test_a_child_of_a_workflow_that_is_not_known(app: Holdfast, h: Harness
                 found.append(error.code)
         return found
 
-    assert await everywhere(h, flow) == ["WORKFLOW_NOT_FOUND"] * 2
+    assert await crash_everywhere(h, flow) == ["WORKFLOW_NOT_FOUND"] * 2
 
 
 @pytest.mark.parametrize(
@@ -320,7 +322,7 @@ async def test_a_child_of_a_workflow_that_is_not_known(app: Holdfast, h: Harness
     ],
     ids=str,
 )
-def test_bad_options_of_a_workflow_are_refused(options: dict[str, Any]) -> None:
+def test_bad_workflow_options_are_refused(options: dict[str, Any]) -> None:
     app = Holdfast("sqlite://")
     with pytest.raises((InputError, DefinitionError)):
 
@@ -329,22 +331,22 @@ def test_bad_options_of_a_workflow_are_refused(options: dict[str, Any]) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_trap_links_is_true_or_false(app: Holdfast, h: Harness) -> None:
+async def test_trap_links_is_false_until_it_is_set(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         before = ctx.trap_links
         ctx.trap_links = True
         return [before, ctx.trap_links]
 
-    assert await everywhere(h, flow) == [False, True]
+    assert await crash_everywhere(h, flow) == [False, True]
 
 
 # --- after an error
 
 
 @pytest.mark.promise("clear-errors")
-async def test_a_run_goes_on_after_bad_input(app: Holdfast, h: Harness) -> None:
-    """What was refused leaves nothing behind: the same calls, made well, work and replay."""
+async def test_a_run_continues_after_bad_input(app: Holdfast, h: Harness) -> None:
+    """A refused call has no effect: the same call with good arguments works and replays."""
 
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -358,10 +360,12 @@ async def test_a_run_goes_on_after_bad_input(app: Holdfast, h: Harness) -> None:
         channel = ctx.listen("a")
         return [refused, [await channel.receive() for _ in range(3)]]
 
-    assert await everywhere(h, flow) == [3, [1, 2, 3]]
+    assert await crash_everywhere(h, flow) == [3, [1, 2, 3]]
 
 
-async def test_two_hundred_senders_to_a_run_that_never_reads(app: Holdfast, h: Harness, idle: Workflow[Any]) -> None:
+async def test_a_run_that_never_reads_keeps_the_messages_of_two_hundred_senders(
+    app: Holdfast, h: Harness, idle: Workflow[Any]
+) -> None:
     @app.workflow
     async def deaf(ctx: Context) -> str:
         await ctx.sleep("nap", "1 day")

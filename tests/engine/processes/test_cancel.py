@@ -1,4 +1,4 @@
-"""Cancellation: asked for, raised where the code waits, cleaned up after, and enforced at the deadline."""
+"""Cancellation: requested, raised where the code waits, followed by cleanup, and enforced at the deadline."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from holdfast.testing import Harness
 from ..conftest import MakeApp
 from ..driving import finish, lose_worker, until_status
 from ..test_pause import Gate
-from .surviving import at, cancelled_once, end_of, everywhere, has_got, statuses
+from .observations import at, cancel_once, end_of, has_received, observe_with_crashes, statuses
 
 
 async def enough(_h: Harness, run: Handle[Any]) -> None:
-    """Drives a run: cancels it once."""
-    await cancelled_once(run, "enough")
+    """A drive that cancels the run once."""
+    await cancel_once(run, "enough")
 
 
 CANCELLED = ("cancelled", None, "CancelledError", "enough")
@@ -49,7 +49,7 @@ def waits(app: Holdfast) -> Any:
 
 @pytest.fixture
 def stubborn(app: Holdfast) -> Any:
-    """Does not let itself be cancelled."""
+    """A workflow that ignores cancellation."""
 
     @app.workflow
     async def stubborn(ctx: Context) -> str:
@@ -62,14 +62,14 @@ def stubborn(app: Holdfast) -> Any:
     return stubborn
 
 
-# --- raised
+# --- as an exception
 
 
-async def test_it_is_raised_where_the_code_waits(h: Harness, waits: Any) -> None:
-    assert await everywhere(h, waits, look=end_of, drive=enough) == CANCELLED
+async def test_cancellation_is_raised_where_the_code_waits(h: Harness, waits: Any) -> None:
+    assert await observe_with_crashes(h, waits, observe=end_of, drive=enough) == CANCELLED
 
 
-async def test_the_result_of_a_cancelled_run(h: Harness, waits: Any) -> None:
+async def test_the_result_of_a_cancelled_run_raises_with_the_reason(h: Harness, waits: Any) -> None:
     run = await h.start(waits)
     await h.run_until_idle()
     await run.cancel("enough")
@@ -80,11 +80,11 @@ async def test_the_result_of_a_cancelled_run(h: Harness, waits: Any) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_without_a_reason(h: Harness, waits: Any) -> None:
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        await cancelled_once(run)
+async def test_cancellation_without_a_reason_has_a_default_message(h: Harness, waits: Any) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        await cancel_once(run)
 
-    assert await everywhere(h, waits, look=end_of, drive=drive) == (
+    assert await observe_with_crashes(h, waits, observe=end_of, drive=drive) == (
         "cancelled", None, "CancelledError", "no reason given",
     )  # fmt: skip
 
@@ -101,11 +101,11 @@ async def test_cleanup_may_run_steps_and_sleep(app: Holdfast, h: Harness) -> Non
             await ctx.sleep("dry", "1 hour")
             await ctx.do("polish", cleaned.append, "polished")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
         steps = {step.step_key: step.status for step in (await run.history()).steps}
-        return await end_of(one, run), steps
+        return await end_of(harness, run), steps
 
-    assert await everywhere(h, tidy, look=look, drive=enough) == (
+    assert await observe_with_crashes(h, tidy, observe=observe, drive=enough) == (
         CANCELLED,
         {"a while": "errored", "clean": "completed", "dry": "completed", "polish": "completed"},
     )
@@ -113,7 +113,7 @@ async def test_cleanup_may_run_steps_and_sleep(app: Holdfast, h: Harness) -> Non
 
 
 @pytest.mark.above_the_store
-async def test_who_handles_it_and_returns_is_complete(app: Holdfast, h: Harness) -> None:
+async def test_a_run_that_handles_the_cancellation_and_returns_is_complete(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def handles(ctx: Context) -> str:
         try:
@@ -127,7 +127,7 @@ async def test_who_handles_it_and_returns_is_complete(app: Holdfast, h: Harness)
 
 
 @pytest.mark.above_the_store
-async def test_who_fails_while_cleaning_up_has_failed(app: Holdfast, h: Harness) -> None:
+async def test_a_run_that_fails_in_its_cleanup_is_errored(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def fails(ctx: Context) -> None:
         try:
@@ -135,12 +135,12 @@ async def test_who_fails_while_cleaning_up_has_failed(app: Holdfast, h: Harness)
         finally:
             raise ValueError("broke while cleaning")
 
-    assert await everywhere(h, fails, look=end_of, drive=enough) == (
+    assert await observe_with_crashes(h, fails, observe=end_of, drive=enough) == (
         "errored", None, "ValueError", "broke while cleaning",
     )  # fmt: skip
 
 
-async def test_a_step_in_flight_is_given_up(app: Holdfast, h: Harness) -> None:
+async def test_cancellation_abandons_a_step_in_flight(app: Holdfast, h: Harness) -> None:
     gate = Gate()
     cleaned: list[int] = []
 
@@ -161,7 +161,7 @@ async def test_a_step_in_flight_is_given_up(app: Holdfast, h: Harness) -> None:
     assert {s.step_key: s.status for s in (await run.history()).steps} == {"long": "errored", "clean": "completed"}
 
 
-async def test_an_event_that_was_waited_for_is_left(app: Holdfast, h: Harness) -> None:
+async def test_a_cancelled_wait_leaves_its_event_to_the_next_wait(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def handles(ctx: Context) -> Any:
         try:
@@ -169,10 +169,10 @@ async def test_an_event_that_was_waited_for_is_left(app: Holdfast, h: Harness) -
         except asyncio.CancelledError:
             return (await ctx.wait_for_event("second", type="go", timeout="30 days")).payload
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        if not await has_got(run, "@cancel"):
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        if not await has_received(run, "@cancel"):
             await run.cancel()
-            await one.run_until_idle()
+            await harness.run_until_idle()
         await run.send_event("go", "for the second", id="go")
 
     assert await h.crash_everywhere(handles, drive=drive) == "for the second"
@@ -182,7 +182,7 @@ async def test_an_event_that_was_waited_for_is_left(app: Holdfast, h: Harness) -
 
 
 @pytest.mark.above_the_store
-async def test_in_a_task_group(app: Holdfast, h: Harness) -> None:
+async def test_cancellation_is_raised_in_every_task_of_a_task_group(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def grouped(ctx: Context) -> list[str]:
         log: list[str] = []
@@ -207,7 +207,7 @@ async def test_in_a_task_group(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_in_gather(app: Holdfast, h: Harness) -> None:
+async def test_cancellation_is_raised_in_gather(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def gathers(ctx: Context) -> str:
         try:
@@ -220,7 +220,7 @@ async def test_in_gather(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_in_select(app: Holdfast, h: Harness) -> None:
+async def test_cancellation_is_raised_in_select_and_loses_no_value(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def selects(ctx: Context) -> list[Any]:
         own: Channel[int] = Channel()
@@ -232,17 +232,17 @@ async def test_in_select(app: Holdfast, h: Harness) -> None:
             return [await own.receive(), await words.receive()]
         return []
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        if not await has_got(run, "@cancel"):
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        if not await has_received(run, "@cancel"):
             await run.cancel()
-            await one.run_until_idle()
+            await harness.run_until_idle()
         await run.send_event("word", "kept", id="word")
 
     assert await h.crash_everywhere(selects, drive=drive) == [1, "kept"]
 
 
 @pytest.mark.above_the_store
-async def test_what_is_shielded_goes_on(app: Holdfast, h: Harness) -> None:
+async def test_a_shielded_task_continues_after_cancellation(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def shields(ctx: Context) -> list[str]:
         log: list[str] = []
@@ -264,7 +264,9 @@ async def test_what_is_shielded_goes_on(app: Holdfast, h: Harness) -> None:
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("inside", ["timeout", "wait_for"])
-async def test_it_is_no_timeout(app: Holdfast, h: Harness, inside: str) -> None:
+async def test_cancellation_inside_a_timeout_is_not_reported_as_a_timeout(
+    app: Holdfast, h: Harness, inside: str
+) -> None:
     @app.workflow
     async def limited(ctx: Context, inside: str) -> None:
         if inside == "timeout":
@@ -273,11 +275,11 @@ async def test_it_is_no_timeout(app: Holdfast, h: Harness, inside: str) -> None:
         else:
             await asyncio.wait_for(ctx.sleep("a while", "30 days"), 86400)
 
-    assert await everywhere(h, limited, inside, look=end_of, drive=enough) == CANCELLED
+    assert await observe_with_crashes(h, limited, inside, observe=end_of, drive=enough) == CANCELLED
 
 
 @pytest.mark.above_the_store
-async def test_in_a_saga_what_was_done_is_undone(app: Holdfast, h: Harness) -> None:
+async def test_cancellation_in_a_saga_runs_the_compensations(app: Holdfast, h: Harness) -> None:
     undone: list[str] = []
 
     @app.workflow
@@ -288,17 +290,17 @@ async def test_in_a_saga_what_was_done_is_undone(app: Holdfast, h: Harness) -> N
                 saga.add(undone.append, what)
             await ctx.sleep("a while", "30 days")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
         undo = [(s.step_key, s.status) for s in (await run.history()).steps if s.step_key.startswith("append")]
-        return await end_of(one, run), undo
+        return await end_of(harness, run), undo
 
-    found = await everywhere(h, books, look=look, drive=enough)
+    found = await observe_with_crashes(h, books, observe=observe, drive=enough)
     assert found == (CANCELLED, [("append", "completed"), ("append#2", "completed")])
     assert undone[:2] == ["flight", "hotel"]
 
 
 @pytest.mark.above_the_store
-async def test_only_the_main_task_is_interrupted(app: Holdfast, h: Harness) -> None:
+async def test_cancellation_interrupts_only_the_main_task(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def two(ctx: Context) -> list[str]:
         log: list[str] = []
@@ -318,24 +320,24 @@ async def test_only_the_main_task_is_interrupted(app: Holdfast, h: Harness) -> N
     assert await h.crash_everywhere(two, drive=enough) == ["main", "beside"]
 
 
-async def test_a_child_that_is_awaited_is_cancelled_too(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_an_awaited_child_is_cancelled_with_its_parent(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         await ctx.run(waits, id="w", parent_close="abandon")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return await end_of(one, run), (await end_of(one, await at(one, "waits/w")))
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return await end_of(harness, run), (await end_of(harness, await at(harness, "waits/w")))
 
-    own, childs = await everywhere(h, parent, look=look, drive=enough)
+    own, childs = await observe_with_crashes(h, parent, observe=observe, drive=enough)
     assert own == CANCELLED
     assert childs == ("cancelled", None, "CancelledError", "the run that awaited it was cancelled")
 
 
-# --- told
+# --- as an event
 
 
 @pytest.mark.parametrize("deadline", [None, "10 days"])
-async def test_the_event_has_reason_and_deadline(app: Holdfast, h: Harness, deadline: str | None) -> None:
+async def test_the_cancel_event_has_reason_and_deadline(app: Holdfast, h: Harness, deadline: str | None) -> None:
     @app.workflow(cancel="event")
     async def told(ctx: Context) -> Any:
         event = await ctx.events.receive()
@@ -345,14 +347,14 @@ async def test_the_event_has_reason_and_deadline(app: Holdfast, h: Harness, dead
         assert event.deadline.tzinfo is not None
         return [event.reason, round((event.deadline - ctx.now()) / timedelta(days=1))]
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        await cancelled_once(run, "enough", deadline)
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        await cancel_once(run, "enough", deadline)
 
     assert await h.crash_everywhere(told, drive=drive) == ["enough", 10 if deadline else None]
 
 
 @pytest.mark.above_the_store
-async def test_told_only_the_code_is_not_interrupted(app: Holdfast, h: Harness) -> None:
+async def test_with_cancel_event_the_code_is_not_interrupted(app: Holdfast, h: Harness) -> None:
     @app.workflow(cancel="event")
     async def told(ctx: Context) -> list[Any]:
         await ctx.sleep("a while", "2 hours")
@@ -363,7 +365,7 @@ async def test_told_only_the_code_is_not_interrupted(app: Holdfast, h: Harness) 
 
 
 @pytest.mark.above_the_store
-async def test_raised_and_told(app: Holdfast, h: Harness) -> None:
+async def test_cancellation_is_raised_and_also_an_event(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def both(ctx: Context) -> Any:
         try:
@@ -376,7 +378,7 @@ async def test_raised_and_told(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_told_while_waiting_for_something_else(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_a_supervisor_receives_cancel_events_and_exit_events(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow(cancel="event")
     async def supervisor(ctx: Context) -> list[str]:
         await ctx.spawn(waits, id="w")
@@ -394,14 +396,14 @@ async def test_told_while_waiting_for_something_else(app: Holdfast, h: Harness, 
 # --- the deadline
 
 
-async def test_who_has_not_ended_at_the_deadline_is_terminated(h: Harness, stubborn: Any) -> None:
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        await cancelled_once(run, "enough", "1 hour")
+async def test_a_run_that_has_not_ended_at_the_deadline_is_terminated(h: Harness, stubborn: Any) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        await cancel_once(run, "enough", "1 hour")
 
-    assert await everywhere(h, stubborn, look=end_of, drive=drive) == ("terminated", None, None, None)
+    assert await observe_with_crashes(h, stubborn, observe=end_of, drive=drive) == ("terminated", None, None, None)
 
 
-async def test_exactly_at_the_deadline(h: Harness, stubborn: Any) -> None:
+async def test_a_run_is_terminated_exactly_at_the_deadline(h: Harness, stubborn: Any) -> None:
     run = await h.start(stubborn)
     await h.run_until_idle()
     await run.cancel(deadline="1 hour")
@@ -412,7 +414,7 @@ async def test_exactly_at_the_deadline(h: Harness, stubborn: Any) -> None:
         await run.result(timeout=5)
 
 
-async def test_who_cleans_up_in_time_is_cancelled(app: Holdfast, h: Harness) -> None:
+async def test_a_run_that_cleans_up_before_the_deadline_is_cancelled(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def tidy(ctx: Context) -> None:
         try:
@@ -420,13 +422,13 @@ async def test_who_cleans_up_in_time_is_cancelled(app: Holdfast, h: Harness) -> 
         finally:
             await ctx.sleep("tidy up", "30 minutes")
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        await cancelled_once(run, "enough", "1 hour")
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        await cancel_once(run, "enough", "1 hour")
 
-    assert await everywhere(h, tidy, look=end_of, drive=drive) == CANCELLED
+    assert await observe_with_crashes(h, tidy, observe=end_of, drive=drive) == CANCELLED
 
 
-async def test_the_deadline_holds_while_paused(h: Harness, stubborn: Any) -> None:
+async def test_the_deadline_terminates_a_run_that_is_paused_after_the_cancellation(h: Harness, stubborn: Any) -> None:
     run = await h.start(stubborn)
     await h.run_until_idle()
     await run.cancel(deadline="1 hour")
@@ -438,7 +440,7 @@ async def test_the_deadline_holds_while_paused(h: Harness, stubborn: Any) -> Non
     assert (await run.status()).status == "terminated"
 
 
-async def test_the_deadline_holds_when_it_was_paused_before(h: Harness, waits: Any) -> None:
+async def test_the_deadline_terminates_a_run_that_was_paused_before_the_cancellation(h: Harness, waits: Any) -> None:
     run = await h.start(waits)
     await h.run_until_idle()
     await run.pause()
@@ -447,7 +449,7 @@ async def test_the_deadline_holds_when_it_was_paused_before(h: Harness, waits: A
     assert (await run.status()).status == "terminated"
 
 
-async def test_the_deadline_passes_while_nobody_works(h: Harness, waits: Any) -> None:
+async def test_a_deadline_that_passes_without_a_worker_is_enforced_by_the_next_worker(h: Harness, waits: Any) -> None:
     run = await h.start(waits)
     await h.run_until_idle()
     await lose_worker(h)
@@ -458,7 +460,7 @@ async def test_the_deadline_passes_while_nobody_works(h: Harness, waits: Any) ->
     assert (await run.status()).status == "terminated"
 
 
-async def test_the_deadline_holds_for_a_workflow_that_nobody_here_knows(make_app: MakeApp) -> None:
+async def test_the_deadline_is_enforced_by_a_worker_that_does_not_know_the_workflow(make_app: MakeApp) -> None:
     here = make_app()
     far = here.remote("far", params=int, result=int)
     async with here:
@@ -467,7 +469,7 @@ async def test_the_deadline_holds_for_a_workflow_that_nobody_here_knows(make_app
         assert await until_status(run, "terminated") == "terminated"
 
 
-async def test_a_step_in_flight_does_not_hold_up_the_deadline(app: Holdfast, h: Harness) -> None:
+async def test_a_step_in_flight_does_not_delay_the_deadline(app: Holdfast, h: Harness) -> None:
     gate = Gate()
 
     @app.workflow
@@ -486,7 +488,7 @@ async def test_a_step_in_flight_does_not_hold_up_the_deadline(app: Holdfast, h: 
     assert (await run.status()).status == "terminated"
 
 
-async def test_an_earlier_deadline_wins(h: Harness, stubborn: Any) -> None:
+async def test_the_earliest_deadline_wins(h: Harness, stubborn: Any) -> None:
     run = await h.start(stubborn)
     await h.run_until_idle()
     await run.cancel(deadline="2 hours")
@@ -496,8 +498,8 @@ async def test_an_earlier_deadline_wins(h: Harness, stubborn: Any) -> None:
     assert (await run.status()).status == "terminated"
 
 
-async def test_a_deadline_is_for_the_runs_that_come_after_too(app: Holdfast, h: Harness) -> None:
-    """Who begins anew does not get more time by that."""
+async def test_a_deadline_applies_to_the_successor(app: Holdfast, h: Harness) -> None:
+    """A workflow cannot evade its deadline with ``continue_as_new``."""
 
     @app.workflow
     async def evades(ctx: Context, n: int = 0) -> None:
@@ -506,17 +508,17 @@ async def test_a_deadline_is_for_the_runs_that_come_after_too(app: Holdfast, h: 
         except asyncio.CancelledError:
             raise ctx.continue_as_new(n + 1) from None
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
         if (await run.describe()).run_number == 0:
-            await cancelled_once(run, "enough", "1 hour")
+            await cancel_once(run, "enough", "1 hour")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
         return (await run.status()).status, (await run.describe()).run_number
 
-    assert await everywhere(h, evades, look=look, drive=drive) == ("terminated", 1)
+    assert await observe_with_crashes(h, evades, observe=observe, drive=drive) == ("terminated", 1)
 
 
-async def test_watchers_are_told_of_a_deadline_that_passed(app: Holdfast, h: Harness, stubborn: Any) -> None:
+async def test_watchers_receive_an_exit_when_the_deadline_passes(app: Holdfast, h: Harness, stubborn: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[Any]:
         await ctx.spawn(stubborn, id="s")
@@ -525,19 +527,19 @@ async def test_watchers_are_told_of_a_deadline_that_passed(app: Holdfast, h: Har
         event: Any = await ctx.events.receive()
         return [event.error.status, event.error.message]
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
         return await run.result(timeout=5)
 
-    assert await everywhere(h, parent, look=look) == [
+    assert await observe_with_crashes(h, parent, observe=observe) == [
         "terminated", "it was terminated (cancellation was requested, and the run had not ended at the deadline)",
     ]  # fmt: skip
 
 
-# --- before, twice, too late
+# --- before the run begins, repeated, after its end
 
 
 @pytest.mark.parametrize("delay", [None, "1 hour"])
-async def test_before_the_first_line_no_code_runs(app: Holdfast, h: Harness, delay: str | None) -> None:
+async def test_a_run_cancelled_before_it_begins_runs_no_code(app: Holdfast, h: Harness, delay: str | None) -> None:
     ran: list[int] = []
 
     @app.workflow
@@ -551,7 +553,7 @@ async def test_before_the_first_line_no_code_runs(app: Holdfast, h: Harness, del
     assert ran == []
 
 
-async def test_before_the_first_line_told_only(app: Holdfast, h: Harness) -> None:
+async def test_a_cancel_event_sent_before_the_run_begins_is_received(app: Holdfast, h: Harness) -> None:
     @app.workflow(cancel="event")
     async def told(ctx: Context) -> Any:
         return getattr(await ctx.events.receive(), "reason", None)
@@ -562,7 +564,7 @@ async def test_before_the_first_line_told_only(app: Holdfast, h: Harness) -> Non
     assert await run.result(timeout=5) == "enough"
 
 
-async def test_a_second_cancellation_does_not_disturb_the_cleanup(app: Holdfast, h: Harness) -> None:
+async def test_a_second_cancellation_does_not_interrupt_the_cleanup(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def tidy(ctx: Context) -> list[Any]:
         try:
@@ -571,17 +573,17 @@ async def test_a_second_cancellation_does_not_disturb_the_cleanup(app: Holdfast,
             await ctx.sleep("tidy up", "1 hour")
         return [getattr(await ctx.events.receive(), "reason", None) for _ in range(2)]
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
         for n in range(2):
             if sum(event.type == "@cancel" for event in (await run.history()).events) == n:
                 await run.cancel(f"reason {n}")
-                await one.run_until_idle()
+                await harness.run_until_idle()
 
     assert await h.crash_everywhere(tidy, drive=drive) == ["reason 0", "reason 1"]
 
 
 @pytest.mark.parametrize("how", ["complete", "terminated", "cancelled"])
-async def test_a_run_that_has_ended(h: Harness, waits: Any, how: str) -> None:
+async def test_cancelling_an_ended_run_raises_and_keeps_its_status(h: Harness, waits: Any, how: str) -> None:
     run = await h.start(waits)
     await h.run_until_idle()
     await {"complete": lambda: run.send_event("go"), "terminated": run.terminate, "cancelled": run.cancel}[how]()
@@ -593,7 +595,7 @@ async def test_a_run_that_has_ended(h: Harness, waits: Any, how: str) -> None:
     assert (await run.status()).status == how
 
 
-async def test_a_run_that_never_was(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_cancelling_an_unknown_run_raises(app: Holdfast, h: Harness, waits: Any) -> None:
     run = await h.start(waits, id="here")
     run.id = "nowhere"
     with pytest.raises(InstanceNotFoundError):
@@ -605,7 +607,9 @@ async def test_a_run_that_never_was(app: Holdfast, h: Harness, waits: Any) -> No
     ("options", "named"),
     [({"reason": 5}, "reason"), ({"deadline": "soon"}, "deadline"), ({"deadline": -1}, "deadline")],
 )
-async def test_what_does_not_fit_is_refused(app: Holdfast, h: Harness, waits: Any, options: Any, named: str) -> None:
+async def test_a_bad_reason_or_deadline_is_refused(
+    app: Holdfast, h: Harness, waits: Any, options: Any, named: str
+) -> None:
     @app.workflow
     async def cancels(ctx: Context, options: Any) -> str:
         try:
@@ -621,7 +625,7 @@ async def test_what_does_not_fit_is_refused(app: Holdfast, h: Harness, waits: An
     assert (await h.app.get(waits, "w")) is not None
 
 
-async def test_a_paused_run_is_cancelled_when_it_goes_on(h: Harness, waits: Any) -> None:
+async def test_a_paused_run_is_cancelled_when_it_is_resumed(h: Harness, waits: Any) -> None:
     run = await h.start(waits)
     await h.run_until_idle()
     await run.pause()
@@ -647,12 +651,12 @@ async def test_a_full_mailbox_does_not_hide_a_cancellation(h: Harness, waits: An
 # --- with retries and schedules
 
 
-async def test_a_cancelled_workflow_is_not_tried_again(h: Harness, waits: Any) -> None:
-    found = await everywhere(h, waits, look=end_of, drive=enough, retry=Retry(5, "1 minute"))
+async def test_a_cancelled_workflow_is_not_retried(h: Harness, waits: Any) -> None:
+    found = await observe_with_crashes(h, waits, observe=end_of, drive=enough, retry=Retry(5, "1 minute"))
     assert found == CANCELLED
 
 
-async def test_cancelled_between_two_attempts(app: Holdfast, h: Harness) -> None:
+async def test_a_workflow_can_be_cancelled_between_two_attempts(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def fails(ctx: Context) -> None:
         raise ValueError("not yet")
@@ -683,7 +687,7 @@ async def test_cancel_ends_a_schedule(app: Holdfast, h: Harness) -> None:
 # --- by another run
 
 
-async def test_one_run_cancels_another(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_a_run_can_cancel_another_run(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def cancels(ctx: Context) -> list[Any]:
         child = await ctx.spawn(waits, id="w")
@@ -694,7 +698,7 @@ async def test_one_run_cancels_another(app: Holdfast, h: Harness, waits: Any) ->
     assert await h.crash_everywhere(cancels) == ["cancelled", "by my parent"]
 
 
-async def test_one_run_cancels_what_is_not_there(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_cancelling_an_ended_or_unknown_run_raises_in_the_code(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def cancels(ctx: Context) -> list[str]:
         await ctx.run(waits, id="w", messages=[("go", 1)])
@@ -709,17 +713,17 @@ async def test_one_run_cancels_what_is_not_there(app: Holdfast, h: Harness, wait
     assert await h.crash_everywhere(cancels) == ["INSTANCE_TERMINAL", "INSTANCE_NOT_FOUND"]
 
 
-async def test_a_run_cancels_itself(app: Holdfast, h: Harness) -> None:
+async def test_a_run_can_cancel_itself(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def own(ctx: Context) -> None:
         await ctx.cancel(ctx.info.pid, "enough")
         await ctx.sleep("a while", "30 days")
 
-    assert await everywhere(h, own, look=end_of) == CANCELLED
+    assert await observe_with_crashes(h, own, observe=end_of) == CANCELLED
 
 
-async def test_a_tree_that_cancels_itself_top_down(app: Holdfast, h: Harness) -> None:
-    """Each waits for its children to clean up before it ends."""
+async def test_cancelling_the_root_cancels_the_whole_tree(app: Holdfast, h: Harness) -> None:
+    """Each run waits for the cleanup of its children before it ends."""
 
     @app.workflow
     async def node(ctx: Context, depth: int) -> None:
@@ -730,15 +734,15 @@ async def test_a_tree_that_cancels_itself_top_down(app: Holdfast, h: Harness) ->
                     group.create_task(ctx.run("node", depth - 1, id=name, wait_for_cancellation=True))
         await ctx.sleep("a while", "30 days")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        items = (await one.app.list(node, limit=100)).items
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        items = (await harness.app.list(node, limit=100)).items
         return len(items), {item.details.status for item in items}
 
-    assert await everywhere(h, node, 2, look=look, drive=enough) == (4, {"cancelled"})
+    assert await observe_with_crashes(h, node, 2, observe=observe, drive=enough) == (4, {"cancelled"})
 
 
-async def test_in_real_time(make_app: MakeApp) -> None:
-    """With a worker's own loops: one run cleans up, another one does not end and is terminated at the deadline."""
+async def test_cleanup_and_deadline_work_with_a_real_worker(make_app: MakeApp) -> None:
+    """One run cleans up; another run does not end and is terminated at the deadline."""
     app = make_app()
     cleaned: list[datetime] = []
 
@@ -764,7 +768,7 @@ async def test_in_real_time(make_app: MakeApp) -> None:
     assert len(cleaned) == 2
 
 
-async def test_statuses_of_the_family_afterwards(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_children_of_a_cancelled_run_end_as_their_policies_say(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         await ctx.spawn(waits, id="t")
@@ -772,17 +776,17 @@ async def test_statuses_of_the_family_afterwards(app: Holdfast, h: Harness, wait
         await ctx.spawn(waits, id="a", parent_close="abandon")
         await ctx.sleep("a while", "30 days")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return await statuses(one, "waits/t", "waits/c", "waits/a")
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return await statuses(harness, "waits/t", "waits/c", "waits/a")
 
-    assert await everywhere(h, parent, look=look, drive=enough) == {
+    assert await observe_with_crashes(h, parent, observe=observe, drive=enough) == {
         "waits/t": "terminated",
         "waits/c": "cancelled",
         "waits/a": "waiting",
     }
 
 
-async def test_a_cancellation_that_comes_with_the_end_changes_nothing(app: Holdfast, h: Harness) -> None:
+async def test_cancelling_a_complete_run_raises(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def quick(ctx: Context) -> str:
         return "done"

@@ -1,4 +1,4 @@
-"""Children that do not end well, as their parents see it: the same content live and on every replay."""
+"""Errors of children in their parents: the same content live and on every replay."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from holdfast import (
 )
 from holdfast.testing import Harness
 
-from .surviving import at, end_of, everywhere, statuses
+from .observations import at, end_of, observe_with_crashes, statuses
 
 
 class OutOfStock(WorkflowError):
@@ -39,7 +39,7 @@ def fields(error: ChildError | None) -> list[Any]:
 
 
 def chain(error: BaseException | None) -> list[list[str]]:
-    """The causes of an error, the nearest first."""
+    """Causes of an error, the nearest first."""
     causes = []
     while error is not None and error.__cause__ is not None:
         error = error.__cause__
@@ -97,7 +97,7 @@ async def test_an_error_arrives_with_all_its_fields(app: Holdfast, h: Harness, b
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("how", ["structured", "named"])
-async def test_result_and_event_tell_the_same(app: Holdfast, h: Harness, broken: Any, how: str) -> None:
+async def test_result_and_exit_event_have_the_same_error(app: Holdfast, h: Harness, broken: Any, how: str) -> None:
     @app.workflow
     async def parent(ctx: Context, how: str) -> list[Any]:
         child = await ctx.spawn(broken, how)
@@ -113,7 +113,7 @@ async def test_result_and_event_tell_the_same(app: Holdfast, h: Harness, broken:
 
 
 @pytest.mark.above_the_store
-async def test_the_chain_of_causes_comes_along(app: Holdfast, h: Harness) -> None:
+async def test_a_child_error_keeps_its_chain_of_causes(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def chained(ctx: Context) -> None:
         try:
@@ -141,7 +141,7 @@ async def test_the_chain_of_causes_comes_along(app: Holdfast, h: Harness) -> Non
 
 
 @pytest.mark.above_the_store
-async def test_a_failed_step_of_the_child(app: Holdfast, h: Harness) -> None:
+async def test_an_error_of_a_childs_step_keeps_its_fields(app: Holdfast, h: Harness) -> None:
     @app.step(retry=Retry(limit=0))
     async def charge() -> None:
         raise OutOfStock("empty", kind="NOT_FOUND", retryable=True, details={"n": 1})
@@ -162,8 +162,8 @@ async def test_a_failed_step_of_the_child(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_three_generations_deep(app: Holdfast, h: Harness, broken: Any) -> None:
-    """Nobody in between catches it: the error keeps its type, message, kind, retryable and details all the way up."""
+async def test_an_error_keeps_its_fields_through_three_generations(app: Holdfast, h: Harness, broken: Any) -> None:
+    """Runs that do not catch the error pass on its type, message, kind, retryable and details."""
 
     @app.workflow
     async def middle(ctx: Context, depth: int) -> None:
@@ -206,12 +206,14 @@ async def test_each_generation_can_add_a_cause(app: Holdfast, h: Harness, broken
     ]
 
 
-async def test_an_error_that_nobody_catches_is_the_parents(app: Holdfast, h: Harness, broken: Any) -> None:
+async def test_an_uncaught_child_error_fails_the_parent_with_the_same_error(
+    app: Holdfast, h: Harness, broken: Any
+) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         await ctx.run(broken, "structured")
 
-    assert await everywhere(h, parent, look=end_of) == ("errored", None, "OutOfStock", "no more")
+    assert await observe_with_crashes(h, parent, observe=end_of) == ("errored", None, "OutOfStock", "no more")
 
 
 @pytest.mark.above_the_store
@@ -228,7 +230,7 @@ async def test_a_child_error_is_a_step_error(app: Holdfast, h: Harness, broken: 
 
 
 @pytest.mark.above_the_store
-async def test_a_child_whose_result_cannot_be_stored(app: Holdfast, h: Harness) -> None:
+async def test_a_child_whose_result_cannot_be_stored_fails(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def unfit(ctx: Context) -> Any:
         return float("nan")
@@ -244,7 +246,7 @@ async def test_a_child_whose_result_cannot_be_stored(app: Holdfast, h: Harness) 
     assert await h.crash_everywhere(parent) == "NotSerializableError"
 
 
-# --- ended by others
+# --- children ended from outside
 
 
 @pytest.fixture
@@ -269,10 +271,10 @@ def watches(app: Holdfast, waits: Any) -> Any:
     return watches
 
 
-async def test_a_child_that_a_person_terminates(h: Harness, watches: Any) -> None:
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        if (await statuses(one, "waits/c"))["waits/c"] == "waiting":
-            await (await at(one, "waits/c")).terminate("not needed")
+async def test_a_child_terminated_by_a_client_raises_with_the_reason(h: Harness, watches: Any) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        if (await statuses(harness, "waits/c"))["waits/c"] == "waiting":
+            await (await at(harness, "waits/c")).terminate("not needed")
 
     assert await h.crash_everywhere(watches, {}, drive=drive) == [
         "terminated", "Terminated", "it was terminated (not needed)", "Terminated", False, None,
@@ -280,18 +282,18 @@ async def test_a_child_that_a_person_terminates(h: Harness, watches: Any) -> Non
 
 
 @pytest.mark.above_the_store
-async def test_a_child_that_a_person_terminates_without_a_reason(h: Harness, watches: Any) -> None:
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        if (await statuses(one, "waits/c"))["waits/c"] == "waiting":
-            await (await at(one, "waits/c")).terminate()
+async def test_a_child_terminated_without_a_reason_has_a_default_message(h: Harness, watches: Any) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        if (await statuses(harness, "waits/c"))["waits/c"] == "waiting":
+            await (await at(harness, "waits/c")).terminate()
 
     assert (await h.crash_everywhere(watches, {}, drive=drive))[2] == "it was terminated (no reason given)"
 
 
-async def test_a_child_that_a_person_cancels(h: Harness, watches: Any) -> None:
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        if (await statuses(one, "waits/c"))["waits/c"] == "waiting":
-            await (await at(one, "waits/c")).cancel("changed my mind")
+async def test_a_child_cancelled_by_a_client_raises_with_the_reason(h: Harness, watches: Any) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        if (await statuses(harness, "waits/c"))["waits/c"] == "waiting":
+            await (await at(harness, "waits/c")).cancel("changed my mind")
 
     assert await h.crash_everywhere(watches, {}, drive=drive) == [
         "cancelled", "CancelledError", "changed my mind", "Cancelled", False, None,
@@ -299,16 +301,16 @@ async def test_a_child_that_a_person_cancels(h: Harness, watches: Any) -> None:
 
 
 @pytest.mark.parametrize("option", ["run_timeout", "execution_timeout"])
-async def test_a_child_that_takes_too_long(h: Harness, watches: Any, option: str) -> None:
-    async def look(one: Harness, run: Handle[Any]) -> Any:
+async def test_a_child_that_exceeds_its_timeout_raises_a_timeout_error(h: Harness, watches: Any, option: str) -> None:
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
         return await run.result(timeout=5)
 
-    assert await everywhere(h, watches, {option: "1 hour"}, look=look) == [
+    assert await observe_with_crashes(h, watches, {option: "1 hour"}, observe=observe) == [
         "errored", "RunTimeoutError", f"it took longer than its {option} of 1 h", "Timeout", None, None,
     ]  # fmt: skip
 
 
-async def test_a_child_whose_link_falls(app: Holdfast, h: Harness, broken: Any) -> None:
+async def test_a_child_that_a_link_ended_raises_a_link_down_error(app: Holdfast, h: Harness, broken: Any) -> None:
     @app.workflow
     async def linked(ctx: Context) -> None:
         await ctx.spawn(broken, "structured", id="c", link=True)
@@ -327,11 +329,11 @@ async def test_a_child_whose_link_falls(app: Holdfast, h: Harness, broken: Any) 
     assert message == "linked run broken/c ended errored: OutOfStock: no more"
 
 
-# --- several
+# --- several children
 
 
 @pytest.mark.above_the_store
-async def test_one_of_several_fails_and_the_others_go_on(app: Holdfast, h: Harness, broken: Any) -> None:
+async def test_the_other_children_continue_when_one_fails(app: Holdfast, h: Harness, broken: Any) -> None:
     @app.workflow
     async def fine(ctx: Context, n: int) -> int:
         await ctx.sleep("nap", "1 minute")
@@ -364,14 +366,14 @@ async def test_a_failing_child_in_a_task_group_cancels_its_siblings(app: Holdfas
             return [error.type for error in errors.exceptions if isinstance(error, ChildError)]
         return []
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5), await statuses(one, "slow/s")
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return await run.result(timeout=5), await statuses(harness, "slow/s")
 
-    assert await everywhere(h, parent, look=look) == (["CardStolen"], {"slow/s": "cancelled"})
+    assert await observe_with_crashes(h, parent, observe=observe) == (["CardStolen"], {"slow/s": "cancelled"})
 
 
 @pytest.mark.above_the_store
-async def test_a_parent_can_try_a_child_again(app: Holdfast, h: Harness) -> None:
+async def test_a_parent_can_start_a_failed_child_again(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flaky(ctx: Context, n: int) -> int:
         if n < 3:
@@ -392,7 +394,7 @@ async def test_a_parent_can_try_a_child_again(app: Holdfast, h: Harness) -> None
     assert await h.crash_everywhere(parent) == [3, [{"n": 1}, {"n": 2}]]
 
 
-async def test_the_last_of_a_childs_attempts_is_what_the_parent_sees(app: Holdfast, h: Harness) -> None:
+async def test_a_parent_sees_the_last_attempt_of_its_child(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def fails(ctx: Context) -> None:
         raise WorkflowError(f"attempt {ctx.info.attempt}")

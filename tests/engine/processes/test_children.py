@@ -1,4 +1,4 @@
-"""Children: runs that a run starts, durably and once, and whose results it gets."""
+"""Children: runs that a run starts durably, once, and whose results it awaits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import finish, until_status
-from .surviving import at, everywhere
+from .observations import at, observe_with_crashes
 
 
 @dataclass
@@ -45,7 +45,7 @@ def double(app: Holdfast) -> Any:
 
 @pytest.fixture
 def patient(app: Holdfast) -> Any:
-    """A child that waits until somebody says go, and returns what was said."""
+    """A child that waits for ``go`` and returns its payload."""
 
     @app.workflow
     async def patient(ctx: Context, n: int = 0) -> Any:
@@ -57,7 +57,7 @@ def patient(app: Holdfast) -> Any:
 # --- results
 
 
-async def test_run_gives_the_result(app: Holdfast, h: Harness, double: Any) -> None:
+async def test_run_returns_the_childs_result(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> int:
         result: int = await ctx.run(double, 21)
@@ -93,7 +93,7 @@ async def test_spawn_returns_before_the_child_ends(app: Holdfast, h: Harness, pa
 
 
 @pytest.mark.above_the_store
-async def test_a_result_can_be_asked_for_again_and_by_several(app: Holdfast, h: Harness, double: Any) -> None:
+async def test_a_childs_result_can_be_read_again_and_by_several_tasks(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[int]:
         child = await ctx.spawn(double, 4)
@@ -103,7 +103,7 @@ async def test_a_result_can_be_asked_for_again_and_by_several(app: Holdfast, h: 
     assert await h.crash_everywhere(parent) == [8, 8, 8]
 
 
-async def test_children_of_children(app: Holdfast, h: Harness) -> None:
+async def test_a_child_can_have_children(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def generation(ctx: Context, depth: int) -> list[Any]:
         below = await ctx.run("generation", depth - 1, id=f"level-{depth - 1}") if depth else []
@@ -134,7 +134,7 @@ async def test_five_hundred_children_are_awaited(app: Holdfast, h: Harness, doub
     assert await finish(h, parent, 500) == 2 * sum(range(500))
 
 
-async def test_five_hundred_children_outlast_a_restart(app: Holdfast, h: Harness, patient: Any) -> None:
+async def test_five_hundred_children_survive_a_worker_restart(app: Holdfast, h: Harness, patient: Any) -> None:
     @app.workflow
     async def parent(ctx: Context, n: int) -> int:
         children = await asyncio.gather(*(ctx.spawn(patient, id=f"c{i}") for i in range(n)))
@@ -152,7 +152,7 @@ async def test_five_hundred_children_outlast_a_restart(app: Holdfast, h: Harness
     assert await run.result(timeout=5) == sum(range(500))
 
 
-async def test_several_children_at_once_survive_every_crash(app: Holdfast, h: Harness, double: Any) -> None:
+async def test_concurrent_children_survive_a_crash_at_any_commit(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[int]:
         return list(await asyncio.gather(*(ctx.run(double, i) for i in range(8))))
@@ -191,7 +191,7 @@ async def test_a_child_that_continues_as_new_gives_its_last_result(app: Holdfast
     assert await h.crash_everywhere(parent) == "run 3, child of parent/crash-everywhere"
 
 
-async def test_a_child_that_is_tried_again_gives_its_last_result(app: Holdfast, h: Harness) -> None:
+async def test_a_child_that_is_retried_gives_its_last_result(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flaky(ctx: Context) -> int:
         if ctx.info.attempt < 3:
@@ -205,16 +205,16 @@ async def test_a_child_that_is_tried_again_gives_its_last_result(app: Holdfast, 
     assert await h.crash_everywhere(parent) == 3
 
 
-async def test_a_child_restarted_by_a_person_still_has_its_parent(app: Holdfast, h: Harness, patient: Any) -> None:
+async def test_a_child_restarted_by_a_client_keeps_its_parent(app: Holdfast, h: Harness, patient: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> Any:
         return await ctx.run(patient, id="c")
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        child = await at(one, "patient/c")
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        child = await at(harness, "patient/c")
         if (await child.describe()).run_number == 0:
             await child.restart()
-            await one.run_until_idle()
+            await harness.run_until_idle()
         await child.send_event("go", "second", id="go")
 
     assert await h.crash_everywhere(parent, drive=drive) == "second"
@@ -223,7 +223,7 @@ async def test_a_child_restarted_by_a_person_still_has_its_parent(app: Holdfast,
 # --- durable, and once
 
 
-async def test_a_child_is_started_once_wherever_the_parent_loses_its_worker(
+async def test_a_child_is_started_once_whichever_commit_the_worker_is_lost_after(
     app: Holdfast, h: Harness, double: Any
 ) -> None:
     @app.workflow
@@ -232,30 +232,33 @@ async def test_a_child_is_started_once_wherever_the_parent_loses_its_worker(
         other = await ctx.run(double, 2)
         return int(other + await child.result())
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        found = [await (await one.app.get("double", item.id)).describe() for item in (await one.app.list(double)).items]
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        found = [
+            await (await harness.app.get("double", item.id)).describe()
+            for item in (await harness.app.list(double)).items
+        ]
         return sorted((child.params, child.run_number, child.status) for child in found)
 
-    assert await everywhere(h, parent, look=look) == [(1, 0, "complete"), (2, 0, "complete")]
+    assert await observe_with_crashes(h, parent, observe=observe) == [(1, 0, "complete"), (2, 0, "complete")]
 
 
-async def test_a_childs_start_is_durable_before_the_parent_goes_on(app: Holdfast, h: Harness, double: Any) -> None:
+async def test_a_childs_start_is_durable_before_the_parent_continues(app: Holdfast, h: Harness, double: Any) -> None:
     seen: list[str] = []
 
-    async def look(id: str) -> None:
+    async def observe(id: str) -> None:
         seen.append((await (await h.app.get("double", id)).status()).status)
 
     @app.workflow
     async def parent(ctx: Context) -> None:
         child = await ctx.spawn(double, 1, start_delay="1 hour")
-        await ctx.do("look", look, child.id)
+        await ctx.do("look", observe, child.id)
 
     await finish(h, parent)
     assert seen == ["waiting"]
 
 
 @pytest.mark.above_the_store
-async def test_ids_that_nobody_chose_are_the_same_on_every_replay(app: Holdfast, h: Harness, double: Any) -> None:
+async def test_generated_child_ids_are_the_same_on_every_replay(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[str]:
         first, second = await ctx.spawn(double, 1), await ctx.spawn(double, 1)
@@ -264,7 +267,10 @@ async def test_ids_that_nobody_chose_are_the_same_on_every_replay(app: Holdfast,
 
     first, second = await h.crash_everywhere(parent)
     assert first != second
-    assert await finish_after(h, parent, "1 minute") != [first, second]  # another parent has other children
+    assert await finish_after(h, parent, "1 minute") != [
+        first,
+        second,
+    ]  # generated ids of children differ between parents
 
 
 async def finish_after(h: Harness, workflow: Any, duration: str) -> Any:
@@ -293,7 +299,7 @@ async def test_a_restarted_parent_has_new_children(app: Holdfast, h: Harness, do
 # --- ids that are taken
 
 
-async def test_a_child_with_a_taken_id_is_refused_when_so_asked(app: Holdfast, h: Harness, patient: Any) -> None:
+async def test_on_conflict_fail_refuses_a_child_whose_id_is_taken(app: Holdfast, h: Harness, patient: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> Any:
         await ctx.spawn(patient, id="c")
@@ -306,22 +312,22 @@ async def test_a_child_with_a_taken_id_is_refused_when_so_asked(app: Holdfast, h
     assert await h.crash_everywhere(parent) == "INSTANCE_ID_ALREADY_EXISTS"
 
 
-async def test_a_child_with_a_taken_id_is_the_one_that_is_there(app: Holdfast, h: Harness, patient: Any) -> None:
+async def test_a_child_whose_id_is_taken_is_the_existing_run(app: Holdfast, h: Harness, patient: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> Any:
         first = await ctx.spawn(patient, 1, id="c")
         second = await ctx.spawn(patient, 2, id="c", messages=[("go", "hello")])
         return [first.pid == second.pid, await first.result(), await second.result()]
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        child = await (await at(one, "patient/c")).describe()
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        child = await (await at(harness, "patient/c")).describe()
         return await run.result(timeout=5), child.params, child.run_number
 
-    assert await everywhere(h, parent, look=look) == ([True, "hello", "hello"], 1, 0)
+    assert await observe_with_crashes(h, parent, observe=observe) == ([True, "hello", "hello"], 1, 0)
 
 
-async def test_somebody_elses_run_can_be_awaited_as_a_child(app: Holdfast, h: Harness, patient: Any) -> None:
-    """With its id and ``use_existing``; it does not become a child by that."""
+async def test_a_run_without_a_parent_can_be_awaited_as_a_child(app: Holdfast, h: Harness, patient: Any) -> None:
+    """``use_existing`` awaits a run by its id without making it a child."""
 
     @app.workflow
     async def parent(ctx: Context) -> Any:
@@ -336,18 +342,18 @@ async def test_somebody_elses_run_can_be_awaited_as_a_child(app: Holdfast, h: Ha
     assert (await other.describe()).parent is None
 
 
-async def test_a_child_takes_the_place_of_a_living_one(app: Holdfast, h: Harness, patient: Any) -> None:
+async def test_a_child_replaces_a_run_that_has_not_ended(app: Holdfast, h: Harness, patient: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> Any:
         await ctx.spawn(patient, 1, id="c")
         second = await ctx.spawn(patient, 2, id="c", on_conflict="terminate_existing", messages=[("go", "second")])
         return await second.result()
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        child = await (await at(one, "patient/c")).describe()
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        child = await (await at(harness, "patient/c")).describe()
         return await run.result(timeout=5), child.params, child.run_number
 
-    assert await everywhere(h, parent, look=look) == ("second", 2, 1)
+    assert await observe_with_crashes(h, parent, observe=observe) == ("second", 2, 1)
 
 
 @pytest.mark.parametrize(
@@ -359,7 +365,7 @@ async def test_a_child_takes_the_place_of_a_living_one(app: Holdfast, h: Harness
         ("reject", [2, "INSTANCE_ID_ALREADY_EXISTS", 0]),
     ],
 )
-async def test_the_id_of_a_child_that_completed(
+async def test_on_reuse_decides_for_the_id_of_a_complete_child(
     app: Holdfast, h: Harness, double: Any, on_reuse: str, expected: list[Any]
 ) -> None:
     @app.workflow
@@ -371,17 +377,19 @@ async def test_the_id_of_a_child_that_completed(
             found.append(error.code)
         return found
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return [*await run.result(timeout=5), (await (await at(one, "double/c")).describe()).run_number]
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return [*await run.result(timeout=5), (await (await at(harness, "double/c")).describe()).run_number]
 
-    assert await everywhere(h, parent, look=look) == expected
+    assert await observe_with_crashes(h, parent, observe=observe) == expected
 
 
 @pytest.mark.parametrize(
     ("on_reuse", "second"),
     [("use_existing", "ValueError"), ("allow", 1), ("allow_if_failed", 1), ("reject", "INSTANCE_ID_ALREADY_EXISTS")],
 )
-async def test_the_id_of_a_child_that_failed(app: Holdfast, h: Harness, on_reuse: str, second: Any) -> None:
+async def test_on_reuse_decides_for_the_id_of_a_failed_child(
+    app: Holdfast, h: Harness, on_reuse: str, second: Any
+) -> None:
     @app.workflow
     async def once(ctx: Context) -> int:
         if ctx.info.run_number == 0:
@@ -403,8 +411,10 @@ async def test_the_id_of_a_child_that_failed(app: Holdfast, h: Harness, on_reuse
     assert await h.crash_everywhere(parent) == ["ValueError", second]
 
 
-async def test_the_end_of_an_earlier_run_is_not_that_of_a_later_one(app: Holdfast, h: Harness, patient: Any) -> None:
-    """The first child ends just before the second one is made, and the parent has not heard of it yet."""
+async def test_the_end_of_an_earlier_run_does_not_end_the_wait_for_a_later_run(
+    app: Holdfast, h: Harness, patient: Any
+) -> None:
+    """The first child ends just before the second start, and the parent has not received its end yet."""
 
     @app.workflow
     async def parent(ctx: Context) -> Any:
@@ -432,7 +442,7 @@ async def test_the_end_of_an_earlier_run_is_not_that_of_a_later_one(app: Holdfas
     assert await run.result(timeout=5) == "second"
 
 
-async def test_messages_for_a_child_that_has_ended_go_nowhere(app: Holdfast, h: Harness, double: Any) -> None:
+async def test_messages_for_an_ended_child_are_refused(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> Any:
         await ctx.run(double, 1, id="c")
@@ -448,7 +458,7 @@ async def test_messages_for_a_child_that_has_ended_go_nowhere(app: Holdfast, h: 
 # --- options
 
 
-async def test_messages_come_with_the_start_and_name_their_sender(app: Holdfast, h: Harness) -> None:
+async def test_messages_of_a_child_start_name_the_parent_as_sender(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def reads(ctx: Context) -> list[Any]:
         inbox = ctx.inbox
@@ -465,7 +475,7 @@ async def test_messages_come_with_the_start_and_name_their_sender(app: Holdfast,
 
 
 @pytest.mark.above_the_store
-async def test_context_is_merged_over_the_parents(app: Holdfast, h: Harness) -> None:
+async def test_a_childs_context_is_merged_over_the_parents(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def values(ctx: Context, depth: int) -> list[Any]:
         below = await ctx.run("values", depth - 1, context={"level": depth - 1}) if depth else []
@@ -482,7 +492,7 @@ async def test_context_is_merged_over_the_parents(app: Holdfast, h: Harness) -> 
     ]
 
 
-async def test_attributes_queue_and_priority_are_the_childs(app: Holdfast, h: Harness, patient: Any) -> None:
+async def test_a_child_has_its_own_attributes_queue_and_priority(app: Holdfast, h: Harness, patient: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         await ctx.spawn(
@@ -499,7 +509,7 @@ async def test_attributes_queue_and_priority_are_the_childs(app: Holdfast, h: Ha
     assert [item.id for item in (await h.app.list(patient, search={"customer": "c-1"})).items] == ["c"]
 
 
-async def test_a_child_can_start_later(app: Holdfast, h: Harness) -> None:
+async def test_a_childs_start_can_be_delayed(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def late(ctx: Context) -> str:
         return ctx.now().isoformat()
@@ -565,7 +575,7 @@ async def test_an_unknown_option_is_a_type_error(app: Holdfast, h: Harness, doub
 
 
 @pytest.mark.above_the_store
-async def test_waiting_for_cancellation_is_yes_or_no(app: Holdfast, h: Harness, double: Any) -> None:
+async def test_wait_for_cancellation_must_be_a_boolean(app: Holdfast, h: Harness, double: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> str:
         wrong: Any = "yes"
@@ -594,7 +604,7 @@ async def test_params_that_do_not_fit_the_child_are_refused(app: Holdfast, h: Ha
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("unknown", ["nowhere", None, 5])
-async def test_a_child_of_an_unknown_workflow(app: Holdfast, h: Harness, unknown: Any) -> None:
+async def test_starting_a_child_of_an_unknown_workflow_raises(app: Holdfast, h: Harness, unknown: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[str]:
         found = []
@@ -609,7 +619,7 @@ async def test_a_child_of_an_unknown_workflow(app: Holdfast, h: Harness, unknown
 
 
 @pytest.mark.above_the_store
-async def test_an_unknown_child_that_nobody_catches_fails_the_parent(app: Holdfast, h: Harness) -> None:
+async def test_an_uncaught_error_for_an_unknown_child_workflow_fails_the_parent(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         await ctx.run("nowhere")
@@ -622,7 +632,7 @@ async def test_an_unknown_child_that_nobody_catches_fails_the_parent(app: Holdfa
     assert status.error.name == "WorkflowNotFoundError"
 
 
-async def test_a_child_that_another_process_implements(make_app: MakeApp) -> None:
+async def test_a_child_can_be_implemented_by_another_app(make_app: MakeApp) -> None:
     here, there = make_app(), make_app()
     remote = here.remote("far", params=int, result=Parcel)
 
@@ -642,8 +652,7 @@ async def test_a_child_that_another_process_implements(make_app: MakeApp) -> Non
             assert await run.result(timeout=10) == [True, 7]
 
 
-async def test_both_ends_in_real_time(make_app: MakeApp) -> None:
-    """With a worker's own loops: a hundred children, no harness."""
+async def test_a_hundred_children_complete_with_a_real_worker(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.workflow
@@ -660,9 +669,9 @@ async def test_both_ends_in_real_time(make_app: MakeApp) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_children_are_counted_by_workflow_not_by_place(app: Holdfast, h: Harness, double: Any) -> None:
-    """Two kinds of children mixed: each gets its own results on a replay."""
-
+async def test_children_of_two_workflows_get_their_own_results_on_replay(
+    app: Holdfast, h: Harness, double: Any
+) -> None:
     @app.workflow
     async def half(ctx: Context, n: int) -> float:
         return n / 2

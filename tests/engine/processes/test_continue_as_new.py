@@ -1,4 +1,4 @@
-"""``continue_as_new``: the same id, the next run, an empty history; all that is not history goes along."""
+"""``continue_as_new``: a successor with the same id and an empty history; everything else is carried over."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import finish
-from .surviving import cancelled_once, end_of, everywhere
+from .observations import cancel_once, end_of, observe_with_crashes
 
 
 @dataclass
@@ -32,7 +32,7 @@ class State:
     seen: list[Any]
 
 
-async def test_a_new_run_of_the_same_id(app: Holdfast, h: Harness) -> None:
+async def test_continue_as_new_creates_a_run_of_the_same_id(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> list[Any]:
         if n < 3:
@@ -43,7 +43,7 @@ async def test_a_new_run_of_the_same_id(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(goes_on) == [3, 3, "crash-everywhere", 1]
 
 
-async def test_the_history_is_new(app: Holdfast, h: Harness) -> None:
+async def test_a_successor_has_its_own_history(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> list[int]:
         before = ctx.info.history_length
@@ -53,17 +53,17 @@ async def test_the_history_is_new(app: Holdfast, h: Harness) -> None:
             raise ctx.continue_as_new(n + 1)
         return [before, ctx.info.history_length]
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
         keys = [[step.step_key for step in (await run.history(n)).steps] for n in range(3)]
         return await run.result(timeout=5), keys
 
-    assert await everywhere(h, goes_on, look=look) == (
+    assert await observe_with_crashes(h, goes_on, observe=observe) == (
         [0, 5],
         [[f"step {n}.{i}" for i in range(5)] for n in range(3)],
     )
 
 
-async def test_a_hundred_generations(app: Holdfast, h: Harness) -> None:
+async def test_a_workflow_can_continue_a_hundred_times(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> int:
         if n < 100:
@@ -77,7 +77,7 @@ async def test_a_hundred_generations(app: Holdfast, h: Harness) -> None:
 
 
 async def test_a_handle_follows_to_the_last_run(make_app: MakeApp) -> None:
-    """Also one that began to wait before, and one of another app on the same database."""
+    """This includes a handle that waits already, and a handle of another app on the same database."""
     app, other = make_app(), make_app()
 
     @app.workflow
@@ -99,7 +99,7 @@ async def test_a_handle_follows_to_the_last_run(make_app: MakeApp) -> None:
         assert await run.result(timeout=5) == "run 3"
 
 
-async def test_a_handle_follows_a_workflow_that_is_tried_again(make_app: MakeApp) -> None:
+async def test_a_handle_follows_a_workflow_that_is_retried(make_app: MakeApp) -> None:
     app, other = make_app(), make_app()
 
     @app.workflow
@@ -115,21 +115,21 @@ async def test_a_handle_follows_a_workflow_that_is_tried_again(make_app: MakeApp
         assert list(await asyncio.gather(run.result(timeout=10), elsewhere.result(timeout=10))) == [3, 3]
 
 
-async def test_a_failure_of_the_last_run_is_the_result(app: Holdfast, h: Harness) -> None:
+async def test_a_failure_of_the_last_run_is_raised_by_result(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> None:
         if n < 2:
             raise ctx.continue_as_new(n + 1)
         raise ValueError("at last")
 
-    assert await everywhere(h, goes_on, look=end_of) == ("errored", None, "ValueError", "at last")
+    assert await observe_with_crashes(h, goes_on, observe=end_of) == ("errored", None, "ValueError", "at last")
     run = await h.start(goes_on)
     await h.run_until_idle()
     with pytest.raises(RunFailedError, match="at last"):
         await run.result(timeout=5)
 
 
-async def test_other_workers_share_the_generations(make_app: MakeApp) -> None:
+async def test_several_workers_share_the_successive_runs(make_app: MakeApp) -> None:
     apps = [make_app(), make_app()]
     for app in apps:
 
@@ -175,7 +175,7 @@ async def test_params_that_do_not_fit_are_refused_where_they_are_made(app: Holdf
 
 
 @pytest.mark.above_the_store
-async def test_without_params(app: Holdfast, h: Harness) -> None:
+async def test_continue_as_new_without_params_uses_the_default_of_the_parameter(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 7) -> list[int]:
         if ctx.info.run_number == 0:
@@ -203,7 +203,7 @@ async def test_code_that_catches_exceptions_does_not_swallow_it(app: Holdfast, h
 
 
 @pytest.mark.above_the_store
-async def test_from_deep_inside(app: Holdfast, h: Harness) -> None:
+async def test_continue_as_new_can_be_raised_in_a_nested_call(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def deep(ctx: Context, n: int = 0) -> int:
         async def inner(level: int) -> None:
@@ -222,7 +222,7 @@ async def test_from_deep_inside(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_made_and_not_raised_it_does_nothing(app: Holdfast, h: Harness) -> None:
+async def test_continue_as_new_does_nothing_unless_it_is_raised(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def forgets(ctx: Context, n: int = 0) -> int:
         ctx.continue_as_new(n + 1)
@@ -232,7 +232,7 @@ async def test_made_and_not_raised_it_does_nothing(app: Holdfast, h: Harness) ->
 
 
 @pytest.mark.above_the_store
-async def test_a_saga_undoes_nothing(app: Holdfast, h: Harness) -> None:
+async def test_continue_as_new_in_a_saga_runs_no_compensation(app: Holdfast, h: Harness) -> None:
     undone: list[int] = []
 
     @app.workflow
@@ -248,7 +248,7 @@ async def test_a_saga_undoes_nothing(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_steps_in_flight_are_given_up(app: Holdfast, h: Harness) -> None:
+async def test_continue_as_new_abandons_steps_in_flight(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def hurries(ctx: Context, n: int = 0) -> int:
         if n == 0:
@@ -265,7 +265,7 @@ async def test_steps_in_flight_are_given_up(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.promise("messages-once-in-order")
-async def test_messages_that_were_not_received_go_along_in_order(app: Holdfast, h: Harness) -> None:
+async def test_undelivered_messages_are_carried_over_in_order(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def eater(ctx: Context, seen: list[Any]) -> list[Any]:
         words = ctx.listen("word")
@@ -274,7 +274,7 @@ async def test_messages_that_were_not_received_go_along_in_order(app: Holdfast, 
             raise ctx.continue_as_new(seen)
         return seen
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
         if (await run.describe()).run_number == 0:
             for n in range(5):
                 await run.send_event("word", n, id=f"word-{n}")
@@ -282,8 +282,8 @@ async def test_messages_that_were_not_received_go_along_in_order(app: Holdfast, 
     assert await h.crash_everywhere(eater, [], drive=drive) == [0, 1, 2, 3, 4]
 
 
-async def test_messages_in_a_channel_that_nobody_received_go_along(app: Holdfast, h: Harness) -> None:
-    """They have arrived in the run's memory, and are still in its mailbox."""
+async def test_messages_left_in_a_channel_are_carried_over(app: Holdfast, h: Harness) -> None:
+    """Messages in a channel are in the run's memory and still undelivered in its mailbox."""
 
     @app.workflow
     async def lets_lie(ctx: Context, n: int = 0) -> Any:
@@ -303,7 +303,7 @@ async def test_messages_in_a_channel_that_nobody_received_go_along(app: Holdfast
     assert await run.result(timeout=5) == [1, 2, ["x", "y"]]
 
 
-async def test_new_messages_come_after_those_that_went_along(app: Holdfast, h: Harness) -> None:
+async def test_new_messages_come_after_the_messages_carried_over(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def collects(ctx: Context, n: int = 0) -> list[Any]:
         if n == 0:
@@ -312,12 +312,12 @@ async def test_new_messages_come_after_those_that_went_along(app: Holdfast, h: H
         inbox = ctx.inbox
         return [(await inbox.receive()).payload for _ in range(4)]
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
         if (await run.describe()).run_number == 0:
             for n in range(2):
                 await run.send_event("word", n, id=f"word-{n}")
             await run.send_event("go", id="go")
-            await one.run_until_idle()
+            await harness.run_until_idle()
         else:
             for n in range(2, 4):
                 await run.send_event("word", n, id=f"word-{n}")
@@ -325,7 +325,7 @@ async def test_new_messages_come_after_those_that_went_along(app: Holdfast, h: H
     assert await h.crash_everywhere(collects, drive=drive) == [0, 1, 2, 3]
 
 
-async def test_senders_go_along(app: Holdfast, h: Harness) -> None:
+async def test_messages_carried_over_keep_their_senders(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def reads(ctx: Context, n: int = 0) -> Any:
         if n < 2:
@@ -340,7 +340,7 @@ async def test_senders_go_along(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(parent) == ["hello", 1, "parent/crash-everywhere"]
 
 
-async def test_a_question_that_went_along_is_answered(app: Holdfast, h: Harness) -> None:
+async def test_an_ask_that_was_carried_over_can_be_replied_to(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def answers(ctx: Context, n: int = 0) -> None:
         if n < 2:
@@ -357,7 +357,7 @@ async def test_a_question_that_went_along_is_answered(app: Holdfast, h: Harness)
 
 
 @pytest.mark.promise("messages-once-in-order")
-async def test_what_was_received_does_not_come_again(app: Holdfast, h: Harness) -> None:
+async def test_a_received_message_is_not_carried_over(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def once(ctx: Context, n: int = 0) -> list[Any]:
         if n == 0:
@@ -369,7 +369,7 @@ async def test_what_was_received_does_not_come_again(app: Holdfast, h: Harness) 
         await ctx.sleep("and on", "1 hour")
         return [len(ctx.inbox)]
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
         if (await run.describe()).run_number == 0:
             await run.send_event("word", 1, id="word")
             await run.send_event("go", id="go")
@@ -377,7 +377,7 @@ async def test_what_was_received_does_not_come_again(app: Holdfast, h: Harness) 
     assert await h.crash_everywhere(once, drive=drive) == [0]
 
 
-async def test_a_thousand_messages_over_many_generations(app: Holdfast, h: Harness) -> None:
+async def test_a_thousand_messages_over_many_runs_are_received_once_in_order(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def eater(ctx: Context, so_far: list[int]) -> list[int]:
         first, total = so_far
@@ -393,10 +393,10 @@ async def test_a_thousand_messages_over_many_generations(app: Holdfast, h: Harne
     assert await finish(h, eater, [0, 0], messages=[("word", n) for n in range(1000)]) == [9, sum(range(1000))]
 
 
-# --- what else goes along
+# --- other values that are carried over
 
 
-async def test_values_memo_and_search_go_along(app: Holdfast, h: Harness) -> None:
+async def test_context_memo_and_search_attributes_are_carried_over(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> list[Any]:
         ctx.set_search(round=n)
@@ -407,16 +407,16 @@ async def test_values_memo_and_search_go_along(app: Holdfast, h: Harness) -> Non
         ctx.set_memo(last="added")
         return [dict(ctx.values), await ctx.do("look", _tenant)]
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
         found = await run.describe()
-        listed = [item.id for item in (await one.app.list(search={"round": 2, "customer": "c-1"})).items]
-        gone = (await one.app.list(search={"round": 0})).items
+        listed = [item.id for item in (await harness.app.list(search={"round": 2, "customer": "c-1"})).items]
+        gone = (await harness.app.list(search={"round": 0})).items
         return await run.result(timeout=5), found.memo, found.search, found.summary, listed, gone
 
     options: dict[str, Any] = {
         "context": {"tenant": "t-1"}, "memo": {"note": "x"}, "search": {"customer": "c-1"}, "summary": "goes on",
     }  # fmt: skip
-    assert await everywhere(h, goes_on, look=look, **options) == (
+    assert await observe_with_crashes(h, goes_on, observe=observe, **options) == (
         [{"tenant": "t-1"}, "t-1"],
         {"note": "x", "first": "kept", "last": "added"},
         {"customer": "c-1", "round": 2},
@@ -431,7 +431,7 @@ def _tenant() -> Any:
 
 
 @pytest.mark.parametrize("looks", [False, True])
-async def test_a_cancellation_that_nobody_received_goes_along(app: Holdfast, h: Harness, looks: bool) -> None:
+async def test_an_undelivered_cancel_event_is_carried_over(app: Holdfast, h: Harness, looks: bool) -> None:
     @app.workflow(cancel="event")
     async def goes_on(ctx: Context, n: int = 0) -> Any:
         if n == 0:
@@ -441,15 +441,15 @@ async def test_a_cancellation_that_nobody_received_goes_along(app: Holdfast, h: 
             raise ctx.continue_as_new(1)
         return getattr(await ctx.events.receive(), "reason", None)
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
         if (await run.describe()).run_number == 0:
-            await cancelled_once(run, "enough")
+            await cancel_once(run, "enough")
 
     assert await h.crash_everywhere(goes_on, drive=drive) == "enough"
 
 
 @pytest.mark.parametrize("looks", [False, True])
-async def test_a_cancellation_that_was_raised_does_not_go_along(app: Holdfast, h: Harness, looks: bool) -> None:
+async def test_a_cancellation_that_was_raised_is_not_carried_over(app: Holdfast, h: Harness, looks: bool) -> None:
     @app.workflow
     async def evades(ctx: Context, n: int = 0) -> list[int]:
         if looks:
@@ -460,14 +460,14 @@ async def test_a_cancellation_that_was_raised_does_not_go_along(app: Holdfast, h
             raise ctx.continue_as_new(n + 1) from None
         return [n, len(ctx.events)]
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
         if (await run.describe()).run_number == 0:
-            await cancelled_once(run, "enough")
+            await cancel_once(run, "enough")
 
     assert await h.crash_everywhere(evades, drive=drive) == [1, 0]
 
 
-async def test_the_parent_stays_the_parent(app: Holdfast, h: Harness) -> None:
+async def test_a_successor_keeps_its_parent(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> Any:
         if n < 2:
@@ -481,7 +481,7 @@ async def test_the_parent_stays_the_parent(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(parent) == ["parent/crash-everywhere", "default"]
 
 
-async def test_a_run_timeout_is_for_each_run(app: Holdfast, h: Harness) -> None:
+async def test_a_run_timeout_applies_to_each_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> int:
         await ctx.sleep("nap", "40 minutes")
@@ -489,25 +489,28 @@ async def test_a_run_timeout_is_for_each_run(app: Holdfast, h: Harness) -> None:
             raise ctx.continue_as_new(n + 1)
         return n
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return await end_of(one, run)
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return await end_of(harness, run)
 
-    assert await everywhere(h, goes_on, look=look, run_timeout="1 hour") == ("complete", 3, None, None)
+    assert await observe_with_crashes(h, goes_on, observe=observe, run_timeout="1 hour") == ("complete", 3, None, None)
 
 
-async def test_an_execution_timeout_is_for_all_of_them(app: Holdfast, h: Harness) -> None:
+async def test_an_execution_timeout_covers_all_runs(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> None:
         await ctx.sleep("nap", "40 minutes")
         raise ctx.continue_as_new(n + 1)
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return (await end_of(one, run))[::2], (await run.describe()).run_number
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return (await end_of(harness, run))[::2], (await run.describe()).run_number
 
-    assert await everywhere(h, goes_on, look=look, execution_timeout="3 hours") == (("errored", "RunTimeoutError"), 4)
+    assert await observe_with_crashes(h, goes_on, observe=observe, execution_timeout="3 hours") == (
+        ("errored", "RunTimeoutError"),
+        4,
+    )
 
 
-async def test_attempts_are_counted_anew(app: Holdfast, h: Harness) -> None:
+async def test_attempts_are_counted_from_one_in_each_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flaky(ctx: Context, n: int = 0) -> list[int]:
         if ctx.info.attempt == 1:
@@ -524,7 +527,7 @@ async def test_attempts_are_counted_anew(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_chance_is_drawn_anew(app: Holdfast, h: Harness) -> None:
+async def test_each_run_has_its_own_random_numbers(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def draws(ctx: Context, seen: list[Any]) -> list[Any]:
         seen = [*seen, [ctx.random.random(), str(ctx.uuid4())]]
@@ -536,7 +539,7 @@ async def test_chance_is_drawn_anew(app: Holdfast, h: Harness) -> None:
     assert len({tuple(one) for one in seen}) == 4
 
 
-async def test_logs_and_runs_of_the_past_stay_readable(app: Holdfast, h: Harness) -> None:
+async def test_logs_and_histories_of_earlier_runs_stay_readable(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> int:
         ctx.log.info(f"round {n}")
@@ -550,7 +553,7 @@ async def test_logs_and_runs_of_the_past_stay_readable(app: Holdfast, h: Harness
     assert [(await run.history(n)).run_number for n in range(3)] == [0, 1, 2]
 
 
-async def test_a_paused_run_goes_on_into_the_next_when_resumed(app: Holdfast, h: Harness) -> None:
+async def test_a_paused_run_continues_as_new_after_it_is_resumed(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> int:
         await ctx.sleep("nap", "1 hour")
@@ -569,7 +572,7 @@ async def test_a_paused_run_goes_on_into_the_next_when_resumed(app: Holdfast, h:
 
 
 async def test_a_continued_run_can_be_restarted(app: Holdfast, h: Harness) -> None:
-    """It begins with the params of the run that is restarted."""
+    """A restart begins with the params of the last run."""
 
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> list[int]:

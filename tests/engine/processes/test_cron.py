@@ -1,4 +1,4 @@
-"""Schedules: each tick a run of the same id, at the time the schedule says, and one for all that were missed."""
+"""Schedules: one run of the same id per tick, and a single run for all missed ticks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from holdfast import Context, Handle, Holdfast, InstanceExistsError, InvalidOpti
 from holdfast.core.cron import Cron
 from holdfast.testing import Harness
 
-from .dealing import everywhere
+from .message_drives import crash_everywhere
 
 
 class Ticks:
-    """A workflow that notes when it ran, as which run."""
+    """A workflow that records the time and the run number of each tick."""
 
     def __init__(self, app: Holdfast, takes: str = "") -> None:
         self.seen: list[tuple[str, int]] = []
@@ -32,7 +32,7 @@ class Ticks:
 
 
 def ticks(text: str, start: datetime, count: int) -> list[str]:
-    """The first ticks of a schedule after a moment, in that moment's zone."""
+    """First ticks of a schedule after ``start``, in the time zone of ``start``."""
     cron, found, now = Cron(text), [], start
     for _ in range(count):
         now = cron.after(now)
@@ -43,7 +43,7 @@ def ticks(text: str, start: datetime, count: int) -> list[str]:
 # --- the engine
 
 
-async def test_it_starts_at_the_first_tick(app: Holdfast, h: Harness) -> None:
+async def test_a_schedule_starts_at_its_first_tick(app: Holdfast, h: Harness) -> None:
     clock = Ticks(app)
     run = await h.start(clock.workflow, cron="30 6 * * *")
     await h.advance("6 hours")
@@ -65,7 +65,7 @@ async def test_each_tick_is_a_new_run_of_the_same_id(app: Holdfast, h: Harness) 
     assert [one.id for one in (await h.app.list()).items] == ["nightly"]
 
 
-async def test_a_tick_that_is_now_is_not_taken(app: Holdfast, h: Harness) -> None:
+async def test_the_first_tick_is_later_than_the_start(app: Holdfast, h: Harness) -> None:
     clock = Ticks(app)
     await h.start(clock.workflow, cron="0 0 * * *")
     await h.run_until_idle()
@@ -115,7 +115,7 @@ async def test_each_tick_gets_the_same_input(app: Holdfast, h: Harness) -> None:
     assert seen == [([7, 0], {"c": 1}, 1), ([7, 1], {"c": 1}, 1)]
 
 
-async def test_a_tick_that_fails_does_not_end_the_schedule(app: Holdfast, h: Harness) -> None:
+async def test_a_failed_tick_does_not_end_the_schedule(app: Holdfast, h: Harness) -> None:
     begun: list[int] = []
 
     @app.workflow
@@ -170,7 +170,7 @@ async def test_an_execution_timeout_ends_the_schedule(app: Holdfast, h: Harness)
 
 
 @pytest.mark.parametrize("how", ["terminate", "cancel"])
-async def test_it_ends_between_ticks(app: Holdfast, h: Harness, how: str) -> None:
+async def test_a_schedule_can_be_ended_between_ticks(app: Holdfast, h: Harness, how: str) -> None:
     clock = Ticks(app)
     run = await h.start(clock.workflow, cron="0 * * * *")
     await h.advance("90 minutes")
@@ -182,7 +182,7 @@ async def test_it_ends_between_ticks(app: Holdfast, h: Harness, how: str) -> Non
 
 
 @pytest.mark.parametrize("how", ["terminate", "cancel"])
-async def test_it_ends_during_a_tick(app: Holdfast, h: Harness, how: str) -> None:
+async def test_a_schedule_can_be_ended_during_a_tick(app: Holdfast, h: Harness, how: str) -> None:
     clock = Ticks(app, takes="30 minutes")
     run = await h.start(clock.workflow, cron="0 * * * *")
     await h.advance("70 minutes")
@@ -194,7 +194,7 @@ async def test_it_ends_during_a_tick(app: Holdfast, h: Harness, how: str) -> Non
     assert (description.status, description.run_number) == ({"terminate": "terminated", "cancel": "cancelled"}[how], 0)
 
 
-async def test_who_waits_for_a_result_waits_for_the_end_of_the_schedule(app: Holdfast, h: Harness) -> None:
+async def test_result_waits_for_the_end_of_the_schedule(app: Holdfast, h: Harness) -> None:
     clock = Ticks(app)
     run: Handle[Any] = await h.start(clock.workflow, cron="0 * * * *")
     waiting = asyncio.create_task(run.result())
@@ -206,14 +206,14 @@ async def test_who_waits_for_a_result_waits_for_the_end_of_the_schedule(app: Hol
         await asyncio.wait_for(waiting, 5)
 
 
-async def test_between_ticks_it_lives(app: Holdfast, h: Harness) -> None:
+async def test_a_schedule_is_an_existing_run_between_ticks(app: Holdfast, h: Harness) -> None:
     clock = Ticks(app)
     await h.start(clock.workflow, id="one", cron="0 * * * *")
     await h.advance("90 minutes")
 
     with pytest.raises(InstanceExistsError):
         await h.start(clock.workflow, id="one", on_conflict="fail", on_reuse="allow")
-    run = await h.start(clock.workflow, id="one", cron="30 * * * *")  # what is there stays as it is
+    run = await h.start(clock.workflow, id="one", cron="30 * * * *")  # the existing schedule is not changed
     await h.advance("1 hour")
     assert [moment for moment, _ in clock.seen] == ["01-01 01:00", "01-01 02:00"]
     assert (await run.describe()).run_number == 2
@@ -229,7 +229,7 @@ async def test_a_schedule_can_be_replaced(app: Holdfast, h: Harness) -> None:
     assert [moment for moment, _ in clock.seen] == ["01-01 01:00", "01-01 01:45"]
 
 
-async def test_a_delay_comes_before_the_first_tick(app: Holdfast, h: Harness) -> None:
+async def test_a_start_delay_comes_before_the_first_tick(app: Holdfast, h: Harness) -> None:
     clock = Ticks(app)
     await h.start(clock.workflow, cron="0 * * * *", start_delay="150 minutes")
     await h.advance("4 hours")
@@ -252,7 +252,7 @@ async def test_messages_before_the_first_tick_are_kept(app: Holdfast, h: Harness
     assert seen == [1, 2]
 
 
-async def test_ticks_survive_every_crash(app: Holdfast, h: Harness) -> None:
+async def test_ticks_survive_a_crash_at_any_commit(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def ticking(ctx: Context, to: str) -> None:
         await ctx.send(to, "tick", ctx.info.run_number)
@@ -265,10 +265,10 @@ async def test_ticks_survive_every_crash(app: Holdfast, h: Harness) -> None:
         await ctx.terminate(child.pid)
         return numbers
 
-    assert await everywhere(h, parent) == [0, 1, 2]
+    assert await crash_everywhere(h, parent) == [0, 1, 2]
 
 
-async def test_a_cold_worker_knows_the_schedule(app: Holdfast, h: Harness) -> None:
+async def test_a_restarted_worker_follows_the_schedule(app: Holdfast, h: Harness) -> None:
     clock = Ticks(app)
     await h.start(clock.workflow, cron="TZ=Asia/Tokyo 0 9 * * MON-FRI")
     for _ in range(4):
@@ -280,7 +280,7 @@ async def test_a_cold_worker_knows_the_schedule(app: Holdfast, h: Harness) -> No
 
 
 @pytest.mark.above_the_store
-async def test_a_tick_in_the_hour_that_is_left_out_comes_right_after_it(app: Holdfast, h: Harness) -> None:
+async def test_a_tick_in_a_skipped_hour_comes_right_after_it(app: Holdfast, h: Harness) -> None:
     clock = Ticks(app)
     await h.advance("88 days", run=False)  # 2030-03-30; clocks go forward on the 31st
     await h.start(clock.workflow, cron="TZ=Europe/Berlin 30 2 * * *")
@@ -290,7 +290,7 @@ async def test_a_tick_in_the_hour_that_is_left_out_comes_right_after_it(app: Hol
 
 
 @pytest.mark.above_the_store
-async def test_a_tick_in_the_hour_that_comes_twice_comes_once(app: Holdfast, h: Harness) -> None:
+async def test_a_tick_in_a_repeated_hour_comes_once(app: Holdfast, h: Harness) -> None:
     clock = Ticks(app)
     await h.advance("298 days", run=False)  # 2030-10-26; clocks go back on the 27th
     await h.start(clock.workflow, cron="TZ=Europe/Berlin 30 2 * * *")
@@ -319,7 +319,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
         ("0 0 * * mon-wed", ["01-02 00:00", "01-07 00:00", "01-08 00:00"]),
         ("0 0 1 JAN,jul *", ["07-01 00:00", "01-01 00:00"]),
         ("0 0 31 * *", ["01-31 00:00", "03-31 00:00", "05-31 00:00"]),
-        ("0 0 13 * FRI", ["01-04 00:00", "01-11 00:00", "01-13 00:00"]),  # either, as cron has it
+        ("0 0 13 * FRI", ["01-04 00:00", "01-11 00:00", "01-13 00:00"]),  # day of month or day of week, as in cron
         ("59 23 31 12 *", ["12-31 23:59"]),
         ("0 0 29 2 *", ["02-29 00:00"]),
         ("  0   0  *  * * ", ["01-02 00:00"]),
@@ -328,7 +328,7 @@ BERLIN = ZoneInfo("Europe/Berlin")
         ("TZ=Asia/Kolkata 0 0 * * *", ["01-01 18:30"]),
     ],
 )
-def test_when_a_schedule_ticks(text: str, expected: list[str]) -> None:
+def test_a_schedule_ticks_at_the_times_its_expression_names(text: str, expected: list[str]) -> None:
     assert ticks(text, NEW_YEAR, len(expected)) == expected
 
 
@@ -348,12 +348,12 @@ def test_a_leap_day_comes_in_a_leap_year() -> None:
         ("TZ=Europe/Berlin 0 3 * * *", ["03-31 03:00", "04-01 03:00"]),
     ],
 )
-def test_when_clocks_go_forward(text: str, expected: list[str]) -> None:
+def test_ticks_in_the_hour_skipped_by_a_clock_change_come_right_after_it(text: str, expected: list[str]) -> None:
     start = datetime(2030, 3, 30, 23, 59, tzinfo=BERLIN)
     assert ticks(text, start, len(expected)) == expected
 
 
-def test_when_clocks_go_back_hourly_schedules_follow_the_elapsed_time() -> None:
+def test_hourly_schedules_follow_the_elapsed_time_when_clocks_go_back() -> None:
     cron, now = Cron("TZ=Europe/Berlin 0 * * * *"), datetime(2030, 10, 26, 22, 30, tzinfo=UTC)
     found = []
     for _ in range(4):

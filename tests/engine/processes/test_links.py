@@ -1,4 +1,4 @@
-"""Links: runs that are tied together. If one does not end well the other goes down with it, unless it traps links."""
+"""Links: if one of two linked runs ends abnormally the other fails too, unless it traps links."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from holdfast import ChildError, Context, Exit, Handle, Holdfast, LinkDown, Retry
 from holdfast.testing import Harness
 
-from .surviving import at, end_of, everywhere, statuses
+from .observations import at, end_of, observe_with_crashes, statuses
 
 
 @pytest.fixture
 def partner(app: Holdfast) -> Any:
-    """Ends as it is told to."""
+    """A workflow that ends as the payload of its ``end`` event says."""
 
     @app.workflow
     async def partner(ctx: Context) -> Any:
@@ -30,7 +30,7 @@ def partner(app: Holdfast) -> Any:
 
 @pytest.fixture
 def member(app: Holdfast) -> Any:
-    """Links to others, and then waits for its own end."""
+    """A workflow that links to other runs and then waits for its ``end`` event."""
 
     @app.workflow
     async def member(ctx: Context, others: list[str]) -> Any:
@@ -41,8 +41,8 @@ def member(app: Holdfast) -> Any:
     return member
 
 
-async def _bring_down(one: Harness, pid: str, how: str) -> None:
-    run = await at(one, pid)
+async def _bring_down(harness: Harness, pid: str, how: str) -> None:
+    run = await at(harness, pid)
     if (await run.status()).status != "waiting":
         return
     match how:
@@ -64,7 +64,7 @@ DOWN = {
 
 
 @pytest.mark.parametrize("how", DOWN)
-async def test_a_partner_that_does_not_end_well_takes_the_run_down(
+async def test_a_linked_run_that_ends_abnormally_fails_the_run(
     app: Holdfast, h: Harness, partner: Any, how: str
 ) -> None:
     @app.workflow
@@ -72,14 +72,14 @@ async def test_a_partner_that_does_not_end_well_takes_the_run_down(
         await ctx.spawn(partner, id="p", link=True)
         await ctx.sleep("a while", "30 days")
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        await _bring_down(one, "partner/p", how)
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        await _bring_down(harness, "partner/p", how)
 
     expected = ("errored", None, "LinkDownError", DOWN[how])
-    assert await everywhere(h, linked, look=end_of, drive=drive) == expected
+    assert await observe_with_crashes(h, linked, observe=end_of, drive=drive) == expected
 
 
-async def test_a_normal_end_does_nothing(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_a_linked_run_that_completes_does_not_affect_the_run(app: Holdfast, h: Harness, partner: Any) -> None:
     @app.workflow
     async def linked(ctx: Context) -> list[Any]:
         child = await ctx.spawn(partner, id="p", link=True)
@@ -91,7 +91,7 @@ async def test_a_normal_end_does_nothing(app: Holdfast, h: Harness, partner: Any
     assert await h.crash_everywhere(linked) == ["fine", ["Exit"]]
 
 
-async def test_a_partner_that_is_tried_again_has_not_failed_yet(app: Holdfast, h: Harness) -> None:
+async def test_a_failed_attempt_of_a_linked_run_does_not_affect_the_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flaky(ctx: Context) -> int:
         if ctx.info.attempt < 3:
@@ -107,14 +107,14 @@ async def test_a_partner_that_is_tried_again_has_not_failed_yet(app: Holdfast, h
 
 
 @pytest.mark.parametrize("how", DOWN)
-async def test_a_link_goes_both_ways(h: Harness, partner: Any, member: Any, how: str) -> None:
-    """The one that was linked to falls with the one that linked."""
+async def test_a_link_works_in_both_directions(h: Harness, partner: Any, member: Any, how: str) -> None:
+    """A run fails if a run that linked to it ends abnormally."""
     await h.start(partner, id="p")
     await h.start(member, ["partner/p"], id="m")
     await h.run_until_idle()
     await _bring_down(h, "member/m", how)
     await h.run_until_idle()
-    if how == "fail":  # this one takes the word for its result
+    if how == "fail":  # ``member`` completes with "fail" as its result
         assert await statuses(h, "member/m", "partner/p") == {"member/m": "complete", "partner/p": "waiting"}
     else:
         assert await end_of(h, await at(h, "partner/p")) == (
@@ -123,7 +123,9 @@ async def test_a_link_goes_both_ways(h: Harness, partner: Any, member: Any, how:
 
 
 @pytest.mark.parametrize("settable", [False, True])
-async def test_who_traps_links_is_told(app: Holdfast, h: Harness, partner: Any, settable: bool) -> None:
+async def test_a_run_that_traps_links_receives_an_event(
+    app: Holdfast, h: Harness, partner: Any, settable: bool
+) -> None:
     @app.workflow(trap_links=not settable)
     async def traps(ctx: Context) -> list[Any]:
         assert ctx.trap_links is not settable
@@ -142,7 +144,7 @@ async def test_who_traps_links_is_told(app: Holdfast, h: Harness, partner: Any, 
     assert await h.crash_everywhere(traps) == ["partner/p", "terminated", "it was terminated (enough)"]
 
 
-async def test_to_stop_trapping_links(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_a_run_that_stops_trapping_links_fails_with_the_next_one(app: Holdfast, h: Harness, partner: Any) -> None:
     @app.workflow(trap_links=True)
     async def traps(ctx: Context) -> Any:
         await ctx.spawn(partner, id="a", link=True)
@@ -154,11 +156,13 @@ async def test_to_stop_trapping_links(app: Holdfast, h: Harness, partner: Any) -
         await ctx.sleep("a while", "1 day")
         return "still here"
 
-    status, _, name, _ = await everywhere(h, traps, look=end_of)
+    status, _, name, _ = await observe_with_crashes(h, traps, observe=end_of)
     assert (status, name) == ("errored", "LinkDownError")
 
 
-async def test_a_linked_child_is_told_of_by_both_events(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_the_end_of_a_linked_child_is_an_exit_and_a_link_down_event(
+    app: Holdfast, h: Harness, partner: Any
+) -> None:
     @app.workflow(trap_links=True)
     async def traps(ctx: Context) -> list[Any]:
         child = await ctx.spawn(partner, id="p", link=True)
@@ -169,7 +173,7 @@ async def test_a_linked_child_is_told_of_by_both_events(app: Holdfast, h: Harnes
     assert await h.crash_everywhere(traps) == [["Exit", "ValueError"], ["LinkDown", "ValueError"]]
 
 
-async def test_a_child_that_fails_at_once_fells_its_parent_too(app: Holdfast, h: Harness) -> None:
+async def test_a_linked_child_that_fails_at_once_fails_its_parent(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def broken(ctx: Context) -> None:
         raise ValueError("at once")
@@ -180,13 +184,15 @@ async def test_a_child_that_fails_at_once_fells_its_parent_too(app: Holdfast, h:
         await ctx.sleep("a while", "1 day")
         return "still here"
 
-    assert await everywhere(h, linked, look=end_of) == (
+    assert await observe_with_crashes(h, linked, observe=end_of) == (
         "errored", None, "LinkDownError", "linked run broken/b ended errored: ValueError: at once",
     )  # fmt: skip
 
 
 @pytest.mark.parametrize("told", ["fine", "fail"])
-async def test_a_link_to_a_run_that_has_ended_already(app: Holdfast, h: Harness, partner: Any, told: str) -> None:
+async def test_linking_to_an_ended_run_fails_the_run_if_that_run_failed(
+    app: Holdfast, h: Harness, partner: Any, told: str
+) -> None:
     @app.workflow
     async def links(ctx: Context) -> str:
         await ctx.link("partner/p")
@@ -205,7 +211,9 @@ async def test_a_link_to_a_run_that_has_ended_already(app: Holdfast, h: Harness,
     assert await h.crash_everywhere(first, told) == {"fine": "still here", "fail": "LinkDownError"}[told]
 
 
-async def test_an_ended_partner_that_is_trapped(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_linking_to_a_failed_run_is_an_event_for_a_run_that_traps_links(
+    app: Holdfast, h: Harness, partner: Any
+) -> None:
     @app.workflow(trap_links=True)
     async def links(ctx: Context) -> Any:
         child = await ctx.spawn(partner, id="p", messages=[("end", "fail")])
@@ -218,7 +226,7 @@ async def test_an_ended_partner_that_is_trapped(app: Holdfast, h: Harness, partn
     assert await h.crash_everywhere(links) == ["partner/p", "ValueError", "as told"]
 
 
-async def test_unlinked_runs_are_free(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_an_unlinked_run_does_not_affect_the_run(app: Holdfast, h: Harness, partner: Any) -> None:
     @app.workflow
     async def linked(ctx: Context) -> list[str]:
         child = await ctx.spawn(partner, id="p", link=True)
@@ -230,7 +238,7 @@ async def test_unlinked_runs_are_free(app: Holdfast, h: Harness, partner: Any) -
     assert await h.crash_everywhere(linked) == ["Exit"]
 
 
-async def test_unlinked_by_the_other_side(app: Holdfast, h: Harness) -> None:
+async def test_either_side_can_remove_a_link(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def leaves(ctx: Context, parent: str) -> None:
         await ctx.wait_for_event("go", type="go")
@@ -247,7 +255,7 @@ async def test_unlinked_by_the_other_side(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(parent) == "still here"
 
 
-async def test_linked_again(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_a_removed_link_can_be_set_again(app: Holdfast, h: Harness, partner: Any) -> None:
     @app.workflow
     async def linked(ctx: Context) -> str:
         child = await ctx.spawn(partner, id="p", link=True)
@@ -259,10 +267,10 @@ async def test_linked_again(app: Holdfast, h: Harness, partner: Any) -> None:
         return "still here"
 
     expected = ("errored", None, "LinkDownError", DOWN["terminate"])
-    assert await everywhere(h, linked, look=end_of) == expected
+    assert await observe_with_crashes(h, linked, observe=end_of) == expected
 
 
-async def test_a_run_linked_to_itself_ends_as_it_does(app: Holdfast, h: Harness) -> None:
+async def test_a_link_to_itself_has_no_effect(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def alone(ctx: Context, fail: bool) -> str:
         await ctx.link(ctx.info.pid)
@@ -271,14 +279,14 @@ async def test_a_run_linked_to_itself_ends_as_it_does(app: Holdfast, h: Harness)
         return "fine"
 
     assert await h.crash_everywhere(alone, params=False) == "fine"
-    assert await everywhere(h, alone, True, look=end_of) == ("errored", None, "ValueError", "by itself")
+    assert await observe_with_crashes(h, alone, True, observe=end_of) == ("errored", None, "ValueError", "by itself")
 
 
 # --- cascades
 
 
 async def _tied(h: Harness, member: Any, ties: dict[str, list[str]]) -> None:
-    """Start members that are linked to each other as said. First all, then the links: they may form cycles."""
+    """Start all members, then link them, because the links may form cycles."""
     for name, others in ties.items():
         await h.start(member, [f"member/{other}" for other in others], id=name)
         await h.run_until_idle()
@@ -293,7 +301,7 @@ async def _after_a_fall(h: Harness, first: str, names: list[str]) -> dict[str, s
 
 
 @pytest.mark.parametrize("first", [0, 25, 49])
-async def test_a_chain_falls_from_any_place(h: Harness, member: Any, first: int) -> None:
+async def test_a_chain_of_links_fails_from_any_member(h: Harness, member: Any, first: int) -> None:
     names = [f"m{n}" for n in range(50)]
     await _tied(h, member, {name: names[n - 1 : n] if n else [] for n, name in enumerate(names)})
     found = await _after_a_fall(h, names[first], names)
@@ -302,7 +310,7 @@ async def test_a_chain_falls_from_any_place(h: Harness, member: Any, first: int)
 
 
 @pytest.mark.parametrize("first", ["hub", "m7"])
-async def test_a_star_falls_as_a_whole(h: Harness, member: Any, first: str) -> None:
+async def test_a_star_of_links_fails_as_a_whole(h: Harness, member: Any, first: str) -> None:
     names = [f"m{n}" for n in range(30)]
     await _tied(h, member, {"hub": [], **{name: ["hub"] for name in names}})
     found = await _after_a_fall(h, first, ["hub", *names])
@@ -311,7 +319,7 @@ async def test_a_star_falls_as_a_whole(h: Harness, member: Any, first: str) -> N
 
 
 @pytest.mark.parametrize("first", ["t", "tlr"])
-async def test_a_tree_falls_as_a_whole(h: Harness, member: Any, first: str) -> None:
+async def test_a_tree_of_links_fails_as_a_whole(h: Harness, member: Any, first: str) -> None:
     names = ["t"]
     for name in names[:]:
         names += [name + side for side in "lr"]
@@ -322,7 +330,7 @@ async def test_a_tree_falls_as_a_whole(h: Harness, member: Any, first: str) -> N
     assert set(found.values()) == {"errored"}
 
 
-async def test_a_cycle_falls_once(app: Holdfast, h: Harness) -> None:
+async def test_each_run_of_a_cycle_of_links_fails_once(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def in_a_ring(ctx: Context) -> None:
         await ctx.link(str((await ctx.wait_for_event("next", type="next")).payload))
@@ -338,7 +346,7 @@ async def test_a_cycle_falls_once(app: Holdfast, h: Harness) -> None:
     assert [(await run.status()).status for run in ring] == ["errored"] * 2 + ["terminated"] + ["errored"] * 3
 
 
-async def test_a_cascade_stops_at_who_traps(app: Holdfast, h: Harness, member: Any) -> None:
+async def test_a_cascade_stops_at_a_run_that_traps_links(app: Holdfast, h: Harness, member: Any) -> None:
     @app.workflow(trap_links=True)
     async def guard(ctx: Context, others: list[str]) -> Any:
         for pid in others:
@@ -358,7 +366,7 @@ async def test_a_cascade_stops_at_who_traps(app: Holdfast, h: Harness, member: A
     assert await statuses(h, "member/b", "member/c") == {"member/b": "errored", "member/c": "waiting"}
 
 
-async def test_a_cascade_survives_every_crash(app: Holdfast, h: Harness) -> None:
+async def test_a_cascade_survives_a_crash_at_any_commit(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def line(ctx: Context, n: int) -> None:
         if n:
@@ -366,15 +374,17 @@ async def test_a_cascade_survives_every_crash(app: Holdfast, h: Harness) -> None
             await ctx.sleep("a while", "30 days")
         raise ValueError("the last")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return (await end_of(one, run))[2], await statuses(one, "line/l2", "line/l1", "line/l0")
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return (await end_of(harness, run))[2], await statuses(harness, "line/l2", "line/l1", "line/l0")
 
-    name, found = await everywhere(h, line, 3, look=look)
+    name, found = await observe_with_crashes(h, line, 3, observe=observe)
     assert name == "LinkDownError"
     assert set(found.values()) == {"errored"}
 
 
-async def test_children_of_a_run_that_falls_are_treated_as_agreed(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_children_of_a_run_that_a_link_ended_end_as_their_policies_say(
+    app: Holdfast, h: Harness, partner: Any
+) -> None:
     @app.workflow
     async def linked(ctx: Context) -> None:
         await ctx.spawn(partner, id="t")
@@ -384,19 +394,21 @@ async def test_children_of_a_run_that_falls_are_treated_as_agreed(app: Holdfast,
         await ctx.send(child.pid, "end", "fail")
         await ctx.sleep("a while", "1 day")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return (await end_of(one, run))[2], await statuses(one, "partner/t", "partner/a", "partner/c", "partner/p")
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return (await end_of(harness, run))[2], await statuses(
+            harness, "partner/t", "partner/a", "partner/c", "partner/p"
+        )
 
-    assert await everywhere(h, linked, look=look) == (
+    assert await observe_with_crashes(h, linked, observe=observe) == (
         "LinkDownError",
         {"partner/t": "terminated", "partner/a": "waiting", "partner/c": "cancelled", "partner/p": "errored"},
     )
 
 
-# --- lasting
+# --- durability
 
 
-async def test_links_outlast_the_worker(h: Harness, partner: Any, member: Any) -> None:
+async def test_links_survive_a_worker_restart(h: Harness, partner: Any, member: Any) -> None:
     await h.start(partner, id="p")
     run = await h.start(member, ["partner/p"], id="m")
     await h.run_until_idle()
@@ -406,7 +418,7 @@ async def test_links_outlast_the_worker(h: Harness, partner: Any, member: Any) -
     assert await end_of(h, run) == ("errored", None, "LinkDownError", DOWN["fail"])
 
 
-async def test_links_go_along_when_a_run_continues(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_links_are_carried_over_to_the_successor(app: Holdfast, h: Harness, partner: Any) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> str:
         if n == 0:
@@ -418,10 +430,10 @@ async def test_links_go_along_when_a_run_continues(app: Holdfast, h: Harness, pa
         return "still here"
 
     expected = ("errored", None, "LinkDownError", DOWN["fail"])
-    assert await everywhere(h, goes_on, look=end_of) == expected
+    assert await observe_with_crashes(h, goes_on, observe=end_of) == expected
 
 
-async def test_a_continued_run_still_takes_its_partner_down(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_a_failing_successor_fails_the_linked_run(app: Holdfast, h: Harness, partner: Any) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> str:
         if n == 0:
@@ -430,13 +442,13 @@ async def test_a_continued_run_still_takes_its_partner_down(app: Holdfast, h: Ha
             raise ctx.continue_as_new(n + 1)
         raise ValueError("at last")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return (await end_of(one, run))[2], (await end_of(one, await at(one, "partner/p")))[2]
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return (await end_of(harness, run))[2], (await end_of(harness, await at(harness, "partner/p")))[2]
 
-    assert await everywhere(h, goes_on, look=look) == ("ValueError", "LinkDownError")
+    assert await observe_with_crashes(h, goes_on, observe=observe) == ("ValueError", "LinkDownError")
 
 
-async def test_a_paused_run_falls_when_it_goes_on(h: Harness, partner: Any, member: Any) -> None:
+async def test_a_paused_run_fails_by_its_link_when_it_is_resumed(h: Harness, partner: Any, member: Any) -> None:
     await h.start(partner, id="p")
     run = await h.start(member, ["partner/p"], id="m")
     await h.run_until_idle()
@@ -449,7 +461,7 @@ async def test_a_paused_run_falls_when_it_goes_on(h: Harness, partner: Any, memb
     assert await end_of(h, run) == ("errored", None, "LinkDownError", DOWN["terminate"])
 
 
-async def test_an_ended_run_does_not_fall(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_a_link_does_not_change_an_ended_run(app: Holdfast, h: Harness, partner: Any) -> None:
     @app.workflow
     async def quick(ctx: Context) -> str:
         await ctx.link("partner/p")
@@ -464,8 +476,8 @@ async def test_an_ended_run_does_not_fall(app: Holdfast, h: Harness, partner: An
     assert (await other.status()).status == "terminated"
 
 
-async def test_no_code_runs_after_a_link_fell(app: Holdfast, h: Harness, partner: Any) -> None:
-    """It is a fall, not a cancellation: no ``finally`` of the run does anything any more."""
+async def test_no_code_of_the_run_runs_after_a_link_ended_it(app: Holdfast, h: Harness, partner: Any) -> None:
+    """Unlike a cancellation, a broken link ends the run without executing its ``finally`` blocks."""
     ran: list[str] = []
 
     @app.workflow
@@ -485,7 +497,9 @@ async def test_no_code_runs_after_a_link_fell(app: Holdfast, h: Harness, partner
     assert ran == []
 
 
-async def test_a_workflow_with_retries_is_tried_again_after_a_fall(app: Holdfast, h: Harness, partner: Any) -> None:
+async def test_a_workflow_with_retries_is_retried_after_a_link_ended_it(
+    app: Holdfast, h: Harness, partner: Any
+) -> None:
     @app.workflow
     async def linked(ctx: Context) -> int:
         if ctx.info.attempt == 1:
@@ -502,6 +516,6 @@ async def test_a_workflow_with_retries_is_tried_again_after_a_fall(app: Holdfast
 
 
 @pytest.mark.above_the_store
-async def test_exit_and_link_down_are_values(app: Holdfast, h: Harness) -> None:
+async def test_exit_events_are_compared_by_value(app: Holdfast, h: Harness) -> None:
     assert Exit("a/b", 1) == Exit("a/b", 1, None)
     assert Exit("a/b").error is None

@@ -1,4 +1,4 @@
-"""Messages: one mailbox for each run, from which nothing is lost, whoever sends and whenever somebody listens."""
+"""Messages: each run has one mailbox, which loses no message, whenever it is sent or listened for."""
 
 from __future__ import annotations
 
@@ -29,31 +29,31 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import finish, until, until_status
-from .dealing import MIB, everywhere, one_by_one, sending
+from .message_drives import MIB, crash_everywhere, send_at_once, send_one_by_one
 
 # --- the inbox
 
 
-async def test_the_inbox_gets_every_message_in_the_order_sent(app: Holdfast, h: Harness) -> None:
+async def test_the_inbox_receives_every_message_in_the_order_sent(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def reader(ctx: Context) -> list[Any]:
         return [[m.topic, m.payload, m.sender] for m in [await ctx.inbox.receive() for _ in range(4)]]
 
     sent = [("a", 1), ("b", {"x": [2]}), ("a", None), ("c.d-e_f", "text")]
 
-    assert await everywhere(h, reader, None, *sent) == [[topic, payload, None] for topic, payload in sent]
+    assert await crash_everywhere(h, reader, None, *sent) == [[topic, payload, None] for topic, payload in sent]
 
 
-async def test_the_inbox_keeps_what_came_before_it_was_opened(app: Holdfast, h: Harness) -> None:
+async def test_the_inbox_receives_messages_that_came_before_it_was_opened(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def late(ctx: Context) -> list[Any]:
         await ctx.sleep("nap", "1 hour")
         return [(await ctx.inbox.receive()).payload for _ in range(3)]
 
-    assert await everywhere(h, late, None, ("a", 1), ("b", 2), ("a", 3)) == [1, 2, 3]
+    assert await crash_everywhere(h, late, None, ("a", 1), ("b", 2), ("a", 3)) == [1, 2, 3]
 
 
-async def test_a_message_tells_when_it_was_sent_and_has_an_id_of_its_own(app: Holdfast, h: Harness) -> None:
+async def test_a_message_has_its_time_of_sending_and_a_unique_id(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def reader(ctx: Context) -> list[Any]:
         first, second = await ctx.inbox.receive(), await ctx.inbox.receive()
@@ -69,7 +69,7 @@ async def test_a_message_tells_when_it_was_sent_and_has_an_id_of_its_own(app: Ho
 
 
 @pytest.mark.above_the_store
-async def test_a_message_is_a_plain_record(app: Holdfast, h: Harness) -> None:
+async def test_a_message_is_an_immutable_record(app: Holdfast, h: Harness) -> None:
     seen: list[Message] = []
 
     @app.workflow
@@ -90,7 +90,7 @@ async def test_a_message_is_a_plain_record(app: Holdfast, h: Harness) -> None:
 # --- listening
 
 
-async def test_a_listener_gets_the_payloads_of_its_topic_alone(app: Holdfast, h: Harness) -> None:
+async def test_a_listener_receives_only_the_payloads_of_its_topic(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         jobs, end = ctx.listen("job"), ctx.listen("end")
@@ -101,17 +101,17 @@ async def test_a_listener_gets_the_payloads_of_its_topic_alone(app: Holdfast, h:
 
     sent = [("job", 1), ("jobs", "no"), ("job.x", "no"), ("Job", "no"), ("job", 2), ("end", "over")]
 
-    assert await h.crash_everywhere(flow, drive=one_by_one(*sent)) == [1, 2, "over"]
+    assert await h.crash_everywhere(flow, drive=send_one_by_one(*sent)) == [1, 2, "over"]
 
 
 @pytest.mark.above_the_store
-async def test_a_listener_can_have_messages_instead(app: Holdfast, h: Harness) -> None:
+async def test_a_listener_can_receive_whole_messages(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         message = await ctx.listen("job", messages=True).receive()
         return [message.topic, message.payload, message.sender]
 
-    assert await everywhere(h, flow, None, ("job", [1, 2])) == ["job", [1, 2], None]
+    assert await crash_everywhere(h, flow, None, ("job", [1, 2])) == ["job", [1, 2], None]
 
 
 async def test_messages_before_the_listener_are_kept_for_it(app: Holdfast, h: Harness) -> None:
@@ -121,7 +121,7 @@ async def test_messages_before_the_listener_are_kept_for_it(app: Holdfast, h: Ha
         jobs = ctx.listen("job")
         return [await jobs.receive() for _ in range(3)]
 
-    assert await everywhere(h, late, None, ("job", 1), ("other", 0), ("job", 2), ("job", 3)) == [1, 2, 3]
+    assert await crash_everywhere(h, late, None, ("job", 1), ("other", 0), ("job", 2), ("job", 3)) == [1, 2, 3]
 
 
 @pytest.mark.above_the_store
@@ -134,7 +134,7 @@ async def test_the_same_topic_is_the_same_channel(app: Holdfast, h: Harness) -> 
         ctx.unlisten(inbox)
         return [*same, ctx.listen("job") is jobs, ctx.inbox is inbox]
 
-    assert await everywhere(h, flow) == [True, False, True, False, False]
+    assert await crash_everywhere(h, flow) == [True, False, True, False, False]
 
 
 @pytest.mark.above_the_store
@@ -147,11 +147,11 @@ async def test_a_topic_with_a_listener_never_reaches_the_inbox(app: Holdfast, h:
 
     sent = [("job", 1), ("a", 0), ("job", 2), ("b", 0)]
 
-    assert await everywhere(h, flow, None, *sent) == [["a", "b"], [1, 2]]
+    assert await crash_everywhere(h, flow, None, *sent) == [["a", "b"], [1, 2]]
 
 
 @pytest.mark.above_the_store
-async def test_a_listener_takes_over_from_the_inbox_what_comes_later(app: Holdfast, h: Harness) -> None:
+async def test_a_listener_receives_later_messages_of_its_topic_instead_of_the_inbox(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         first = (await ctx.inbox.receive()).payload
@@ -160,7 +160,7 @@ async def test_a_listener_takes_over_from_the_inbox_what_comes_later(app: Holdfa
 
     sent = [("job", 1), ("other", 2), ("job", 3)]
 
-    assert await h.crash_everywhere(flow, drive=one_by_one(*sent)) == [1, 3, 2]
+    assert await h.crash_everywhere(flow, drive=send_one_by_one(*sent)) == [1, 3, 2]
 
 
 @pytest.mark.above_the_store
@@ -170,7 +170,11 @@ async def test_receivers_of_one_channel_are_served_in_turn(app: Holdfast, h: Har
         jobs = ctx.listen("job")
         return await asyncio.gather(*(jobs.receive() for _ in range(3)))
 
-    assert await h.crash_everywhere(flow, drive=one_by_one(("job", "a"), ("job", "b"), ("job", "c"))) == ["a", "b", "c"]
+    assert await h.crash_everywhere(flow, drive=send_one_by_one(("job", "a"), ("job", "b"), ("job", "c"))) == [
+        "a",
+        "b",
+        "c",
+    ]
 
 
 @pytest.mark.above_the_store
@@ -194,25 +198,25 @@ async def test_a_receive_that_is_cancelled_loses_nothing(app: Holdfast, h: Harne
     assert await run.result(timeout=5) == [1, 2]
 
 
-# --- not listening any more
+# --- unlisten
 
 
 @pytest.mark.above_the_store
-async def test_unlisten_gives_unread_messages_back(app: Holdfast, h: Harness) -> None:
+async def test_unlisten_leaves_unread_messages_to_the_next_listener(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         jobs = ctx.listen("job")
         first = await jobs.receive()
-        await asyncio.sleep(60)  # the others have arrived meanwhile
+        await asyncio.sleep(60)  # the other messages arrive during this sleep
         ctx.unlisten(jobs)
         again = ctx.listen("job", messages=True)
         return [first, *[(await again.receive()).payload for _ in range(2)]]
 
-    assert await everywhere(h, flow, None, ("job", 1), ("job", 2), ("job", 3)) == [1, 2, 3]
+    assert await crash_everywhere(h, flow, None, ("job", 1), ("job", 2), ("job", 3)) == [1, 2, 3]
 
 
 @pytest.mark.above_the_store
-async def test_what_is_given_back_goes_to_the_inbox_in_order(app: Holdfast, h: Harness) -> None:
+async def test_unread_messages_go_to_the_inbox_in_order_after_unlisten(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         one, two = ctx.listen("one"), ctx.listen("two")
@@ -221,7 +225,7 @@ async def test_what_is_given_back_goes_to_the_inbox_in_order(app: Holdfast, h: H
         ctx.unlisten(one)
         return [(await ctx.inbox.receive()).payload for _ in range(4)]
 
-    assert await everywhere(h, flow, None, ("one", 1), ("two", 2), ("one", 3), ("two", 4)) == [1, 2, 3, 4]
+    assert await crash_everywhere(h, flow, None, ("one", 1), ("two", 2), ("one", 3), ("two", 4)) == [1, 2, 3, 4]
 
 
 @pytest.mark.above_the_store
@@ -234,11 +238,11 @@ async def test_a_closed_inbox_leaves_its_messages_to_listeners(app: Holdfast, h:
         jobs = ctx.listen("job")
         return [await jobs.receive(), await jobs.receive(), (await ctx.inbox.receive()).payload]
 
-    assert await everywhere(h, flow, None, ("job", 1), ("other", 2), ("job", 3)) == [1, 3, 2]
+    assert await crash_everywhere(h, flow, None, ("job", 1), ("other", 2), ("job", 3)) == [1, 3, 2]
 
 
 @pytest.mark.above_the_store
-async def test_blocked_receivers_hear_of_unlisten(app: Holdfast, h: Harness) -> None:
+async def test_unlisten_wakes_blocked_receivers(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         jobs = ctx.listen("job")
@@ -255,11 +259,11 @@ async def test_blocked_receivers_hear_of_unlisten(app: Holdfast, h: Harness) -> 
         ctx.unlisten(jobs)
         return [await asyncio.gather(*waiting), jobs.closed, (await select(jobs)).ok]
 
-    assert await everywhere(h, flow) == [["CHANNEL_CLOSED"] * 2, True, False]
+    assert await crash_everywhere(h, flow) == [["CHANNEL_CLOSED"] * 2, True, False]
 
 
 @pytest.mark.above_the_store
-async def test_to_close_a_channel_of_messages_is_to_unlisten(app: Holdfast, h: Harness) -> None:
+async def test_closing_a_message_channel_stops_listening(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         jobs = ctx.listen("job")
@@ -268,7 +272,7 @@ async def test_to_close_a_channel_of_messages_is_to_unlisten(app: Holdfast, h: H
         jobs.close()
         return [len(jobs), (await ctx.wait_for_event("job", type="job")).payload]
 
-    assert await everywhere(h, flow, None, ("job", 1)) == [0, 1]
+    assert await crash_everywhere(h, flow, None, ("job", 1)) == [0, 1]
 
 
 @pytest.mark.above_the_store
@@ -283,11 +287,11 @@ async def test_iteration_ends_with_the_channel(app: Holdfast, h: Harness) -> Non
                 ctx.unlisten(jobs)
         return seen
 
-    assert await everywhere(h, flow, None, ("job", 1), ("job", 2), ("job", 3), ("job", 4)) == [1, 2, 3]
+    assert await crash_everywhere(h, flow, None, ("job", 1), ("job", 2), ("job", 3), ("job", 4)) == [1, 2, 3]
 
 
 @pytest.mark.above_the_store
-async def test_nobody_sends_into_a_channel_of_messages(app: Holdfast, h: Harness) -> None:
+async def test_sending_into_a_message_channel_raises(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         try:
@@ -299,10 +303,10 @@ async def test_nobody_sends_into_a_channel_of_messages(app: Holdfast, h: Harness
     assert "ctx.send" in await finish(h, flow)
 
 
-# --- waits for events are of the same mailbox
+# --- waits for events use the same mailbox
 
 
-async def test_a_wait_takes_what_a_listener_has_not_received(app: Holdfast, h: Harness) -> None:
+async def test_a_wait_consumes_a_message_that_its_listener_has_not_received(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         jobs = ctx.listen("job")
@@ -310,10 +314,10 @@ async def test_a_wait_takes_what_a_listener_has_not_received(app: Holdfast, h: H
         event = await ctx.wait_for_event("first", type="job")
         return [event.payload, await jobs.receive()]
 
-    assert await everywhere(h, flow, None, ("job", 1), ("job", 2)) == [1, 2]
+    assert await crash_everywhere(h, flow, None, ("job", 1), ("job", 2)) == [1, 2]
 
 
-async def test_a_wait_takes_its_type_out_of_the_inbox(app: Holdfast, h: Harness) -> None:
+async def test_a_wait_consumes_an_event_that_the_inbox_has_not_received(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         inbox = ctx.inbox
@@ -321,7 +325,7 @@ async def test_a_wait_takes_its_type_out_of_the_inbox(app: Holdfast, h: Harness)
         event = await ctx.wait_for_event("b", type="b")
         return [event.payload, (await inbox.receive()).payload, (await inbox.receive()).payload]
 
-    assert await everywhere(h, flow, None, ("a", 1), ("b", 2), ("c", 3)) == [2, 1, 3]
+    assert await crash_everywhere(h, flow, None, ("a", 1), ("b", 2), ("c", 3)) == [2, 1, 3]
 
 
 async def test_a_message_of_a_run_ends_a_wait(app: Holdfast, h: Harness) -> None:
@@ -335,10 +339,10 @@ async def test_a_message_of_a_run_ends_a_wait(app: Holdfast, h: Harness) -> None
         await ctx.send(child.pid, "go", {"by": ctx.info.pid})
         return await child.result()
 
-    assert await everywhere(h, sender) == {"by": "sender/crash-everywhere"}
+    assert await crash_everywhere(h, sender) == {"by": "sender/crash-everywhere"}
 
 
-async def test_a_wait_runs_out_though_other_messages_come(app: Holdfast, h: Harness) -> None:
+async def test_a_wait_times_out_although_other_messages_arrive(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         noise = ctx.listen("noise")
@@ -348,13 +352,13 @@ async def test_a_wait_runs_out_though_other_messages_come(app: Holdfast, h: Harn
             return [await noise.receive(), await noise.receive()]
         return []
 
-    assert await everywhere(h, flow, None, ("noise", 1), ("noise", 2)) == [1, 2]
+    assert await crash_everywhere(h, flow, None, ("noise", 1), ("noise", 2)) == [1, 2]
 
 
 # --- select
 
 
-async def test_select_over_messages_and_a_timer(app: Holdfast, h: Harness) -> None:
+async def test_select_waits_for_messages_and_a_timer(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         jobs, inbox, timeout = ctx.listen("job"), ctx.inbox, ctx.after("1 hour")
@@ -363,18 +367,18 @@ async def test_select_over_messages_and_a_timer(app: Holdfast, h: Harness) -> No
             seen.append(chosen.value if chosen.channel is jobs else chosen.value.payload)
         return seen
 
-    assert await h.crash_everywhere(flow, drive=one_by_one(("job", 1), ("x", 2), ("job", 3))) == [1, 2, 3]
+    assert await h.crash_everywhere(flow, drive=send_one_by_one(("job", 1), ("x", 2), ("job", 3))) == [1, 2, 3]
 
 
 @pytest.mark.above_the_store
-async def test_select_prefers_what_is_listed_first(app: Holdfast, h: Harness) -> None:
+async def test_select_prefers_the_channel_listed_first(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         low, high = ctx.listen("low"), ctx.listen("high")
         await asyncio.sleep(60)
         return [(await select(high, low)).value for _ in range(3)]
 
-    assert await everywhere(h, flow, None, ("low", 1), ("high", 2), ("high", 3)) == [2, 3, 1]
+    assert await crash_everywhere(h, flow, None, ("low", 1), ("high", 2), ("high", 3)) == [2, 3, 1]
 
 
 @pytest.mark.above_the_store
@@ -396,17 +400,17 @@ async def test_select_with_a_default_does_not_wait(app: Holdfast, h: Harness) ->
 
 
 @pytest.mark.above_the_store
-async def test_what_select_did_not_choose_stays(app: Holdfast, h: Harness) -> None:
+async def test_select_leaves_the_messages_it_did_not_choose(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         a, b = ctx.listen("a"), ctx.listen("b")
         first = await select(a, b)
         return [first.value, await (b if first.channel is a else a).receive()]
 
-    assert await everywhere(h, flow, None, ("b", 1), ("a", 2)) == [1, 2]
+    assert await crash_everywhere(h, flow, None, ("b", 1), ("a", 2)) == [1, 2]
 
 
-async def test_a_message_sent_before_a_timer_was_due_wins_though_nobody_worked(app: Holdfast, h: Harness) -> None:
+async def test_a_message_sent_before_a_timer_was_due_wins_although_no_worker_ran(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
         jobs, timeout = ctx.listen("job"), ctx.after("10 seconds")
@@ -427,7 +431,7 @@ async def test_a_message_sent_before_a_timer_was_due_wins_though_nobody_worked(a
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("persist", ["step", "task"])
-async def test_it_is_the_same_however_results_are_kept(app: Holdfast, h: Harness, persist: Any) -> None:
+async def test_messages_work_the_same_with_each_persist_mode(app: Holdfast, h: Harness, persist: Any) -> None:
     @app.step
     async def double(n: int) -> int:
         return 2 * n
@@ -439,7 +443,7 @@ async def test_it_is_the_same_however_results_are_kept(app: Holdfast, h: Harness
         await ctx.send(ctx.info.pid, "job", 9)
         return [*found, await double(await jobs.receive()), await double(await jobs.receive())]
 
-    assert await everywhere(h, flow, None, ("job", 1), ("job", 2), ("job", 3)) == [2, 4, 6, 18]
+    assert await crash_everywhere(h, flow, None, ("job", 1), ("job", 2), ("job", 3)) == [2, 4, 6, 18]
 
 
 # --- between runs
@@ -459,10 +463,10 @@ async def test_a_message_says_which_run_sent_it(app: Holdfast, h: Harness) -> No
         answer = await ctx.listen("echo", messages=True).receive()
         return [answer.payload, answer.sender == child.pid]
 
-    assert await everywhere(h, caller) == [["hello", {"n": 1}, "caller/crash-everywhere"], True]
+    assert await crash_everywhere(h, caller) == [["hello", {"n": 1}, "caller/crash-everywhere"], True]
 
 
-async def test_a_message_to_oneself_arrives(app: Holdfast, h: Harness) -> None:
+async def test_a_run_can_send_a_message_to_itself(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         for n in range(3):
@@ -470,7 +474,7 @@ async def test_a_message_to_oneself_arrives(app: Holdfast, h: Harness) -> None:
         notes = [await ctx.listen("note", messages=True).receive() for _ in range(3)]
         return [[note.payload, note.sender == ctx.info.pid] for note in notes]
 
-    assert await everywhere(h, flow) == [[0, True], [1, True], [2, True]]
+    assert await crash_everywhere(h, flow) == [[0, True], [1, True], [2, True]]
 
 
 @pytest.mark.promise("messages-once-in-order")
@@ -493,7 +497,7 @@ async def test_each_senders_messages_keep_their_order(app: Holdfast, h: Harness)
             await child.result()
         return seen
 
-    assert await everywhere(h, receiver) == {f"sender/s{n}": [0, 1, 2] for n in range(2)}
+    assert await crash_everywhere(h, receiver) == {f"sender/s{n}": [0, 1, 2] for n in range(2)}
 
 
 async def test_messages_sent_at_once_keep_their_order(app: Holdfast, h: Harness) -> None:
@@ -503,11 +507,11 @@ async def test_messages_sent_at_once_keep_their_order(app: Holdfast, h: Harness)
         numbers = ctx.listen("n")
         return [await numbers.receive() for _ in range(10)]
 
-    assert await everywhere(h, flow) == [*range(10)]
+    assert await crash_everywhere(h, flow) == [*range(10)]
 
 
 @pytest.mark.promise("messages-once-in-order")
-async def test_a_message_is_delivered_once_whatever_crashes(app: Holdfast, h: Harness) -> None:
+async def test_a_message_is_delivered_once_with_a_crash_at_any_commit(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def counter(ctx: Context) -> int:
         total = 0
@@ -525,10 +529,10 @@ async def test_a_message_is_delivered_once_whatever_crashes(app: Holdfast, h: Ha
         await ctx.send(child.pid, "stop")
         return await child.result()
 
-    assert await everywhere(h, sender) == 6
+    assert await crash_everywhere(h, sender) == 6
 
 
-async def test_ping_pong(app: Holdfast, h: Harness) -> None:
+async def test_two_runs_exchange_messages_in_turn(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def pong(ctx: Context) -> int:
         balls = ctx.listen("ping", messages=True)
@@ -549,13 +553,13 @@ async def test_ping_pong(app: Holdfast, h: Harness) -> None:
             ball = await back.receive() + 1
         return [ball, await other.result()]
 
-    assert await everywhere(h, ping) == [6, 4]
+    assert await crash_everywhere(h, ping) == [6, 4]
 
 
-# --- nobody there
+# --- ended and unknown receivers
 
 
-async def test_a_message_to_a_run_that_has_ended_is_an_error_in_the_code(app: Holdfast, h: Harness) -> None:
+async def test_sending_to_an_ended_run_raises_in_the_code(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def short(ctx: Context) -> None: ...
 
@@ -569,10 +573,10 @@ async def test_a_message_to_a_run_that_has_ended_is_an_error_in_the_code(app: Ho
             return [error.code, str(error)]
         return []
 
-    assert await everywhere(h, flow) == ["INSTANCE_NOT_FOUND", "run short/short-1 has ended"]
+    assert await crash_everywhere(h, flow) == ["INSTANCE_NOT_FOUND", "run short/short-1 has ended"]
 
 
-async def test_a_message_to_a_run_that_never_was_is_an_error_in_the_code(app: Holdfast, h: Harness) -> None:
+async def test_sending_to_an_unknown_run_raises_in_the_code(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
         found = []
@@ -583,11 +587,14 @@ async def test_a_message_to_a_run_that_never_was_is_an_error_in_the_code(app: Ho
                 found.append(str(error))
         return found
 
-    assert await everywhere(h, flow) == ["run flow/nobody does not exist", "run no-such-workflow/x does not exist"]
+    assert await crash_everywhere(h, flow) == [
+        "run flow/nobody does not exist",
+        "run no-such-workflow/x does not exist",
+    ]
 
 
 @pytest.mark.above_the_store
-async def test_it_fails_a_run_that_does_not_catch_it(app: Holdfast, h: Harness) -> None:
+async def test_an_uncaught_send_error_fails_the_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.send("flow/nobody", "go")
@@ -601,7 +608,7 @@ async def test_it_fails_a_run_that_does_not_catch_it(app: Holdfast, h: Harness) 
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("pid", ["", "nobody", "/", "flow/", "/x", "flow/a b", "flow/a/b", "-flow/x", None, 5, b"a/b"])
-async def test_what_is_no_pid_is_refused(app: Holdfast, h: Harness, pid: Any) -> None:
+async def test_a_bad_pid_is_refused(app: Holdfast, h: Harness, pid: Any) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         try:
@@ -610,10 +617,10 @@ async def test_what_is_no_pid_is_refused(app: Holdfast, h: Harness, pid: Any) ->
             return error.code
         return "sent"
 
-    assert await everywhere(h, flow) in ("INVALID_INSTANCE_ID", "INVALID_NAME")
+    assert await crash_everywhere(h, flow) in ("INVALID_INSTANCE_ID", "INVALID_NAME")
 
 
-async def test_a_handle_to_a_run_that_has_ended_says_so(app: Holdfast, h: Harness) -> None:
+async def test_sending_through_the_handle_of_an_ended_run_raises(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def short(ctx: Context) -> None: ...
 
@@ -625,10 +632,10 @@ async def test_a_handle_to_a_run_that_has_ended_says_so(app: Holdfast, h: Harnes
     assert caught.value.code == "INSTANCE_TERMINAL"
 
 
-# --- much of it
+# --- many and large messages
 
 
-async def test_a_full_mailbox_does_not_hold_up_another_topic(app: Holdfast, h: Harness) -> None:
+async def test_a_full_mailbox_does_not_delay_another_topic(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def busy(ctx: Context) -> list[Any]:
         work, urgent = ctx.listen("work"), ctx.listen("urgent")
@@ -662,7 +669,7 @@ async def test_more_messages_than_a_channel_holds_come_out_in_order(app: Holdfas
     assert await run.result(timeout=5)
 
 
-async def test_a_full_mailbox_that_nobody_listens_to_is_no_burden(app: Holdfast, h: Harness) -> None:
+async def test_a_run_is_not_slowed_by_a_full_mailbox_without_a_listener(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def deaf(ctx: Context) -> str:
         await ctx.sleep("nap", "1 hour")
@@ -677,7 +684,7 @@ async def test_a_full_mailbox_that_nobody_listens_to_is_no_burden(app: Holdfast,
     assert time.monotonic() - begun < 10
 
 
-async def test_what_nobody_read_is_in_the_history(app: Holdfast, h: Harness) -> None:
+async def test_the_history_shows_undelivered_messages(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def picky(ctx: Context) -> Any:
         return await ctx.listen("good").receive()
@@ -697,7 +704,7 @@ async def test_what_nobody_read_is_in_the_history(app: Holdfast, h: Harness) -> 
     assert [e.sender for e in events] == [None] * 3
 
 
-async def test_the_history_shows_who_sent_a_message_and_who_received_it(app: Holdfast, h: Harness) -> None:
+async def test_the_history_shows_sender_and_receiver_of_a_message(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.send(ctx.info.pid, "note", 1)
@@ -732,8 +739,8 @@ async def test_the_same_id_twice_is_one_message(app: Holdfast, h: Harness) -> No
     assert await run.result(timeout=5) == ["first", "other"]
 
 
-async def test_messages_may_be_as_large_as_the_limit(app: Holdfast, h: Harness) -> None:
-    fits, too_long = "x" * (MIB - 2), "x" * (MIB - 1)  # there are two quotes
+async def test_messages_up_to_the_size_limit_are_accepted(app: Holdfast, h: Harness) -> None:
+    fits, too_long = "x" * (MIB - 2), "x" * (MIB - 1)  # JSON adds two quotes
 
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
@@ -750,10 +757,10 @@ async def test_messages_may_be_as_large_as_the_limit(app: Holdfast, h: Harness) 
         await run.send_event("a", too_long)
     with pytest.raises(PayloadTooLargeError):
         await h.start(flow, messages=[("a", too_long)])
-    assert await everywhere(h, flow, None, ("a", fits)) == [MIB - 2, "PAYLOAD_TOO_LARGE", MIB - 2]
+    assert await crash_everywhere(h, flow, None, ("a", fits)) == [MIB - 2, "PAYLOAD_TOO_LARGE", MIB - 2]
 
 
-# --- at other times
+# --- runs that are delayed, paused or replayed
 
 
 async def test_messages_to_a_run_that_has_not_begun_are_kept(app: Holdfast, h: Harness) -> None:
@@ -771,7 +778,7 @@ async def test_messages_to_a_run_that_has_not_begun_are_kept(app: Holdfast, h: H
     assert await run.result(timeout=5) == [1, 2]
 
 
-async def test_messages_to_a_paused_run_wait_for_it(app: Holdfast, h: Harness) -> None:
+async def test_messages_to_a_paused_run_are_received_after_the_resume(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def reader(ctx: Context) -> list[Any]:
         return [(await ctx.inbox.receive()).payload for _ in range(2)]
@@ -789,7 +796,7 @@ async def test_messages_to_a_paused_run_wait_for_it(app: Holdfast, h: Harness) -
     assert await run.result(timeout=5) == [1, 2]
 
 
-async def test_a_run_that_waits_for_messages_says_for_which(app: Holdfast, h: Harness) -> None:
+async def test_why_names_the_message_that_a_run_waits_for(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, inbox: bool) -> None:
         await (ctx.inbox if inbox else ctx.listen("approve")).receive()
@@ -802,7 +809,7 @@ async def test_a_run_that_waits_for_messages_says_for_which(app: Holdfast, h: Ha
 
 
 @pytest.mark.promise("exact-replay")
-async def test_it_survives_a_cold_replay_between_any_two_messages(app: Holdfast, h: Harness) -> None:
+async def test_a_run_survives_a_cold_replay_between_any_two_messages(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         a, inbox = ctx.listen("a"), ctx.inbox
@@ -822,7 +829,7 @@ async def test_it_survives_a_cold_replay_between_any_two_messages(app: Holdfast,
     assert await run.result(timeout=5) == [1, "b", 3, "c", 5, "b"]
 
 
-# --- for real
+# --- with a real worker
 
 
 async def test_messages_wake_runs_without_a_poll(make_app: MakeApp) -> None:
@@ -853,7 +860,7 @@ async def test_messages_wake_runs_without_a_poll(make_app: MakeApp) -> None:
         await other.result(timeout=10)
 
 
-async def test_a_client_elsewhere_wakes_a_run(make_app: MakeApp) -> None:
+async def test_a_client_in_another_app_wakes_a_run(make_app: MakeApp) -> None:
     app, outside = make_app(worker=WorkerConfig(poll="60 seconds")), make_app()
 
     @app.workflow
@@ -890,7 +897,7 @@ async def test_many_senders_at_once_lose_nothing(make_app: MakeApp) -> None:
 
 @pytest.mark.promise("messages-once-in-order")
 @pytest.mark.parametrize("workers", [1, 2])
-async def test_a_crowd_in_which_everybody_writes_to_everybody(make_app: MakeApp, workers: int) -> None:
+async def test_runs_that_all_send_to_each_other_lose_no_message(make_app: MakeApp, workers: int) -> None:
     async def member(ctx: Context, others: list[str]) -> list[str]:
         await ctx.listen("begin").receive()
         await asyncio.gather(*(ctx.send(pid, "hello", n) for pid in others for n in range(3)))
@@ -917,7 +924,7 @@ async def test_a_crowd_in_which_everybody_writes_to_everybody(make_app: MakeApp,
             assert await run.result(timeout=20) == [one for one in pids if one != pid]
 
 
-async def test_a_crash_between_receiving_and_resting_receives_again(app: Holdfast, h: Harness) -> None:
+async def test_a_received_message_survives_a_crash_before_the_next_commit(app: Holdfast, h: Harness) -> None:
     @app.step
     async def work(n: int) -> int:
         return n * 2
@@ -927,4 +934,4 @@ async def test_a_crash_between_receiving_and_resting_receives_again(app: Holdfas
         jobs = ctx.listen("job")
         return [await work(await jobs.receive()) for _ in range(3)]
 
-    assert await h.crash_everywhere(flow, drive=sending(("job", 1), ("job", 2), ("job", 3))) == [2, 4, 6]
+    assert await h.crash_everywhere(flow, drive=send_at_once(("job", 1), ("job", 2), ("job", 3))) == [2, 4, 6]

@@ -1,4 +1,4 @@
-"""What becomes of living children when their parent has ended, in whatever way."""
+"""``parent_close`` decides what happens to running children when their parent ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast import ChildError, Context, Handle, Holdfast, Retry
 from holdfast.testing import Harness
 
 from ..driving import lose_worker
-from .surviving import at, cancelled_once, everywhere, statuses
+from .observations import at, cancel_once, observe_with_crashes, statuses
 
 POLICIES = ["terminate", "abandon", "request_cancel"]
 BECOMES = {"terminate": "terminated", "abandon": "waiting", "request_cancel": "cancelled"}
@@ -28,7 +28,7 @@ def child(app: Holdfast) -> Any:
 
 @pytest.fixture
 def parent(app: Holdfast, child: Any) -> Any:
-    """Starts a child with a policy, and ends as it is told to."""
+    """A workflow that starts a child with a policy and ends as its params say."""
 
     @app.workflow
     async def parent(ctx: Context, told: dict[str, str]) -> str:
@@ -46,40 +46,42 @@ def parent(app: Holdfast, child: Any) -> Any:
     return parent
 
 
-async def _end(one: Harness, run: Handle[Any], how: str) -> None:
-    """End a parent that waits, from outside."""
+async def _end(harness: Harness, run: Handle[Any], how: str) -> None:
+    """End a waiting parent from outside."""
     match how:
         case "terminated":
             if (await run.status()).status == "waiting":
                 await run.terminate()
         case "cancelled":
-            await cancelled_once(run)
+            await cancel_once(run)
         case "link down":
-            partner = await at(one, "child/partner")
+            partner = await at(harness, "child/partner")
             if (await partner.status()).status == "waiting":
                 await partner.terminate()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("how", ["complete", "errored", "terminated", "cancelled", "timed out", "deadline"])
-async def test_a_parent_ends(h: Harness, parent: Any, policy: str, how: str) -> None:
-    async def drive(one: Harness, run: Handle[Any]) -> None:
+async def test_the_policy_decides_for_the_child_however_the_parent_ends(
+    h: Harness, parent: Any, policy: str, how: str
+) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
         if how == "deadline":
-            await cancelled_once(run, deadline="0 seconds")
-        await _end(one, run, how)
+            await cancel_once(run, deadline="0 seconds")
+        await _end(harness, run, how)
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return (await run.status()).status, (await statuses(one, "child/c"))["child/c"]
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return (await run.status()).status, (await statuses(harness, "child/c"))["child/c"]
 
     options = {"run_timeout": "1 hour"} if how == "timed out" else {}
     told = {"policy": policy, "end": how}
-    status, became = await everywhere(h, parent, told, look=look, drive=drive, **options)
+    status, became = await observe_with_crashes(h, parent, told, observe=observe, drive=drive, **options)
     assert status in {"timed out": ("errored",), "deadline": ("cancelled", "terminated")}.get(how, (how,))
     assert became == BECOMES[policy]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_link_takes_the_parent_down(h: Harness, child: Any, parent: Any, policy: str) -> None:
+async def test_the_policy_applies_when_a_link_ends_the_parent(h: Harness, child: Any, parent: Any, policy: str) -> None:
     await h.start(child, id="partner")
     run = await h.start(parent, {"policy": policy, "end": "link down"})
     await h.run_until_idle()
@@ -90,7 +92,9 @@ async def test_a_link_takes_the_parent_down(h: Harness, child: Any, parent: Any,
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_parent_is_restarted(app: Holdfast, h: Harness, child: Any, policy: Any) -> None:
+async def test_the_policy_applies_when_the_parent_is_restarted(
+    app: Holdfast, h: Harness, child: Any, policy: Any
+) -> None:
     @app.workflow
     async def again(ctx: Context) -> int:
         if ctx.info.run_number == 0:
@@ -107,7 +111,7 @@ async def test_a_parent_is_restarted(app: Holdfast, h: Harness, child: Any, poli
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_parent_is_replaced(h: Harness, child: Any, parent: Any, policy: str) -> None:
+async def test_the_policy_applies_when_the_parent_is_replaced(h: Harness, child: Any, parent: Any, policy: str) -> None:
     await h.start(parent, {"policy": policy, "end": "never"}, id="p")
     await h.run_until_idle()
     await h.start(parent, {"policy": "abandon", "end": "errored"}, id="p", on_conflict="terminate_existing")
@@ -116,10 +120,10 @@ async def test_a_parent_is_replaced(h: Harness, child: Any, parent: Any, policy:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_a_parent_that_is_tried_again_leaves_its_children(
+async def test_the_policy_applies_when_an_attempt_of_the_parent_fails(
     app: Holdfast, h: Harness, child: Any, policy: Any
 ) -> None:
-    """Each attempt of a workflow is a run of its own."""
+    """Each attempt of a workflow is a separate run, so a failed attempt is the end of a parent."""
 
     @app.workflow
     async def flaky(ctx: Context) -> int:
@@ -128,14 +132,16 @@ async def test_a_parent_that_is_tried_again_leaves_its_children(
             raise ValueError("not yet")
         return ctx.info.attempt
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5), (await statuses(one, "child/c"))["child/c"]
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return await run.result(timeout=5), (await statuses(harness, "child/c"))["child/c"]
 
-    assert await everywhere(h, flaky, look=look, retry=Retry(3, "1 minute")) == (2, BECOMES[policy])
+    assert await observe_with_crashes(h, flaky, observe=observe, retry=Retry(3, "1 minute")) == (2, BECOMES[policy])
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-async def test_children_go_along_with_a_continued_parent(app: Holdfast, h: Harness, child: Any, policy: Any) -> None:
+async def test_children_are_carried_over_to_the_parents_successor(
+    app: Holdfast, h: Harness, child: Any, policy: Any
+) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> Any:
         if n == 0:
@@ -161,13 +167,13 @@ async def test_children_of_a_continued_parent_end_with_its_last_run(
             raise ctx.continue_as_new(n + 1)
         return n
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return (await statuses(one, "child/c"))["child/c"]
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return (await statuses(harness, "child/c"))["child/c"]
 
-    assert await everywhere(h, goes_on, look=look) == BECOMES[policy]
+    assert await observe_with_crashes(h, goes_on, observe=observe) == BECOMES[policy]
 
 
-async def test_the_reason_is_shown(h: Harness, parent: Any) -> None:
+async def test_why_names_the_end_of_the_parent(h: Harness, parent: Any) -> None:
     await h.start(parent, {"policy": "terminate", "end": "complete"}, id="p")
     await h.run_until_idle()
     child = await (await at(h, "child/c")).describe()
@@ -175,7 +181,7 @@ async def test_the_reason_is_shown(h: Harness, parent: Any) -> None:
     assert child.parent == "parent/p"
 
 
-async def test_an_abandoned_child_goes_on_alone(h: Harness, parent: Any) -> None:
+async def test_an_abandoned_child_continues(h: Harness, parent: Any) -> None:
     await h.start(parent, {"policy": "abandon", "end": "errored"})
     await h.run_until_idle()
     child = await at(h, "child/c")
@@ -184,7 +190,7 @@ async def test_an_abandoned_child_goes_on_alone(h: Harness, parent: Any) -> None
     assert await child.result(timeout=5) == "alone"
 
 
-async def test_a_child_that_is_asked_to_cancel_may_clean_up(app: Holdfast, h: Harness) -> None:
+async def test_a_child_whose_cancellation_is_requested_can_clean_up(app: Holdfast, h: Harness) -> None:
     cleaned: list[str] = []
 
     @app.workflow
@@ -201,14 +207,14 @@ async def test_a_child_that_is_asked_to_cancel_may_clean_up(app: Holdfast, h: Ha
         await ctx.spawn(tidy, id="t", parent_close="request_cancel")
         await ctx.sleep("until it is under way", "1 minute")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return await (await at(one, "tidy/t")).result(timeout=5)
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return await (await at(harness, "tidy/t")).result(timeout=5)
 
-    assert await everywhere(h, parent, look=look) == "tidied"
+    assert await observe_with_crashes(h, parent, observe=observe) == "tidied"
     assert set(cleaned) == {"up"}
 
 
-async def test_a_child_that_has_not_begun_never_does(app: Holdfast, h: Harness) -> None:
+async def test_a_child_that_has_not_begun_never_begins(app: Holdfast, h: Harness) -> None:
     ran: list[str] = []
 
     @app.workflow
@@ -231,7 +237,7 @@ async def test_a_child_that_has_not_begun_never_does(app: Holdfast, h: Harness) 
     assert ran == ["a"]
 
 
-async def test_a_paused_child_is_terminated_too(h: Harness, parent: Any) -> None:
+async def test_a_paused_child_is_terminated(h: Harness, parent: Any) -> None:
     run = await h.start(parent, {"policy": "terminate", "end": "never"})
     await h.run_until_idle()
     await (await at(h, "child/c")).pause()
@@ -239,7 +245,7 @@ async def test_a_paused_child_is_terminated_too(h: Harness, parent: Any) -> None
     assert await statuses(h, "child/c") == {"child/c": "terminated"}
 
 
-async def test_a_paused_child_is_cancelled_when_it_goes_on(h: Harness, parent: Any) -> None:
+async def test_a_paused_child_is_cancelled_when_it_is_resumed(h: Harness, parent: Any) -> None:
     run = await h.start(parent, {"policy": "request_cancel", "end": "never"})
     await h.run_until_idle()
     child = await at(h, "child/c")
@@ -252,7 +258,7 @@ async def test_a_paused_child_is_cancelled_when_it_goes_on(h: Harness, parent: A
     assert (await child.status()).status == "cancelled"
 
 
-async def test_what_has_ended_stays_as_it_is(app: Holdfast, h: Harness) -> None:
+async def test_an_ended_child_keeps_its_status(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def quick(ctx: Context) -> str:
         return "done"
@@ -261,10 +267,10 @@ async def test_what_has_ended_stays_as_it_is(app: Holdfast, h: Harness) -> None:
     async def parent(ctx: Context) -> None:
         await ctx.run(quick, id="q")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return (await statuses(one, "quick/q"))["quick/q"]
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return (await statuses(harness, "quick/q"))["quick/q"]
 
-    assert await everywhere(h, parent, look=look) == "complete"
+    assert await observe_with_crashes(h, parent, observe=observe) == "complete"
 
 
 # --- trees
@@ -278,18 +284,18 @@ async def test_a_whole_tree_ends_with_its_root(app: Holdfast, h: Harness) -> Non
                 await ctx.spawn("node", depth - 1, id=f"{ctx.info.instance_id}{side}")
         await ctx.sleep("a while", "10 days")
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
         if (await run.status()).status == "waiting":
             await run.terminate("enough")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        items = (await one.app.list(node, limit=100)).items
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        items = (await harness.app.list(node, limit=100)).items
         return len(items), {item.details.status for item in items}
 
-    assert await everywhere(h, node, 2, look=look, drive=drive) == (7, {"terminated"})
+    assert await observe_with_crashes(h, node, 2, observe=observe, drive=drive) == (7, {"terminated"})
 
 
-async def test_a_deep_line_of_children_ends_with_the_first(app: Holdfast, h: Harness) -> None:
+async def test_a_deep_chain_of_children_ends_with_the_first_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def link_of_chain(ctx: Context, n: int) -> None:
         if n:
@@ -308,8 +314,8 @@ async def test_a_deep_line_of_children_ends_with_the_first(app: Holdfast, h: Har
     assert ended == 201
 
 
-async def test_a_mixed_tree(app: Holdfast, h: Harness) -> None:
-    """Below what is abandoned nothing happens; below what is terminated everything does."""
+async def test_each_subtree_ends_as_the_policy_of_its_root_says(app: Holdfast, h: Harness) -> None:
+    """Descendants of an abandoned child continue; descendants of a terminated child end."""
 
     @app.workflow
     async def node(ctx: Context, tree: dict[str, Any]) -> None:
@@ -339,7 +345,7 @@ async def test_a_mixed_tree(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.parametrize("wait", [False, True])
-async def test_a_run_that_is_given_up_cancels_its_child(app: Holdfast, h: Harness, wait: bool) -> None:
+async def test_cancelling_ctx_run_cancels_the_child(app: Holdfast, h: Harness, wait: bool) -> None:
     @app.workflow
     async def tidy(ctx: Context) -> None:
         try:
@@ -357,15 +363,17 @@ async def test_a_run_that_is_given_up_cancels_its_child(app: Holdfast, h: Harnes
             pass
         return (ctx.now() - began).total_seconds() // 1200
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        while (await statuses(one, "tidy/t"))["tidy/t"] == "waiting":
-            await one.advance("1 hour")
-        return await run.result(timeout=5), (await statuses(one, "tidy/t"))["tidy/t"]
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        while (await statuses(harness, "tidy/t"))["tidy/t"] == "waiting":
+            await harness.advance("1 hour")
+        return await run.result(timeout=5), (await statuses(harness, "tidy/t"))["tidy/t"]
 
-    assert await everywhere(h, parent, look=look) == (3.0 if wait else 0.0, "cancelled")
+    assert await observe_with_crashes(h, parent, observe=observe) == (3.0 if wait else 0.0, "cancelled")
 
 
-async def test_a_spawned_child_is_not_cancelled_with_a_wait_for_it(app: Holdfast, h: Harness, child: Any) -> None:
+async def test_cancelling_the_wait_for_a_spawned_child_does_not_cancel_the_child(
+    app: Holdfast, h: Harness, child: Any
+) -> None:
     @app.workflow
     async def parent(ctx: Context) -> Any:
         spawned = await ctx.spawn(child, id="c")
@@ -390,16 +398,16 @@ async def test_a_cancelled_parent_waits_for_its_childs_cleanup(app: Holdfast, h:
     async def parent(ctx: Context) -> None:
         await ctx.run(tidy, id="t", wait_for_cancellation=True)
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        await cancelled_once(run, "enough")
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        await cancel_once(run, "enough")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return (await run.status()).status, (await statuses(one, "tidy/t"))["tidy/t"]
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return (await run.status()).status, (await statuses(harness, "tidy/t"))["tidy/t"]
 
-    assert await everywhere(h, parent, look=look, drive=drive) == ("cancelled", "cancelled")
+    assert await observe_with_crashes(h, parent, observe=observe, drive=drive) == ("cancelled", "cancelled")
 
 
-async def test_a_child_that_ignores_the_cancellation_gives_its_result_to_nobody(app: Holdfast, h: Harness) -> None:
+async def test_the_result_of_a_child_that_ignores_the_cancellation_is_dropped(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def stubborn(ctx: Context) -> str:
         try:
@@ -417,13 +425,13 @@ async def test_a_child_that_ignores_the_cancellation_gives_its_result_to_nobody(
         except ChildError:
             return "failed"
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5), await (await at(one, "stubborn/s")).result(timeout=5)
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return await run.result(timeout=5), await (await at(harness, "stubborn/s")).result(timeout=5)
 
-    assert await everywhere(h, parent, look=look) == ("gave up", "went on")
+    assert await observe_with_crashes(h, parent, observe=observe) == ("gave up", "went on")
 
 
-async def test_a_child_that_never_was_started_is_not_cancelled(app: Holdfast, h: Harness, child: Any) -> None:
+async def test_a_child_that_was_never_started_is_not_cancelled(app: Holdfast, h: Harness, child: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> str:
         task = asyncio.ensure_future(ctx.run(child, id="c"))
@@ -435,7 +443,7 @@ async def test_a_child_that_never_was_started_is_not_cancelled(app: Holdfast, h:
             return "cancelled"
         return "ran"
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return await run.result(timeout=5), len((await one.app.list(child)).items)
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return await run.result(timeout=5), len((await harness.app.list(child)).items)
 
-    assert await everywhere(h, parent, look=look) == ("cancelled", 0)
+    assert await observe_with_crashes(h, parent, observe=observe) == ("cancelled", 0)

@@ -1,4 +1,4 @@
-"""What a start does when its id is taken: by a run that lives, and by one that has ended in whatever way."""
+"""``on_conflict`` and ``on_reuse``: starts whose id belongs to a run that has not ended, or has ended."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import until_status
-from .dealing import everywhere, number_of_instances
+from .message_drives import crash_everywhere, number_of_instances
 
 FINISHED = ("complete", "errored", "terminated", "cancelled")
 
@@ -23,7 +23,7 @@ def order(app: Holdfast) -> Workflow[Any]:
 
 
 def _order(app: Holdfast) -> Workflow[Any]:
-    """Ends as it is told to."""
+    """A workflow that ends as its event says."""
 
     @app.workflow
     async def order(ctx: Context, params: str) -> list[Any]:
@@ -37,7 +37,7 @@ def _order(app: Holdfast) -> Workflow[Any]:
 
 
 async def ended(h: Harness, order: Workflow[Any], status: str) -> Handle[Any]:
-    """A run with the id ``one`` that has ended so."""
+    """Start a run with the id ``one`` and end it with this status."""
     run = await h.start(order, status, id="one")
     await h.run_until_idle()
     if status == "terminated":
@@ -49,11 +49,11 @@ async def ended(h: Harness, order: Workflow[Any], status: str) -> Handle[Any]:
     return run
 
 
-# --- a run that lives
+# --- the id of a run that has not ended
 
 
 @pytest.mark.parametrize("on_reuse", ["use_existing", "allow", "allow_if_failed", "reject"])
-async def test_use_existing_gives_the_run_that_lives(h: Harness, order: Workflow[Any], on_reuse: str) -> None:
+async def test_use_existing_returns_the_run_that_has_not_ended(h: Harness, order: Workflow[Any], on_reuse: str) -> None:
     first = await h.start(order, "first", id="one")
     await h.run_until_idle()
     second = await h.start(order, "second", id="one", on_conflict="use_existing", on_reuse=on_reuse)
@@ -72,7 +72,9 @@ async def test_use_existing_is_the_default(h: Harness, order: Workflow[Any]) -> 
 
 @pytest.mark.parametrize("on_reuse", ["use_existing", "allow", "allow_if_failed", "reject"])
 @pytest.mark.parametrize("begun", [False, True])
-async def test_fail_refuses_while_one_lives(h: Harness, order: Workflow[Any], on_reuse: str, begun: bool) -> None:
+async def test_fail_refuses_while_a_run_has_not_ended(
+    h: Harness, order: Workflow[Any], on_reuse: str, begun: bool
+) -> None:
     run = await h.start(order, "first", id="one")
     if begun:
         await h.run_until_idle()
@@ -86,7 +88,9 @@ async def test_fail_refuses_while_one_lives(h: Harness, order: Workflow[Any], on
 
 
 @pytest.mark.parametrize("on_reuse", ["use_existing", "allow", "allow_if_failed", "reject"])
-async def test_terminate_existing_ends_it_and_begins_anew(h: Harness, order: Workflow[Any], on_reuse: str) -> None:
+async def test_terminate_existing_terminates_the_run_and_starts_a_new_run(
+    h: Harness, order: Workflow[Any], on_reuse: str
+) -> None:
     await h.start(order, "first", id="one", memo={"of": "first"})
     await h.run_until_idle()
     run = await h.start(order, "second", id="one", on_conflict="terminate_existing", on_reuse=on_reuse)
@@ -99,7 +103,7 @@ async def test_terminate_existing_ends_it_and_begins_anew(h: Harness, order: Wor
     assert await number_of_instances(h) == 1
 
 
-async def test_the_terminated_one_stays_readable(app: Holdfast, h: Harness) -> None:
+async def test_the_terminated_run_stays_readable(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, n: int) -> int:
         await ctx.sleep(f"nap {n}", "1 hour")
@@ -115,7 +119,7 @@ async def test_the_terminated_one_stays_readable(app: Holdfast, h: Harness) -> N
     assert [s.step_key for s in (await run.history(1)).steps] == ["nap 2"]
 
 
-async def test_a_paused_run_lives(h: Harness, order: Workflow[Any]) -> None:
+async def test_a_paused_run_counts_as_not_ended(h: Harness, order: Workflow[Any]) -> None:
     run = await h.start(order, "first", id="one")
     await h.run_until_idle()
     await run.pause()
@@ -125,7 +129,7 @@ async def test_a_paused_run_lives(h: Harness, order: Workflow[Any]) -> None:
         await h.start(order, "second", id="one", on_conflict="fail", on_reuse="allow")
 
 
-async def test_a_run_that_waits_for_its_start_lives(h: Harness, order: Workflow[Any]) -> None:
+async def test_a_run_with_a_start_delay_counts_as_not_ended(h: Harness, order: Workflow[Any]) -> None:
     await h.start(order, "first", id="one", start_delay="1 hour")
 
     with pytest.raises(InstanceExistsError):
@@ -144,12 +148,12 @@ async def test_the_same_id_of_another_workflow_is_another_run(app: Holdfast, h: 
     assert await run.result(timeout=5) == "other"
 
 
-# --- a run that has ended
+# --- the id of a run that has ended
 
 
 @pytest.mark.parametrize("status", FINISHED)
 @pytest.mark.parametrize("on_conflict", ["use_existing", "fail", "terminate_existing"])
-async def test_use_existing_gives_the_run_that_has_ended(
+async def test_use_existing_returns_the_ended_run(
     h: Harness, order: Workflow[Any], status: str, on_conflict: str
 ) -> None:
     await ended(h, order, status)
@@ -162,7 +166,9 @@ async def test_use_existing_gives_the_run_that_has_ended(
 
 @pytest.mark.parametrize("status", FINISHED)
 @pytest.mark.parametrize("on_conflict", ["use_existing", "fail", "terminate_existing"])
-async def test_allow_begins_anew_after_any_end(h: Harness, order: Workflow[Any], status: str, on_conflict: str) -> None:
+async def test_allow_starts_a_new_run_after_any_end(
+    h: Harness, order: Workflow[Any], status: str, on_conflict: str
+) -> None:
     await ended(h, order, status)
     run = await h.start(order, "complete", id="one", on_conflict=on_conflict, on_reuse="allow")
     await h.run_until_idle()
@@ -184,7 +190,7 @@ async def test_reject_refuses_after_any_end(h: Harness, order: Workflow[Any], st
 
 
 @pytest.mark.parametrize("status", ["errored", "terminated", "cancelled"])
-async def test_allow_if_failed_begins_anew_after_a_failure(h: Harness, order: Workflow[Any], status: str) -> None:
+async def test_allow_if_failed_starts_a_new_run_after_a_failure(h: Harness, order: Workflow[Any], status: str) -> None:
     await ended(h, order, status)
     run = await h.start(order, "complete", id="one", on_reuse="allow_if_failed")
     await h.run_until_idle()
@@ -202,7 +208,7 @@ async def test_allow_if_failed_refuses_after_a_success(h: Harness, order: Workfl
     assert await run.result(timeout=5) == ["complete", 0]
 
 
-async def test_it_goes_by_the_last_run_of_the_id(h: Harness, order: Workflow[Any]) -> None:
+async def test_the_last_run_of_the_id_decides(h: Harness, order: Workflow[Any]) -> None:
     await ended(h, order, "errored")
     await h.start(order, "complete", id="one", on_reuse="allow_if_failed")
     await h.run_until_idle()
@@ -219,7 +225,7 @@ async def test_a_handle_follows_the_id_to_its_new_run(h: Harness, order: Workflo
     assert await old.result(timeout=5) == ["complete", 1]
 
 
-# --- from a run
+# --- starts of children
 
 
 @pytest.mark.parametrize(
@@ -230,7 +236,7 @@ async def test_a_handle_follows_the_id_to_its_new_run(h: Harness, order: Workflo
         ("terminate_existing", ["second", 1]),
     ],
 )
-async def test_children_have_the_same_policies_for_runs_that_live(
+async def test_children_have_the_same_policies_for_runs_that_have_not_ended(
     app: Holdfast, h: Harness, order: Workflow[Any], on_conflict: str, expected: Any
 ) -> None:
     @app.workflow
@@ -243,7 +249,7 @@ async def test_children_have_the_same_policies_for_runs_that_live(
         await ctx.send(child.pid, "end")
         return await child.result()
 
-    assert await everywhere(h, parent) == expected
+    assert await crash_everywhere(h, parent) == expected
 
 
 @pytest.mark.parametrize(
@@ -266,13 +272,13 @@ async def test_children_have_the_same_policies_for_runs_that_have_ended(
         except InstanceExistsError as error:
             return error.code
 
-    assert await everywhere(h, parent) == expected
+    assert await crash_everywhere(h, parent) == expected
 
 
-# --- at once
+# --- concurrent starts
 
 
-async def test_of_many_starts_at_once_one_starts(make_app: MakeApp) -> None:
+async def test_of_many_concurrent_starts_one_creates_a_run(make_app: MakeApp) -> None:
     app = make_app()
     order = _order(app)
     async with app:
@@ -284,7 +290,7 @@ async def test_of_many_starts_at_once_one_starts(make_app: MakeApp) -> None:
         assert len((await app.list()).items) == 1
 
 
-async def test_of_many_starts_at_once_all_but_one_fail(make_app: MakeApp) -> None:
+async def test_of_many_concurrent_starts_with_fail_all_but_one_raise(make_app: MakeApp) -> None:
     app = make_app()
     order = _order(app)
     async with app:

@@ -1,4 +1,4 @@
-"""What people see of runs that deal with others: steps, events with their senders, relations, and why one waits."""
+"""``history`` and ``describe`` of runs that affect others: steps, events with senders, relations, and ``why``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from holdfast import Context, Handle, Holdfast, InstanceNotFoundError, Rejected, StepRecord
 from holdfast.testing import Harness
 
-from .surviving import at, everywhere
+from .observations import at, observe_with_crashes
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ async def _steps(h: Harness, run: Handle[Any]) -> list[tuple[Any, ...]]:
     return [outline(step) for step in (await run.history()).steps]
 
 
-async def test_children_are_steps(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_the_history_shows_children_as_steps(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def broken(ctx: Context) -> None:
         raise ValueError("no")
@@ -44,7 +44,7 @@ async def test_children_are_steps(app: Holdfast, h: Harness, waits: Any) -> None
         except Exception:
             await ctx.spawn(waits, id="open")
 
-    found = await everywhere(h, parent, look=_steps)
+    found = await observe_with_crashes(h, parent, observe=_steps)
     assert [(kind, status, result, error) for kind, _, status, result, error in found] == [
         ("child", "completed", {"x": 1}, None),
         ("child", "errored", None, "ValueError"),
@@ -52,37 +52,37 @@ async def test_children_are_steps(app: Holdfast, h: Harness, waits: Any) -> None
     ]
 
 
-async def test_a_child_that_was_terminated(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_the_history_shows_a_terminated_child_as_errored(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         child = await ctx.spawn(waits, id="w")
         await ctx.terminate(child.pid, "enough")
         await ctx.events.receive()
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
         steps = (await run.history()).steps
         return [(s.type, s.status, s.error and (s.error.name, s.error.message)) for s in steps]
 
-    assert await everywhere(h, parent, look=look) == [
+    assert await observe_with_crashes(h, parent, observe=observe) == [
         ("child", "errored", ("Terminated", "enough")),
         ("terminate", "completed", None),
     ]
 
 
-async def test_two_of_one_child_are_both_over(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_two_starts_of_one_child_are_both_completed_steps(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> Any:
         first = await ctx.spawn(waits, id="w")
         second = await ctx.spawn(waits, id="w", messages=[("go", 1)])
         return [await first.result(), await second.result()]
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
         return [step.status for step in (await run.history()).steps if step.type == "child"]
 
-    assert await everywhere(h, parent, look=look) == ["completed", "completed"]
+    assert await observe_with_crashes(h, parent, observe=observe) == ["completed", "completed"]
 
 
-async def test_what_is_done_to_others_is_a_step_each(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_each_operation_on_another_run_is_a_step(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def does(ctx: Context) -> None:
         child = await ctx.spawn(waits, id="w")
@@ -94,7 +94,7 @@ async def test_what_is_done_to_others_is_a_step_each(app: Holdfast, h: Harness, 
         await ctx.unmonitor("waits/w")
         await ctx.cancel("waits/w", "enough")
 
-    found = await everywhere(h, does, look=_steps)
+    found = await observe_with_crashes(h, does, observe=_steps)
     assert [(kind, status) for kind, _, status, *_ in found][1:] == [
         ("send", "completed"),
         ("send", "completed"),
@@ -107,14 +107,14 @@ async def test_what_is_done_to_others_is_a_step_each(app: Holdfast, h: Harness, 
     assert {name for _, name, *_ in found[3:]} == {"waits/w"}
 
 
-async def test_what_could_not_be_done_is_shown(app: Holdfast, h: Harness) -> None:
+async def test_the_history_shows_failed_operations(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def tries(ctx: Context) -> None:
         for attempt in (partial(ctx.send, topic="x"), ctx.monitor, ctx.cancel):
             with suppress(InstanceNotFoundError):
                 await attempt("tries/nobody")
 
-    found = await everywhere(h, tries, look=_steps)
+    found = await observe_with_crashes(h, tries, observe=_steps)
     assert [(kind, status, error) for kind, _, status, _, error in found] == [
         ("send", "errored", "InstanceNotFoundError"),
         ("monitor", "errored", "InstanceNotFoundError"),
@@ -122,7 +122,7 @@ async def test_what_could_not_be_done_is_shown(app: Holdfast, h: Harness) -> Non
     ]
 
 
-async def test_questions_and_answers(app: Holdfast, h: Harness) -> None:
+async def test_the_history_shows_asks_and_replies_with_their_outcomes(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def answers(ctx: Context) -> None:
         asked = ctx.listen("ask", messages=True)
@@ -136,12 +136,12 @@ async def test_questions_and_answers(app: Holdfast, h: Harness) -> None:
         with suppress(Rejected):
             await ctx.ask("answers/a", "ask")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        asked = [one for one in await _steps(one, run) if one[0] == "ask"]
-        replied = [one for one in await _steps(one, await at(one, "answers/a")) if one[0] == "reply"]
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        asked = [step for step in await _steps(harness, run) if step[0] == "ask"]
+        replied = [step for step in await _steps(harness, await at(harness, "answers/a")) if step[0] == "reply"]
         return asked, [(kind, name, status) for kind, name, status, *_ in replied]
 
-    asked, replied = await everywhere(h, asks, look=look)
+    asked, replied = await observe_with_crashes(h, asks, observe=observe)
     assert asked == [
         ("ask", "ask of answers/a", "completed", {"yes": 1}, None),
         ("ask", "ask of answers/a", "errored", None, "Rejected"),
@@ -149,7 +149,7 @@ async def test_questions_and_answers(app: Holdfast, h: Harness) -> None:
     assert replied == [("reply", "ask from asks/everywhere", "completed")] * 2
 
 
-async def test_messages_are_shown_with_their_senders(app: Holdfast, h: Harness) -> None:
+async def test_the_history_shows_messages_with_their_senders(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def reads(ctx: Context) -> None:
         inbox = ctx.inbox
@@ -162,21 +162,21 @@ async def test_messages_are_shown_with_their_senders(app: Holdfast, h: Harness) 
         await ctx.send(child.pid, "second", 2)
         await child.result()
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        await (await at(one, "reads/r")).send_event("third", 3, id="third")
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        await (await at(harness, "reads/r")).send_event("third", 3, id="third")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        events = (await (await at(one, "reads/r")).history()).events
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        events = (await (await at(harness, "reads/r")).history()).events
         return [(e.type, e.payload, e.sender, e.delivered_at is not None, e.consumed_by_step_key) for e in events]
 
-    assert await everywhere(h, parent, look=look, drive=drive) == [
+    assert await observe_with_crashes(h, parent, observe=observe, drive=drive) == [
         ("first", 1, "parent/everywhere", True, "inbox"),
         ("second", 2, "parent/everywhere", True, "inbox"),
         ("third", 3, None, True, "inbox"),
     ]
 
 
-async def test_messages_that_nobody_received_are_shown(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_the_history_shows_undelivered_messages(app: Holdfast, h: Harness, waits: Any) -> None:
     run = await h.start(waits)
     await h.run_until_idle()
     await run.send_event("unheard", {"x": 1})
@@ -190,7 +190,7 @@ async def test_messages_that_nobody_received_are_shown(app: Holdfast, h: Harness
     )
 
 
-async def test_relations_are_described(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_describe_shows_parent_children_links_and_monitors(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         await ctx.spawn(waits, id="done", messages=[("go", 1)])
@@ -213,7 +213,7 @@ async def test_relations_are_described(app: Holdfast, h: Harness, waits: Any) ->
     assert (child.parent, child.links, child.monitors, child.children) == ("parent/p", ["parent/p"], [], [])
 
 
-async def test_relations_go_along_with_a_continued_run(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_describe_shows_the_relations_carried_over_to_a_successor(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> None:
         if n == 0:
@@ -231,7 +231,7 @@ async def test_relations_go_along_with_a_continued_run(app: Holdfast, h: Harness
     assert (child.parent, child.links) == ("goes_on/g", ["goes_on/g"])
 
 
-async def test_what_was_undone_is_not_described(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_describe_does_not_show_removed_links_and_monitors(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def changes(ctx: Context) -> None:
         await ctx.monitor("waits/w")
@@ -250,7 +250,7 @@ async def test_what_was_undone_is_not_described(app: Holdfast, h: Harness, waits
 # --- why
 
 
-async def test_why_waiting_for_a_child(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_why_names_the_child_that_a_run_waits_for(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         await ctx.run(waits, id="w")
@@ -265,7 +265,7 @@ async def test_why_waiting_for_a_child(app: Holdfast, h: Harness, waits: Any) ->
     assert found.current_step.type == "child"
 
 
-async def test_why_waiting_for_a_message(app: Holdfast, h: Harness) -> None:
+async def test_why_names_the_topic_that_a_run_waits_for(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def listens(ctx: Context) -> None:
         await ctx.listen("approve").receive()
@@ -276,7 +276,7 @@ async def test_why_waiting_for_a_message(app: Holdfast, h: Harness) -> None:
     assert (await run.describe()).why == "waiting for message 'approve' since 3 h"
 
 
-async def test_why_waiting_for_any_message(app: Holdfast, h: Harness) -> None:
+async def test_why_says_that_a_run_waits_for_any_message(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def listens(ctx: Context) -> None:
         await ctx.inbox.receive()
@@ -286,7 +286,7 @@ async def test_why_waiting_for_any_message(app: Holdfast, h: Harness) -> None:
     assert (await run.describe()).why == "waiting for a message since 3 h"
 
 
-async def test_why_with_links(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_why_names_the_linked_runs(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def listens(ctx: Context) -> None:
         await ctx.link("waits/a")
@@ -300,7 +300,7 @@ async def test_why_with_links(app: Holdfast, h: Harness, waits: Any) -> None:
     assert (await run.describe()).why == "waiting for message 'approve' since 3 h; linked to waits/a, waits/b"
 
 
-async def test_why_waiting_for_an_answer(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_why_names_the_ask_whose_reply_a_run_waits_for(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def asks(ctx: Context) -> None:
         await ctx.ask("waits/w", "price")
@@ -311,7 +311,7 @@ async def test_why_waiting_for_an_answer(app: Holdfast, h: Harness, waits: Any) 
     assert (await run.describe()).why == "waiting for the answer to price of waits/w"
 
 
-async def test_why_waiting_for_the_end_of_another_run(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_why_names_the_run_whose_end_a_run_waits_for(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def watches(ctx: Context) -> None:
         await ctx.monitor("waits/w")
@@ -325,7 +325,7 @@ async def test_why_waiting_for_the_end_of_another_run(app: Holdfast, h: Harness,
     assert "waits/w" in why
 
 
-async def test_why_of_the_ended(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_why_names_the_cause_of_an_abnormal_end(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         await ctx.spawn(waits, id="linked", link=True)
@@ -341,7 +341,7 @@ async def test_why_of_the_ended(app: Holdfast, h: Harness, waits: Any) -> None:
     )
 
 
-async def test_a_continued_run_says_so(app: Holdfast, h: Harness) -> None:
+async def test_the_history_of_each_run_has_its_run_number(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def goes_on(ctx: Context, n: int = 0) -> int:
         await ctx.do("step", str, n)
@@ -356,7 +356,7 @@ async def test_a_continued_run_says_so(app: Holdfast, h: Harness) -> None:
     assert (await run.history(7)).steps == []
 
 
-async def test_mailbox_and_messages_of_the_engine_have_senders_too(app: Holdfast, h: Harness, waits: Any) -> None:
+async def test_exit_and_cancel_events_have_senders(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         child = await ctx.spawn(waits, id="w")

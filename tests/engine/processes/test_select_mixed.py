@@ -1,4 +1,4 @@
-"""``select`` over everything a run can wait for: messages, events of other runs, timers, channels of its own."""
+"""``select`` over messages, events of other runs, timers and the run's own channels."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from holdfast.testing import Harness
 from holdfast.testing.harness import Drive
 
 from ..driving import finish
-from .surviving import cancelled_once
+from .observations import cancel_once
 
 
 def sends(*messages: tuple[str, Any]) -> Drive:
-    """A drive that sends these, once."""
+    """A drive that sends each message once."""
 
     async def drive(_h: Harness, run: Handle[Any]) -> None:
         for n, (topic, payload) in enumerate(messages):
@@ -35,7 +35,7 @@ def quick(app: Holdfast) -> Any:
     return quick
 
 
-async def test_a_message_or_a_timer_whichever_comes_first(app: Holdfast, h: Harness) -> None:
+async def test_select_returns_the_message_or_the_timer_that_comes_first(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def waits(ctx: Context) -> list[Any]:
         words, log = ctx.listen("word"), []
@@ -47,8 +47,8 @@ async def test_a_message_or_a_timer_whichever_comes_first(app: Holdfast, h: Harn
     assert await h.crash_everywhere(waits, drive=sends(("word", "hello"))) == ["hello", "timer"]
 
 
-async def test_a_message_that_came_in_time_wins_although_nobody_worked(app: Holdfast, h: Harness) -> None:
-    """By the order of times, not by the order in which a worker finds out."""
+async def test_a_message_that_came_in_time_wins_although_no_worker_ran(app: Holdfast, h: Harness) -> None:
+    """The times of message and timer decide, not the order in which a worker reads them."""
 
     @app.workflow
     async def waits(ctx: Context, minutes: int) -> Any:
@@ -68,7 +68,7 @@ async def test_a_message_that_came_in_time_wins_although_nobody_worked(app: Hold
 
 
 @pytest.mark.above_the_store
-async def test_of_several_that_are_ready_the_first_listed_wins(app: Holdfast, h: Harness, quick: Any) -> None:
+async def test_the_first_listed_of_several_ready_channels_wins(app: Holdfast, h: Harness, quick: Any) -> None:
     @app.workflow
     async def ready(ctx: Context) -> list[str]:
         own: Channel[str] = Channel(1)
@@ -103,8 +103,8 @@ async def test_two_topics_keep_their_own_order(app: Holdfast, h: Harness) -> Non
     assert await h.crash_everywhere(jobs, drive=sends(*messages)) == {"done": [0, 1, 2, 3], "why": "enough"}
 
 
-async def test_losing_cases_leave_nothing_behind(app: Holdfast, h: Harness) -> None:
-    """A message that lost a race is still there, and only once; so is room in a channel that was not sent to."""
+async def test_cases_that_lose_a_select_lose_no_value(app: Holdfast, h: Harness) -> None:
+    """A message that was not chosen stays once in its channel; a send that was not chosen sends nothing."""
 
     @app.workflow
     async def races(ctx: Context) -> list[Any]:
@@ -120,7 +120,7 @@ async def test_losing_cases_leave_nothing_behind(app: Holdfast, h: Harness) -> N
     assert await h.crash_everywhere(races, drive=sends(("a", 1), ("b", 2))) == [[1, 2], ["full", True], True]
 
 
-async def test_a_wait_for_an_event_gets_what_a_select_did_not_take(app: Holdfast, h: Harness) -> None:
+async def test_a_wait_receives_an_event_that_a_select_did_not_take(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def both(ctx: Context) -> list[Any]:
         words = ctx.listen("word")
@@ -133,7 +133,7 @@ async def test_a_wait_for_an_event_gets_what_a_select_did_not_take(app: Holdfast
 
 
 @pytest.mark.above_the_store
-async def test_default_when_nothing_is_ready(app: Holdfast, h: Harness) -> None:
+async def test_select_returns_the_default_when_no_channel_is_ready(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def looks(ctx: Context) -> list[Any]:
         cases: list[Channel[Any]] = [ctx.listen("word"), ctx.inbox, ctx.events, ctx.after("1 hour"), Channel()]
@@ -181,7 +181,7 @@ async def test_unlisten_wakes_a_select(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_the_inbox_gets_what_nobody_listens_to(app: Holdfast, h: Harness) -> None:
+async def test_the_inbox_receives_topics_without_a_listener(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def sorts(ctx: Context) -> list[Any]:
         words, inbox = ctx.listen("word"), ctx.inbox
@@ -198,8 +198,8 @@ async def test_the_inbox_gets_what_nobody_listens_to(app: Holdfast, h: Harness) 
 
 
 @pytest.mark.above_the_store
-async def test_sending_and_receiving_in_one_select(app: Holdfast, h: Harness) -> None:
-    """A pump between messages and a channel of its own: it takes only what it has room for."""
+async def test_one_select_can_send_and_receive(app: Holdfast, h: Harness) -> None:
+    """The workflow forwards messages to its own channel and receives only while the channel has room."""
 
     @app.workflow
     async def pump(ctx: Context) -> list[Any]:
@@ -245,8 +245,8 @@ async def test_a_timer_that_is_stopped_stays_stopped(app: Holdfast, h: Harness) 
 
 
 @pytest.mark.above_the_store
-async def test_a_timer_that_is_set_anew_by_each_message(app: Holdfast, h: Harness) -> None:
-    """What a debounce is: the end comes an hour after the last message."""
+async def test_a_timer_can_be_reset_by_each_message(app: Holdfast, h: Harness) -> None:
+    """A debounce: the run ends an hour after the last message."""
 
     @app.workflow
     async def debounce(ctx: Context) -> list[Any]:
@@ -270,7 +270,7 @@ async def test_a_timer_that_is_set_anew_by_each_message(app: Holdfast, h: Harnes
     assert await h.crash_everywhere(debounce, drive=sends(("word", 1))) == [1, True]
 
 
-async def test_a_child_or_a_message_or_a_cancellation(app: Holdfast, h: Harness, quick: Any) -> None:
+async def test_select_waits_for_a_child_a_message_and_a_cancellation(app: Holdfast, h: Harness, quick: Any) -> None:
     @app.workflow(cancel="event")
     async def supervises(ctx: Context) -> list[str]:
         words = ctx.listen("word")
@@ -286,19 +286,17 @@ async def test_a_child_or_a_message_or_a_cancellation(app: Holdfast, h: Harness,
                 case word:
                     log.append(f"word {word}")
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
         await run.send_event("word", "w", id="w")
-        await one.run_until_idle()
-        if not one._store.dropped:
-            await cancelled_once(run, "enough")
+        await harness.run_until_idle()
+        if not harness._store.dropped:
+            await cancel_once(run, "enough")
 
     assert await h.crash_everywhere(supervises, drive=drive) == ["exit 5", "word w", "cancel enough"]
 
 
 @pytest.mark.above_the_store
-async def test_several_tasks_share_a_channel_of_messages(app: Holdfast, h: Harness) -> None:
-    """Each message goes to one of them, and none to both."""
-
+async def test_each_message_of_a_shared_channel_goes_to_one_task(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def pool(ctx: Context) -> list[Any]:
         words = ctx.listen("word")
@@ -336,7 +334,7 @@ async def test_a_receiver_that_is_cancelled_loses_nothing(app: Holdfast, h: Harn
 
 
 @pytest.mark.above_the_store
-async def test_a_ticker_beside_messages(app: Holdfast, h: Harness) -> None:
+async def test_select_receives_messages_and_ticks_of_another_task(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def ticks(ctx: Context) -> list[Any]:
         words, beats = ctx.listen("word"), Channel[str]()
@@ -357,9 +355,7 @@ async def test_a_ticker_beside_messages(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_ask_and_timers_and_a_channel_of_replies(app: Holdfast, h: Harness) -> None:
-    """Request and answer by plain messages, with a limit of time."""
-
+async def test_a_request_and_its_reply_can_be_plain_messages_with_a_timeout(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def server(ctx: Context) -> None:
         async for message in ctx.listen("get", messages=True):
@@ -385,7 +381,7 @@ async def test_ask_and_timers_and_a_channel_of_replies(app: Holdfast, h: Harness
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("wrong", ["text", None, 5])
-async def test_what_is_no_channel(app: Holdfast, h: Harness, wrong: Any) -> None:
+async def test_a_case_that_is_not_a_channel_is_refused(app: Holdfast, h: Harness, wrong: Any) -> None:
     @app.workflow
     async def selects(ctx: Context, wrong: Any) -> str:
         try:
@@ -398,7 +394,7 @@ async def test_what_is_no_channel(app: Holdfast, h: Harness, wrong: Any) -> None
 
 
 @pytest.mark.above_the_store
-async def test_nobody_sends_into_a_channel_of_messages(app: Holdfast, h: Harness) -> None:
+async def test_sending_into_a_message_channel_raises(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def sends_there(ctx: Context) -> list[str]:
         found = []

@@ -1,4 +1,4 @@
-"""Who sends again under the same id, having heard nothing, is received once, whatever became of the run since."""
+"""An event that is sent again with the same id is received once, also by the successors of a run."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ pytestmark = pytest.mark.promise("messages-once-in-order")
 
 
 async def _send(h: Harness, run: Handle[Any], *texts: str) -> None:
-    """Each under an id of its own, and the run goes on after each."""
+    """Send each text under an id made from the text, and let the run continue after each."""
     for text in texts:
         await run.send_event("go", text, id=f"id of {text}")
         await h.run_until_idle()
 
 
 async def _got(run: Handle[Any]) -> list[list[Any]]:
-    """What came to each of the runs."""
+    """Payloads in the mailbox of each run of the instance."""
     last = (await run.describe()).run_number
     return [[event.payload for event in (await run.history(number)).events] for number in range(last + 1)]
 
 
-async def test_after_continue_as_new(app: Holdfast, h: Harness) -> None:
+async def test_a_resent_event_is_received_once_after_continue_as_new(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def collects(ctx: Context, seen: list[str]) -> list[str]:
         if len(seen) == 3:
@@ -41,7 +41,7 @@ async def test_after_continue_as_new(app: Holdfast, h: Harness) -> None:
     assert await _got(run) == [["a"], ["b"], ["c"], []]
 
 
-async def test_while_it_is_handed_on_unread(app: Holdfast, h: Harness) -> None:
+async def test_a_resent_event_is_received_once_while_it_is_carried_over_unread(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def dawdles(ctx: Context, n: int = 0) -> list[str]:
         await ctx.wait_for_event("turn", type="turn")
@@ -60,7 +60,7 @@ async def test_while_it_is_handed_on_unread(app: Holdfast, h: Harness) -> None:
     assert (await run.status()).output == ["a", "b"]
 
 
-async def test_to_the_next_attempt(app: Holdfast, h: Harness) -> None:
+async def test_a_resent_event_is_received_once_across_attempts(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def stumbles(ctx: Context) -> str:
         message = await ctx.wait_for_event("next", type="go", payload=str)
@@ -79,7 +79,7 @@ async def test_to_the_next_attempt(app: Holdfast, h: Harness) -> None:
     assert await _got(run) == [["a"], ["b"], ["c"]]
 
 
-async def test_to_the_next_tick(app: Holdfast, h: Harness) -> None:
+async def test_a_resent_event_is_received_once_across_ticks(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def hourly(ctx: Context) -> str:
         return (await ctx.wait_for_event("next", type="go", payload=str)).payload
@@ -94,7 +94,7 @@ async def test_to_the_next_tick(app: Holdfast, h: Harness) -> None:
     assert (await _got(run))[-3:] == [["a"], ["b"], []]
 
 
-async def test_after_a_restart_it_is_new(app: Holdfast, h: Harness) -> None:
+async def test_a_resent_event_is_received_again_after_a_restart(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def twice(ctx: Context, n: int = 0) -> str:
         message = await ctx.wait_for_event("next", type="go", payload=str)
@@ -111,7 +111,7 @@ async def test_after_a_restart_it_is_new(app: Holdfast, h: Harness) -> None:
     assert await _got(run) == [["a"], [], ["a"]]
 
 
-async def test_the_answer_of_a_later_run_is_heard(app: Holdfast, h: Harness) -> None:
+async def test_the_reply_of_a_later_run_reaches_the_asking_client(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def answers(ctx: Context, n: int = 0) -> None:
         await ctx.wait_for_event("turn", type="turn")

@@ -1,4 +1,4 @@
-"""Start options: what each does, what holds without it, and that a wrong one starts nothing."""
+"""Start options: the effect of each, its default, and the error for a wrong value, which starts nothing."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import finish, until
-from .dealing import MIB, everywhere, launcher, number_of_instances
+from .message_drives import MIB, crash_everywhere, launcher, number_of_instances
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ async def test_without_options_a_run_has_the_defaults(app: Holdfast, h: Harness)
     assert (description.memo, description.search, description.summary, description.attempt) == ({}, {}, None, 1)
 
 
-async def test_a_run_without_timeouts_takes_as_long_as_it_takes(app: Holdfast, h: Harness, idle: Workflow[Any]) -> None:
+async def test_a_run_without_timeouts_is_never_timed_out(app: Holdfast, h: Harness, idle: Workflow[Any]) -> None:
     run = await h.start(idle)
     await h.advance("300 days")
     await run.send_event("go", "at last")
@@ -71,7 +71,7 @@ async def test_a_run_without_timeouts_takes_as_long_as_it_takes(app: Holdfast, h
 
 
 @pytest.mark.above_the_store
-async def test_options_that_are_none_are_as_if_not_given(h: Harness, idle: Workflow[Any]) -> None:
+async def test_an_option_of_none_has_its_default(h: Harness, idle: Workflow[Any]) -> None:
     names = ["id", "start_delay", "execution_timeout", "run_timeout", "task_timeout", "retry", "cron"]
     names += ["memo", "search", "context", "summary"]
 
@@ -82,7 +82,7 @@ async def test_options_that_are_none_are_as_if_not_given(h: Harness, idle: Workf
     assert await run.result(timeout=5) == 1
 
 
-# --- wrong ones
+# --- wrong values
 
 WRONG: list[tuple[str, Any]] = [
     ("on_conflict", "replace"),
@@ -190,7 +190,7 @@ async def test_a_wrong_option_of_a_child_is_an_error_in_the_code(
     ("name", "value"),
     [("parent_close", "orphan"), ("parent_close", None), ("parent_close", 5), ("wait_for_cancellation", "yes")],
 )
-async def test_wrong_options_that_only_children_have(
+async def test_wrong_options_for_children_are_refused(
     app: Holdfast, h: Harness, idle: Workflow[Any], name: str, value: Any
 ) -> None:
     @app.workflow
@@ -255,7 +255,7 @@ async def test_values_that_cannot_be_stored_are_refused(h: Harness, idle: Workfl
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("topic", ["", "@exit", "a b", None, 5])
-async def test_one_bad_message_starts_nothing(h: Harness, idle: Workflow[Any], topic: Any) -> None:
+async def test_a_start_with_one_bad_message_starts_nothing(h: Harness, idle: Workflow[Any], topic: Any) -> None:
     with pytest.raises(InvalidEventTypeError):
         await h.start(idle, messages=[("go", 1), (topic, 2)])
     assert await number_of_instances(h) == 0
@@ -264,7 +264,7 @@ async def test_one_bad_message_starts_nothing(h: Harness, idle: Workflow[Any], t
 # --- start_delay
 
 
-async def test_a_delayed_start(app: Holdfast, h: Harness) -> None:
+async def test_a_run_with_a_start_delay_begins_after_the_delay(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         return ctx.info.started_at.isoformat()
@@ -283,14 +283,14 @@ async def test_a_delayed_start(app: Holdfast, h: Harness) -> None:
     )
 
 
-async def test_a_run_that_waits_for_its_start_is_waiting(h: Harness, idle: Workflow[Any]) -> None:
+async def test_a_run_with_a_start_delay_has_the_status_waiting(h: Harness, idle: Workflow[Any]) -> None:
     run = await h.start(idle, start_delay="1 hour")
     await h.run_until_idle()
     assert (await run.status()).status == "waiting"
 
 
 @pytest.mark.above_the_store
-async def test_a_delay_of_nothing_is_none(app: Holdfast, h: Harness) -> None:
+async def test_a_start_delay_of_zero_is_no_delay(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> int:
         return 1
@@ -298,14 +298,14 @@ async def test_a_delay_of_nothing_is_none(app: Holdfast, h: Harness) -> None:
     assert await finish(h, flow, start_delay=0) == 1
 
 
-async def test_a_delayed_start_can_be_called_off(h: Harness, idle: Workflow[Any]) -> None:
+async def test_a_delayed_run_can_be_ended_before_it_begins(h: Harness, idle: Workflow[Any]) -> None:
     run = await h.start(idle, start_delay="1 hour")
     await run.terminate()
     await h.advance("2 hours")
     assert (await run.describe()).started_at is None
 
 
-async def test_a_delayed_child(app: Holdfast, h: Harness) -> None:
+async def test_a_child_can_have_a_start_delay(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context) -> str:
         return ctx.now().isoformat()
@@ -316,7 +316,7 @@ async def test_a_delayed_child(app: Holdfast, h: Harness) -> None:
         after = await ctx.run(child, start_delay="1 hour")
         return after >= before.replace(hour=before.hour + 1).isoformat()
 
-    assert await everywhere(h, parent) is True
+    assert await crash_everywhere(h, parent) is True
 
 
 # --- queue, priority, eager, summary
@@ -340,7 +340,7 @@ async def test_the_lower_priority_number_starts_first(app: Holdfast, h: Harness)
     assert order == ["first", "second", "third", "last"]
 
 
-async def test_a_queue_is_for_the_workers_that_serve_it(make_app: MakeApp) -> None:
+async def test_a_run_is_claimed_only_by_workers_that_serve_its_queue(make_app: MakeApp) -> None:
     app, other = make_app(), make_app(worker=WorkerConfig(queues=("gpu",)))
 
     async def where(ctx: Context) -> str:
@@ -358,7 +358,7 @@ async def test_a_queue_is_for_the_workers_that_serve_it(make_app: MakeApp) -> No
 
 
 @pytest.mark.parametrize("eager", [True, False])
-async def test_eager_or_not_it_runs(make_app: MakeApp, eager: bool) -> None:
+async def test_a_run_completes_with_and_without_eager(make_app: MakeApp, eager: bool) -> None:
     app = make_app()
 
     @app.workflow
@@ -369,7 +369,7 @@ async def test_eager_or_not_it_runs(make_app: MakeApp, eager: bool) -> None:
         assert await (await app.start(flow, eager=eager)).result(timeout=10) == 1
 
 
-async def test_only_what_is_eager_begins_without_the_queue(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_only_an_eager_run_begins_without_the_queue(make_app: MakeApp, monkeypatch: pytest.MonkeyPatch) -> None:
     app = make_app()
     reserved: list[str] = []
 
@@ -391,7 +391,7 @@ async def test_only_what_is_eager_begins_without_the_queue(make_app: MakeApp, mo
         assert reserved == ["flow"]
 
 
-async def test_a_summary_is_shown(h: Harness, idle: Workflow[Any]) -> None:
+async def test_describe_shows_the_summary(h: Harness, idle: Workflow[Any]) -> None:
     run = await h.start(idle, summary="Order 7 of Ann, \u20ac 125")
     assert (await run.describe()).summary == "Order 7 of Ann, \u20ac 125"
 
@@ -399,7 +399,7 @@ async def test_a_summary_is_shown(h: Harness, idle: Workflow[Any]) -> None:
 # --- messages
 
 
-async def test_messages_come_with_the_start_before_anything_else(app: Holdfast, h: Harness) -> None:
+async def test_messages_of_the_start_come_before_all_others(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def counter(ctx: Context, initial: int) -> list[Any]:
         return [initial, *[[m.topic, m.payload, m.sender] for m in [await ctx.inbox.receive() for _ in range(3)]]]
@@ -411,7 +411,7 @@ async def test_messages_come_with_the_start_before_anything_else(app: Holdfast, 
     assert await run.result(timeout=5) == [5, ["add", 2, None], ["sub", {"n": 1}, None], ["later", 0, None]]
 
 
-async def test_messages_of_a_start_that_crashes_come_once(app: Holdfast, h: Harness) -> None:
+async def test_messages_of_a_start_are_received_once_with_a_crash_at_any_commit(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def counter(ctx: Context, params: Any) -> int:
         increments = ctx.listen("increment")
@@ -419,18 +419,18 @@ async def test_messages_of_a_start_that_crashes_come_once(app: Holdfast, h: Harn
 
     launch = launcher(app, counter, messages=[("increment", 2), ("increment", 1), ("increment", 4)])
 
-    assert await everywhere(h, launch) == 7
+    assert await crash_everywhere(h, launch) == 7
 
 
-async def test_messages_of_a_parent_name_it_as_their_sender(app: Holdfast, h: Harness) -> None:
+async def test_messages_of_a_child_start_name_the_parent_as_sender(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context, params: Any) -> Any:
         return (await ctx.inbox.receive()).sender
 
-    assert await everywhere(h, launcher(app, child, messages=[("a", 1)])) == "launcher/crash-everywhere"
+    assert await crash_everywhere(h, launcher(app, child, messages=[("a", 1)])) == "launcher/crash-everywhere"
 
 
-async def test_messages_come_to_a_run_that_is_there_already(app: Holdfast, h: Harness) -> None:
+async def test_messages_of_a_start_are_sent_to_an_existing_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def counter(ctx: Context, initial: int) -> list[int]:
         increments = ctx.listen("increment")
@@ -445,7 +445,7 @@ async def test_messages_come_to_a_run_that_is_there_already(app: Holdfast, h: Ha
     assert await first.result(timeout=5) == await second.result(timeout=5) == [0, 3, 2]
 
 
-async def test_two_children_of_one_id_get_the_messages_of_both(app: Holdfast, h: Harness) -> None:
+async def test_messages_of_two_starts_of_one_child_are_all_received(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def counter(ctx: Context, initial: int) -> int:
         increments: Channel[int] = ctx.listen("increment")
@@ -457,7 +457,7 @@ async def test_two_children_of_one_id_get_the_messages_of_both(app: Holdfast, h:
         two = await ctx.spawn(counter, 999, id="c", messages=[("increment", 2)])
         return [one.pid == two.pid, await one.result(), await two.result()]
 
-    assert await everywhere(h, parent) == [True, 5, 5]
+    assert await crash_everywhere(h, parent) == [True, 5, 5]
 
 
 async def test_messages_for_a_finished_run_are_refused(h: Harness, idle: Workflow[Any]) -> None:
@@ -469,7 +469,7 @@ async def test_messages_for_a_finished_run_are_refused(h: Harness, idle: Workflo
 
     assert caught.value.code == "INSTANCE_TERMINAL"
     assert await run.result(timeout=5) == 1
-    again = await h.start(idle, id="over")  # without messages it is simply there
+    again = await h.start(idle, id="over")  # a start without messages returns the ended run
     assert await again.result(timeout=5) == 1
 
 
@@ -485,10 +485,10 @@ async def test_a_child_start_with_messages_for_a_finished_run_is_refused(
             return error.code
         return "sent"
 
-    assert await everywhere(h, parent) == "INSTANCE_TERMINAL"
+    assert await crash_everywhere(h, parent) == "INSTANCE_TERMINAL"
 
 
-async def test_messages_go_to_the_new_run_where_one_is_started(h: Harness, idle: Workflow[Any]) -> None:
+async def test_messages_go_to_the_new_run_if_one_is_started(h: Harness, idle: Workflow[Any]) -> None:
     await h.start(idle, id="over", messages=[("go", 1)])
     await h.run_until_idle()
     run = await h.start(idle, id="over", on_reuse="allow", messages=[("go", 2)])
@@ -509,7 +509,7 @@ async def test_messages_may_be_any_iterable(h: Harness, idle: Workflow[Any]) -> 
 
 @pytest.fixture
 def shown(app: Holdfast) -> Workflow[Any]:
-    """What the context is: in the code, in an async step, in a step in a thread, and in a thread of its own."""
+    """Return the context as seen by the code, an async step, a step in a thread, and a thread of the code."""
 
     @app.step
     async def in_task() -> dict[str, Any]:
@@ -538,17 +538,17 @@ async def test_the_context_reaches_code_steps_and_threads(app: Holdfast, h: Harn
     assert await finish(h, shown, context=values) == [values, values, [values, values, False]]
 
 
-async def test_the_context_survives_crashes(app: Holdfast, h: Harness, shown: Workflow[Any]) -> None:
+async def test_the_context_survives_a_crash_at_any_commit(app: Holdfast, h: Harness, shown: Workflow[Any]) -> None:
     @app.workflow
     async def parent(ctx: Context) -> Any:
         return await ctx.run(shown, context={"user": "u-1"})
 
     values = {"user": "u-1"}
-    assert await everywhere(h, parent) == [values, values, [values, values, False]]
+    assert await crash_everywhere(h, parent) == [values, values, [values, values, False]]
 
 
 @pytest.mark.above_the_store
-async def test_without_a_context_there_is_none(h: Harness, shown: Workflow[Any]) -> None:
+async def test_the_context_is_empty_by_default(h: Harness, shown: Workflow[Any]) -> None:
     assert await finish(h, shown) == [{}, {}, [{}, {}, False]]
     assert dict(context_values()) == {}
 
@@ -581,10 +581,10 @@ async def test_children_inherit_the_context_and_may_change_it_for_themselves(app
         return [*found, dict(ctx.values)]
 
     ab = {"a": 1, "b": 2}
-    assert await everywhere(h, top) == [ab, ab, {"a": 1, "b": 3, "c": 4}, {}]
+    assert await crash_everywhere(h, top) == [ab, ab, {"a": 1, "b": 3, "c": 4}, {}]
 
 
-async def test_the_context_goes_on_in_what_comes_after_a_run(app: Holdfast, h: Harness) -> None:
+async def test_the_context_is_carried_over_to_successors(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, n: int) -> list[Any]:
         if ctx.info.attempt == 1 and n == 0:
@@ -594,10 +594,10 @@ async def test_the_context_goes_on_in_what_comes_after_a_run(app: Holdfast, h: H
         return [n, dict(ctx.values)]
 
     launch = launcher(app, flow, context={"user": "u-1"}, retry=Retry(limit=1, delay="1s"))
-    assert await everywhere(h, launch, 0) == [1, {"user": "u-1"}]
+    assert await crash_everywhere(h, launch, 0) == [1, {"user": "u-1"}]
 
 
-async def test_a_restarted_run_has_its_context_again(h: Harness, shown: Workflow[Any]) -> None:
+async def test_a_restarted_run_keeps_its_context(h: Harness, shown: Workflow[Any]) -> None:
     run = await h.start(shown, context={"user": "u-1"})
     await h.run_until_idle()
     await run.restart()
@@ -606,7 +606,7 @@ async def test_a_restarted_run_has_its_context_again(h: Harness, shown: Workflow
     assert (await run.result(timeout=5))[0] == {"user": "u-1"}
 
 
-async def test_runs_at_the_same_time_have_their_own(make_app: MakeApp) -> None:
+async def test_concurrent_runs_have_their_own_contexts(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.step
@@ -622,10 +622,10 @@ async def test_runs_at_the_same_time_have_their_own(make_app: MakeApp) -> None:
         assert [await run.result(timeout=10) for run in runs] == [[n] * 3 for n in range(10)]
 
 
-# --- with the rest
+# --- combinations
 
 
-async def test_a_start_that_finds_a_run_changes_nothing_of_it(h: Harness, idle: Workflow[Any]) -> None:
+async def test_a_start_that_finds_an_existing_run_does_not_change_it(h: Harness, idle: Workflow[Any]) -> None:
     run = await h.start(idle, id="one", memo={"a": 1}, search={"s": 1}, summary="first", context={"c": 1})
     await h.start(idle, id="one", memo={"a": 2}, search={"s": 2}, summary="second", run_timeout=1)
     await h.advance("1 hour")
@@ -635,7 +635,7 @@ async def test_a_start_that_finds_a_run_changes_nothing_of_it(h: Harness, idle: 
     assert description.status == "waiting"
 
 
-async def test_all_options_at_once(app: Holdfast, h: Harness) -> None:
+async def test_all_options_can_be_combined(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, params: str) -> list[Any]:
         message = await ctx.inbox.receive()
@@ -653,7 +653,7 @@ async def test_all_options_at_once(app: Holdfast, h: Harness) -> None:
     assert (description.memo, description.search, description.summary) == ({"m": 1}, {"s": 2}, "all")
 
 
-async def test_a_run_that_fails_with_options_fails_as_any_other(app: Holdfast, h: Harness) -> None:
+async def test_a_run_with_options_fails_with_its_error(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def broken(ctx: Context) -> None:
         raise KeyError("no")
@@ -662,7 +662,7 @@ async def test_a_run_that_fails_with_options_fails_as_any_other(app: Holdfast, h
         await finish(h, broken, memo={"m": 1}, context={"c": 1})
 
 
-async def test_a_real_run_with_a_delay_starts_by_itself(make_app: MakeApp) -> None:
+async def test_a_worker_starts_a_delayed_run_when_it_is_due(make_app: MakeApp) -> None:
     app = make_app(worker=WorkerConfig(poll="60 seconds"))
 
     @app.workflow

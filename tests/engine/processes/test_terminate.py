@@ -1,4 +1,4 @@
-"""Termination by a run: at once, for good, without a word to the code, and everybody concerned is told."""
+"""Termination by a run: immediate and final, without running code of the run; its watchers are notified."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from holdfast.testing import Harness
 from ..conftest import MakeApp
 from ..driving import until_status
 from ..test_pause import Gate
-from .surviving import at, end_of, everywhere, statuses
+from .observations import at, end_of, observe_with_crashes, statuses
 
 
 @pytest.fixture
 def tidy(app: Holdfast) -> Any:
-    """Would clean up, if it were asked."""
+    """A workflow that runs a cleanup step when it is cancelled."""
 
     @app.workflow
     async def tidy(ctx: Context) -> None:
@@ -41,7 +41,7 @@ def tidy(app: Holdfast) -> Any:
     return tidy
 
 
-async def test_it_is_at_once_and_for_good(app: Holdfast, h: Harness, tidy: Any) -> None:
+async def test_terminate_ends_a_run_at_once_without_cleanup(app: Holdfast, h: Harness, tidy: Any) -> None:
     @app.workflow
     async def ends(ctx: Context) -> list[Any]:
         child = await ctx.spawn(tidy, id="t")
@@ -52,12 +52,12 @@ async def test_it_is_at_once_and_for_good(app: Holdfast, h: Harness, tidy: Any) 
             return [error.status, error.type, error.message]
         return []
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        child = await at(one, "tidy/t")
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        child = await at(harness, "tidy/t")
         cleaned = any(step.step_key == "clean" for step in (await child.history()).steps)
-        return await run.result(timeout=5), await end_of(one, child), cleaned, (await child.describe()).why
+        return await run.result(timeout=5), await end_of(harness, child), cleaned, (await child.describe()).why
 
-    assert await everywhere(h, ends, look=look) == (
+    assert await observe_with_crashes(h, ends, observe=observe) == (
         ["terminated", "Terminated", "it was terminated (not needed)"],
         ("terminated", None, None, None),
         False,
@@ -65,7 +65,7 @@ async def test_it_is_at_once_and_for_good(app: Holdfast, h: Harness, tidy: Any) 
     )
 
 
-async def test_who_monitors_gets_an_exit_with_an_error(app: Holdfast, h: Harness, tidy: Any) -> None:
+async def test_a_watcher_receives_an_exit_with_an_error(app: Holdfast, h: Harness, tidy: Any) -> None:
     @app.workflow
     async def ends(ctx: Context) -> list[Any]:
         child = await ctx.spawn(tidy)
@@ -78,7 +78,7 @@ async def test_who_monitors_gets_an_exit_with_an_error(app: Holdfast, h: Harness
     assert await h.crash_everywhere(ends) == [True, None, "terminated", "Terminated", False]
 
 
-async def test_a_run_terminates_itself(app: Holdfast, h: Harness) -> None:
+async def test_a_run_can_terminate_itself(app: Holdfast, h: Harness) -> None:
     went_on: list[int] = []
 
     @app.workflow
@@ -87,14 +87,17 @@ async def test_a_run_terminates_itself(app: Holdfast, h: Harness) -> None:
         await ctx.do("go on", went_on.append, 1)
         return "went on"
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return await end_of(one, run), (await run.describe()).why
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return await end_of(harness, run), (await run.describe()).why
 
-    assert await everywhere(h, own, look=look) == (("terminated", None, None, None), "terminated: by myself")
+    assert await observe_with_crashes(h, own, observe=observe) == (
+        ("terminated", None, None, None),
+        "terminated: by myself",
+    )
     assert went_on == []
 
 
-async def test_a_child_that_terminates_itself(app: Holdfast, h: Harness) -> None:
+async def test_a_parent_receives_the_reason_of_a_child_that_terminates_itself(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def own(ctx: Context) -> None:
         await ctx.terminate(ctx.info.pid, "by myself")
@@ -110,7 +113,7 @@ async def test_a_child_that_terminates_itself(app: Holdfast, h: Harness) -> None
     assert await h.crash_everywhere(parent) == "it was terminated (by myself)"
 
 
-async def test_a_child_terminates_its_parent_and_ends_with_it(app: Holdfast, h: Harness) -> None:
+async def test_a_child_that_terminates_its_parent_ends_with_it(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def rebel(ctx: Context) -> None:
         assert ctx.info.parent is not None
@@ -121,15 +124,15 @@ async def test_a_child_terminates_its_parent_and_ends_with_it(app: Holdfast, h: 
     async def parent(ctx: Context) -> None:
         await ctx.run(rebel, id="r")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return (await run.describe()).why, (await (await at(one, "rebel/r")).describe()).why
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return (await run.describe()).why, (await (await at(harness, "rebel/r")).describe()).why
 
-    assert await everywhere(h, parent, look=look) == (
+    assert await observe_with_crashes(h, parent, observe=observe) == (
         "terminated: a rebellion", "terminated: its parent parent/everywhere has ended",
     )  # fmt: skip
 
 
-async def test_what_is_not_there(app: Holdfast, h: Harness, tidy: Any) -> None:
+async def test_terminating_an_ended_or_unknown_run_raises(app: Holdfast, h: Harness, tidy: Any) -> None:
     @app.workflow
     async def quick(ctx: Context) -> None: ...
 
@@ -148,7 +151,7 @@ async def test_what_is_not_there(app: Holdfast, h: Harness, tidy: Any) -> None:
 
 
 @pytest.mark.above_the_store
-async def test_a_reason_is_text(app: Holdfast, h: Harness, tidy: Any) -> None:
+async def test_a_reason_that_is_not_a_string_is_refused(app: Holdfast, h: Harness, tidy: Any) -> None:
     @app.workflow
     async def ends(ctx: Context) -> str:
         reason: Any = 5
@@ -162,7 +165,7 @@ async def test_a_reason_is_text(app: Holdfast, h: Harness, tidy: Any) -> None:
     assert "reason" in await h.crash_everywhere(ends)
 
 
-async def test_twice(app: Holdfast, h: Harness, tidy: Any) -> None:
+async def test_terminating_a_run_twice_raises_and_keeps_the_first_reason(app: Holdfast, h: Harness, tidy: Any) -> None:
     @app.workflow
     async def ends(ctx: Context) -> list[Any]:
         child = await ctx.spawn(tidy, id="t")
@@ -177,7 +180,7 @@ async def test_twice(app: Holdfast, h: Harness, tidy: Any) -> None:
     assert await h.crash_everywhere(ends) == ["INSTANCE_TERMINAL", "it was terminated (first)", 0]
 
 
-async def test_a_whole_family_goes(app: Holdfast, h: Harness) -> None:
+async def test_terminate_ends_all_descendants(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def line(ctx: Context, n: int) -> None:
         if n:
@@ -191,13 +194,13 @@ async def test_a_whole_family_goes(app: Holdfast, h: Harness) -> None:
         await ctx.terminate(child.pid)
         return "ended"
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return set((await statuses(one, *(f"line/l{n}" for n in range(4)))).values())
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return set((await statuses(harness, *(f"line/l{n}" for n in range(4)))).values())
 
-    assert await everywhere(h, ends, look=look) == {"terminated"}
+    assert await observe_with_crashes(h, ends, observe=observe) == {"terminated"}
 
 
-async def test_a_run_that_has_not_begun(app: Holdfast, h: Harness) -> None:
+async def test_a_run_terminated_before_it_begins_runs_no_code(app: Holdfast, h: Harness) -> None:
     ran: list[int] = []
 
     @app.workflow
@@ -211,14 +214,14 @@ async def test_a_run_that_has_not_begun(app: Holdfast, h: Harness) -> None:
         await ctx.sleep("a while", "2 hours")
         return "ended"
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        return await statuses(one, "late/l")
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        return await statuses(harness, "late/l")
 
-    assert await everywhere(h, ends, look=look) == {"late/l": "terminated"}
+    assert await observe_with_crashes(h, ends, observe=observe) == {"late/l": "terminated"}
     assert ran == []
 
 
-async def test_a_paused_run(app: Holdfast, h: Harness, tidy: Any) -> None:
+async def test_a_paused_run_can_be_terminated(app: Holdfast, h: Harness, tidy: Any) -> None:
     @app.workflow
     async def ends(ctx: Context) -> None:
         await ctx.terminate("tidy/t")
@@ -232,7 +235,7 @@ async def test_a_paused_run(app: Holdfast, h: Harness, tidy: Any) -> None:
 
 
 @pytest.mark.promise("finality")
-async def test_a_step_in_flight_changes_nothing_any_more(app: Holdfast, h: Harness) -> None:
+async def test_a_step_in_flight_does_not_change_a_terminated_run(app: Holdfast, h: Harness) -> None:
     gate = Gate()
 
     @app.workflow
@@ -255,7 +258,7 @@ async def test_a_step_in_flight_changes_nothing_any_more(app: Holdfast, h: Harne
     assert [step.status for step in (await run.history()).steps if step.status == "completed"] == []
 
 
-async def test_a_workflow_with_retries_is_not_tried_again(app: Holdfast, h: Harness, tidy: Any) -> None:
+async def test_a_terminated_workflow_is_not_retried(app: Holdfast, h: Harness, tidy: Any) -> None:
     @app.workflow
     async def ends(ctx: Context) -> str:
         await ctx.spawn(tidy, id="t", retry=Retry(5, "1 minute"))
@@ -263,15 +266,15 @@ async def test_a_workflow_with_retries_is_not_tried_again(app: Holdfast, h: Harn
         await ctx.sleep("a while", "1 hour")
         return "ended"
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
-        child = await (await at(one, "tidy/t")).describe()
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
+        child = await (await at(harness, "tidy/t")).describe()
         return child.status, child.run_number
 
-    assert await everywhere(h, ends, look=look) == ("terminated", 0)
+    assert await observe_with_crashes(h, ends, observe=observe) == ("terminated", 0)
 
 
 @pytest.mark.above_the_store
-async def test_by_a_task_beside_the_main_one(app: Holdfast, h: Harness, tidy: Any) -> None:
+async def test_a_task_besides_the_main_task_can_terminate_a_run(app: Holdfast, h: Harness, tidy: Any) -> None:
     @app.workflow
     async def ends(ctx: Context) -> str:
         child = await ctx.spawn(tidy)
@@ -291,8 +294,7 @@ async def test_by_a_task_beside_the_main_one(app: Holdfast, h: Harness, tidy: An
     assert await h.crash_everywhere(ends) == "it was terminated (by the task beside)"
 
 
-async def test_in_real_time(make_app: MakeApp) -> None:
-    """Across two workers: the one that holds the run learns of it at once."""
+async def test_the_owner_of_a_run_terminated_by_another_worker_stops_at_once(make_app: MakeApp) -> None:
     here, there = make_app(), make_app()
     gate = Gate()
 

@@ -1,4 +1,4 @@
-"""Timeouts of a run as a whole: of one run, of the instance with all its runs, and of the code between two waits."""
+"""Timeouts of one run, of an instance with all its runs, and of the code between two waits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import until, until_status
-from .dealing import everywhere, launcher
+from .message_drives import crash_everywhere, launcher
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def sleeper(app: Holdfast) -> Workflow[Any]:
 # --- run_timeout
 
 
-async def test_a_run_that_takes_too_long_is_errored(h: Harness, sleeper: Workflow[Any]) -> None:
+async def test_a_run_that_exceeds_its_timeout_is_errored(h: Harness, sleeper: Workflow[Any]) -> None:
     run = await h.start(sleeper, "1 day", run_timeout="10 minutes")
     await h.advance("9 minutes")
     assert (await run.status()).status == "waiting"
@@ -53,19 +53,23 @@ async def test_a_run_that_takes_too_long_is_errored(h: Harness, sleeper: Workflo
     assert (status.status, status.error and status.error.name) == ("errored", "RunTimeoutError")
 
 
-async def test_a_run_that_is_quick_enough_is_not(app: Holdfast, h: Harness, sleeper: Workflow[Any]) -> None:
-    assert await everywhere(h, launcher(app, sleeper, run_timeout="1 hour"), "1 minute") == "awake"
+async def test_a_run_that_ends_before_its_timeout_completes(app: Holdfast, h: Harness, sleeper: Workflow[Any]) -> None:
+    assert await crash_everywhere(h, launcher(app, sleeper, run_timeout="1 hour"), "1 minute") == "awake"
 
 
 @pytest.mark.parametrize("option", ["run_timeout", "execution_timeout"])
-async def test_it_is_the_same_with_crashes(app: Holdfast, h: Harness, sleeper: Workflow[Any], option: str) -> None:
-    status, name, message = await everywhere(h, launcher(app, sleeper, **{option: "1 hour"}), "1 day")
+async def test_a_timeout_survives_a_crash_at_any_commit(
+    app: Holdfast, h: Harness, sleeper: Workflow[Any], option: str
+) -> None:
+    status, name, message = await crash_everywhere(h, launcher(app, sleeper, **{option: "1 hour"}), "1 day")
 
     assert (status, name) == ("errored", "RunTimeoutError")
     assert option in message
 
 
-async def test_a_parent_sees_that_a_child_took_too_long(app: Holdfast, h: Harness, sleeper: Workflow[Any]) -> None:
+async def test_a_parent_receives_the_timeout_error_of_its_child(
+    app: Holdfast, h: Harness, sleeper: Workflow[Any]
+) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[Any]:
         try:
@@ -74,11 +78,13 @@ async def test_a_parent_sees_that_a_child_took_too_long(app: Holdfast, h: Harnes
             return [error.type, error.kind, error.status]
         return []
 
-    assert await everywhere(h, parent) == ["RunTimeoutError", "Timeout", "errored"]
+    assert await crash_everywhere(h, parent) == ["RunTimeoutError", "Timeout", "errored"]
 
 
 @pytest.mark.promise("liveness")
-async def test_it_holds_though_nobody_worked_at_the_time(h: Harness, sleeper: Workflow[Any]) -> None:
+async def test_a_timeout_that_passes_without_a_worker_is_enforced_by_the_next_worker(
+    h: Harness, sleeper: Workflow[Any]
+) -> None:
     run = await h.start(sleeper, "30 minutes", run_timeout="20 minutes")
     await h.run_until_idle()
     await h.advance("5 hours", run=False)
@@ -88,14 +94,14 @@ async def test_it_holds_though_nobody_worked_at_the_time(h: Harness, sleeper: Wo
     assert (await run.status()).status == "errored"
 
 
-async def test_it_counts_from_the_start_of_the_run(h: Harness, sleeper: Workflow[Any]) -> None:
+async def test_a_run_timeout_counts_from_the_end_of_the_start_delay(h: Harness, sleeper: Workflow[Any]) -> None:
     run = await h.start(sleeper, "5 minutes", start_delay="1 hour", run_timeout="10 minutes")
     await h.advance("2 hours")
     assert await run.result(timeout=5) == "awake"
 
 
 @pytest.mark.parametrize("what", ["event", "message", "timer", "step", "child"])
-async def test_it_ends_whatever_the_run_waits_for(app: Holdfast, h: Harness, what: str) -> None:
+async def test_a_timeout_ends_a_run_whatever_it_waits_for(app: Holdfast, h: Harness, what: str) -> None:
     never = asyncio.Event()
 
     @app.workflow
@@ -123,7 +129,7 @@ async def test_it_ends_whatever_the_run_waits_for(app: Holdfast, h: Harness, wha
     assert (status.status, status.error and status.error.name) == ("errored", "RunTimeoutError")
 
 
-async def test_its_children_end_with_it(app: Holdfast, h: Harness, sleeper: Workflow[Any]) -> None:
+async def test_children_end_with_a_run_that_is_timed_out(app: Holdfast, h: Harness, sleeper: Workflow[Any]) -> None:
     @app.workflow
     async def parent(ctx: Context) -> None:
         await ctx.run(sleeper, "1 day", id="child")
@@ -135,7 +141,7 @@ async def test_its_children_end_with_it(app: Holdfast, h: Harness, sleeper: Work
     assert (await child.status()).status == "terminated"
 
 
-async def test_nothing_happens_after_the_timeout(app: Holdfast, h: Harness) -> None:
+async def test_no_code_runs_after_the_timeout(app: Holdfast, h: Harness) -> None:
     called: list[int] = []
 
     @app.workflow
@@ -150,7 +156,7 @@ async def test_nothing_happens_after_the_timeout(app: Holdfast, h: Harness) -> N
     assert called == [0, 1]
 
 
-async def test_a_workflow_can_have_a_timeout(app: Holdfast, h: Harness) -> None:
+async def test_a_workflow_can_declare_a_timeout(app: Holdfast, h: Harness) -> None:
     @app.workflow(timeout="10 minutes")
     async def flow(ctx: Context, duration: str) -> str:
         await ctx.sleep("nap", duration)
@@ -166,24 +172,24 @@ async def test_a_workflow_can_have_a_timeout(app: Holdfast, h: Harness) -> None:
 
 
 @pytest.mark.parametrize("timeout", ["soon", -1, True, 0, [], float("nan")])
-async def test_a_bad_timeout_of_a_workflow_is_refused(app: Holdfast, timeout: Any) -> None:
+async def test_a_bad_workflow_timeout_is_refused(app: Holdfast, timeout: Any) -> None:
     with pytest.raises((InvalidDurationError, InvalidOptionError), match="timeout"):
 
         @app.workflow(timeout=timeout)
         async def flow(ctx: Context) -> None: ...
 
 
-async def test_each_attempt_has_the_time_of_a_run(app: Holdfast, h: Harness) -> None:
+async def test_a_run_timeout_applies_to_each_attempt(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, params: Any) -> int:
         await ctx.sleep("nap", "1 hour" if ctx.info.attempt < 3 else "5 minutes")
         return ctx.info.attempt
 
     launch = launcher(app, flow, run_timeout="10 minutes", retry=Retry(limit=5, delay="1 minute"))
-    assert await everywhere(h, launch) == 3
+    assert await crash_everywhere(h, launch) == 3
 
 
-async def test_each_continued_run_has_the_time_of_a_run(app: Holdfast, h: Harness) -> None:
+async def test_a_run_timeout_applies_to_each_continued_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, n: int) -> int:
         await ctx.sleep("nap", "8 minutes")
@@ -191,10 +197,10 @@ async def test_each_continued_run_has_the_time_of_a_run(app: Holdfast, h: Harnes
             raise ctx.continue_as_new(n + 1)
         return n
 
-    assert await everywhere(h, launcher(app, flow, run_timeout="10 minutes"), 0) == 3
+    assert await crash_everywhere(h, launcher(app, flow, run_timeout="10 minutes"), 0) == 3
 
 
-async def test_a_restarted_run_has_its_time_again(h: Harness, sleeper: Workflow[Any]) -> None:
+async def test_a_run_timeout_begins_anew_after_a_restart(h: Harness, sleeper: Workflow[Any]) -> None:
     run = await h.start(sleeper, "1 hour", run_timeout="10 minutes", execution_timeout="2 hours")
     await h.advance("1 hour")
     await run.restart()
@@ -207,7 +213,7 @@ async def test_a_restarted_run_has_its_time_again(h: Harness, sleeper: Workflow[
 # --- execution_timeout
 
 
-async def test_the_time_of_the_whole_covers_all_attempts(app: Holdfast, h: Harness) -> None:
+async def test_an_execution_timeout_covers_all_attempts(app: Holdfast, h: Harness) -> None:
     begun: list[int] = []
 
     @app.workflow
@@ -225,7 +231,7 @@ async def test_the_time_of_the_whole_covers_all_attempts(app: Holdfast, h: Harne
     assert (await run.status()).status == "errored"
 
 
-async def test_the_time_of_the_whole_covers_all_continued_runs(app: Holdfast, h: Harness) -> None:
+async def test_an_execution_timeout_covers_all_continued_runs(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, n: int) -> None:
         await ctx.sleep("nap", "4 minutes")
@@ -240,7 +246,7 @@ async def test_the_time_of_the_whole_covers_all_continued_runs(app: Holdfast, h:
     assert description.error.message == "it took longer than its execution_timeout of 10 min"
 
 
-async def test_the_shorter_of_two_timeouts_counts(h: Harness, sleeper: Workflow[Any]) -> None:
+async def test_the_shorter_of_two_timeouts_applies(h: Harness, sleeper: Workflow[Any]) -> None:
     for options, expected in (
         ({"run_timeout": "5 minutes", "execution_timeout": "10 minutes"}, "run_timeout of 5 min"),
         ({"run_timeout": "10 minutes", "execution_timeout": "5 minutes"}, "execution_timeout of 5 min"),
@@ -252,7 +258,7 @@ async def test_the_shorter_of_two_timeouts_counts(h: Harness, sleeper: Workflow[
         assert expected in status.error.message
 
 
-async def test_a_timeout_of_the_whole_is_not_tried_again(h: Harness, sleeper: Workflow[Any]) -> None:
+async def test_a_run_is_not_retried_after_its_execution_timeout(h: Harness, sleeper: Workflow[Any]) -> None:
     run = await h.start(sleeper, "1 hour", execution_timeout="5 minutes", retry=Retry(limit=5, delay=1))
     await h.advance("1 day")
 
@@ -260,11 +266,11 @@ async def test_a_timeout_of_the_whole_is_not_tried_again(h: Harness, sleeper: Wo
     assert (description.status, description.run_number) == ("errored", 0)
 
 
-# --- for real
+# --- with a real worker
 
 
 @pytest.mark.parametrize("options", [{"run_timeout": "200 ms"}, {"execution_timeout": "200 ms"}], ids=str)
-async def test_a_real_run_ends_at_its_timeout_without_a_poll(make_app: MakeApp, options: Any) -> None:
+async def test_a_worker_ends_a_run_at_its_timeout_without_a_poll(make_app: MakeApp, options: Any) -> None:
     app = make_app(worker=WorkerConfig(poll="60 seconds"))
 
     @app.workflow
@@ -273,7 +279,7 @@ async def test_a_real_run_ends_at_its_timeout_without_a_poll(make_app: MakeApp, 
             await ctx.inbox.receive()
 
     async with app:
-        await (await app.start(flow, False, start_delay="50 ms")).result(timeout=10)  # the worker has looked for work
+        await (await app.start(flow, False, start_delay="50 ms")).result(timeout=10)  # the worker has polled by now
         run = await app.start(flow, True, **options)
         with pytest.raises(RunFailedError, match="RunTimeoutError"):
             await run.result(timeout=10)
@@ -304,7 +310,7 @@ async def test_a_step_in_flight_is_cancelled_at_the_timeout(make_app: MakeApp) -
 # --- task_timeout
 
 
-async def test_code_that_blocks_for_too_long_is_set_aside(make_app: MakeApp) -> None:
+async def test_a_run_whose_code_blocks_too_long_is_paused(make_app: MakeApp) -> None:
     app = make_app()
     slow = True
 
@@ -325,7 +331,7 @@ async def test_code_that_blocks_for_too_long_is_set_aside(make_app: MakeApp) -> 
         assert await run.result(timeout=10) == "done"
 
 
-async def test_code_that_blocks_after_a_step_loses_nothing(make_app: MakeApp) -> None:
+async def test_a_task_timeout_after_a_step_keeps_the_steps_result(make_app: MakeApp) -> None:
     app = make_app()
     slow, called = True, []
 
@@ -350,7 +356,7 @@ async def test_code_that_blocks_after_a_step_loses_nothing(make_app: MakeApp) ->
         assert called == [1]
 
 
-async def test_waiting_is_not_blocking(make_app: MakeApp) -> None:
+async def test_waiting_does_not_count_for_the_task_timeout(make_app: MakeApp) -> None:
     app = make_app()
 
     @app.workflow

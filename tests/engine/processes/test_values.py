@@ -1,4 +1,4 @@
-"""Values between runs: what goes in comes out, whichever way it took and however often it was replayed."""
+"""Values between runs are unchanged on every path and on every replay."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import finish
-from .dealing import everywhere, one_by_one
+from .message_drives import crash_everywhere, send_one_by_one
 
 PLAIN: dict[str, Any] = {
     "nothing": None,
@@ -74,7 +74,7 @@ ORDER_AS_JSON = {
 
 @pytest.mark.promise("clear-errors")
 @pytest.mark.parametrize("value", [None, False, "", [], PLAIN["text"], PLAIN], ids=lambda one: repr(one)[:8])
-async def test_every_way_between_runs_keeps_a_value(app: Holdfast, h: Harness, value: Any) -> None:
+async def test_a_value_is_unchanged_on_every_path_between_runs(app: Holdfast, h: Harness, value: Any) -> None:
     @app.workflow
     async def mirror(ctx: Context, params: Any) -> Any:
         message = await ctx.listen("startup", messages=True).receive()
@@ -94,12 +94,12 @@ async def test_every_way_between_runs_keeps_a_value(app: Holdfast, h: Harness, v
         own = (await ctx.wait_for_event("self", type="self")).payload
         return [answer == value, back == value, params == value, context == value, own == value]
 
-    assert await everywhere(h, sender) == [True] * 5
+    assert await crash_everywhere(h, sender) == [True] * 5
 
 
 @pytest.mark.promise("clear-errors")
 @pytest.mark.parametrize("name", PLAIN)
-async def test_every_way_from_outside_keeps_a_value(app: Holdfast, h: Harness, name: str) -> None:
+async def test_a_value_is_unchanged_on_every_path_from_a_client(app: Holdfast, h: Harness, name: str) -> None:
     value = PLAIN[name]
 
     @app.workflow
@@ -122,7 +122,7 @@ async def test_every_way_from_outside_keeps_a_value(app: Holdfast, h: Harness, n
 
 
 @pytest.mark.above_the_store
-async def test_children_get_and_return_what_their_annotations_say(app: Holdfast, h: Harness) -> None:
+async def test_params_and_results_of_children_are_decoded_by_their_annotations(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context, order: Order) -> Order:
         assert isinstance(order.total, Decimal)
@@ -135,11 +135,11 @@ async def test_children_get_and_return_what_their_annotations_say(app: Holdfast,
         two = await (await ctx.spawn(child, ORDER)).result()
         return [one.note, one.due == ORDER.due, one == two, type(one).__name__, one.blob == ORDER.blob]
 
-    assert await everywhere(h, parent) == ["seen", True, True, "Order", True]
+    assert await crash_everywhere(h, parent) == ["seen", True, True, "Order", True]
 
 
 @pytest.mark.above_the_store
-async def test_a_child_is_not_started_with_what_it_cannot_take(app: Holdfast, h: Harness) -> None:
+async def test_a_child_is_not_started_with_params_that_do_not_fit_its_annotation(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def child(ctx: Context, order: Order) -> None: ...
 
@@ -169,11 +169,11 @@ async def test_messages_are_plain_values_and_a_wait_decodes_them(app: Holdfast, 
         event = await ctx.wait_for_event("order", type="order", payload=Order)
         return [plain, message == plain, event.payload == ORDER]
 
-    assert await everywhere(h, flow) == [ORDER_AS_JSON, True, True]
+    assert await crash_everywhere(h, flow) == [ORDER_AS_JSON, True, True]
 
 
 @pytest.mark.above_the_store
-async def test_a_payload_that_is_changed_by_its_receiver_is_changed_for_nobody_else(app: Holdfast, h: Harness) -> None:
+async def test_a_receiver_that_changes_a_payload_changes_only_its_own_copy(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         value = {"n": [1]}
@@ -185,7 +185,7 @@ async def test_a_payload_that_is_changed_by_its_receiver_is_changed_for_nobody_e
         first["n"].append("mine")
         return [first, await channel.receive(), value]
 
-    assert await everywhere(h, flow) == [{"n": [1, "mine"]}, {"n": [1, 2]}, {"n": [1, 2]}]
+    assert await crash_everywhere(h, flow) == [{"n": [1, "mine"]}, {"n": [1, 2]}, {"n": [1, 2]}]
 
 
 def _kind(value: Any) -> str:
@@ -194,7 +194,7 @@ def _kind(value: Any) -> str:
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("value", [float("nan"), [float("inf")], {1, 2}, object(), {"a": print}, 10**5000], ids=_kind)
-async def test_what_cannot_be_stored_is_refused_wherever_it_is_given(app: Holdfast, h: Harness, value: Any) -> None:
+async def test_a_value_that_cannot_be_stored_is_refused_by_every_method(app: Holdfast, h: Harness, value: Any) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[str]:
         found = []
@@ -229,7 +229,7 @@ async def test_what_cannot_be_stored_is_refused_wherever_it_is_given(app: Holdfa
 
 
 @pytest.mark.above_the_store
-async def test_information_is_the_same_on_every_replay(app: Holdfast, h: Harness) -> None:
+async def test_ctx_info_is_the_same_on_every_replay(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         seen: list[Any] = []
@@ -243,7 +243,7 @@ async def test_information_is_the_same_on_every_replay(app: Holdfast, h: Harness
         return [*seen, info.pid, info.run_number, info.attempt, info.parent, info.queue, info.workflow]
 
     sent = [("n", 1), ("n", {"a": "x" * 50}), ("n", None)]
-    *seen, pid, number, attempt, parent, queue, workflow = await h.crash_everywhere(flow, drive=one_by_one(*sent))
+    *seen, pid, number, attempt, parent, queue, workflow = await h.crash_everywhere(flow, drive=send_one_by_one(*sent))
 
     assert [one[0] for one in seen] == [1, {"a": "x" * 50}, None, "late"]
     assert [one[1] for one in seen] == sorted(one[1] for one in seen)
@@ -251,7 +251,7 @@ async def test_information_is_the_same_on_every_replay(app: Holdfast, h: Harness
     assert (queue, workflow) == ("default", "flow")
 
 
-async def test_another_program_sees_the_same_values(make_app: MakeApp) -> None:
+async def test_a_client_in_another_app_reads_the_same_values(make_app: MakeApp) -> None:
     app, outside = make_app(), make_app()
 
     @app.workflow
@@ -274,7 +274,7 @@ class Reading:
     value: int
 
 
-async def test_listen_decodes_payloads_to_the_type_it_is_given(app: Holdfast, h: Harness) -> None:
+async def test_listen_decodes_payloads_to_its_type(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> list[Any]:
         readings = ctx.listen("reading", payload=Reading)
@@ -286,7 +286,7 @@ async def test_listen_decodes_payloads_to_the_type_it_is_given(app: Holdfast, h:
 
     sent = [("reading", {"sensor": "a", "value": 1}), ("reading", {"sensor": "b", "value": 2})]
 
-    assert await h.crash_everywhere(flow, drive=one_by_one(*sent)) == [1, True]
+    assert await h.crash_everywhere(flow, drive=send_one_by_one(*sent)) == [1, True]
 
 
 @pytest.mark.above_the_store
@@ -304,7 +304,7 @@ async def test_a_payload_that_does_not_fit_the_type_of_listen_fails_that_receive
         return found
 
     sent = [("reading", {"sensor": "a", "value": "much"}), ("reading", {"sensor": "b", "value": 2})]
-    refused, value = await h.crash_everywhere(flow, drive=one_by_one(*sent))
+    refused, value = await h.crash_everywhere(flow, drive=send_one_by_one(*sent))
 
     assert "the payload of event 'reading' is not valid" in refused
     assert value == 2
@@ -312,7 +312,7 @@ async def test_a_payload_that_does_not_fit_the_type_of_listen_fails_that_receive
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("options", [{}, {"payload": int}, {"messages": True}])
-async def test_a_topic_has_one_type_of_payload_at_a_time(app: Holdfast, h: Harness, options: Any) -> None:
+async def test_a_topic_has_one_payload_type_at_a_time(app: Holdfast, h: Harness, options: Any) -> None:
     @app.workflow
     async def flow(ctx: Context) -> str:
         channel = ctx.listen("reading", payload=Reading)

@@ -1,4 +1,4 @@
-"""Monitors: being told of the end of a run, once, whenever it was asked for and whatever becomes of the worker."""
+"""Monitors: one exit event for the end of a watched run, before or after that end, also with lost workers."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from holdfast.testing import Harness
 
 from ..conftest import MakeApp
 from ..driving import finish
-from .surviving import at, everywhere, has_got
+from .observations import at, has_received, observe_with_crashes
 
 
 @pytest.fixture
 def worker(app: Holdfast) -> Any:
-    """A run that ends as it is told to."""
+    """A workflow that ends as the payload of its ``end`` event says."""
 
     @app.workflow
     async def worker(ctx: Context, n: int = 0) -> Any:
@@ -35,7 +35,7 @@ def shape(event: Any) -> list[Any]:
     return [type(event).__name__.lower()]
 
 
-async def test_the_end_of_a_child_is_an_event(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_a_parent_receives_an_exit_event_when_its_child_ends(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> Any:
         child = await ctx.spawn(worker, id="w")
@@ -54,7 +54,9 @@ async def test_the_end_of_a_child_is_an_event(app: Holdfast, h: Harness, worker:
         ("cancel", ["exit", "worker/w", None, ["cancelled", "CancelledError"]]),
     ],
 )
-async def test_whatever_the_end_is(app: Holdfast, h: Harness, worker: Any, how: str, expected: Any) -> None:
+async def test_the_exit_event_shows_how_the_run_ended(
+    app: Holdfast, h: Harness, worker: Any, how: str, expected: Any
+) -> None:
     @app.workflow
     async def watcher(ctx: Context, how: str) -> Any:
         await ctx.spawn(worker, id="w")
@@ -70,13 +72,13 @@ async def test_whatever_the_end_is(app: Holdfast, h: Harness, worker: Any, how: 
     assert await h.crash_everywhere(watcher, how) == expected
 
 
-async def _with_a_stranger(h: Harness, worker: Any, watcher: Any, told: Any = "done") -> Any:
-    """A run that is nobody's child, and one that watches it."""
-    stranger = await h.start(worker, id="w")
+async def _watch_unrelated_run(h: Harness, worker: Any, watcher: Any, told: Any = "done") -> Any:
+    """Start a run without a parent and its watcher, end the run, and return the watcher's result."""
+    watched = await h.start(worker, id="w")
     run = await h.start(watcher)
     await h.run_until_idle()
     await h.restart()
-    await stranger.send_event("end", told)
+    await watched.send_event("end", told)
     await h.run_until_idle()
     return await run.result(timeout=5)
 
@@ -87,10 +89,10 @@ async def test_any_run_can_be_monitored(app: Holdfast, h: Harness, worker: Any) 
         await ctx.monitor("worker/w")
         return shape(await ctx.events.receive())
 
-    assert await _with_a_stranger(h, worker, watcher, {"x": 1}) == ["exit", "worker/w", {"x": 1}, None]
+    assert await _watch_unrelated_run(h, worker, watcher, {"x": 1}) == ["exit", "worker/w", {"x": 1}, None]
 
 
-async def test_to_monitor_twice_is_to_be_told_once(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_monitoring_a_run_twice_gives_one_exit_event(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def watcher(ctx: Context) -> Any:
         await ctx.monitor("worker/w")
@@ -99,30 +101,30 @@ async def test_to_monitor_twice_is_to_be_told_once(app: Holdfast, h: Harness, wo
         await ctx.sleep("for another", "1 hour")
         return [shape(first)[0], len(ctx.events)]
 
-    stranger = await h.start(worker, id="w")
+    watched = await h.start(worker, id="w")
     run = await h.start(watcher)
     await h.run_until_idle()
-    await stranger.send_event("end")
+    await watched.send_event("end")
     await h.advance("1 hour")
     assert await run.result(timeout=5) == ["exit", 0]
 
 
-async def test_several_watch_the_same_run(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_several_runs_can_monitor_the_same_run(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def watcher(ctx: Context) -> Any:
         await ctx.monitor("worker/w")
         return shape(await ctx.events.receive())
 
-    stranger = await h.start(worker, id="w")
+    watched = await h.start(worker, id="w")
     runs = [await h.start(watcher) for _ in range(20)]
     await h.run_until_idle()
-    await stranger.send_event("end", 7)
+    await watched.send_event("end", 7)
     await h.run_until_idle()
     assert [await run.result(timeout=5) for run in runs] == [["exit", "worker/w", 7, None]] * 20
 
 
 @pytest.mark.parametrize("told", ["fine", "fail"])
-async def test_a_run_that_has_ended_already_is_told_of_at_once(
+async def test_monitoring_an_ended_run_gives_an_exit_event_at_once(
     app: Holdfast, h: Harness, worker: Any, told: str
 ) -> None:
     @app.workflow
@@ -140,8 +142,8 @@ async def test_a_run_that_has_ended_already_is_told_of_at_once(
     assert await h.crash_everywhere(both, told) == ["exit", "worker/w", *ended]
 
 
-async def test_a_child_that_was_run_can_be_monitored_afterwards(app: Holdfast, h: Harness, worker: Any) -> None:
-    """``ctx.run`` makes no event; who asks for one later gets it."""
+async def test_a_child_of_ctx_run_can_be_monitored_afterwards(app: Holdfast, h: Harness, worker: Any) -> None:
+    """``ctx.run`` alone sends no exit event; ``ctx.monitor`` after it does."""
 
     @app.workflow
     async def parent(ctx: Context) -> Any:
@@ -154,7 +156,7 @@ async def test_a_child_that_was_run_can_be_monitored_afterwards(app: Holdfast, h
 
 
 @pytest.mark.above_the_store
-async def test_run_makes_no_events(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_ctx_run_sends_no_exit_event(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> int:
         for _ in range(2):
@@ -165,7 +167,7 @@ async def test_run_makes_no_events(app: Holdfast, h: Harness, worker: Any) -> No
 
 
 @pytest.mark.parametrize("pid", ["worker/nobody", "nowhere/nobody"])
-async def test_a_run_that_never_was(app: Holdfast, h: Harness, worker: Any, pid: str) -> None:
+async def test_watching_an_unknown_run_raises(app: Holdfast, h: Harness, worker: Any, pid: str) -> None:
     @app.workflow
     async def watcher(ctx: Context, pid: str) -> list[Any]:
         found: list[Any] = []
@@ -183,7 +185,7 @@ async def test_a_run_that_never_was(app: Holdfast, h: Harness, worker: Any, pid:
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("pid", ["", "nothing", None, 5, "worker/", "/x", "worker/a b/c?"])
-async def test_what_is_no_pid(app: Holdfast, h: Harness, pid: Any) -> None:
+async def test_watching_a_bad_pid_raises(app: Holdfast, h: Harness, pid: Any) -> None:
     @app.workflow
     async def watcher(ctx: Context, pid: Any) -> list[str]:
         found = []
@@ -198,7 +200,7 @@ async def test_what_is_no_pid(app: Holdfast, h: Harness, pid: Any) -> None:
     assert issubclass(InvalidInstanceIdError, Exception)
 
 
-async def test_no_event_after_unmonitor(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_unmonitor_prevents_the_exit_event(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def watcher(ctx: Context) -> int:
         await ctx.monitor("worker/w")
@@ -206,10 +208,10 @@ async def test_no_event_after_unmonitor(app: Holdfast, h: Harness, worker: Any) 
         await ctx.sleep("a while", "1 hour")
         return len(ctx.events)
 
-    stranger = await h.start(worker, id="w")
+    watched = await h.start(worker, id="w")
     run = await h.start(watcher)
     await h.run_until_idle()
-    await stranger.send_event("end")
+    await watched.send_event("end")
     await h.advance("1 hour")
     assert await run.result(timeout=5) == 0
 
@@ -227,7 +229,7 @@ async def test_a_child_that_is_no_longer_monitored_still_gives_its_result(
     assert await h.crash_everywhere(parent) == ["done", 0]
 
 
-async def test_monitored_again(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_a_run_can_be_monitored_again_after_unmonitor(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[Any]:
         child = await ctx.spawn(worker, id="w")
@@ -240,7 +242,7 @@ async def test_monitored_again(app: Holdfast, h: Harness, worker: Any) -> None:
     assert await h.crash_everywhere(parent) == [["exit", "worker/w", "done", None], 0]
 
 
-async def test_to_unmonitor_what_was_not_monitored_does_nothing(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_unmonitor_of_a_run_that_is_not_monitored_does_nothing(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def watcher(ctx: Context) -> str:
         await ctx.spawn(worker, id="w")
@@ -276,7 +278,7 @@ async def test_two_runs_monitor_each_other(app: Holdfast, h: Harness) -> None:
     assert await h.crash_everywhere(first) == ["exit", "second/s", "done", None]
 
 
-async def test_events_before_anybody_looks_are_kept_in_order(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_exit_events_are_kept_in_order_until_they_are_received(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def parent(ctx: Context) -> list[Any]:
         for name in ("a", "b", "c"):
@@ -314,7 +316,7 @@ async def test_events_can_be_iterated(app: Holdfast, h: Harness, worker: Any) ->
     assert await h.crash_everywhere(parent) == [0, 1, 2]
 
 
-async def test_monitors_outlast_the_worker(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_monitors_survive_a_worker_restart(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def watcher(ctx: Context) -> list[Any]:
         await ctx.monitor("worker/a")
@@ -323,15 +325,15 @@ async def test_monitors_outlast_the_worker(app: Holdfast, h: Harness, worker: An
 
     first, second = await h.start(worker, id="a"), await h.start(worker, id="b")
     run = await h.start(watcher)
-    for stranger, told in ((first, 1), (second, 2)):
+    for watched, told in ((first, 1), (second, 2)):
         await h.run_until_idle()
         await h.restart()
-        await stranger.send_event("end", told)
+        await watched.send_event("end", told)
     await h.run_until_idle()
     assert await run.result(timeout=5) == [["exit", "worker/a", 1, None], ["exit", "worker/b", 2, None]]
 
 
-async def test_monitors_go_along_when_the_watcher_continues(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_monitors_are_carried_over_to_the_watchers_successor(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def watcher(ctx: Context, n: int = 0) -> Any:
         if n == 0:
@@ -344,9 +346,7 @@ async def test_monitors_go_along_when_the_watcher_continues(app: Holdfast, h: Ha
     assert await h.crash_everywhere(watcher) == ["exit", "worker/w", "done", None]
 
 
-async def test_a_child_that_is_no_longer_monitored_is_not_after_a_continuation_either(
-    app: Holdfast, h: Harness, worker: Any
-) -> None:
+async def test_a_removed_monitor_is_not_carried_over_to_the_successor(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def watcher(ctx: Context, n: int = 0) -> int:
         if n == 0:
@@ -383,23 +383,24 @@ async def test_monitors_follow_a_run_that_is_restarted(app: Holdfast, h: Harness
         first = shape(await ctx.events.receive())
         return [first, len(ctx.events)]
 
-    async def drive(one: Harness, run: Handle[Any]) -> None:
-        watched = await at(one, "worker/w")
+    async def drive(harness: Harness, run: Handle[Any]) -> None:
+        watched = await at(harness, "worker/w")
         if (await watched.describe()).run_number == 0:
             await watched.restart()
-        elif not await has_got(watched, "end"):
+        elif not await has_received(watched, "end"):
             await watched.send_event("end", "second life")
 
-    async def look(one: Harness, run: Handle[Any]) -> Any:
+    async def observe(harness: Harness, run: Handle[Any]) -> Any:
         return await run.result(timeout=5)
 
-    assert await everywhere(h, watcher, look=look, drive=drive) == [["exit", "worker/w", "second life", None], 0]
+    assert await observe_with_crashes(h, watcher, observe=observe, drive=drive) == [
+        ["exit", "worker/w", "second life", None],
+        0,
+    ]
 
 
-async def test_an_event_that_came_before_a_continuation_and_was_not_received(
-    app: Holdfast, h: Harness, worker: Any
-) -> None:
-    """The channel was open, the event in it, and nobody took it: the next run finds it."""
+async def test_an_exit_event_left_in_the_channel_is_carried_over(app: Holdfast, h: Harness, worker: Any) -> None:
+    """The event was in an open channel and was not received, so it is still undelivered."""
 
     @app.workflow
     async def watcher(ctx: Context, n: int = 0) -> Any:
@@ -413,7 +414,7 @@ async def test_an_event_that_came_before_a_continuation_and_was_not_received(
     assert await h.crash_everywhere(watcher) == ["exit", "worker/w", "done", None]
 
 
-async def test_an_event_that_came_before_a_continuation_and_nobody_looked(
+async def test_an_exit_event_is_carried_over_if_the_channel_was_never_opened(
     app: Holdfast, h: Harness, worker: Any
 ) -> None:
     @app.workflow
@@ -427,7 +428,7 @@ async def test_an_event_that_came_before_a_continuation_and_nobody_looked(
     assert await h.crash_everywhere(watcher) == ["exit", "worker/w", "done", None]
 
 
-async def test_hundreds_of_events_are_all_there(app: Holdfast, h: Harness) -> None:
+async def test_hundreds_of_exit_events_are_all_received(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def quick(ctx: Context, n: int) -> int:
         return n
@@ -442,7 +443,9 @@ async def test_hundreds_of_events_are_all_there(app: Holdfast, h: Harness) -> No
     assert await finish(h, parent, 600) == sum(range(600))
 
 
-async def test_hundreds_of_unreceived_events_do_not_hide_the_next(app: Holdfast, h: Harness, worker: Any) -> None:
+async def test_hundreds_of_unreceived_exit_events_do_not_hide_the_next_one(
+    app: Holdfast, h: Harness, worker: Any
+) -> None:
     @app.workflow
     async def quick(ctx: Context, n: int) -> int:
         return n
@@ -463,9 +466,7 @@ async def test_hundreds_of_unreceived_events_do_not_hide_the_next(app: Holdfast,
 
 
 @pytest.mark.above_the_store
-async def test_the_end_of_a_timer_or_of_a_child(app: Holdfast, h: Harness, worker: Any) -> None:
-    """A supervisor: whatever comes first."""
-
+async def test_select_waits_for_a_timer_and_the_end_of_a_child(app: Holdfast, h: Harness, worker: Any) -> None:
     @app.workflow
     async def supervisor(ctx: Context) -> list[Any]:
         await ctx.spawn(worker, id="w")
@@ -482,7 +483,7 @@ async def test_the_end_of_a_timer_or_of_a_child(app: Holdfast, h: Harness, worke
 
 
 @pytest.mark.above_the_store
-async def test_a_supervisor_starts_what_failed_again(app: Holdfast, h: Harness) -> None:
+async def test_a_supervisor_can_start_a_failed_child_again(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def shaky(ctx: Context) -> int:
         if ctx.info.run_number < 2:
@@ -504,7 +505,7 @@ async def test_a_supervisor_starts_what_failed_again(app: Holdfast, h: Harness) 
     assert await h.crash_everywhere(supervisor) == ["ValueError", "ValueError", 2]
 
 
-async def test_across_processes(make_app: MakeApp) -> None:
+async def test_a_run_of_another_app_can_be_monitored(make_app: MakeApp) -> None:
     here, there = make_app(), make_app()
     here.remote("far", params=None, result=str)
 

@@ -1,4 +1,4 @@
-"""A workflow that fails as a whole is tried again, if it was asked for: each attempt a new run of the same id."""
+"""Workflow retries: each attempt of a failed workflow is a new run of the same id."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from holdfast import (
 from holdfast.testing import Harness
 
 from ..conftest import MakeApp
-from .dealing import everywhere, launcher
+from .message_drives import crash_everywhere, launcher
 
 
 def flaky(app: Holdfast, **options: Any) -> Workflow[Any]:
-    """Fails until the attempt it is told."""
+    """A workflow that fails before attempt ``works_at``."""
 
     @app.workflow(name="flaky", **options)
     async def flaky(ctx: Context, works_at: int) -> list[int]:
@@ -36,7 +36,7 @@ def flaky(app: Holdfast, **options: Any) -> Workflow[Any]:
     return flaky
 
 
-async def test_there_is_no_retry_unless_asked_for(app: Holdfast, h: Harness) -> None:
+async def test_a_workflow_is_not_retried_by_default(app: Holdfast, h: Harness) -> None:
     run = await h.start(flaky(app), 2)
     await h.advance("1 day")
 
@@ -47,10 +47,10 @@ async def test_there_is_no_retry_unless_asked_for(app: Holdfast, h: Harness) -> 
 
 async def test_attempts_are_counted_from_one(app: Holdfast, h: Harness) -> None:
     launch = launcher(app, flaky(app), retry=Retry(limit=5, delay="1 minute"))
-    assert await everywhere(h, launch, 3) == [3, 2]
+    assert await crash_everywhere(h, launch, 3) == [3, 2]
 
 
-async def test_the_result_is_that_of_the_attempt_that_works(app: Holdfast, h: Harness) -> None:
+async def test_the_result_is_that_of_the_successful_attempt(app: Holdfast, h: Harness) -> None:
     run = await h.start(flaky(app), 3, retry=Retry(limit=5, delay="1 second"))
     await h.advance("1 minute")
 
@@ -61,18 +61,18 @@ async def test_the_result_is_that_of_the_attempt_that_works(app: Holdfast, h: Ha
 
 async def test_the_limit_counts_retries(app: Holdfast, h: Harness) -> None:
     launch = launcher(app, flaky(app), retry=Retry(limit=2, delay="1 second"))
-    assert await everywhere(h, launch, 10) == ["errored", "ValueError", "attempt 3"]
+    assert await crash_everywhere(h, launch, 10) == ["errored", "ValueError", "attempt 3"]
 
 
 @pytest.mark.above_the_store
-async def test_a_limit_of_nothing_is_no_retry(app: Holdfast, h: Harness) -> None:
+async def test_a_limit_of_zero_means_no_retry(app: Holdfast, h: Harness) -> None:
     run = await h.start(flaky(app), 2, retry=Retry(limit=0))
     await h.advance("1 day")
     with pytest.raises(RunFailedError, match="attempt 1"):
         await run.result(timeout=5)
 
 
-async def test_there_may_be_no_end_of_attempts(app: Holdfast, h: Harness) -> None:
+async def test_the_number_of_attempts_can_be_unlimited(app: Holdfast, h: Harness) -> None:
     run = await h.start(flaky(app), 30, retry=Retry(limit=math.inf, delay="1s", backoff="constant"))
     await h.advance("1 minute")
     assert await run.result(timeout=5) == [30, 29]
@@ -112,7 +112,7 @@ async def test_jitter_stretches_delays(app: Holdfast, h: Harness) -> None:
     assert await run.result(timeout=5) == [2, 1]
 
 
-async def test_between_attempts_it_waits_and_says_so(app: Holdfast, h: Harness) -> None:
+async def test_why_says_that_a_run_waits_for_its_next_attempt(app: Holdfast, h: Harness) -> None:
     run = await h.start(flaky(app), 2, retry=Retry(limit=1, delay="1 hour"))
     await h.run_until_idle()
 
@@ -121,7 +121,7 @@ async def test_between_attempts_it_waits_and_says_so(app: Holdfast, h: Harness) 
     assert description.why.startswith("waiting for attempt 2 of the workflow at 2030-01-01 01:00:00 UTC")
 
 
-async def test_each_attempt_has_a_history_of_its_own(app: Holdfast, h: Harness) -> None:
+async def test_each_attempt_has_its_own_history(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context) -> int:
         await ctx.sleep(f"nap {ctx.info.attempt}", "1 second")
@@ -145,11 +145,11 @@ async def test_each_attempt_gets_the_same_input(app: Holdfast, h: Harness) -> No
             raise ValueError("again")
         return params
 
-    assert await everywhere(h, launcher(app, flow, retry=Retry(limit=1, delay=1)), {"n": 1}) == {"n": 2}
+    assert await crash_everywhere(h, launcher(app, flow, retry=Retry(limit=1, delay=1)), {"n": 1}) == {"n": 2}
 
 
 @pytest.mark.above_the_store
-async def test_each_attempt_draws_its_own_chance(app: Holdfast, h: Harness) -> None:
+async def test_each_attempt_has_its_own_random_numbers(app: Holdfast, h: Harness) -> None:
     drawn: set[float] = set()
 
     @app.workflow
@@ -165,7 +165,7 @@ async def test_each_attempt_draws_its_own_chance(app: Holdfast, h: Harness) -> N
     assert len(drawn) == 3
 
 
-# --- what is not worth another attempt
+# --- errors that are not retried
 
 
 class Stolen(WorkflowError):
@@ -185,38 +185,38 @@ class CardStolen(Stolen):
         Retry(limit=5, delay=1, non_retryable=(CardStolen, KeyError)),
     ],
 )
-async def test_errors_that_are_not_retryable(app: Holdfast, h: Harness, retry: Retry) -> None:
+async def test_non_retryable_errors_of_the_policy_are_not_retried(app: Holdfast, h: Harness, retry: Retry) -> None:
     @app.workflow
     async def flow(ctx: Context, params: Any) -> None:
         raise CardStolen(f"attempt {ctx.info.attempt}")
 
     launch = launcher(app, flow, retry=retry)
-    assert await everywhere(h, launch) == ["errored", "CardStolen", "attempt 1"]
+    assert await crash_everywhere(h, launch) == ["errored", "CardStolen", "attempt 1"]
 
 
 @pytest.mark.above_the_store
-async def test_other_errors_are_retryable(app: Holdfast, h: Harness) -> None:
+async def test_errors_that_the_policy_does_not_name_are_retried(app: Holdfast, h: Harness) -> None:
     launch = launcher(app, flaky(app), retry=Retry(limit=5, delay=1, non_retryable=(Stolen, "KeyError")))
-    assert await everywhere(h, launch, 2) == [2, 1]
+    assert await crash_everywhere(h, launch, 2) == [2, 1]
 
 
 @pytest.mark.above_the_store
 @pytest.mark.parametrize("error", [NonRetryableError("no"), WorkflowError("no", retryable=False)])
-async def test_an_error_can_say_that_it_is_not_retryable(app: Holdfast, h: Harness, error: Exception) -> None:
+async def test_an_error_marked_as_not_retryable_is_not_retried(app: Holdfast, h: Harness, error: Exception) -> None:
     @app.workflow
     async def flow(ctx: Context, params: Any) -> None:
         await ctx.sleep("nap", 1)
         raise error
 
     launch = launcher(app, flow, retry=Retry(limit=5, delay=1))
-    assert (await everywhere(h, launch))[2] == "no"
+    assert (await crash_everywhere(h, launch))[2] == "no"
 
     run = await h.start(flow, retry=Retry(limit=5, delay=1))
     await h.advance("1 hour")
     assert (await run.describe()).run_number == 0
 
 
-async def test_a_step_that_failed_for_good_is_worth_another_attempt_of_the_whole(app: Holdfast, h: Harness) -> None:
+async def test_a_workflow_is_retried_after_a_step_failed_with_all_its_attempts(app: Holdfast, h: Harness) -> None:
     calls: list[int] = []
 
     @app.step(retry=Retry(limit=0))
@@ -237,7 +237,7 @@ async def test_a_step_that_failed_for_good_is_worth_another_attempt_of_the_whole
 
 
 @pytest.mark.parametrize("how", ["terminate", "cancel"])
-async def test_what_was_ended_from_outside_is_not_tried_again(app: Holdfast, h: Harness, how: str) -> None:
+async def test_a_run_that_a_client_ended_is_not_retried(app: Holdfast, h: Harness, how: str) -> None:
     @app.workflow
     async def flow(ctx: Context) -> None:
         await ctx.sleep("nap", "1 hour")
@@ -252,7 +252,7 @@ async def test_what_was_ended_from_outside_is_not_tried_again(app: Holdfast, h: 
 
 
 @pytest.mark.parametrize("how", ["terminate", "cancel"])
-async def test_it_can_be_ended_between_attempts(app: Holdfast, h: Harness, how: str) -> None:
+async def test_a_run_can_be_ended_between_attempts(app: Holdfast, h: Harness, how: str) -> None:
     run = await h.start(flaky(app), 5, retry=Retry(limit=5, delay="1 hour"))
     await h.run_until_idle()
     await getattr(run, how)()
@@ -264,13 +264,13 @@ async def test_it_can_be_ended_between_attempts(app: Holdfast, h: Harness, how: 
 # --- where the policy comes from
 
 
-async def test_the_workflow_can_have_a_policy(app: Holdfast, h: Harness) -> None:
+async def test_a_workflow_can_declare_a_retry_policy(app: Holdfast, h: Harness) -> None:
     workflow = flaky(app, retry=Retry(limit=2, delay="1 second"))
-    assert await everywhere(h, workflow, 3) == [3, 2]
+    assert await crash_everywhere(h, workflow, 3) == [3, 2]
 
 
 @pytest.mark.above_the_store
-async def test_the_policy_of_the_start_comes_first(app: Holdfast, h: Harness) -> None:
+async def test_the_policy_of_the_start_overrides_that_of_the_workflow(app: Holdfast, h: Harness) -> None:
     workflow = flaky(app, retry=Retry(limit=10, delay="1 second"))
     run = await h.start(workflow, 3, retry=Retry(limit=0))
     await h.advance("1 hour")
@@ -279,15 +279,15 @@ async def test_the_policy_of_the_start_comes_first(app: Holdfast, h: Harness) ->
 
 
 @pytest.mark.parametrize("retry", [3, "5", {"limit": 1}, Retry])
-async def test_a_bad_policy_of_a_workflow_is_refused(app: Holdfast, retry: Any) -> None:
+async def test_a_bad_workflow_retry_policy_is_refused(app: Holdfast, retry: Any) -> None:
     with pytest.raises(InvalidOptionError, match="retry"):
         flaky(app, retry=retry)
 
 
-# --- with the rest
+# --- messages, attributes and callers
 
 
-async def test_messages_that_were_not_read_are_for_the_next_attempt(app: Holdfast, h: Harness) -> None:
+async def test_undelivered_messages_are_carried_over_to_the_next_attempt(app: Holdfast, h: Harness) -> None:
     @app.workflow
     async def flow(ctx: Context, params: Any) -> list[Any]:
         inbox = ctx.inbox
@@ -297,7 +297,7 @@ async def test_messages_that_were_not_read_are_for_the_next_attempt(app: Holdfas
         return [first, ctx.info.attempt]
 
     messages = [("n", 1), ("n", 2), ("n", 3)]
-    assert await everywhere(h, launcher(app, flow, messages=messages, retry=Retry(limit=5, delay=1))) == [3, 3]
+    assert await crash_everywhere(h, launcher(app, flow, messages=messages, retry=Retry(limit=5, delay=1))) == [3, 3]
 
 
 async def test_a_message_between_attempts_is_kept(app: Holdfast, h: Harness) -> None:
@@ -315,7 +315,7 @@ async def test_a_message_between_attempts_is_kept(app: Holdfast, h: Harness) -> 
     assert await run.result(timeout=5) == "here"
 
 
-async def test_attributes_of_the_start_are_there_in_every_attempt(app: Holdfast, h: Harness) -> None:
+async def test_every_attempt_has_the_attributes_of_the_start(app: Holdfast, h: Harness) -> None:
     run = await h.start(flaky(app), 3, retry=Retry(limit=5, delay=1), memo={"m": 1}, search={"s": 2}, summary="sum")
     await h.advance("1 minute")
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from holdfast.testing.simulation.command import DEFAULT_SEEDS, Asked, names, run
+from holdfast.testing.simulation.command import DEFAULT_SEEDS, CommandOptions, names, run
 from holdfast.testing.simulation.planted import BUGS
 
 _PROGRAM = "python -m holdfast.testing.simulation"
@@ -16,7 +16,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(argv)
     only = None if given.only is None else names(given.only)
     return run(
-        Asked(
+        CommandOptions(
             _PROGRAM, given.seeds, given.first, given.seed, only, names(given.without),
             story=given.story, bug=given.bug, counts=given.counts, processes=given.processes,
         )

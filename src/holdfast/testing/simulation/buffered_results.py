@@ -33,7 +33,7 @@ class ResultWatch:
     def adding_late(self) -> bool:
         return self._before is not None
 
-    def saw(self, task: TaskRef, key: str, stamp: int) -> None:
+    def result_seen(self, task: TaskRef, key: str, stamp: int) -> None:
         """The code of a run has this result."""
         self._seen.setdefault(task, {})[key] = stamp
         self._stamps.setdefault((task.run, key), set()).add(stamp)

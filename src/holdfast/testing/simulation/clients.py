@@ -1,4 +1,4 @@
-"""What clients do: they follow their scripts, and try again until they are answered."""
+"""Clients of a simulation: each executes scripts and repeats a request until it is answered."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from holdfast.testing.simulation.faults import Faults, Kind
 from holdfast.testing.simulation.node import Node
 from holdfast.testing.simulation.workload import Instance, Request, Script, Workload
 
-_AGAIN_SECONDS = 0.2
-_LATE_SECONDS = 0.5
-_TWICE_SECONDS = 1.5
-_PATIENCE_SECONDS = 5
+_RETRY_SECONDS = 0.2
+_REORDERING_SECONDS = 0.5
+_MAX_REPEAT_SECONDS = 1.5
+_RESULT_TIMEOUT_SECONDS = 5
 
 
 class Clients:
-    """``note`` is told who did what."""
+    """``note`` adds an entry to the trace: process, text."""
 
     def __init__(self, workload: Workload, faults: Faults, note: Callable[[str, str], None]) -> None:
         self._workload = workload
@@ -26,14 +26,14 @@ class Clients:
         self._note = note
 
     async def follow(self, script: Script, node: Node) -> None:
-        """Go on with a script where it stands."""
+        """Execute the remaining requests of a script."""
         instance = self._workload.instances[script.instance]
         while not script.finished:
             request = script.requests[script.done]
             await asyncio.sleep(request.after)
-            request.after = _AGAIN_SECONDS
+            request.after = _RETRY_SECONDS
             try:
-                await self._ask_perhaps_twice(request, instance, node)
+                await self._send_with_faults(request, instance, node)
             except (StoreError, InstanceNotFoundError, TimeoutError) as error:
                 self._note(node.name, f"{request.verb} {instance.id}: {type(error).__name__}, and tries again")
                 continue
@@ -43,27 +43,27 @@ class Clients:
                 self._note(node.name, f"{request.verb} {instance.id} is acknowledged")
             script.done += 1
 
-    async def _ask_perhaps_twice(self, request: Request, instance: Instance, node: Node) -> None:
-        """Some requests are late, and some are made twice, at once or one of them much later."""
+    async def _send_with_faults(self, request: Request, instance: Instance, node: Node) -> None:
+        """Send a request. Some requests are delayed, and some are sent twice: at once, or the second one later."""
         place = f"{instance.id}.{request.verb}.{request.payload}"
         if self._faults.at([Kind.REORDERED_REQUEST], request.verb, f"late.{place}"):
-            await asyncio.sleep(_LATE_SECONDS)
+            await asyncio.sleep(_REORDERING_SECONDS)
         if request.verb == "result" or not self._faults.at([Kind.REPEATED_REQUEST], request.verb, place):
-            await self._ask(request, instance, node)
+            await self._send(request, instance, node)
             return
-        later = max(0.0, self._faults.draw(f"twice.{place}").uniform(-_TWICE_SECONDS, _TWICE_SECONDS))
-        both = [self._ask(request, instance, node), self._ask_later(later, request, instance, node)]
+        delay = max(0.0, self._faults.draw(f"twice.{place}").uniform(-_MAX_REPEAT_SECONDS, _MAX_REPEAT_SECONDS))
+        both = [self._send(request, instance, node), self._send_later(delay, request, instance, node)]
         errors = [error for error in await asyncio.gather(*both, return_exceptions=True) if error is not None]
         if len(errors) == len(both):
             raise errors[0]
 
-    async def _ask_later(self, seconds: float, request: Request, instance: Instance, node: Node) -> None:
+    async def _send_later(self, seconds: float, request: Request, instance: Instance, node: Node) -> None:
         await asyncio.sleep(seconds)
-        await self._ask(request, instance, node)
+        await self._send(request, instance, node)
 
-    async def _ask(self, request: Request, instance: Instance, node: Node) -> None:
+    async def _send(self, request: Request, instance: Instance, node: Node) -> None:
         client, workflow, name = node.client, instance.workflow, instance.id
-        asking: dict[str, Callable[[str, str], Awaitable[None]]] = {
+        controls: dict[str, Callable[[str, str], Awaitable[None]]] = {
             "pause": client.control.pause,
             "resume": client.control.resume,
             "cancel": client.control.cancel,
@@ -72,8 +72,8 @@ class Clients:
         }
         match request.verb:
             case "start":
-                given = [instance.params, []] if workflow in PROGRAMS else instance.params
-                await client.start(workflow, given, id=name)
+                params = [instance.params, []] if workflow in PROGRAMS else instance.params
+                await client.start(workflow, params, id=name)
                 instance.started = True
             case "result":
                 await self._result(instance, node)
@@ -86,17 +86,17 @@ class Clients:
                     await client.events.send(workflow, name, request.type, request.payload)
                 except EventInvalidError:
                     return
-                instance.misfits.append(request.payload)
+                instance.accepted_invalid.append(request.payload)
             case verb:
-                instance.asked.add(verb)
-                await asking[verb](workflow, name)
+                instance.control_requests.add(verb)
+                await controls[verb](workflow, name)
                 instance.terminated |= verb == "terminate"
                 instance.cancelled |= verb == "cancel"
 
     async def _result(self, instance: Instance, node: Node) -> None:
         handle = await node.client.get(instance.workflow, instance.id)
         try:
-            result = await handle.result(timeout=_PATIENCE_SECONDS)
+            result = await handle.result(timeout=_RESULT_TIMEOUT_SECONDS)
         except RunError as error:
             self._note(node.name, f"hears that {instance.id} ended with {type(error).__name__}")
         else:

@@ -1,4 +1,4 @@
-"""The workflow of a simulation: it runs programs. Its steps reach the world outside, which counts what they do."""
+"""The workflow that runs programs in a simulation, and the external system that its steps call."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.step_info import step_info
 from holdfast.testing.simulation.greeting import register_greeting
 from holdfast.testing.simulation.programs import (
+    DELIVERED,
     DOWN,
     FAILED,
-    GOSSIP,
+    INVALID_PARCELS,
     LATE,
-    MISFITS,
-    NOBODY,
+    NOT_FOUND,
     PARCEL,
+    PEER_TOPIC,
     REFUSED,
-    TOLD,
     Program,
 )
 from holdfast.testing.simulation.step_infos import progress
@@ -42,18 +42,18 @@ from holdfast.workflow.run_events import Exit, LinkDown, RunEvent
 
 WORKFLOW = "program"
 BUFFERED = "buffered_program"
-"""The same code with ``persist="task"``."""
+"""The workflow that runs the same code with ``persist="task"``."""
 PROGRAMS = (WORKFLOW, BUFFERED)
 GRAPH = "diamond"
-MORTAL = "mortal"
+MAY_FAIL = "mortal"
 _ANSWERER = "answerer"
-_BOUND = "bound"
+_LINKED = "bound"
 _QUESTION = "question"
-_LIFE_SECONDS = 3
+_ANSWERER_SECONDS = 3
 _ANSWER_SECONDS = 4
-_FOR_EVER_SECONDS = 60
-_FOREVER = Retry(limit=math.inf, delay="40 ms", backoff="constant")
-_TWICE = Retry(limit=1, delay="20 ms", backoff="constant")
+_LINK_SECONDS = 60
+_UNLIMITED = Retry(limit=math.inf, delay="40 ms", backoff="constant")
+_TWO_ATTEMPTS = Retry(limit=1, delay="20 ms", backoff="constant")
 _TIMEOUT = "100 ms"
 _TOO_LONG_MS = 400
 _ALWAYS = 1_000_000
@@ -71,46 +71,48 @@ Effect = tuple[str, int, str]
 """Instance, run number, key."""
 
 
-class Outside:
-    """The world that steps reach: how often each was called. ``befall`` is asked at each call, and may end it all.
+class ExternalSystem:
+    """The system that step functions call. It counts the calls of each step.
 
-    ``saw`` is called with the result of a step when the code of a workflow has it.
+    ``on_call`` is called at each call with the effect and the kind of the step. It returns a delay in seconds, or kills
+    the calling process. ``result_seen`` is called when workflow code receives the result of a ``stamp`` step.
     """
 
-    def __init__(self, befall: Callable[[Effect, str], float], saw: Callable[[Effect, int], None]) -> None:
+    def __init__(self, on_call: Callable[[Effect, str], float], result_seen: Callable[[Effect, int], None]) -> None:
         self.effects: Counter[Effect] = Counter()
+        """The number of calls of each step."""
         self.delivered: list[str] = []
-        """The ids of outbound events that arrived, in order, each time they did."""
+        """The ids of outbound events in the order of their arrival, repetitions included."""
         self.undone: list[tuple[Effect, int]] = []
-        """What sagas undid, in order, each time: of which, and which of its steps."""
+        """Undo calls of sagas in order, repetitions included: the saga, and the index of the step."""
         self.overtime: list[str] = []
         """Attempts that went on after their timeout."""
-        self._befall = befall
-        self._saw = saw
+        self._on_call = on_call
+        self._result_seen = result_seen
 
     async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
-        """A step that fails so many times first, and takes so long."""
-        late = self._call(effect, kind)
-        number = self.effects[_effect(effect)]
+        """Step function that raises in its first ``fails`` calls and takes ``ms`` milliseconds."""
+        delay = self._call(effect, kind)
+        number = self.effects[_as_effect(effect)]
         info = step_info()
         await info.heartbeat(progress(info))
-        await asyncio.sleep(late + ms / 1000)
-        return _unless_it_fails(number, fails, value)
+        await asyncio.sleep(delay + ms / 1000)
+        return _value_or_error(number, fails, value)
 
     def plain(self, effect: list[Any], value: Any, fails: int) -> Any:
         self._call(effect, "plain")
         info = step_info()
         info.heartbeat(progress(info))
-        return _unless_it_fails(self.effects[_effect(effect)], fails, value)
+        return _value_or_error(self.effects[_as_effect(effect)], fails, value)
 
     async def stamp(self, effect: list[Any], ms: int) -> int:
-        """A step whose result differs from call to call."""
-        late, stamp = self._call(effect, "step"), self.effects[_effect(effect)]
-        await asyncio.sleep(late + ms / 1000)
+        """Step function whose result is the number of its calls, so each call has a different result."""
+        delay, stamp = self._call(effect, "step"), self.effects[_as_effect(effect)]
+        await asyncio.sleep(delay + ms / 1000)
         return stamp
 
-    def saw(self, effect: list[Any], stamp: int) -> None:
-        self._saw(_effect(effect), stamp)
+    def result_seen(self, effect: list[Any], stamp: int) -> None:
+        self._result_seen(_as_effect(effect), stamp)
 
     async def transact(self, tx: StepTx, effect: list[Any], value: Any, ms: int) -> Any:
         await asyncio.sleep(self._call(effect, "tx") + ms / 1000)
@@ -118,41 +120,44 @@ class Outside:
         return value
 
     async def read_and_write(self, tx: Transaction, effect: list[Any], value: Any, ms: int) -> Any:
-        late = self._call(effect, "live")
-        there = await tx.fetch("SELECT key FROM effect WHERE instance = ? AND number = ? AND key = ?", *effect)
-        if there:
-            raise NonRetryableError(f"{effect} is there already")
-        await asyncio.sleep(late + ms / 1000)
+        delay = self._call(effect, "live")
+        existing = await tx.fetch("SELECT key FROM effect WHERE instance = ? AND number = ? AND key = ?", *effect)
+        if existing:
+            raise NonRetryableError(f"the row {effect} exists already")
+        await asyncio.sleep(delay + ms / 1000)
         await tx.execute("INSERT INTO effect VALUES (?, ?, ?)", *effect)
         return value
 
     async def undo(self, effect: list[Any], step: int) -> None:
-        self.undone.append((_effect(effect), step))
+        self.undone.append((_as_effect(effect), step))
 
     def deliver(self, event: str) -> None:
-        if self._befall((event, 0, "delivery"), "delivery"):
-            raise ConnectionError("simulated: nobody is there")
+        if self._on_call((event, 0, "delivery"), "delivery"):
+            raise ConnectionError("simulated: the receiver does not answer")
         self.delivered.append(event)
 
-    def _call(self, given: list[Any], kind: str) -> float:
-        """Count a call; for how many seconds it takes longer than it should."""
-        effect = _effect(given)
+    def _call(self, effect_parts: list[Any], kind: str) -> float:
+        """Count a call, and return its delay in seconds."""
+        effect = _as_effect(effect_parts)
         self.effects[effect] += 1
-        return self._befall(effect, kind)
+        return self._on_call(effect, kind)
 
 
-def register(app: Holdfast, outside: Outside, version: int) -> None:
-    """``version`` 2 has a step more at the end of each program, and another name for the first one."""
-    greet = register_greeting(app, outside.work, version)
+def register(app: Holdfast, external: ExternalSystem, version: int) -> None:
+    """Register the workflows that run programs.
+
+    Version 2 of the code has one more step at the end of each program, and its first step has another name.
+    """
+    greet = register_greeting(app, external.work, version)
 
     async def program(ctx: Context, params: list[Any]) -> list[Any]:
         rounds, results = params
-        running = _Running(ctx, outside, version)
+        run = _ProgramRun(ctx, external, version)
         await greet()
-        results = [*results, await running.run(rounds[0])]
-        running.stop_listening()
+        results = [*results, await run.run(rounds[0])]
+        run.stop_listening()
         if version > 1:
-            await running.step("farewell", 0, 0, 0)
+            await run.step("farewell", 0, 0, 0)
         if len(rounds) > 1:
             raise ctx.continue_as_new([rounds[1:], results])
         return results
@@ -161,13 +166,13 @@ def register(app: Holdfast, outside: Outside, version: int) -> None:
     app.workflow(name=BUFFERED, trap_links=True, events={PARCEL: Parcel}, persist="task")(program)
 
 
-def register_company(app: Holdfast) -> None:
-    """Those that programs have to do with: one that answers, one that may die, one that is linked to such a one."""
+def register_peers(app: Holdfast) -> None:
+    """Register workflows that programs start: one that answers asks, one that may fail, one linked to a failing run."""
 
     @app.workflow(name=_ANSWERER)
     async def answerer(ctx: Context, refuse: bool) -> str:
         try:
-            async with asyncio.timeout(_LIFE_SECONDS):
+            async with asyncio.timeout(_ANSWERER_SECONDS):
                 message = await ctx.listen(_QUESTION, messages=True).receive()
         except TimeoutError:
             return LATE
@@ -175,9 +180,9 @@ def register_company(app: Holdfast) -> None:
             await message.reject(REFUSED)
             return REFUSED
         await message.reply(message.payload + 1)
-        return TOLD
+        return DELIVERED
 
-    @app.workflow(name=MORTAL)
+    @app.workflow(name=MAY_FAIL)
     async def mortal(ctx: Context, params: list[Any]) -> Any:
         value, dies = params
         await ctx.sleep("live", 0.01)
@@ -185,23 +190,23 @@ def register_company(app: Holdfast) -> None:
             raise NonRetryableError("as it had to be")
         return value
 
-    @app.workflow(name=_BOUND)
-    async def bound(ctx: Context, partner: str) -> str:
-        await ctx.spawn(MORTAL, [0, True], id=partner, link=True)
-        await asyncio.sleep(_FOR_EVER_SECONDS)
-        return "it did not hear"
+    @app.workflow(name=_LINKED)
+    async def linked(ctx: Context, partner: str) -> str:
+        await ctx.spawn(MAY_FAIL, [0, True], id=partner, link=True)
+        await asyncio.sleep(_LINK_SECONDS)
+        return "the link did not end this run"
 
 
-class _Running:
-    """A program under way: a method for each kind."""
+class _ProgramRun:
+    """Interpreter of a program, with one method for each kind of part."""
 
-    def __init__(self, ctx: Context, outside: Outside, version: int) -> None:
+    def __init__(self, ctx: Context, external: ExternalSystem, version: int) -> None:
         self._ctx = ctx
-        self._outside = outside
+        self._external = external
         self._version_of_code = version
-        self._heard: dict[str, list[RunEvent]] = {}
-        """Of other runs, what became of them."""
-        self._news = asyncio.Condition()
+        self._exits: dict[str, list[RunEvent]] = {}
+        """Received exit and link-down events, by the pid of the run that ended."""
+        self._exit_received = asyncio.Condition()
         self._listening: asyncio.Task[None] | None = None
         self._kinds: dict[str, Callable[..., Coroutine[Any, Any, Any]]] = {
             "step": self.step,
@@ -240,25 +245,25 @@ class _Running:
         return await self._kinds[kind](*parts)
 
     async def step(self, key: str, value: Any, fails: int, ms: int) -> Any:
-        return await self._work(key, value, fails, ms, "step", _FOREVER)
+        return await self._work(key, value, fails, ms, "step", _UNLIMITED)
 
     async def _plain(self, key: str, value: Any, fails: int) -> Any:
-        return await self._ctx.do(key, self._outside.plain, self._at(key), value, fails, retry=_FOREVER)
+        return await self._ctx.do(key, self._external.plain, self._effect_of(key), value, fails, retry=_UNLIMITED)
 
     async def _tx(self, key: str, value: Any, ms: int) -> Any:
-        return await self._ctx.do(key, self._outside.transact, self._at(key), value, ms, retry=_FOREVER)
+        return await self._ctx.do(key, self._external.transact, self._effect_of(key), value, ms, retry=_UNLIMITED)
 
     async def _live(self, key: str, value: Any, ms: int) -> Any:
-        return await self._ctx.do(key, self._outside.read_and_write, self._at(key), value, ms, retry=_FOREVER)
+        return await self._ctx.do(key, self._external.read_and_write, self._effect_of(key), value, ms, retry=_UNLIMITED)
 
     async def _poison(self, key: str, value: Any) -> Any:
-        return await self._work(key, value, 0, 0, "poison", _FOREVER)
+        return await self._work(key, value, 0, 0, "poison", _UNLIMITED)
 
     async def _gives_up(self, key: str) -> Any:
-        return await _or_why_not(self._work(key, 0, _ALWAYS, 0, "step", _TWICE))
+        return await _result_or_failure(self._work(key, 0, _ALWAYS, 0, "step", _TWO_ATTEMPTS))
 
     async def _too_slow(self, key: str) -> Any:
-        return await _or_why_not(self._work(key, 0, 0, _TOO_LONG_MS, "step", _TWICE, timeout=_TIMEOUT))
+        return await _result_or_failure(self._work(key, 0, 0, _TOO_LONG_MS, "step", _TWO_ATTEMPTS, timeout=_TIMEOUT))
 
     async def _sleep(self, key: str, ms: int) -> None:
         await self._ctx.sleep(key, ms / 1000)
@@ -270,38 +275,38 @@ class _Running:
             return LATE
 
     async def _messages(self, key: str, topic: str, n: int, ms: int) -> list[Any]:
-        got = [await self._event(f"{key}.{i}", topic, ms) for i in range(n)]
-        return [number for number in got if number != LATE]
+        payloads = [await self._event(f"{key}.{i}", topic, ms) for i in range(n)]
+        return [number for number in payloads if number != LATE]
 
     async def _parcels(self, key: str, n: int, ms: int) -> list[int]:
-        got = [await self._event(f"{key}.{i}", PARCEL, ms) for i in range(n)]
-        return [parcel.number for parcel in got if parcel != LATE]
+        payloads = [await self._event(f"{key}.{i}", PARCEL, ms) for i in range(n)]
+        return [parcel.number for parcel in payloads if parcel != LATE]
 
     async def _misfit(self, _key: str, instance: str) -> str:
-        for misfit in MISFITS:
+        for payload in INVALID_PARCELS:
             try:
-                await self._ctx.send(f"{WORKFLOW}/{instance}", PARCEL, misfit)
+                await self._ctx.send(f"{WORKFLOW}/{instance}", PARCEL, payload)
             except EventInvalidError:
                 continue
-            return TOLD
+            return DELIVERED
         return REFUSED
 
     async def _child(self, key: str, program: Program) -> Any:
-        return (await self._ctx.run(self._ctx.info.workflow, [[program], []], id=self._own_name(key)))[0]
+        return (await self._ctx.run(self._ctx.info.workflow, [[program], []], id=self._unique_id(key)))[0]
 
     async def _abandon(self, key: str, program: Program) -> None:
         workflow = self._ctx.info.workflow
-        await self._ctx.spawn(workflow, [[program], []], id=self._own_name(key), parent_close="abandon")
+        await self._ctx.spawn(workflow, [[program], []], id=self._unique_id(key), parent_close="abandon")
 
     async def _tell(self, key: str, instance: str) -> str:
         try:
-            await self._ctx.send(f"{WORKFLOW}/{instance}", GOSSIP, self._own_name(key))
+            await self._ctx.send(f"{WORKFLOW}/{instance}", PEER_TOPIC, self._unique_id(key))
         except InstanceNotFoundError:
-            return NOBODY
-        return TOLD
+            return NOT_FOUND
+        return DELIVERED
 
     async def _ask(self, key: str, value: int, refuse: bool) -> Any:
-        child = await self._ctx.spawn(_ANSWERER, refuse, id=self._own_name(key))
+        child = await self._ctx.spawn(_ANSWERER, refuse, id=self._unique_id(key))
         try:
             return await self._ctx.ask(child.pid, _QUESTION, value, timeout=_ANSWER_SECONDS)
         except Rejected:
@@ -309,30 +314,30 @@ class _Running:
         except TimeoutError:
             return LATE
         except InstanceNotFoundError:
-            return NOBODY
+            return NOT_FOUND
 
     async def _link(self, key: str, value: Any, dies: bool) -> Any:
         if self._listening is None:
             self._listening = asyncio.ensure_future(self._listen())
-        child = await self._ctx.spawn(MORTAL, [value, dies], id=self._own_name(key), link=True)
-        async with self._news:
-            await self._news.wait_for(lambda: len(self._heard.get(child.pid, ())) == 1 + dies)
-        heard = self._heard[child.pid]
-        if any(isinstance(event, LinkDown) for event in heard):
+        child = await self._ctx.spawn(MAY_FAIL, [value, dies], id=self._unique_id(key), link=True)
+        async with self._exit_received:
+            await self._exit_received.wait_for(lambda: len(self._exits.get(child.pid, ())) == 1 + dies)
+        exits = self._exits[child.pid]
+        if any(isinstance(event, LinkDown) for event in exits):
             return DOWN
-        return next(event.result for event in heard if isinstance(event, Exit))
+        return next(event.result for event in exits if isinstance(event, Exit))
 
     async def _listen(self) -> None:
         async for event in self._ctx.events:
             if isinstance(event, Exit | LinkDown):
-                async with self._news:
-                    self._heard.setdefault(event.pid, []).append(event)
-                    self._news.notify_all()
+                async with self._exit_received:
+                    self._exits.setdefault(event.pid, []).append(event)
+                    self._exit_received.notify_all()
 
     async def _bound(self, key: str) -> Any:
-        name = self._own_name(key)
+        name = self._unique_id(key)
         try:
-            return await self._ctx.run(_BOUND, f"{name}-partner", id=name)
+            return await self._ctx.run(_LINKED, f"{name}-partner", id=name)
         except ChildError:
             return FAILED
 
@@ -341,16 +346,16 @@ class _Running:
         try:
             async with self._ctx.saga() as saga:
                 for step in range(n):
-                    saga.add(self._outside.undo, self._at(key), step)
+                    saga.add(self._external.undo, self._effect_of(key), step)
                     values.append(await self.step(f"{key}.{step}", step, 0, 0))
                 if fails:
-                    await self._work(f"{key}.x", 0, _ALWAYS, 0, "step", _TWICE)
+                    await self._work(f"{key}.x", 0, _ALWAYS, 0, "step", _TWO_ATTEMPTS)
         except (StepError, ValueError):
             return FAILED
         return values
 
     async def _graph(self, key: str, n: int, fails: int) -> Any:
-        name = self._own_name(key)
+        name = self._unique_id(key)
         return await self._ctx.run(GRAPH, [name, n, fails], id=name)
 
     async def _version(self, key: str, value: Any) -> Any:
@@ -358,15 +363,15 @@ class _Running:
         return await self.step(f"{key}.{version}", [version, value], 0, 0)
 
     async def _stamp(self, key: str, ms: int) -> int:
-        stamp: int = await self._ctx.do(key, self._outside.stamp, self._at(key), ms, retry=_FOREVER)
-        self._outside.saw(self._at(key), stamp)
+        stamp: int = await self._ctx.do(key, self._external.stamp, self._effect_of(key), ms, retry=_UNLIMITED)
+        self._external.result_seen(self._effect_of(key), stamp)
         return stamp
 
     async def _seq(self, programs: list[Program]) -> list[Any]:
         return [await self.run(program) for program in programs]
 
     async def _par(self, programs: list[Program]) -> list[Any]:
-        async with asyncio.TaskGroup() as group:  # when it is cancelled, it waits for all to be undone
+        async with asyncio.TaskGroup() as group:  # when cancelled, the group waits until all sagas are undone
             tasks = [group.create_task(self.run(program)) for program in programs]
         return [task.result() for task in tasks]
 
@@ -382,32 +387,32 @@ class _Running:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     def _work(self, key: str, value: Any, fails: int, ms: int, kind: str, retry: Retry, **options: Any) -> Any:
-        given = (self._at(key), value, fails, ms, kind)
-        return self._ctx.do(key, self._outside.work, *given, retry=retry, **options)
+        args = (self._effect_of(key), value, fails, ms, kind)
+        return self._ctx.do(key, self._external.work, *args, retry=retry, **options)
 
-    def _own_name(self, key: str) -> str:
+    def _unique_id(self, key: str) -> str:
         return f"{self._ctx.info.instance_id}-{self._ctx.info.run_number}-{key}"
 
-    def _at(self, key: str) -> list[Any]:
+    def _effect_of(self, key: str) -> list[Any]:
         return [self._ctx.info.instance_id, self._ctx.info.run_number, key]
 
 
-def _effect(given: list[Any]) -> Effect:
-    instance, number, key = given
+def _as_effect(parts: list[Any]) -> Effect:
+    instance, number, key = parts
     return instance, number, key
 
 
-def _unless_it_fails(number: int, fails: int, value: Any) -> Any:
+def _value_or_error(number: int, fails: int, value: Any) -> Any:
     if number <= fails:
         raise ValueError(f"failure {number} of {fails}")
     return value
 
 
-async def _or_why_not(step: Any) -> Any:
-    """Its result, or what became of it."""
+async def _result_or_failure(step: Any) -> Any:
+    """Return the result of a step, or ``LATE`` or ``FAILED``."""
     try:
         return await step
     except StepTimeoutError:
         return LATE
-    except (StepError, ValueError):  # a builtin error comes back as itself
+    except (StepError, ValueError):  # a builtin error is raised with its own type
         return FAILED

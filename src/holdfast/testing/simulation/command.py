@@ -13,10 +13,10 @@ from multiprocessing import get_context
 from typing import NamedTuple
 
 from holdfast.ports import SystemClock
-from holdfast.testing.simulation.faults import OF_A_CALL
+from holdfast.testing.simulation.faults import CALL_FAULTS
 from holdfast.testing.simulation.planted import planted
 from holdfast.testing.simulation.run import Report, run_seed
-from holdfast.testing.simulation.shrink import shrunk
+from holdfast.testing.simulation.shrink import shrink_report
 
 DEFAULT_SEEDS = 100
 _AT_ONCE = 10
@@ -27,7 +27,7 @@ _CHECKED_TWICE = 50
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CommandOptions:
     """What was asked for. ``program``: how the command is called, for the line that shows a failure again."""
 
     program: str
@@ -42,7 +42,7 @@ class Asked:
     processes: int = 1
 
 
-def run(asked: Asked) -> int:
+def run(asked: CommandOptions) -> int:
     """The exit code: 1 if a promise was broken."""
     with ExitStack() as bugs:
         if asked.bug is not None:
@@ -55,7 +55,7 @@ def names(text: str) -> list[str]:
     return [name for name in text.split(",") if name]
 
 
-def _many(asked: Asked) -> int:
+def _many(asked: CommandOptions) -> int:
     clock, counts = SystemClock(), Counter[tuple[str, str]]()
     began = clock.monotonic()
     seeds = range(asked.first, asked.first + asked.seeds)
@@ -83,8 +83,8 @@ def _many(asked: Asked) -> int:
 
 def _never_met(counts: Counter[tuple[str, str]]) -> list[tuple[str, str]]:
     """Faults of calls that did not happen to an operation: of these pairs the seeds prove nothing."""
-    operations = sorted({operation for kind, operation in counts if kind in OF_A_CALL})
-    return [(kind, operation) for kind in OF_A_CALL for operation in operations if not counts[kind, operation]]
+    operations = sorted({operation for kind, operation in counts if kind in CALL_FAULTS})
+    return [(kind, operation) for kind in CALL_FAULTS for operation in operations if not counts[kind, operation]]
 
 
 class _Looked(NamedTuple):
@@ -95,7 +95,7 @@ class _Looked(NamedTuple):
     counts: Counter[tuple[str, str]]
 
 
-def _looks(asked: Asked, seeds: range) -> Iterator[_Looked]:
+def _looks(asked: CommandOptions, seeds: range) -> Iterator[_Looked]:
     """In the order of the seeds."""
     if asked.processes == 1:
         yield from map(_look, seeds)
@@ -124,7 +124,7 @@ def _plant_for_good(bug: str | None) -> None:
         _for_good.enter_context(planted(bug))
 
 
-def _again(asked: Asked, seed: int) -> int:
+def _again(asked: CommandOptions, seed: int) -> int:
     report = run_seed(seed, only=asked.only, without=asked.without)
     if not report.failures:
         if asked.story:
@@ -135,8 +135,8 @@ def _again(asked: Asked, seed: int) -> int:
     return 1
 
 
-def _tell(report: Report, asked: Asked) -> None:
-    told = shrunk(report) if asked.story else report
+def _tell(report: Report, asked: CommandOptions) -> None:
+    told = shrink_report(report) if asked.story else report
     if asked.story:
         _say(f"The story, with {len(told.faults)} of {len(report.faults)} faults:")
         _say(*(f"  {entry}" for entry in told.story))

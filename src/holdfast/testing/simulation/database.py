@@ -1,7 +1,7 @@
-"""The database of a simulation: the real SQL, in memory, as a process of its own that does one thing at a time.
+"""The database of a simulation: the SQLite store in memory, as a simulated process that does one call at a time.
 
-It is also where promises are watched as they are kept or broken: a few triggers tell of rows that may not change, and
-each commit is compared with the fence as it was just before.
+It also checks the promises that must hold at every moment: triggers report rows that were changed and may not change,
+and each commit is compared with the fence as it was just before the commit.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from holdfast.testing.simulation.ports import LoopClock
 from holdfast.testing.simulation.progress import ProgressWatch
 from holdfast.testing.simulation.trace import Trace
 
-_TOLD = frozenset(
+_NOTIFYING = frozenset(
     {"create", "send", "pause", "resume", "terminate", "cancel", "restart", "commit", "advance", "release", "reap"}
 )
-"""What other processes may want to hear of."""
+"""Operations after which other processes are notified."""
 _READS = frozenset({"load", "undelivered", "reply", "relations", "find", "get", "facts", "outbox"})
-"""What does not wait while a step has a transaction open."""
+"""Operations that do not wait while a live transaction is open."""
 _FENCED = frozenset({"commit", "advance"})
-_EFFECTS = "CREATE TABLE effect (instance TEXT, number INTEGER, key TEXT)"
-_WATCHES = {
+_CREATE_EFFECT_TABLE = "CREATE TABLE effect (instance TEXT, number INTEGER, key TEXT)"
+_TRIGGERS = {
     "a fact was changed": ("UPDATE ON holdfast_fact", "old.state <> 7", "new.run", "new.key"),
     "a fact was deleted": ("DELETE ON holdfast_fact", "1", "old.run", "old.key"),
     "a fact was written to a run that had ended": (
@@ -38,7 +38,7 @@ _WATCHES = {
         "new.run",
         "new.key",
     ),
-    "a fact was written to a paused run": (  # nodes of a graph that run go on to their end, and none starts
+    "a fact was written to a paused run": (  # running nodes of a paused graph may end; no node may start
         "INSERT ON holdfast_fact",
         "(SELECT status FROM holdfast_run WHERE id = new.run AND (kind <> 'graph' OR new.state = 1)) = 'paused'",
         "new.run",
@@ -63,62 +63,64 @@ _WATCHES = {
         "new.owner",
     ),
     "an epoch went back": ("UPDATE ON holdfast_task", "new.epoch < old.epoch", "new.run", "new.epoch"),
-    "a task was taken from a holder whose lease had not run out": (
+    "a task was taken from an owner whose lease had not expired": (
         "UPDATE ON holdfast_task",
         "new.owner <> old.owner AND min(old.lease_until, ifnull(old.expires_at, old.lease_until)) > simulated_now()",
         "new.run",
         "new.owner",
     ),
 }
+"""Violations that triggers report: statement, condition, run, detail."""
 
 
 class _Store(SqliteStore):
-    """Its schema is made once for all seeds: that takes longer than many a seed's work."""
+    """A store whose schema is created once for all seeds: creating it takes longer than many a seed."""
 
     _image: ClassVar[bytes | None] = None
 
     def _check(self, connection: Any, migrate: bool) -> Migrated:
         if _Store._image is not None:
             connection.deserialize("main", _Store._image)
-        found = super()._check(connection, migrate)
+        migrated = super()._check(connection, migrate)
         if _Store._image is None:
             _Store._image = connection.serialize("main")
-        return found
+        return migrated
 
 
 class SimulatedDatabase:
     def __init__(self, loop: SimulatedLoop, trace: Trace) -> None:
         self.process: Process = loop.start_process("database")
         self.listeners: dict[str, Callable[[], None]] = {}
-        """Of each process, told when another has written."""
-        self.given_up = 0
-        """Transactions of steps that nobody went on with for too long."""
+        """Callbacks by process name, called when another process has written."""
+        self.timed_out_transactions = 0
+        """The number of live transactions that ended because they had no statement for too long."""
         self._clock = LoopClock(loop)
         self._store = _Store(None, clock=self._clock, spawn_thread=None)
         self._loop = loop
         self._trace = trace
-        self._turn = asyncio.Lock()
-        self._now_by = "database"
+        self._write_lock = asyncio.Lock()
+        self._caller = "database"
+        """The process whose call is being executed."""
         self._progress = ProgressWatch(self.rows)
         self._leases = LeaseWatch()
         self.results = ResultWatch(self.rows)
 
     @property
     def store(self) -> Store:
-        """The store itself, for looks that are no part of the simulation."""
+        """The store itself, for queries that are not part of the simulation."""
         return self._store
 
     async def open(self) -> None:
         await self._store.open()
         connection = self._connection
-        connection.execute(_EFFECTS)
-        connection.create_scalar_function("broken", self._broken, deterministic=False)
+        connection.execute(_CREATE_EFFECT_TABLE)
+        connection.create_scalar_function("broken", self._report_row, deterministic=False)
         connection.create_scalar_function("simulated_now", lambda: to_ms(self._clock.now()), 0)
         connection.create_scalar_function("adding_late", lambda: self.results.adding_late, 0)
-        for number, (promise, (event, when, run, detail)) in enumerate(_WATCHES.items()):
+        for number, (violation, (event, when, run, detail)) in enumerate(_TRIGGERS.items()):
             connection.execute(
                 f"CREATE TEMP TRIGGER watch_{number} AFTER {event} WHEN {when} "
-                f"BEGIN SELECT broken('{promise}', {run}, {detail}); END"
+                f"BEGIN SELECT broken('{violation}', {run}, {detail}); END"
             )
 
         connection.create_scalar_function("granted", self._granted, deterministic=False)
@@ -136,8 +138,8 @@ class SimulatedDatabase:
             "WHERE run = new.id AND unit = 0 AND owner IS NOT NULL; END"
         )
 
-    def called_by(self, owner: str, effect: tuple[str, int, str], lease_ms: int, *, safe: bool) -> None:
-        """Watch the lease of a chain step that a worker calls, if the worker still holds the run."""
+    def watch_lease(self, owner: str, effect: tuple[str, int, str], lease_ms: int, *, safe: bool) -> None:
+        """Watch the lease of a chain step that a worker calls, if the worker still owns the run."""
         instance, number, step = effect
         for row in self.rows(
             "SELECT t.run, t.unit, t.owner, t.epoch FROM holdfast_task AS t JOIN holdfast_run AS r ON r.id = t.run "
@@ -146,47 +148,47 @@ class SimulatedDatabase:
             number,
             owner,
         ):
-            for broken in self._leases.called(TaskRef(*row), step, lease_ms, safe=safe):
-                self._broken_by(owner, broken)
+            for violation in self._leases.called(TaskRef(*row), step, lease_ms, safe=safe):
+                self._violate(owner, violation)
 
     def _granted(self, run: int, unit: int, owner: str, epoch: int, ms: int) -> None:
-        for broken in self._leases.granted(TaskRef(run, unit, owner, epoch), ms):
-            self._broken_by(self._now_by, broken)
+        for violation in self._leases.granted(TaskRef(run, unit, owner, epoch), ms):
+            self._violate(self._caller, violation)
 
     def close(self) -> None:
-        """Or the connection keeps what it calls, and that keeps the connection."""
+        """Close the connection, which ends the reference cycle between it and the functions that it calls."""
         writer = self._store._writer
         if writer is not None:
             writer.connection.close(force=True)
 
     def rows(self, sql: str, *args: Any) -> list[tuple[Any, ...]]:
-        """A look at the rows as they are."""
+        """Query the current rows, at once."""
         return list(self._connection.execute(sql, args))
 
-    def ask(
+    def call(
         self,
-        who: str,
+        caller: str,
         operation: str,
         args: tuple[Any, ...],
         options: dict[str, Any],
-        then: Callable[[], None] = lambda: None,
+        on_done: Callable[[], None] = lambda: None,
     ) -> asyncio.Task[Any]:
-        """Do it in the database's process, whatever becomes of who asks. ``then`` is called when it is done.
+        """Execute an operation in the database's process, also if the caller dies. Call ``on_done`` after it.
 
-        As on a file: while a step has a transaction open, all others that want to write wait.
+        As in a database file, all other writers wait while a live transaction is open.
         """
-        task = self._loop.spawn(self.process, self._do(who, operation, args, options, then))
-        task.add_done_callback(_heard, context=self.process.context())
+        task = self._loop.spawn(self.process, self._execute(caller, operation, args, options, on_done))
+        task.add_done_callback(_retrieve_exception, context=self.process.context())
         return task
 
-    def within(self, statement: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        """Run a statement of a step's own transaction, whose turn it is."""
+    def run_statement(self, statement: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        """Run a statement of the live transaction that has the write lock."""
         task = self._loop.spawn(self.process, statement)
-        task.add_done_callback(_heard, context=self.process.context())
+        task.add_done_callback(_retrieve_exception, context=self.process.context())
         return task
 
-    def give_up(self, live: Live) -> None:
-        """As the database does when a connection is gone."""
+    def roll_back(self, live: Live) -> None:
+        """End a live transaction as the database does when a connection is lost."""
         self.process.context().run(live.request_end)
 
     @property
@@ -196,103 +198,107 @@ class SimulatedDatabase:
             raise RuntimeError("the database is not open")
         return writer.connection
 
-    async def _do(
-        self, who: str, operation: str, args: tuple[Any, ...], options: dict[str, Any], then: Callable[[], None]
+    async def _execute(
+        self, caller: str, operation: str, args: tuple[Any, ...], options: dict[str, Any], on_done: Callable[[], None]
     ) -> Any:
         if operation == "begin":
-            await self._begin(who, *args)
-            then()
+            await self._begin(caller, *args)
+            on_done()
             return None
         if operation in _READS or (operation == "commit" and args[0][0].observed.transaction is not None):
-            answer = await self._watched(who, operation, args, options)  # such a commit has its turn
-            then()
+            # The commit of a live transaction has the write lock already.
+            answer = await self._execute_checked(caller, operation, args, options)
+            on_done()
         else:
-            async with self._turn:
-                answer = await self._watched(who, operation, args, options)
-                then()
-        if operation in _TOLD and answer:
-            for name, tell in list(self.listeners.items()):
-                if name != who:
-                    tell()
+            async with self._write_lock:
+                answer = await self._execute_checked(caller, operation, args, options)
+                on_done()
+        if operation in _NOTIFYING and answer:
+            for name, notify in list(self.listeners.items()):
+                if name != caller:
+                    notify()
         return answer
 
-    async def _begin(self, who: str, opened: Callable[[Live], None]) -> None:
-        """A transaction for a step: nobody else has a turn before it is over."""
-        await self._turn.acquire()
+    async def _begin(self, caller: str, opened: Callable[[Live], None]) -> None:
+        """Open a live transaction, which has the write lock until it ends."""
+        await self._write_lock.acquire()
         live = cast("Live", await self._store.begin())
         end = live._end
 
-        def end_turn(answer: Committed) -> None:
+        def end_and_unlock(answer: Committed) -> None:
             if live._end_answer is None:
-                self._turn.release()
-                self.given_up += "had no statement" in answer.message
+                self._write_lock.release()
+                self.timed_out_transactions += "had no statement" in answer.message
             end(answer)
 
-        live._end = end_turn  # type: ignore[method-assign]
-        self._note(who, "begins a transaction of a step")
+        live._end = end_and_unlock  # type: ignore[method-assign]
+        self._note(caller, "begins a transaction of a step")
         opened(live)
 
-    async def _watched(self, who: str, operation: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
-        """Do it, and look whether it may be done."""
-        self._now_by = who
+    async def _execute_checked(
+        self, caller: str, operation: str, args: tuple[Any, ...], options: dict[str, Any]
+    ) -> Any:
+        """Execute an operation, and report violations of promises by it."""
+        self._caller = caller
         fences = self._fences(args[0]) if operation in _FENCED else []
-        held = self._held() if operation == "reap" else []
+        leased = self._leased_tasks() if operation == "reap" else []
         self.results.before(operation, args)
         try:
             answer = await getattr(self._store, operation)(*args, **options)
         except Exception as error:
-            self._note(who, f"{operation}: {type(error).__name__}: {error}")
+            self._note(caller, f"{operation}: {type(error).__name__}: {error}")
             raise
-        if operation == "commit" and not _is_given_up(args[0], answer):
-            self._check_fences(who, args[0], fences, [one.verdict is not Verdict.LOST for one in answer])
-            for one in args[0]:
-                self._leases.committed(one.task)
+        if operation == "commit" and not _is_ended_transaction(args[0], answer):
+            self._check_fences(caller, args[0], fences, [result.verdict is not Verdict.LOST for result in answer])
+            for commit in args[0]:
+                self._leases.committed(commit.task)
         elif operation == "advance":
-            self._check_fences(who, args[0], fences, answer.applied)
-        for lost in self.results.after(operation, args, answer):
-            self._broken_by(who, lost)
-        for spinning in self._progress.claimed(_claimed(operation, answer)):
-            self._broken_by(who, spinning)
+            self._check_fences(caller, args[0], fences, answer.applied)
+        for violation in self.results.after(operation, args, answer):
+            self._violate(caller, violation)
+        for violation in self._progress.claimed(_claimed(operation, answer)):
+            self._violate(caller, violation)
         for freed in answer if operation == "reap" else ():
-            if (freed.run, freed.unit) in held:
-                self._broken_by(who, f"run {freed.run} was freed although its holder's lease had not run out")
-            for broken in self._leases.freed(freed.run, freed.unit):
-                self._broken_by(who, broken)
-        self._note(who, f"{operation} {_shown(operation, args, answer)}".rstrip())
+            if (freed.run, freed.unit) in leased:
+                self._violate(caller, f"run {freed.run} was freed although its owner's lease had not expired")
+            for violation in self._leases.freed(freed.run, freed.unit):
+                self._violate(caller, violation)
+        self._note(caller, f"{operation} {_summary(operation, args, answer)}".rstrip())
         return answer
 
     def _fences(self, commits: Sequence[Commit | Advance]) -> list[bool]:
-        """Of each, whether it may write."""
+        """For each commit: True if its task, owner and epoch match."""
         sql = "SELECT owner, epoch FROM holdfast_task WHERE run = ? AND unit = ?"
-        tasks = [one.task for one in commits]
+        tasks = [commit.task for commit in commits]
         return [self.rows(sql, task.run, task.unit) == [(task.owner, task.epoch)] for task in tasks]
 
-    def _held(self) -> list[tuple[Any, ...]]:
-        """Whose leases have not run out."""
+    def _leased_tasks(self) -> list[tuple[Any, ...]]:
+        """Run and unit of the tasks whose lease has not expired."""
         now = to_ms(self._clock.now())
         return self.rows("SELECT run, unit FROM holdfast_task WHERE owner IS NOT NULL AND lease_until > ?", now)
 
     def _check_fences(
-        self, who: str, commits: Sequence[Commit | Advance], fences: list[bool], applied: Sequence[bool]
+        self, caller: str, commits: Sequence[Commit | Advance], fences: list[bool], applied: Sequence[bool]
     ) -> None:
-        for one, holds, done in zip(commits, fences, applied, strict=True):
-            if done and not holds:
-                self._broken_by(who, f"run {one.task.run} was written by somebody who does not hold it")
-            elif holds and not done and len(commits) == 1:  # of several, one may have ended another
-                self._broken_by(who, f"run {one.task.run} was refused to who holds it")
+        for commit, holds, written in zip(commits, fences, applied, strict=True):
+            if written and not holds:
+                self._violate(caller, f"run {commit.task.run} was written by a worker that does not own it")
+            elif holds and not written and len(commits) == 1:  # a commit of a batch may end the run of another one
+                self._violate(caller, f"a commit to run {commit.task.run} by its owner was refused")
 
-    def _broken(self, promise: str, run: int, detail: Any) -> None:
-        self._broken_by(self._now_by, f"{promise}: run {run}, {detail}")
+    def _report_row(self, violation: str, run: int, detail: Any) -> None:
+        """SQL function that the triggers call."""
+        self._violate(self._caller, f"{violation}: run {run}, {detail}")
 
-    def _broken_by(self, who: str, what: str) -> None:
-        self._trace.violate(self._loop.time(), who, what)
+    def _violate(self, caller: str, violation: str) -> None:
+        self._trace.violate(self._loop.time(), caller, violation)
 
-    def _note(self, who: str, what: str) -> None:
-        self._trace.add(self._loop.time(), who, what)
+    def _note(self, process: str, text: str) -> None:
+        self._trace.add(self._loop.time(), process, text)
 
 
 def _claimed(operation: str, answer: Any) -> Sequence[TaskRef]:
-    """The tasks that an answer of the store hands to a worker."""
+    """Tasks that a worker owns from this answer of the store on."""
     match operation:
         case "claim":
             return [claim.task for claim in answer.claims]
@@ -302,21 +308,21 @@ def _claimed(operation: str, answer: Any) -> Sequence[TaskRef]:
             return ()
 
 
-def _heard(task: asyncio.Task[Any]) -> None:
-    """Who asked may be dead: then nobody else looks at the error."""
+def _retrieve_exception(task: asyncio.Task[Any]) -> None:
+    """Mark the exception as retrieved: if the caller died, asyncio would report it as never retrieved."""
     if not task.cancelled():
         task.exception()
 
 
-def _is_given_up(commits: Sequence[Commit], answers: Sequence[Committed]) -> bool:
-    """It was to be written in a transaction that is over."""
+def _is_ended_transaction(commits: Sequence[Commit], answers: Sequence[Committed]) -> bool:
+    """True if the commit was rejected because its live transaction had already ended."""
     return commits[0].observed.transaction is not None and answers[0].verdict is Verdict.REJECTED
 
 
-def _shown(operation: str, args: tuple[Any, ...], answer: Any) -> str:
+def _summary(operation: str, args: tuple[Any, ...], answer: Any) -> str:
     match operation:
         case "commit":
-            return "; ".join(_commit(one, done) for one, done in zip(args[0], answer, strict=True))
+            return "; ".join(_commit_summary(commit, done) for commit, done in zip(args[0], answer, strict=True))
         case "claim":
             return ", ".join(f"run {c.task.run} epoch {c.task.epoch}" for c in [*answer.claims, *answer.overdue])
         case "create":
@@ -333,9 +339,9 @@ def _shown(operation: str, args: tuple[Any, ...], answer: Any) -> str:
             return ""
 
 
-def _commit(one: Commit, done: Committed) -> str:
-    facts = ", ".join(f"{'+' if f.ok else '-'}{f.key}" for f in [*one.observed.facts, *one.following.facts])
-    acts = ", ".join(type(act.operation).__name__ for act in one.following.operations)
-    after = one.following.next
-    parts = [facts, acts, "" if after is None else type(after).__name__.lower()]
-    return f"run {one.task.run} epoch {one.task.epoch} [{'; '.join(p for p in parts if p)}] {done.verdict}"
+def _commit_summary(commit: Commit, done: Committed) -> str:
+    facts = ", ".join(f"{'+' if f.ok else '-'}{f.key}" for f in [*commit.observed.facts, *commit.following.facts])
+    operations = ", ".join(type(recorded.operation).__name__ for recorded in commit.following.operations)
+    after = commit.following.next
+    parts = [facts, operations, "" if after is None else type(after).__name__.lower()]
+    return f"run {commit.task.run} epoch {commit.task.epoch} [{'; '.join(p for p in parts if p)}] {done.verdict}"

@@ -75,15 +75,15 @@ class Kind(StrEnum):
     ONE_AT_A_TIME = "one_at_a_time"
 
 
-OF_A_CALL = (
+CALL_FAULTS = (
     Kind.REFUSED, Kind.BUSY, Kind.FULL, Kind.LATE_REQUEST, Kind.LATE_ANSWER, Kind.AMBIGUOUS, Kind.LOST_REQUEST,
     Kind.CRASH_BEFORE, Kind.CRASH_AFTER,
 )  # fmt: skip
-OF_A_NOTIFICATION = (Kind.NOTIFY_LOST, Kind.NOTIFY_TWICE, Kind.NOTIFY_LATE)
-OF_THE_WORLD = (
+NOTIFICATION_FAULTS = (Kind.NOTIFY_LOST, Kind.NOTIFY_TWICE, Kind.NOTIFY_LATE)
+TIMED_FAULTS = (
     Kind.CRASH, Kind.STOP, Kind.RESTART, Kind.DEPLOY, Kind.PARTITION, Kind.STALL, Kind.CLOCK_JUMP, Kind.CLIENT_CRASH,
 )  # fmt: skip
-OF_A_RUN = (Kind.PAUSE_RUN, Kind.CANCEL_RUN, Kind.TERMINATE_RUN, Kind.RESTART_RUN)
+CONTROL_FAULTS = (Kind.PAUSE_RUN, Kind.CANCEL_RUN, Kind.TERMINATE_RUN, Kind.RESTART_RUN)
 SETTINGS = (Kind.SKEW, Kind.NO_CACHE, Kind.SHORT_LEASE, Kind.ONE_AT_A_TIME)
 _CRASHES = (Kind.CRASH_BEFORE, Kind.CRASH_AFTER, Kind.POISON)
 
@@ -151,9 +151,9 @@ class Faults:
 def _rate(kind: Kind, strength: float) -> float:
     if kind in _CRASHES:
         return 0.002 + 0.02 * strength
-    if kind in OF_A_CALL:
+    if kind in CALL_FAULTS:
         return 0.005 + 0.06 * strength
-    if kind in OF_THE_WORLD:
+    if kind in TIMED_FAULTS:
         return 1 + 2 * strength
     if kind in (Kind.PAUSE_RUN, Kind.RESTART_RUN):
         return 0.4 + 0.8 * strength

@@ -18,14 +18,14 @@ from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.workflow.steps import Step
 
 _NAMES = ("greeting", "salutation")
-_FOREVER = Retry(limit=math.inf, delay="40 ms", backoff="constant")
+_UNLIMITED = Retry(limit=math.inf, delay="40 ms", backoff="constant")
 
 
 def register_greeting(app: Holdfast, work: Any, version: int) -> Step[[], None]:
     """``work``: the step of the world outside that it calls."""
     name, other = _NAMES if version == 1 else reversed(_NAMES)
 
-    @app.step(name=name, renamed_from=other, retry=_FOREVER)
+    @app.step(name=name, renamed_from=other, retry=_UNLIMITED)
     async def greet() -> None:
         info = step_info()
         await work([info.instance_id, info.run_number, info.step_key], 0, 0, 0, "step")
@@ -33,7 +33,7 @@ def register_greeting(app: Holdfast, work: Any, version: int) -> Step[[], None]:
     return greet
 
 
-def greeted_twice(database: SimulatedDatabase) -> Iterator[str]:
+def renamed_step_repeats(database: SimulatedDatabase) -> Iterator[str]:
     """Runs that have the step recorded under both of its names."""
     for instance, number in database.rows(
         "SELECT r.instance_id, r.number FROM holdfast_fact AS f JOIN holdfast_run AS r ON r.id = f.run "

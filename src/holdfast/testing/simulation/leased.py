@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from holdfast.app import Holdfast
 from holdfast.chain.values import ChainTask
-from holdfast.testing.simulation.code import Outside
+from holdfast.testing.simulation.code import ExternalSystem
 
 LEASED = "leased"
 _ALWAYS = 1_000_000
@@ -56,21 +56,21 @@ def fits_leased(params: list[Any], result: Any) -> bool:
     return bool(result == [value for value, *_ in params])
 
 
-def register_leased(app: Holdfast, outside: Outside) -> None:
+def register_leased(app: Holdfast, external: ExternalSystem) -> None:
     chain = app.chain(LEASED)
     for step, (lease_ms, timeout_ms) in _STEPS.items():
         lease, timeout = (None if ms is None else ms / 1000 for ms in (lease_ms, timeout_ms))
-        chain.step(step, max_attempts=_ALWAYS, lease=lease, timeout=timeout)(_handler(outside))
+        chain.step(step, max_attempts=_ALWAYS, lease=lease, timeout=timeout)(_handler(external))
 
 
-def _handler(outside: Outside) -> Callable[[ChainTask], Coroutine[Any, Any, Any]]:
+def _handler(external: ExternalSystem) -> Callable[[ChainTask], Coroutine[Any, Any, Any]]:
     async def handle(task: ChainTask) -> Any:
         value, fails, slow, ms = task.params[task.step_seq]
         at = task.instance_id, task.run_number, task.step_type
-        too_slow = outside.effects[at] < slow
-        await outside.work([*at], value, 0 if too_slow else slow + fails, _SLOW_MS if too_slow else ms, "leased")
+        too_slow = external.effects[at] < slow
+        await external.work([*at], value, 0 if too_slow else slow + fails, _SLOW_MS if too_slow else ms, "leased")
         if too_slow:
-            outside.overtime.append(f"attempt {task.attempt} of {at} outlived its timeout of {_TIMEOUT_MS} ms")
+            external.overtime.append(f"attempt {task.attempt} of {at} outlived its timeout of {_TIMEOUT_MS} ms")
         last = task.step_seq == len(_STEPS) - 1
         return [*task.outputs.values(), value] if last else value
 

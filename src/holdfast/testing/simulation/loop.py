@@ -1,9 +1,9 @@
 """The event loop of a simulation: several processes in one thread, virtual time, an order drawn from the seed.
 
-A callback belongs to the process in whose context it was made. Within a process callbacks run in their order, as in
-asyncio; which process runs next is drawn. Time stands still while anything can run, and then moves to the next timer.
-There is no I/O. A process that is stopped keeps its callbacks; one that is killed loses them, and none of its code
-runs again, no ``finally`` either.
+A callback belongs to the process in whose context it was created. The callbacks of a process run in their order, as in
+asyncio; the process that runs next is drawn at random. Time stands still while a callback can run, and then moves to
+the next timer. There is no I/O. A stopped process keeps its callbacks. A killed process loses them, and none of its
+code runs again, not even a ``finally`` block.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from typing import Any, TypeVar
 
 R = TypeVar("R")
 
-_MOST_CLOSINGS = 100
-_PATIENCE = (0.0, 0.6, 0.95)
-"""How likely a process is to go on rather than another: from one callback at a time to long bursts."""
+_MAX_CLOSES = 100
+_CONTINUE_PROBABILITIES = (0.0, 0.6, 0.95)
+"""Probabilities that the running process runs its next callback, too: from single callbacks to long bursts."""
 
 
 class Deadlock(AssertionError):  # noqa: N818  (reads like the assertion it is)
-    """Nothing can run, and no timer will change that."""
+    """No callback can run and no timer is set."""
 
 
 class Livelock(AssertionError):  # noqa: N818
-    """Callbacks run on and on."""
+    """The maximum number of callbacks was exceeded."""
 
 
 class Process:
-    """What would be a process of its own: its callbacks, in their order."""
+    """A simulated process: a queue of callbacks."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
         self.stopped = False
-        self.left = False
-        """It was, or is being, ended in order."""
+        self.shut_down = False
+        """True if an orderly shutdown has begun."""
         self.ready: deque[asyncio.Handle] = deque()
         self._context = contextvars.copy_context()
         self._context.run(_current.set, self)
@@ -49,7 +49,7 @@ class Process:
         return f"<process {self.name}>"
 
     def context(self) -> contextvars.Context:
-        """For what is to run in this process."""
+        """A context for callbacks that are to run in this process."""
         return self._context.copy()
 
     def kill(self) -> None:
@@ -61,7 +61,7 @@ _current: contextvars.ContextVar[Process | None] = contextvars.ContextVar("holdf
 
 
 class _Future(asyncio.Future[R]):
-    """Hashes by its number: sets of them have one order, wherever they are in memory."""
+    """A future whose hash is its number, so the order of a set of futures does not depend on memory addresses."""
 
     def __init__(self, *, loop: SimulatedLoop) -> None:
         super().__init__(loop=loop)
@@ -75,9 +75,9 @@ class _Future(asyncio.Future[R]):
 
 
 class _Task(asyncio.Task[R]):
-    """As ``_Future``."""
+    """A task whose hash is its number; see ``_Future``."""
 
-    _number: int  # set before Task.__init__, which puts it into a set
+    _number: int  # set before Task.__init__, which adds the task to a set
 
     def __new__(cls, _coro: Any, *, loop: SimulatedLoop, **_options: Any) -> _Task[R]:
         task = super().__new__(cls)
@@ -92,7 +92,7 @@ class _Task(asyncio.Task[R]):
 
 
 class _Handle(asyncio.Handle):
-    """As asyncio's, without what is only for debugging: there are thousands of them in each second."""
+    """asyncio's handle without its support for debugging, because a second creates thousands of handles."""
 
     __slots__ = ()
 
@@ -113,20 +113,20 @@ class _Handle(asyncio.Handle):
 
 
 class SimulatedLoop(asyncio.BaseEventLoop):
-    """``order`` picks among the processes that can go on; ``most_callbacks`` is what is taken for no end."""
+    """``order`` chooses among the processes that can run; more than ``max_callbacks`` callbacks are a livelock."""
 
-    def __init__(self, order: Random, most_callbacks: int) -> None:
+    def __init__(self, order: Random, max_callbacks: int) -> None:
         super().__init__()
         self.callbacks = 0
         self.running: Process | None = None
-        """Whose callback is running."""
+        """The process whose callback is running."""
         self.unhandled: list[str] = []
-        """Errors that nobody caught."""
+        """Uncaught errors of callbacks and tasks, and errors that the engine logged."""
         self._order = order
-        self._patience = order.choice(_PATIENCE)
-        self._most = most_callbacks
+        self._continue_probability = order.choice(_CONTINUE_PROBABILITIES)
+        self._max_callbacks = max_callbacks
         self._time = 0.0
-        self._deaf = False
+        self._ending = False
         self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
         self._timer_count = 0
         self._numbered = 0
@@ -139,11 +139,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
 
     @property
     def main(self) -> Process:
-        """Where what belongs to no other process runs."""
+        """The process of callbacks that belong to no other process."""
         return self._main
 
     def start_process(self, name: str) -> Process:
-        self._processes = [one for one in self._processes if one.alive]
+        self._processes = [process for process in self._processes if process.alive]
         process = Process(name)
         self._processes.append(process)
         return process
@@ -152,11 +152,11 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self.create_task(coro, name=name, context=process.context())
 
     def end(self) -> None:
-        """Close what is left, quietly: nothing that it does in its cleanup is heard any more."""
-        self._deaf = True
+        """Close the remaining tasks and the loop. Callbacks and errors of their cleanup are discarded."""
+        self._ending = True
         asyncio.events._set_running_loop(self)
         try:
-            while self._tasks:  # cleanup may start more
+            while self._tasks:  # cleanup may start more tasks
                 task = self._tasks.pop(0)
                 if not task.done():
                     _close(task)
@@ -164,7 +164,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
             asyncio.events._set_running_loop(None)
         self.close()
 
-    # --- what asyncio needs
+    # --- methods that asyncio calls
 
     def time(self) -> float:
         return self._time
@@ -195,7 +195,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         task: asyncio.Task[Any] = _Task(coro, loop=self, name=name, context=context, **options)
         self._tasks.append(task)
         if len(self._tasks) % 512 == 0:
-            self._tasks = [one for one in self._tasks if not one.done()]
+            self._tasks = [pending for pending in self._tasks if not pending.done()]
         return task
 
     def create_future(self) -> asyncio.Future[Any]:
@@ -206,26 +206,26 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         return self._numbered
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
-        """It is passed over when its time comes."""
+        """Do nothing: ``_move_time`` skips cancelled timers."""
 
     def _make_ready(self, handle: Any) -> None:
         process = handle._context.get(_current) or self._main
-        if process.alive and not self._deaf:
+        if process.alive and not self._ending:
             process.ready.append(handle)
 
     def _run_once(self) -> None:
-        """Until it is stopped: asyncio would look for that after each callback."""
+        """Run callbacks until the loop is stopped. asyncio calls this method once per batch of callbacks."""
         while not self._stopping:  # type: ignore[attr-defined]
-            able = [process for process in self._processes if process.ready and not process.stopped]
-            if not able:
+            runnable = [process for process in self._processes if process.ready and not process.stopped]
+            if not runnable:
                 self._move_time()
                 continue
-            self.running = process = self._pick(able)
+            self.running = process = self._pick(runnable)
             handle = process.ready.popleft()
             if not handle._cancelled:
                 self.callbacks += 1
-                if self.callbacks > self._most:
-                    raise Livelock(f"{self._most:,} callbacks, and no end, after {self._time:.3f} s")
+                if self.callbacks > self._max_callbacks:
+                    raise Livelock(f"more than {self._max_callbacks:,} callbacks, after {self._time:.3f} s")
                 try:
                     handle._context.run(handle._callback, *handle._args)  # type: ignore[attr-defined]
                 except (KeyboardInterrupt, SystemExit, Livelock):
@@ -233,12 +233,13 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 except BaseException as error:
                     self.call_exception_handler({"message": f"error in {handle!r}", "exception": error})
 
-    def _pick(self, able: list[Process]) -> Process:
-        if len(able) == 1:
-            return able[0]
-        if self._patience and self.running in able and self._order.random() < self._patience:
+    def _pick(self, runnable: list[Process]) -> Process:
+        if len(runnable) == 1:
+            return runnable[0]
+        probability = self._continue_probability
+        if probability and self.running in runnable and self._order.random() < probability:
             return self.running
-        return able[self._order.randrange(len(able))]
+        return runnable[self._order.randrange(len(runnable))]
 
     def _move_time(self) -> None:
         timers = self._timers
@@ -253,15 +254,15 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self._make_ready(handle)
 
     def _note_unhandled(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        if not self._deaf:
+        if not self._ending:
             self.unhandled.append(f"{context.get('message')}: {context.get('exception')!r}")
 
 
 def _close(task: asyncio.Task[Any]) -> None:
-    """As often as its cleanup awaits."""
+    """Close the coroutine of a task, again for each ``await`` in its cleanup."""
     task._log_destroy_pending = False  # type: ignore[attr-defined]
     coro: Any = task.get_coro()
-    for _ in range(_MOST_CLOSINGS):
+    for _ in range(_MAX_CLOSES):
         with suppress(BaseException):
             coro.close()
         if coro.cr_frame is None:

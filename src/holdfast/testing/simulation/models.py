@@ -15,7 +15,7 @@ from holdfast.app import Holdfast
 from holdfast.chain.values import ChainTask, ChainTaskKind, Completed, Outbound, RetryStep, Waiting
 from holdfast.core.outbound import OutboundEvent
 from holdfast.core.retry import Retry
-from holdfast.testing.simulation.code import GRAPH, Outside
+from holdfast.testing.simulation.code import GRAPH, ExternalSystem
 from holdfast.testing.simulation.programs import LATE, diamond
 
 CHAIN = "relay"
@@ -23,7 +23,7 @@ ANY_RUN = -1
 """The number of the run where a function does not know it."""
 _STEPS = ("A", "B", "C", "D")
 _ALWAYS = 1_000_000
-_FOREVER = Retry(limit=math.inf, delay="40 ms", backoff="constant")
+_UNLIMITED = Retry(limit=math.inf, delay="40 ms", backoff="constant")
 
 Outcome = Completed | Waiting | RetryStep
 
@@ -53,23 +53,23 @@ def fits_chain(params: list[Any], result: Any, sent: frozenset[str]) -> bool:
             return False
 
 
-def register_chain(app: Holdfast, outside: Outside) -> None:
+def register_chain(app: Holdfast, external: ExternalSystem) -> None:
     chain = app.chain(CHAIN)
     for place, step in enumerate(_STEPS):
-        chain.step(step, max_attempts=_ALWAYS)(_handler(outside, place))
+        chain.step(step, max_attempts=_ALWAYS)(_handler(external, place))
 
     @app.outbox(max_attempts=_ALWAYS, timeout="2 seconds")
     async def deliver(event: OutboundEvent) -> None:
-        outside.deliver(event.id)
+        external.deliver(event.id)
 
 
-def _handler(outside: Outside, place: int) -> Callable[[ChainTask], Coroutine[Any, Any, Outcome]]:
+def _handler(external: ExternalSystem, place: int) -> Callable[[ChainTask], Coroutine[Any, Any, Outcome]]:
     async def handle(task: ChainTask) -> Outcome:
         match task.params[place]:
             case ["say", value, fails]:
                 try:
                     at = [task.instance_id, task.run_number, task.step_type]
-                    await outside.work(at, value, fails, 0, "step")
+                    await external.work(at, value, fails, 0, "step")
                 except ValueError as error:
                     return RetryStep("40 ms", str(error))
                 return Completed(value, outbound=[Outbound("said", value)])
@@ -102,25 +102,25 @@ def fits_graph(params: list[Any], result: Any) -> bool:
     return bool(result == diamond(params[1]))
 
 
-def register_graph(app: Holdfast, outside: Outside) -> None:
+def register_graph(app: Holdfast, external: ExternalSystem) -> None:
     graph = app.graph(GRAPH, params=list[Any])
 
     async def call(params: list[Any], key: str, value: Any) -> Any:
         instance, _, fails = params
-        return await outside.work([instance, ANY_RUN, key], value, fails, 0, "step")
+        return await external.work([instance, ANY_RUN, key], value, fails, 0, "step")
 
-    @graph.node(retry=_FOREVER)
+    @graph.node(retry=_UNLIMITED)
     async def source(params: list[Any]) -> Any:
         return await call(params, "source", [params[1], params[1] + 1])
 
-    @graph.node(after=[source], map=source, retry=_FOREVER)
+    @graph.node(after=[source], map=source, retry=_UNLIMITED)
     async def each(source: int, params: list[Any]) -> Any:
         return await call(params, f"each[{source - params[1]}]", 2 * source)
 
-    @graph.node(after=[source], when=lambda source: source[0] % 2 == 0, retry=_FOREVER)
+    @graph.node(after=[source], when=lambda source: source[0] % 2 == 0, retry=_UNLIMITED)
     async def even(source: list[int], params: list[Any]) -> Any:
         return await call(params, "even", source[0])
 
-    @graph.node(after=[each], retry=_FOREVER)
+    @graph.node(after=[each], retry=_UNLIMITED)
     async def total(each: list[int], params: list[Any]) -> Any:
         return await call(params, "total", sum(each))

@@ -1,4 +1,4 @@
-"""A simulated process: a whole app, with a worker or as a client only, from its boot to its end."""
+"""A simulated process: a whole app, with a worker or as a client only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.open_app import OpenApp
 from holdfast.ports import LoopTimers, Runtime
 from holdfast.runner.config import WorkerConfig
 from holdfast.store.protocol import Store, TaskRef
-from holdfast.testing.simulation.code import Outside, register, register_company
+from holdfast.testing.simulation.code import ExternalSystem, register, register_peers
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.families import register_family
 from holdfast.testing.simulation.faults import Faults, Kind
@@ -31,40 +31,43 @@ from holdfast.testing.virtual import SeededRandomness
 
 _LEASES = (0.2, 0.5, 1.0, 2.0)
 _SHORT_LEASE = 0.05
-_MOST_SKEW = 0.5
-_MEASURED = 0.02
-"""How much of a clock's error is left when it is compared with the store's."""
+_MAX_SKEW = 0.5
+_REMAINING_SKEW = 0.02
+"""Part of a clock's error that remains in the estimate of the store's time."""
 _LIMITS = Limits(event_wait_min="1 ms")
 
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What all processes of a simulation have in common."""
+    """Objects that all processes of a simulation share."""
 
     seed: int
     loop: SimulatedLoop
     database: SimulatedDatabase
     faults: Faults
-    outside: Outside
+    external: ExternalSystem
     _code: dict[int, Registry] = field(default_factory=dict)
 
     def code(self, version: int) -> Registry:
-        """What is registered in a process with this version of the code; read once, as it is the same in each."""
+        """The registry of processes with this version of the code. It is built once and shared."""
         if version not in self._code:
             app = Holdfast("sqlite://", limits=_LIMITS)
-            register(app, self.outside, version)
-            register_company(app)
-            register_chain(app, self.outside)
-            register_graph(app, self.outside)
-            register_family(app, self.outside)
-            register_leased(app, self.outside)
-            register_sieve(app, self.outside)
+            register(app, self.external, version)
+            register_peers(app)
+            register_chain(app, self.external)
+            register_graph(app, self.external)
+            register_family(app, self.external)
+            register_leased(app, self.external)
+            register_sieve(app, self.external)
             self._code[version] = app.registry
         return self._code[version]
 
 
 class Node:
-    """One life of a process after the other, under one name. ``died`` is called with how, whenever it does."""
+    """A process that boots again after its death, under the same name. Each boot begins a new life.
+
+    ``died`` is called with the node and the circumstances whenever the process is killed.
+    """
 
     def __init__(self, name: str, shared: Shared, died: Callable[[Node, str], None], *, works: bool) -> None:
         self.name = name
@@ -77,11 +80,11 @@ class Node:
         self._shared = shared
         self._died = died
         self._opened: list[OpenApp] = []
-        """Of all lives."""
+        """The apps of all lives."""
         self.clock = LoopClock(shared.loop)
-        """The machine's."""
+        """The clock of the machine."""
         self._estimate = LoopClock(shared.loop)
-        """What it takes for the store's time: measured, and wrong by little."""
+        """The worker's estimate of the store's time, which has a small error."""
         self.config = self._settings()
 
     @property
@@ -90,12 +93,12 @@ class Node:
 
     @property
     def busy(self) -> bool:
-        """Whether its worker has something, or keeps a place for it."""
+        """True if the worker has turns, reserved slots or graph runs in memory."""
         worker = self.opened.worker if self.opened is not None else None
         return self.alive and worker is not None and worker.occupied
 
     def task_of(self, instance: str, number: int) -> TaskRef | None:
-        """The claim under which its worker runs the code of this run."""
+        """The claim under which the worker of this node executes a run."""
         worker = self.opened.worker if self.opened is not None else None
         turns = () if worker is None else worker._table.snapshot().values()
         runs = ((turn.task, turn.claim.run) for turn in turns)
@@ -114,22 +117,22 @@ class Node:
         return self.process
 
     def kill(self, how: str, process: Process | None = None) -> None:
-        """``process``: only if it is still that one."""
-        dying = process or self.process
-        if dying is None or not dying.alive:
+        """Kill ``process``, by default the current life, if it is alive."""
+        target = process or self.process
+        if target is None or not target.alive:
             return
-        dying.kill()
+        target.kill()
         if self.store is not None:
-            self.store.hang_up()
+            self.store.disconnect()
         self._died(self, how)
 
-    async def leave(self) -> None:
-        """End in order, as a deploy does."""
+    async def shut_down(self) -> None:
+        """Close the app, as a deploy does."""
         if self.opened is not None:
             await self.opened.close()
 
     def end(self) -> None:
-        """Close what lives that were cut off have left in memory."""
+        """Close the machines that killed lives left in memory."""
         for opened in self._opened:
             if opened.worker is not None:
                 opened.worker._cache.clear()
@@ -139,14 +142,14 @@ class Node:
         runtime = Runtime(self.clock, SeededRandomness(mixed(shared.seed, life)))
         app = Holdfast("sqlite://", runtime=runtime, worker=self.config, limits=_LIMITS)
         app.registry = shared.code(self.version)
-        longest = 1.5 * self.config.lease_ms / 1000
+        max_delay = 1.5 * self.config.lease_ms / 1000
         self.store = NodeStore(
             life,
             shared.database,
             self._estimate,
             shared.faults,
-            die=partial(self.kill, process=self.process),
-            longest=longest,
+            kill=partial(self.kill, process=self.process),
+            max_delay=max_delay,
         )
         timers = LoopTimers(self._estimate)
         store = cast("Store", self.store)
@@ -158,12 +161,12 @@ class Node:
     def _settings(self) -> WorkerConfig:
         faults, draw = self._shared.faults, self._shared.faults.draw(f"settings.{self.name}")
         lease, poll, concurrency = draw.choice(_LEASES), draw.choice([0.4, 1.0]), draw.choice([3, 100])
-        skew = draw.uniform(-_MOST_SKEW, _MOST_SKEW)
+        skew = draw.uniform(-_MAX_SKEW, _MAX_SKEW)
         if faults.has(Kind.SHORT_LEASE, self.name):
             lease = _SHORT_LEASE
         if faults.has(Kind.SKEW, self.name):
-            self.clock.wrong_by = timedelta(seconds=skew)
-            self._estimate.wrong_by = timedelta(seconds=skew * _MEASURED)
+            self.clock.error = timedelta(seconds=skew)
+            self._estimate.error = timedelta(seconds=skew * _REMAINING_SKEW)
         return WorkerConfig(
             lease=lease,
             poll=poll,

@@ -1,8 +1,8 @@
-"""The store as one simulated process sees it: the shared database behind a line that is slow and breaks.
+"""The store as one simulated process sees it: the shared database behind a slow and unreliable connection.
 
-What the engine may expect of a store that failed holds here too. After an error of ``commit`` or ``advance`` nobody
-knows whether it was written, and the same call again is answered by what came of the first (a store keeps receipts for
-that). All other calls that fail may have been done or not.
+A failed call behaves as the store protocol says. After an error of ``commit`` or ``advance`` it is unknown whether the
+call was written; if the caller repeats it, it receives the answer of the first call (a store keeps receipts for this).
+Any other failed call may or may not have been executed.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from holdfast.errors import StoreBusyError, StoreError, StoreFullError, StoreUna
 from holdfast.store.protocol import Commit, Committed, LiveTransaction
 from holdfast.store.sqlite.live import Live
 from holdfast.testing.simulation.database import SimulatedDatabase
-from holdfast.testing.simulation.faults import OF_A_CALL, OF_A_NOTIFICATION, Faults, Kind
+from holdfast.testing.simulation.faults import CALL_FAULTS, NOTIFICATION_FAULTS, Faults, Kind
 from holdfast.testing.simulation.ports import LoopClock
 from holdfast.testing.simulation.streams import chance
 
 _LATENCY = 0.003
-_PATIENCE = 0.5
-"""After how many seconds a request that never arrived is taken to have failed."""
-_MOMENT = 0.6
-"""How long ``wait_for_change`` waits at most, where nothing else is said."""
+_REQUEST_TIMEOUT = 0.5
+"""Maximum time in seconds until the caller of a lost request receives an error."""
+_MAX_WAIT = 0.6
+"""Default maximum time in seconds of ``wait_for_change``."""
 _WITH_RECEIPT = frozenset({"commit", "advance"})
 _ERRORS: dict[Kind, type[StoreError]] = {
     Kind.REFUSED: StoreUnavailableError,
@@ -35,35 +35,36 @@ _ERRORS: dict[Kind, type[StoreError]] = {
 }
 
 
-class Line:
-    """The transaction of a step, as its process sees it. A line that breaks is the end of it.
+class RemoteTransaction:
+    """A live transaction as its process sees it. A lost connection ends the transaction.
 
-    ``within`` carries a statement to the database, under a name.
+    ``run_statement`` sends a statement to the database, under a name.
     """
 
     def __init__(
         self,
         database: SimulatedDatabase,
-        within: Callable[[str, Callable[[], Coroutine[Any, Any, Any]]], Awaitable[Any]],
+        run_statement: Callable[[str, Callable[[], Coroutine[Any, Any, Any]]], Awaitable[Any]],
     ) -> None:
         self._database = database
-        self._within = within
+        self._run_statement = run_statement
         self._live: Live | None = None
-        self._gone = False
+        self._disconnected = False
 
     def opened(self, live: Live) -> None:
         self._live = live
-        if self._gone:
-            self._database.give_up(live)
+        if self._disconnected:
+            self._database.roll_back(live)
 
-    def hang_up(self) -> None:
-        """After the end: nothing."""
-        self._gone = True
+    def disconnect(self) -> None:
+        """Roll the transaction back, unless it has ended."""
+        self._disconnected = True
         if self._live is not None and self._live._end_answer is None:
-            self._database.give_up(self._live)
+            self._database.roll_back(self._live)
 
-    def carried(self, one: Commit) -> Commit:
-        return replace(one, observed=replace(one.observed, transaction=self._live))
+    def with_live(self, commit: Commit) -> Commit:
+        """The commit with the database's transaction in place of this object."""
+        return replace(commit, observed=replace(commit.observed, transaction=self._live))
 
     async def execute(self, sql: str, args: tuple[Any, ...]) -> int:
         return cast("int", await self._statement("execute", lambda live: live.execute(sql, args)))
@@ -73,23 +74,24 @@ class Line:
         return cast("Sequence[Mapping[str, Any]]", rows)
 
     async def rollback(self) -> None:
-        self.hang_up()
+        self.disconnect()
 
     async def _statement(self, name: str, statement: Callable[[Live], Coroutine[Any, Any, Any]]) -> Any:
         live = self._live
         if live is None:
-            raise RuntimeError("it is not open")
+            raise RuntimeError("the transaction is not open")
         try:
-            return await self._within(name, lambda: statement(live))
+            return await self._run_statement(name, lambda: statement(live))
         except StoreUnavailableError:
-            self.hang_up()
+            self.disconnect()
             raise
 
 
 class NodeStore:
-    """``die`` ends the process; ``longest`` is for how many seconds a call may be late.
+    """The store of one process.
 
-    ``moment``: how long ``wait_for_change`` waits at most.
+    ``kill`` kills the process; ``max_delay`` is the maximum delay of a call in seconds; ``max_wait`` is the maximum
+    time of ``wait_for_change`` in seconds.
     """
 
     def __init__(
@@ -99,26 +101,26 @@ class NodeStore:
         clock: LoopClock,
         faults: Faults,
         *,
-        die: Callable[[str], None],
-        longest: float,
-        moment: float = _MOMENT,
+        kill: Callable[[str], None],
+        max_delay: float,
+        max_wait: float = _MAX_WAIT,
     ) -> None:
         self.clock = clock
-        self.cut_off = False
-        """It cannot be reached."""
+        self.unreachable = False
+        """True while this process cannot reach the database."""
         self._name = name
         self._database = database
         self._faults = faults
-        self._die = die
-        self._longest = longest
-        self._moment = moment
+        self._kill = kill
+        self._max_delay = max_delay
+        self._max_wait = max_wait
         self._calls: Counter[str] = Counter()
         self._receipts: dict[tuple[int, ...], tuple[Any, Any]] = {}
-        self._lines: list[Line] = []
+        self._transactions: list[RemoteTransaction] = []
         self._version = 0
         self._missed = False
-        self._news = asyncio.Event()
-        database.listeners[name] = self._hear
+        self._changed = asyncio.Event()
+        database.listeners[name] = self._on_notification
 
     def __getattr__(self, operation: str) -> Any:
         if not hasattr(self._database.store, operation):
@@ -126,117 +128,118 @@ class NodeStore:
         return partial(self._call, operation)
 
     async def close(self) -> None:
-        self.hang_up()
+        self.disconnect()
 
-    def hang_up(self) -> None:
-        """The process is gone, and its connections with it."""
+    def disconnect(self) -> None:
+        """Close all connections of the process."""
         self._database.listeners.pop(self._name, None)
-        for line in self._lines:
-            line.hang_up()
-        self._lines.clear()
+        for transaction in self._transactions:
+            transaction.disconnect()
+        self._transactions.clear()
 
     async def wait_for_change(self, since: int | None) -> int:
-        """As if told by the database; what was not told is found after a moment."""
+        """Wait for a notification of the database. A lost notification takes effect when the wait times out."""
         if since == self._version:
-            self._news.clear()
+            self._changed.clear()
             try:
-                await asyncio.wait_for(self._news.wait(), self._moment)
+                await asyncio.wait_for(self._changed.wait(), self._max_wait)
             except TimeoutError:
                 self._version += self._missed
                 self._missed = False
         return self._version
 
-    def _hear(self) -> None:
+    def _on_notification(self) -> None:
         self._calls["notification"] += 1
         place = f"{self._name}.notification#{self._calls['notification']}"
-        kind = self._faults.at(OF_A_NOTIFICATION, "notification", place)
+        kind = self._faults.at(NOTIFICATION_FAULTS, "notification", place)
         if kind is Kind.NOTIFY_LOST:
             self._missed = True
         elif kind is Kind.NOTIFY_LATE:
-            asyncio.get_running_loop().call_later(chance(self._faults.seed, f"late.{place}"), self._told)
+            asyncio.get_running_loop().call_later(chance(self._faults.seed, f"late.{place}"), self._publish_change)
         else:
-            self._told()
+            self._publish_change()
 
-    def _told(self) -> None:
+    def _publish_change(self) -> None:
         self._version += 1
-        self._news.set()
+        self._changed.set()
 
     async def begin(self) -> LiveTransaction:
-        line = Line(self._database, self._within)
-        self._lines.append(line)
+        transaction = RemoteTransaction(self._database, self._run_statement)
+        self._transactions.append(transaction)
         try:
-            await self._call("begin", line.opened)
+            await self._call("begin", transaction.opened)
         except BaseException:
-            line.hang_up()  # it may be open already, or will be
+            transaction.disconnect()  # the database may have opened it, or may open it later
             raise
-        return line
+        return transaction
 
     async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
-        line = commits[0].observed.transaction
-        if not isinstance(line, Line):
+        transaction = commits[0].observed.transaction
+        if not isinstance(transaction, RemoteTransaction):
             return cast("list[Committed]", await self._call("commit", commits))
         try:
-            return cast("list[Committed]", await self._call("commit", [line.carried(one) for one in commits]))
+            carried = [transaction.with_live(commit) for commit in commits]
+            return cast("list[Committed]", await self._call("commit", carried))
         finally:
-            line.hang_up()  # it is over, whatever came of it
+            transaction.disconnect()  # a commit ends the transaction, also if it fails
 
-    async def _within(self, operation: str, statement: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        async def ask(kind: Kind | None) -> Any:
-            answer = await asyncio.shield(self._database.within(statement()))
+    async def _run_statement(self, operation: str, statement: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+        async def request(kind: Kind | None) -> Any:
+            answer = await asyncio.shield(self._database.run_statement(statement()))
             if kind is Kind.CRASH_AFTER:
                 await self._crash(f"after its {operation} was done")
             return answer
 
-        return await self._send(operation, ask)
+        return await self._send(operation, request)
 
     async def _call(self, operation: str, *args: Any, **options: Any) -> Any:
-        return await self._send(operation, lambda kind: self._ask(operation, args, options, kind), args)
+        return await self._send(operation, lambda kind: self._request(operation, args, options, kind), args)
 
     async def _send(
-        self, operation: str, ask: Callable[[Kind | None], Awaitable[Any]], args: tuple[Any, ...] = ()
+        self, operation: str, request: Callable[[Kind | None], Awaitable[Any]], args: tuple[Any, ...] = ()
     ) -> Any:
-        """Ask it of the database, by a line that is slow and breaks."""
+        """Send a request to the database with the latency and the fault that the seed has for this call."""
         self._calls[operation] += 1
         place = f"{self._name}.{operation}#{self._calls[operation]}"
-        kind = self._faults.at(OF_A_CALL, operation, place)
+        kind = self._faults.at(CALL_FAULTS, operation, place)
         slowness = chance(self._faults.seed, f"late.{place}")
         await asyncio.sleep(_LATENCY * slowness)
         if kind is Kind.LATE_REQUEST:
-            await asyncio.sleep(self._longest * slowness)
-        if self.cut_off:
+            await asyncio.sleep(self._max_delay * slowness)
+        if self.unreachable:
             self._faults.counts[Kind.PARTITION, operation] += 1
-        if kind is Kind.LOST_REQUEST or self.cut_off:
-            await asyncio.sleep(_PATIENCE * slowness)
+        if kind is Kind.LOST_REQUEST or self.unreachable:
+            await asyncio.sleep(_REQUEST_TIMEOUT * slowness)
             raise StoreUnavailableError(f"simulated: {operation} did not arrive")
         if kind is not None and kind in _ERRORS:
             raise _ERRORS[kind](f"simulated: {operation} was refused")
         if kind is Kind.CRASH_BEFORE:
             await self._crash(f"before its {operation} was sent")
-        answer = await ask(kind)
+        answer = await request(kind)
         if kind is Kind.LATE_ANSWER:
-            await asyncio.sleep(self._longest * slowness)
+            await asyncio.sleep(self._max_delay * slowness)
         if kind is Kind.AMBIGUOUS:
             if operation in _WITH_RECEIPT:
-                self._receipts[_key(args)] = args, answer
-            raise StoreUnavailableError(f"simulated: {operation} was done, and the line broke")
+                self._receipts[_receipt_key(args)] = args, answer
+            raise StoreUnavailableError(f"simulated: the connection was lost after {operation} was executed")
         return answer
 
-    async def _ask(self, operation: str, args: tuple[Any, ...], options: dict[str, Any], kind: Kind | None) -> Any:
+    async def _request(self, operation: str, args: tuple[Any, ...], options: dict[str, Any], kind: Kind | None) -> Any:
         if operation in _WITH_RECEIPT:
-            known = self._receipts.pop(_key(args), None)
-            if known is not None:
-                return known[1]
+            receipt = self._receipts.pop(_receipt_key(args), None)
+            if receipt is not None:
+                return receipt[1]
 
-        def then() -> None:
+        def on_done() -> None:
             if kind is Kind.CRASH_AFTER:
-                self._die(f"after its {operation} was written")
+                self._kill(f"after its {operation} was written")
 
-        return await asyncio.shield(self._database.ask(self._name, operation, args, options, then))
+        return await asyncio.shield(self._database.call(self._name, operation, args, options, on_done))
 
     async def _crash(self, how: str) -> None:
-        self._die(how)
+        self._kill(how)
         await asyncio.get_running_loop().create_future()
 
 
-def _key(args: tuple[Any, ...]) -> tuple[int, ...]:
-    return tuple(id(one) for one in args[0])
+def _receipt_key(args: tuple[Any, ...]) -> tuple[int, ...]:
+    return tuple(id(commit) for commit in args[0])

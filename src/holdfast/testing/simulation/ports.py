@@ -1,4 +1,4 @@
-"""The ports of a simulated process: its clock, how its steps run, and notifications that go astray."""
+"""The ports of a simulated process: its clock, the execution of its steps, and unreliable notifications."""
 
 from __future__ import annotations
 
@@ -13,40 +13,40 @@ from typing import Any
 from holdfast.kernel.notify import Hub
 from holdfast.ports import WatchCallback
 from holdfast.store.protocol import Signal
-from holdfast.testing.simulation.faults import OF_A_NOTIFICATION, Faults, Kind
+from holdfast.testing.simulation.faults import NOTIFICATION_FAULTS, Faults, Kind
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 _LATE_SECONDS = 0.4
 
 
 class LoopClock:
-    """The time of the simulated loop, and what this machine's clock is wrong by."""
+    """A machine's clock: the time of the simulated loop plus an error."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.wrong_by = timedelta()
+        self.error = timedelta()
         self._loop = loop
         self._seconds = 0.0
         self._true = _START
-        """The right time then: it is asked for many times while none goes by."""
+        """The time at ``_seconds``, cached because ``now`` is called many times while the loop's time stands still."""
 
     def now(self) -> datetime:
         seconds = self._loop.time()
         if seconds != self._seconds:
             self._seconds, self._true = seconds, _START + timedelta(microseconds=round(seconds * 1e6))
-        return self._true + self.wrong_by
+        return self._true + self.error
 
     def monotonic(self) -> float:
         return self._loop.time()
 
 
 class InlineSpawn:
-    """Steps on the simulated loop; a plain function runs whole, in a turn of its own."""
+    """Runs steps on the simulated loop. A plain function runs without interruption in its own callback."""
 
     def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any]:
         return asyncio.get_running_loop().create_task(coro, context=context)
 
     def watch(self, check: WatchCallback, seconds: float) -> None:
-        """Nothing blocks in virtual time."""
+        """Do nothing: no step blocks in virtual time."""
 
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()
@@ -58,17 +58,18 @@ class InlineSpawn:
 
 
 def _run_into(future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
-    with suppress(asyncio.InvalidStateError):  # nobody waits any more
+    with suppress(asyncio.InvalidStateError):  # the call was cancelled
         try:
             future.set_result(call())
-        except Exception as error:  # noqa: BLE001, RUF100  (it is the step's)
+        except Exception as error:  # noqa: BLE001, RUF100  (an error of the step)
             future.set_exception(error)
 
 
 class HostileHub(Hub):
-    """Notifications inside a process that get lost, come twice, or late.
+    """A hub that loses, repeats and delays notifications inside a process.
 
-    Only those that the engine calls hints; that a run has ended is told by the process that ended it, always.
+    Only notifications that the engine treats as hints are affected. The notification that a run has ended is reliable
+    in the process that ended it.
     """
 
     def __init__(self, name: str, faults: Faults) -> None:
@@ -78,23 +79,23 @@ class HostileHub(Hub):
         self._count: Counter[str] = Counter()
 
     def work(self, due_at: int | None = None) -> None:
-        self._tell("work", lambda: super(HostileHub, self).work(due_at))
+        self._notify("work", lambda: super(HostileHub, self).work(due_at))
 
     def outbox_written(self) -> None:
-        self._tell("outbox_written", lambda: super(HostileHub, self).outbox_written())
+        self._notify("outbox_written", lambda: super(HostileHub, self).outbox_written())
 
     def signal(self, run: int, signal: Signal | None) -> None:
         if signal is None:
             super().signal(run, signal)
         else:
-            self._tell("signal", lambda: super(HostileHub, self).signal(run, signal))
+            self._notify("signal", lambda: super(HostileHub, self).signal(run, signal))
 
-    def _tell(self, what: str, tell: Callable[[], None]) -> None:
-        self._count[what] += 1
-        kind = self._faults.at(OF_A_NOTIFICATION, what, f"{self._name}.{what}#{self._count[what]}")
+    def _notify(self, name: str, notify: Callable[[], None]) -> None:
+        self._count[name] += 1
+        kind = self._faults.at(NOTIFICATION_FAULTS, name, f"{self._name}.{name}#{self._count[name]}")
         if kind is Kind.NOTIFY_LATE:
-            asyncio.get_running_loop().call_later(_LATE_SECONDS, tell)
+            asyncio.get_running_loop().call_later(_LATE_SECONDS, notify)
         elif kind is not Kind.NOTIFY_LOST:
-            tell()
+            notify()
             if kind is Kind.NOTIFY_TWICE:
-                tell()
+                notify()

@@ -1,32 +1,32 @@
-"""Random programs: what a simulated workflow does, as plain JSON, and what may come of it.
+"""Random programs: the operations of a simulated workflow as JSON, and the results that are possible.
 
-A program is a list: its kind, then its parts. ``fits`` is the second opinion on what running it gives: it knows
-nothing of the engine.
+A program is a list: its kind, then its arguments. ``fits`` decides whether a result is possible for a program. It does
+not use the engine.
 
 ::
 
-    ["step", key, value, fails, ms]    a step that fails so many times first, and takes so long
-    ["plain", key, value, fails]       as a function that is not async
-    ["tx", key, value, ms]             with a row written in its transaction
-    ["live", key, value, ms]           with a row written in a transaction that is open while it runs
-    ["gives_up", key]                  fails more often than it is tried
-    ["too_slow", key]                  takes longer than its timeout
-    ["poison", key, value]             may take its worker with it
+    ["step", key, value, fails, ms]    call a step that raises in its first ``fails`` calls and takes ``ms``
+    ["plain", key, value, fails]       the same with a function that is not async
+    ["tx", key, value, ms]             call a step that writes a row through ``StepTx``
+    ["live", key, value, ms]           call a step that writes a row in a live transaction
+    ["gives_up", key]                  call a step that raises in all its attempts
+    ["too_slow", key]                  call a step that takes longer than its timeout
+    ["poison", key, value]             call a step that may kill its worker
     ["sleep", key, ms]
-    ["event", key, type, ms]           waits for an event at most so long
-    ["messages", key, topic, n, ms]    receives up to n messages, waiting so long for each
-    ["parcels", key, n, ms]            as messages, of an event type that the workflow declares
-    ["misfit", key, instance]          sends another instance a parcel that does not fit the declaration
-    ["child", key, program]
-    ["abandon", key, program]          starts a child and does not wait for it
-    ["tell", key, instance]            sends a message to another instance, if it lives
-    ["ask", key, value, refuse]        asks a child of its own something, which answers or refuses to
-    ["link", key, value, dies]         is linked to a child, and hears what becomes of it
-    ["bound", key]                     runs a child that is linked to one that dies
-    ["saga", key, n, fails]            n steps that are undone if one more fails
-    ["graph", key, n, fails]           runs a graph as a child
-    ["version", key, value]            does what its version of the code does; not within another part
-    ["stamp", key, ms]                 a step that takes so long, and whose result is the number of its calls so far
+    ["event", key, type, ms]           wait for an event for at most ``ms``
+    ["messages", key, topic, n, ms]    receive up to n messages, waiting for each at most ``ms``
+    ["parcels", key, n, ms]            the same with an event type that the workflow declares
+    ["misfit", key, instance]          send another instance a parcel that does not fit the declaration
+    ["child", key, program]            run a child
+    ["abandon", key, program]          start a child and do not wait for it
+    ["tell", key, instance]            send a message to another instance, if it exists
+    ["ask", key, value, refuse]        ask a child, which replies or rejects the ask
+    ["link", key, value, dies]         link to a child, and wait for its exit event
+    ["bound", key]                     run a child that is linked to a failing run
+    ["saga", key, n, fails]            call n steps, which are undone if one more fails
+    ["graph", key, n, fails]           run a graph as a child
+    ["version", key, value]            call a step that depends on ``ctx.version``; not within another part
+    ["stamp", key, ms]                 call a step that takes ``ms``, and whose result is the number of its calls so far
     ["seq" | "par" | "race", programs]
 """
 
@@ -41,35 +41,35 @@ Program = list[Any]
 
 FAILED = "failed"
 LATE = "late"
-TOLD = "told"
-NOBODY = "nobody"
+DELIVERED = "told"
+NOT_FOUND = "nobody"
 REFUSED = "refused"
 DOWN = "down"
-GOSSIP = "gossip"
+PEER_TOPIC = "gossip"
 """The topic of messages between instances."""
 PARCEL = "parcel"
 """The event type that the workflow declares."""
-MISFITS: list[Any] = [None, 7, {"number": 1}, {"number": "1", "label": "one"}, {"number": 1, "label": None}]
-"""Payloads that do not fit a parcel."""
-_DEEPEST = 3
-_WITH_GRAPHS = 0.12
-_WITH_PARCELS = 0.15
-_BUFFERED = 0.2
+INVALID_PARCELS: list[Any] = [None, 7, {"number": 1}, {"number": "1", "label": "one"}, {"number": 1, "label": None}]
+"""Payloads that do not fit the declared type of ``PARCEL``."""
+_MAX_DEPTH = 3
+_GRAPH_PROBABILITY = 0.12
+_PARCEL_PROBABILITY = 0.15
+_BUFFERED_PROBABILITY = 0.2
 
 
-class Writer:
-    """Writes programs. Keys are unique, so a program has no two steps of one name."""
+class ProgramGenerator:
+    """Generates programs. Keys are unique, so no two steps of a program have the same name."""
 
     def __init__(self, draw: Random) -> None:
         self._draw = draw
         self._numbers = count(1)
 
     def rounds(self) -> list[Program]:
-        """What an instance does: one program, and then another by continue-as-new, perhaps."""
-        return [self._seq(_DEEPEST) for _ in range(self._draw.choice([1, 1, 1, 2, 3]))]
+        """The programs of an instance. Each program after the first runs in a continue-as-new successor."""
+        return [self._seq(_MAX_DEPTH) for _ in range(self._draw.choice([1, 1, 1, 2, 3]))]
 
     def short(self) -> Program:
-        """A program without messages and versions, for a child that nobody sends anything to."""
+        """A program without messages and versions, for a child to which no client sends messages."""
         return self._seq(1)
 
     def _any(self, depth: int) -> Program:
@@ -91,9 +91,9 @@ class Writer:
 
     def _seq(self, depth: int) -> Program:
         parts = self._some(depth, 1, 4)
-        if depth == _DEEPEST and self._draw.random() < 0.4:
+        if depth == _MAX_DEPTH and self._draw.random() < 0.4:
             parts.append(self._messages())
-        if depth == _DEEPEST and self._draw.random() < 0.1:
+        if depth == _MAX_DEPTH and self._draw.random() < 0.1:
             parts.append(self._version())
         return ["seq", parts]
 
@@ -108,7 +108,7 @@ class Writer:
         return ["step", self._key("s"), draw.randrange(100), draw.choice([0, 0, 0, 1, 2]), draw.choice([0, 0, 5, 60])]
 
     def _long_step(self) -> Program:
-        """A run that waits beside it stays where it is: what comes meanwhile must find its way there."""
+        """A step during which the run stays owned, so events that arrive meanwhile must reach the owner."""
         return ["step", self._key("s"), self._draw.randrange(100), 0, 1600]
 
     def _plain(self) -> Program:
@@ -160,21 +160,21 @@ class Writer:
 
 
 def with_graphs(rounds: list[Program], draw: Random) -> list[Program]:
-    """Some programs run graphs at their end: one, two at once, or one that is cancelled if it takes too long.
+    """Add graphs to the end of some programs: one, two in parallel, or one that is cancelled if it takes too long.
 
-    The draws are not those of the writer, so that programs without graphs stay what they were before there were any.
+    The draws are not those of the generator, so programs without graphs are the same as before graphs were added.
     """
-    if draw.random() >= _WITH_GRAPHS:
+    if draw.random() >= _GRAPH_PROBABILITY:
         return rounds
-    one, two = (["graph", f"d{n}", draw.randrange(10), draw.choice([0, 0, 1])] for n in (1, 2))
-    late = ["sleep", "d3", draw.choice([5, 50, 200])]
-    added = draw.choice([one, ["par", [one, two]], ["race", [one, late]]])
+    first, second = (["graph", f"d{n}", draw.randrange(10), draw.choice([0, 0, 1])] for n in (1, 2))
+    timeout = ["sleep", "d3", draw.choice([5, 50, 200])]
+    added = draw.choice([first, ["par", [first, second]], ["race", [first, timeout]]])
     return [*rounds[:-1], ["seq", [*rounds[-1][1], added]]]
 
 
 def with_parcels(rounds: list[Program], draw: Random) -> list[Program]:
-    """Some programs send parcels that do not fit, and receive parcels in their first or last round."""
-    if draw.random() >= _WITH_PARCELS:
+    """Add to some programs, in the first or last round, parts that send invalid parcels and receive parcels."""
+    if draw.random() >= _PARCEL_PROBABILITY:
         return rounds
     misfit = ["misfit", "y1", f"i{draw.randint(1, 5)}"]
     receive = ["parcels", "y2", draw.randint(1, 3), draw.choice([300, 1500])]
@@ -184,14 +184,14 @@ def with_parcels(rounds: list[Program], draw: Random) -> list[Program]:
 
 
 def is_buffered(draw: Random) -> bool:
-    """The programs of an instance run with ``persist="task"``."""
-    return draw.random() < _BUFFERED
+    """Decide whether the programs of an instance run with ``persist="task"``."""
+    return draw.random() < _BUFFERED_PROBABILITY
 
 
 def with_stamps(rounds: list[Program], draw: Random) -> list[Program]:
-    """Add steps to the beginning of each round whose results a worker buffers while a longer step runs.
+    """Add to the beginning of each round steps whose results a worker buffers while a longer step runs.
 
-    Beside them, a step with an open transaction may be committed together with the buffer.
+    Some of these run in parallel with a step that has a live transaction, which may be committed with the buffer.
     """
     return [["seq", [_stamps(n, draw), *program[1]]] for n, program in enumerate(rounds)]
 
@@ -208,39 +208,39 @@ def parcel(number: int) -> dict[str, Any]:
 
 
 def diamond(n: int) -> dict[str, Any]:
-    """The result of the graph that is run with this number."""
+    """The result of the ``diamond`` graph for the parameter ``n``."""
     even = {"even": n} if n % 2 == 0 else {}
     return {"source": [n, n + 1], "each": [2 * n, 2 * n + 2], "total": 4 * n + 2} | even
 
 
 def parts(program: Program) -> Iterator[Program]:
-    """A program and all that is in it."""
+    """Iterate over a program and all parts nested in it."""
     yield program
     match program:
         case ["seq" | "par" | "race", inner]:
-            for one in inner:
-                yield from parts(one)
+            for part in inner:
+                yield from parts(part)
         case ["child" | "abandon", _, inner]:
             yield from parts(inner)
 
 
-def sure(program: Program) -> Iterator[Program]:
-    """What is surely done by whoever ends such a program, all of it and by itself."""
+def certain_parts(program: Program) -> Iterator[Program]:
+    """Parts that a run has executed completely, and not in a child, if it completed the program."""
     match program:
         case ["seq" | "par", inner]:
-            for one in inner:
-                yield from sure(one)
+            for part in inner:
+                yield from certain_parts(part)
         case _:
             yield program
 
 
 def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:  # noqa: PLR0912  (a case for each kind)
-    """Whether a program may have this result. ``sent``: the types of the events that somebody sent."""
+    """Return True if the result is possible for the program. ``sent``: types of the events that clients send."""
     match program:
         case ["step" | "plain" | "tx" | "live" | "poison", _, value, *_]:
             return bool(result == value)
         case ["too_slow", _]:
-            return result in (FAILED, LATE, 0)  # its clock may have jumped
+            return result in (FAILED, LATE, 0)  # a clock jump may hide the timeout
         case ["gives_up", _]:
             return result in (FAILED, LATE)
         case ["stamp", _, _]:
@@ -248,9 +248,9 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:  # noqa: 
         case ["sleep" | "abandon", *_]:
             return result is None
         case ["tell", *_]:
-            return result in (TOLD, NOBODY)
+            return result in (DELIVERED, NOT_FOUND)
         case ["ask", _, value, refuse]:
-            return result in (LATE, NOBODY, REFUSED if refuse else value + 1)
+            return result in (LATE, NOT_FOUND, REFUSED if refuse else value + 1)
         case ["link", _, value, dies]:
             return bool(result == (DOWN if dies else value))
         case ["bound", _]:
@@ -272,22 +272,22 @@ def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:  # noqa: 
         case ["seq" | "par", inner]:
             if not isinstance(result, list) or len(result) != len(inner):
                 return False
-            return all(fits(one, got, sent) for one, got in zip(inner, result, strict=True))
+            return all(fits(part, value, sent) for part, value in zip(inner, result, strict=True))
         case ["race", inner]:
             return isinstance(result, list) and len(result) == 2 and fits(inner[result[0]], result[1], sent)
         case _:
-            raise ValueError(f"no program: {program!r}")
+            raise ValueError(f"not a program: {program!r}")
 
 
 def messages(rounds: list[Program], results: list[Any], kind: str = "messages") -> list[list[int]]:
-    """The messages that an instance received in each of its rounds, without those in which there were none."""
-    found = [
-        [number for one, got in zip(program[1], result, strict=True) if one[0] == kind for number in got]
+    """The messages that an instance received in each of its rounds. Rounds without messages are left out."""
+    received = [
+        [number for part, value in zip(program[1], result, strict=True) if part[0] == kind for number in value]
         for program, result in zip(rounds, results, strict=True)
     ]
-    return [numbers for numbers in found if numbers]
+    return [numbers for numbers in received if numbers]
 
 
 def _in_order(numbers: list[int]) -> bool:
-    """None left out, none twice."""
+    """True if each number is one more than the number before it."""
     return numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True

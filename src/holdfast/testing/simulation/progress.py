@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.store.protocol import TaskRef
 
-MOST_IDLE_CLAIMS = 30
+MAX_IDLE_CLAIMS = 30
 """More in a row than faults bring about: those that need a lease to run out or an answer to get lost for each."""
 _STATE = """
 SELECT r.workflow || '/' || r.instance_id,
@@ -39,5 +39,5 @@ class ProgressWatch:
                 before, times = self._idle.get(place, (state, 0))
                 times = times + 1 if before == state else 1
                 self._idle[place] = state, times
-                if times == MOST_IDLE_CLAIMS:
+                if times == MAX_IDLE_CLAIMS:
                     yield f"{state[0]} (unit {task.unit}) was claimed {times} times in a row without progress"

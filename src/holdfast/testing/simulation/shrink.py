@@ -19,7 +19,7 @@ class _Tries:
     left: int = _MOST_RUNS
 
 
-def shrunk(report: Report) -> Report:
+def shrink_report(report: Report) -> Report:
     """The smallest run of the seed that was found to fail in the same way; needs faults and instances given to it."""
     tries = _Tries()
 

@@ -18,7 +18,7 @@ from holdfast.core.retry import Retry
 from holdfast.errors import NonRetryableError
 from holdfast.graph.items import Failed, Ok
 from holdfast.store.protocol import FactState
-from holdfast.testing.simulation.code import MORTAL, Outside
+from holdfast.testing.simulation.code import MAY_FAIL, ExternalSystem
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.models import ANY_RUN
 
@@ -27,8 +27,8 @@ _STRICT = "strict"
 """The mapped node without ``map_errors="collect"``."""
 _MAPPED = (_STRICT, "lenient", "brief", "children")
 _MESSAGE = "as it had to be"
-_FOREVER = Retry(limit=math.inf, delay="40 ms", backoff="constant")
-_TWICE = Retry(limit=1, delay="20 ms", backoff="constant")
+_UNLIMITED = Retry(limit=math.inf, delay="40 ms", backoff="constant")
+_TWO_ATTEMPTS = Retry(limit=1, delay="20 ms", backoff="constant")
 _USED_UP = "StepMaxAttemptsExceeded"
 _OK, _FAILED, _LOST = "ok", "failed", "lost"
 """Ends of an item; lost: its workers were lost in all its attempts."""
@@ -120,40 +120,40 @@ def _error_name(got: Any) -> Any:
     return got.get("error", {}).get("name")
 
 
-def register_sieve(app: Holdfast, outside: Outside) -> None:
+def register_sieve(app: Holdfast, external: ExternalSystem) -> None:
     graph = app.graph(SIEVE, params=list[Any])
 
     async def call(node: str, item: _Item, instance: str) -> int:
         fails = 0 if node == "brief" else item.fails
-        await outside.work([instance, ANY_RUN, f"{node}[{item.place}]"], item.value, fails, 0, "step")
+        await external.work([instance, ANY_RUN, f"{node}[{item.place}]"], item.value, fails, 0, "step")
         if item.dies:
             raise NonRetryableError(_MESSAGE)
         return item.value
 
-    @graph.node(retry=_FOREVER)
+    @graph.node(retry=_UNLIMITED)
     async def source(params: list[Any]) -> list[Any]:
         return [*params[1]]
 
-    @graph.node(map=source, retry=_FOREVER)
+    @graph.node(map=source, retry=_UNLIMITED)
     async def strict(source: list[Any], params: list[Any]) -> int:
         given, item = _Params.of(params), _Item(*source)
         return await call(_STRICT, item._replace(dies=given.strict and item.dies), given.instance)
 
-    @graph.node(map=source, map_errors="collect", retry=_FOREVER)
+    @graph.node(map=source, map_errors="collect", retry=_UNLIMITED)
     async def lenient(source: list[Any], params: list[Any]) -> int:
         return await call("lenient", _Item(*source), params[0])
 
-    @graph.node(map=source, map_errors="collect", retry=_TWICE)
+    @graph.node(map=source, map_errors="collect", retry=_TWO_ATTEMPTS)
     async def brief(source: list[Any], params: list[Any]) -> int:
         return await call("brief", _Item(*source), params[0])
 
-    graph.node(run=MORTAL, name="children", map=source, map_errors="collect", input=lambda source: source[1::2])
+    graph.node(run=MAY_FAIL, name="children", map=source, map_errors="collect", input=lambda source: source[1::2])
 
-    @graph.node(after=[strict], retry=_FOREVER)
+    @graph.node(after=[strict], retry=_UNLIMITED)
     async def total(strict: list[int]) -> int:
         return sum(strict)
 
-    @graph.node(after=[lenient], retry=_FOREVER)
+    @graph.node(after=[lenient], retry=_UNLIMITED)
     async def summary(lenient: list[Ok[int] | Failed]) -> list[int]:
         values = [item.value for item in lenient if isinstance(item, Ok)]
         return [sum(values), len(lenient) - len(values)]

@@ -29,7 +29,7 @@ class StepId(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CallInfo:
     """What one call of a step is told."""
 
     step: StepId
@@ -40,7 +40,7 @@ class Told:
     process: Process
 
     @classmethod
-    def of(cls, info: StepInfo, process: Process) -> Told:
+    def of(cls, info: StepInfo, process: Process) -> CallInfo:
         step = StepId(info.workflow, info.instance_id, info.run_number, info.step_key)
         return cls(step, info.attempt, info.max_attempts, info.idempotency_key, info.previous_heartbeat, process)
 
@@ -51,7 +51,7 @@ def progress(info: StepInfo) -> list[Any]:
 
 
 def step_info_failures(
-    told: Sequence[Told],
+    told: Sequence[CallInfo],
     database: SimulatedDatabase,
     undone: Collection[str],
     *,
@@ -72,7 +72,7 @@ def step_info_failures(
         yield from _progress_of_failures(told, database)
 
 
-def _idempotency_keys(told: Sequence[Told]) -> Iterator[str]:
+def _idempotency_keys(told: Sequence[CallInfo]) -> Iterator[str]:
     """Each step has one key, and no two steps have the same."""
     for step, keys in _grouped((one.step, one.idempotency_key) for one in told).items():
         if len(keys) > 1:
@@ -82,9 +82,9 @@ def _idempotency_keys(told: Sequence[Told]) -> Iterator[str]:
             yield f"{', '.join(map(str, sorted(steps)))} have the idempotency key {key}"
 
 
-def _numbers(told: Sequence[Told]) -> Iterator[str]:
+def _numbers(told: Sequence[CallInfo]) -> Iterator[str]:
     """No number of an attempt is used twice. A worker that is stopped in order gives its number back."""
-    calls = Counter((one.step, one.attempt) for one in told if not one.process.left)
+    calls = Counter((one.step, one.attempt) for one in told if not one.process.shut_down)
     for (step, attempt), times in calls.items():
         if times > 1:
             yield f"{step} was called {times} times as attempt {attempt}"
@@ -93,7 +93,7 @@ def _numbers(told: Sequence[Told]) -> Iterator[str]:
             yield f"{one.step} was called as attempt {one.attempt} of {one.most}"
 
 
-def _recorded_numbers(told: Sequence[Told], database: SimulatedDatabase) -> Iterator[str]:
+def _recorded_numbers(told: Sequence[CallInfo], database: SimulatedDatabase) -> Iterator[str]:
     """The result of a step names the attempt that was called last."""
     last: dict[StepId, int] = {}
     for one in told:
@@ -108,13 +108,13 @@ def _recorded_numbers(told: Sequence[Told], database: SimulatedDatabase) -> Iter
             yield f"{step} has a result of attempt {attempts}, and its last call was attempt {last[step]}"
 
 
-def _own_progress(told: Sequence[Told]) -> Iterator[str]:
+def _own_progress(told: Sequence[CallInfo]) -> Iterator[str]:
     for one in told:
         if one.previous is not None and (one.previous[:-1] != [*one.step] or one.previous[-1] > one.attempt):
             yield f"attempt {one.attempt} of {one.step} was given the progress {one.previous}"
 
 
-def _progress_of_failures(told: Sequence[Told], database: SimulatedDatabase) -> Iterator[str]:
+def _progress_of_failures(told: Sequence[CallInfo], database: SimulatedDatabase) -> Iterator[str]:
     """An attempt that follows one that raised is given the progress of that one."""
     raised = _raised(database)
     for one in told:

@@ -1,6 +1,7 @@
-"""The world of a simulation: its processes, and what befalls them.
+"""The world of a simulation: its processes, and the faults that are injected into them.
 
-First a phase with faults, then one without: every run that can end must end in it, within a bound of virtual time.
+A phase with faults is followed by a phase without. In the second phase every run must end within a bound of virtual
+time.
 """
 
 from __future__ import annotations
@@ -12,13 +13,13 @@ from typing import Any
 
 from holdfast.kernel.step_info import step_info
 from holdfast.testing.simulation.clients import Clients
-from holdfast.testing.simulation.code import Effect, Outside
+from holdfast.testing.simulation.code import Effect, ExternalSystem
 from holdfast.testing.simulation.database import SimulatedDatabase
-from holdfast.testing.simulation.faults import OF_THE_WORLD, Faults, Kind
+from holdfast.testing.simulation.faults import TIMED_FAULTS, Faults, Kind
 from holdfast.testing.simulation.leased import lease_ms_of
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.node import Node, Shared
-from holdfast.testing.simulation.step_infos import Told
+from holdfast.testing.simulation.step_infos import CallInfo
 from holdfast.testing.simulation.streams import stream
 from holdfast.testing.simulation.trace import Trace
 from holdfast.testing.simulation.workload import Workload, workload
@@ -26,14 +27,14 @@ from holdfast.testing.simulation.workload import Workload, workload
 FAULT_SECONDS = 3.0
 BOUND_SECONDS = 90.0
 _AFTERMATH_SECONDS = 3.5
-"""After the phase of faults: the longest time that a call of the store is late, or a worker takes to stop."""
-_LOOK_SECONDS = 0.5
-_LOOKS = 100
-_MOST_JUMP = 3600.0
+"""Time after the phase of faults in which delayed store calls may still arrive and workers may still be stopping."""
+_CHECK_SECONDS = 0.5
+_SETTLE_CHECKS = 100
+_MAX_CLOCK_JUMP = 3600.0
 
 
 class Stuck(AssertionError):  # noqa: N818  (reads like the assertion it is)
-    """What could end did not, in the time it had."""
+    """A run or a client's script did not end within the bound."""
 
 
 class World:
@@ -42,8 +43,8 @@ class World:
     ) -> None:
         draw = stream(seed, "world")
         self.database = SimulatedDatabase(loop, trace)
-        self.outside = Outside(self._befall, self._saw)
-        shared = Shared(seed, loop, self.database, faults, self.outside)
+        self.external = ExternalSystem(self._on_step_call, self._result_seen)
+        shared = Shared(seed, loop, self.database, faults, self.external)
         workers = [Node(f"w{n}", shared, self._died, works=True) for n in range(1, draw.randint(2, 4))]
         clients = [Node(f"c{n}", shared, self._died, works=False) for n in range(1, 3)]
         self.nodes = {node.name: node for node in [*workers, *clients]}
@@ -53,35 +54,35 @@ class World:
         self._trace = trace
         self._faults = faults
         self.calls: list[tuple[Effect, Process]] = []
-        """Of steps, and by whom."""
-        self.told: list[Told] = []
-        """What ``step_info()`` told each of these calls."""
+        """Calls of steps, each with the process that made it."""
+        self.call_infos: list[CallInfo] = []
+        """The value of ``step_info()`` in each of these calls."""
 
     @property
     def deployed(self) -> bool:
-        """Some processes had newer code than others."""
+        """True if a process had the second version of the code."""
         return any(node.version > 1 for node in self.nodes.values())
 
     @property
     def progress_kept(self) -> bool:
-        """No call that stores heartbeats failed."""
+        """True if no call that stores heartbeats failed."""
         return self._never_failed("record_heartbeats")
 
     @property
     def late_results_kept(self) -> bool:
-        """No call that adds late results failed."""
+        """True if no call that adds late results failed."""
         return self._never_failed("add_late_results")
 
     @property
-    def living(self) -> frozenset[str]:
+    def living_workers(self) -> frozenset[str]:
         """The ids of the workers that are alive."""
-        opened = [node.opened for node in self.nodes.values() if node.alive and node.opened is not None]
-        return frozenset(one.worker.id for one in opened if one.worker is not None)
+        apps = [node.opened for node in self.nodes.values() if node.alive and node.opened is not None]
+        return frozenset(app.worker.id for app in apps if app.worker is not None)
 
     def _never_failed(self, operation: str) -> bool:
-        return not any(met == operation for _, met in self._faults.counts)
+        return not any(failed == operation for _, failed in self._faults.counts)
 
-    # --- the story
+    # --- the phases
 
     async def run(self) -> None:
         self._loop.spawn(self.database.process, self.database.open())
@@ -90,14 +91,14 @@ class World:
             self._boot(node)
         self._plan_faults()
         await asyncio.sleep(FAULT_SECONDS)
-        self._heal()
-        await self._everything_ends()
-        await self._rest()
+        self._end_faults()
+        await self._wait_for_ends()
+        await self._settle()
 
-    async def _rest(self) -> None:
-        """Until no look for work is under way anywhere, if there is such a moment."""
-        for _ in range(_LOOKS):
-            await asyncio.sleep(_LOOK_SECONDS / 10)
+    async def _settle(self) -> None:
+        """Wait for a moment at which no worker is busy, for example with a claim; give up after some checks."""
+        for _ in range(_SETTLE_CHECKS):
+            await asyncio.sleep(_CHECK_SECONDS / 10)
             if not any(node.busy for node in self.nodes.values()):
                 return
 
@@ -106,7 +107,7 @@ class World:
             node.end()
         self.database.close()
 
-    def _heal(self) -> None:
+    def _end_faults(self) -> None:
         self._note("the world", "no more faults")
         self._faults.over = True
         self.database.process.stopped = False
@@ -115,15 +116,15 @@ class World:
             if node.process is not None:
                 node.process.stopped = False
             if node.store is not None:
-                node.store.cut_off = False
+                node.store.unreachable = False
             if node.version != newest and node.works:
                 self._restart(node, newest)
                 node.version = newest
 
-    async def _everything_ends(self) -> None:
+    async def _wait_for_ends(self) -> None:
         deadline = self._loop.time() + BOUND_SECONDS
         while True:
-            await asyncio.sleep(_LOOK_SECONDS)
+            await asyncio.sleep(_CHECK_SECONDS)
             await self._resume_paused()
             if all(script.finished for script in self.workload.scripts) and not self._unfinished():
                 return
@@ -132,11 +133,11 @@ class World:
                 raise Stuck(f"after {BOUND_SECONDS:g} s without faults: {self._unfinished()}, requests {waiting}")
 
     async def _resume_paused(self) -> None:
-        """What was set aside goes on, once nothing breaks it any more."""
+        """Resume paused runs, among them those that the engine parked because of faults."""
         for target in self.database.rows(
             "SELECT workflow, instance_id FROM holdfast_run WHERE status = 'paused' AND current = 1 ORDER BY id"
         ):
-            await self.database.ask("operator", "resume", target, {})
+            await self.database.call("operator", "resume", target, {})
 
     def _unfinished(self) -> list[tuple[Any, ...]]:
         return self.database.rows(
@@ -156,8 +157,8 @@ class World:
 
     def _died(self, node: Node, how: str) -> None:
         self._note(node.name, f"dies {how}")
-        again = self._faults.draw(f"again.{node.name}.{node.lives}").uniform(0.02, 1.0)
-        self._in_main(again, self._boot, node)
+        delay = self._faults.draw(f"again.{node.name}.{node.lives}").uniform(0.02, 1.0)
+        self._schedule(delay, self._boot, node)
 
     def _restart(self, node: Node, version: int) -> None:
         process = node.process
@@ -165,32 +166,33 @@ class World:
             return
         self._note(node.name, "is stopped in order")
         node.version = version
-        process.left = True
+        process.shut_down = True
 
-        async def leave() -> None:
+        async def shut_down() -> None:
             try:
                 async with asyncio.timeout(3):
-                    await node.leave()
+                    await node.shut_down()
             except TimeoutError:
                 self._note(node.name, "does not stop, and is killed")
             node.kill("after it left")
 
-        self._loop.spawn(process, leave())
+        self._loop.spawn(process, shut_down())
 
-    def _in_main(self, delay: float, call: Callable[..., None], *args: Any) -> None:
+    def _schedule(self, delay: float, call: Callable[..., None], *args: Any) -> None:
+        """Call a function after ``delay`` seconds, outside of the simulated processes."""
         self._loop.call_later(delay, call, *args, context=self._loop.main.context())
 
-    # --- what befalls them
+    # --- faults
 
     def _plan_faults(self) -> None:
-        for kind in OF_THE_WORLD:
+        for kind in TIMED_FAULTS:
             for node in self.nodes.values():
                 if node.works == (kind is Kind.CLIENT_CRASH) or (kind is Kind.STALL and node.name != "w1"):
                     continue
                 for place, at in self._faults.times(kind, node.name, FAULT_SECONDS):
-                    self._in_main(at, self._strike, kind, node, place)
+                    self._schedule(at, self._inject, kind, node, place)
 
-    def _strike(self, kind: Kind, node: Node, place: str) -> None:
+    def _inject(self, kind: Kind, node: Node, place: str) -> None:
         if self._faults.over or not node.alive or not self._faults.happens(kind, "world", place):
             return
         draw = self._faults.draw(f"{kind}.{place}.how")
@@ -204,39 +206,39 @@ class World:
             case Kind.RESTART | Kind.DEPLOY:
                 self._restart(node, 2 if kind is Kind.DEPLOY else node.version)
             case Kind.PARTITION:
-                self._cut_off(node, draw.uniform(0.5, 3) * lease)
+                self._partition(node, draw.uniform(0.5, 3) * lease)
             case Kind.STALL:
                 self._stop(self.database.process, draw.uniform(0.05, 1.5) * lease)
             case Kind.CLOCK_JUMP:
-                node.clock.wrong_by = timedelta(seconds=draw.uniform(-_MOST_JUMP, _MOST_JUMP))
-                self._note(node.name, f"its clock is now wrong by {node.clock.wrong_by.total_seconds():.3f} s")
+                node.clock.error = timedelta(seconds=draw.uniform(-_MAX_CLOCK_JUMP, _MAX_CLOCK_JUMP))
+                self._note(node.name, f"its clock is now wrong by {node.clock.error.total_seconds():.3f} s")
             case _:
-                raise ValueError(f"{kind} does not befall a process")
+                raise ValueError(f"{kind} is not a fault of a process")
 
     def _stop(self, process: Any, seconds: float) -> None:
         self._note(process.name, f"stands still for {seconds:.3f} s")
         process.stopped = True
 
-        def go_on() -> None:
+        def proceed() -> None:
             process.stopped = False
 
-        self._in_main(seconds, go_on)
+        self._schedule(seconds, proceed)
 
-    def _cut_off(self, node: Node, seconds: float) -> None:
+    def _partition(self, node: Node, seconds: float) -> None:
         self._note(node.name, f"cannot reach the store for {seconds:.3f} s")
         store = node.store
         if store is None:
             return
-        store.cut_off = True
+        store.unreachable = True
 
-        def reach() -> None:
-            store.cut_off = False
+        def reconnect() -> None:
+            store.unreachable = False
 
-        self._in_main(seconds, reach)
+        self._schedule(seconds, reconnect)
 
-    def _befall(self, effect: Effect, kind: str) -> float:
-        """At a call of a step: for how many seconds it takes longer, unless it takes its worker with it."""
-        place = f"{effect[0]}.{effect[1]}.{effect[2]}#{self.outside.effects[effect]}"
+    def _on_step_call(self, effect: Effect, kind: str) -> float:
+        """Record a call of a step and inject its faults: return its delay in seconds, or kill the calling worker."""
+        place = f"{effect[0]}.{effect[1]}.{effect[2]}#{self.external.effects[effect]}"
         if kind == "delivery":
             return float(self._faults.at([Kind.DELIVERY_FAILS], "delivery", place) is not None)
         self._note("a step", f"is called: {place}")
@@ -245,27 +247,27 @@ class World:
             self._watch_lease(effect)
         if running is not None:
             self.calls.append((effect, running))
-            self.told.append(Told.of(step_info(), running))
+            self.call_infos.append(CallInfo.of(step_info(), running))
         if kind == "poison" and self._faults.at([Kind.POISON], "step", place):
             self._kill_running(f"by the step {place}")
         if kind != "plain" and self._faults.at([Kind.SLOW_STEP], "step", f"slow.{place}"):
             return 0.3
         return 0.0
 
-    def _saw(self, effect: Effect, stamp: int) -> None:
-        """The code of a run on the running node has this result."""
+    def _result_seen(self, effect: Effect, stamp: int) -> None:
+        """Record that workflow code on the running node received this result."""
         instance, number, key = effect
         for task in (node.task_of(instance, number) for node in self._running_nodes()):
             if task is not None:
-                self.database.results.saw(task, key, stamp)
+                self.database.results.result_seen(task, key, stamp)
 
     def _watch_lease(self, effect: Effect) -> None:
-        """The running node calls a chain step that may have its own lease."""
+        """Watch the lease of a chain step, which may have its own, when the running node calls the step."""
         safe = self._loop.time() > FAULT_SECONDS + _AFTERMATH_SECONDS
         for node in self._running_nodes():
             if node.opened is not None and node.opened.worker is not None:
                 lease_ms = lease_ms_of(effect[2]) or node.config.lease_ms
-                self.database.called_by(node.opened.worker.id, effect, lease_ms, safe=safe)
+                self.database.watch_lease(node.opened.worker.id, effect, lease_ms, safe=safe)
 
     def _kill_running(self, how: str) -> None:
         for node in self._running_nodes():

@@ -22,8 +22,8 @@ _IO = (
 
 
 class UsersLoop(SimulatedLoop):
-    def __init__(self, order: Random, most_callbacks: int) -> None:
-        super().__init__(order, most_callbacks)
+    def __init__(self, order: Random, max_callbacks: int) -> None:
+        super().__init__(order, max_callbacks)
         self.refused: SimulationError | None = None
         """The first operation of a step that the simulation does not support."""
         self._thread = threading.get_ident()

@@ -94,7 +94,7 @@ class UserProcess:
         self._calls.deaths += 1
         dying.kill()
         if self._store is not None:
-            self._store.hang_up()
+            self._store.disconnect()
         self._died(self, how)
 
     def end(self) -> None:
@@ -110,9 +110,9 @@ class UserProcess:
             self._database,
             clock,
             self._faults,
-            die=partial(self.kill, process=self.process),
-            longest=0,
-            moment=WORKER_POLL_SECONDS,
+            kill=partial(self.kill, process=self.process),
+            max_delay=0,
+            max_wait=WORKER_POLL_SECONDS,
         )
         app = copy_of(self._app, Runtime(clock, _Randomness(mixed(0, f"{self.name}.{self.lives}"))))
         opened = OpenApp(app, cast("Store", store), _Timers(self._loop, clock), _Spawn())

@@ -1,4 +1,4 @@
-"""A place where processes work on one database: the file, its side file, who runs, and the checker."""
+"""The directory of one crash test: the database, its side file, the running processes, and the checker."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ import apsw
 from holdfast import Holdfast, Start
 
 from .checker import GUARDS, Checker
-from .herd import Child, Herd
+from .fork_server import ForkedProcess, ForkServer
 from .program import send_events
-from .workload import TABLES, Planned, Side, make_app, plan
+from .workload import TABLES, Planned, SideFile, make_app, plan
 
 LEASE = "400 ms"
 
@@ -32,17 +32,17 @@ async def until(fact: Callable[[], Any], what: Callable[[], str] | str, seconds:
     return found
 
 
-class Scene:
-    def __init__(self, folder: Path, herd: Herd, copies: int) -> None:
+class Workspace:
+    def __init__(self, folder: Path, fork_server: ForkServer, copies: int) -> None:
         folder.mkdir()
         self.folder = folder
         self.copies = copies
         self.plan = plan(copies)
         self.database = folder / "work.db"
         self.side = folder / "side.jsonl"
-        self.workers: list[Child] = []
+        self.workers: list[ForkedProcess] = []
         self.checker: Checker
-        self._herd = herd
+        self._fork_server = fork_server
 
     async def prepare(self) -> None:
         """Start what the test starts, send what is sent early, add the tables and the guards."""
@@ -50,7 +50,7 @@ class Scene:
             await self._start_all(app)
             for planned in self.plan:
                 if planned.early:
-                    await send_events(await app.get(planned.workflow, planned.id), planned, Side(self.side))
+                    await send_events(await app.get(planned.workflow, planned.id), planned, SideFile(self.side))
         connection = apsw.Connection(str(self.database))
         connection.execute(TABLES + GUARDS)
         connection.close()
@@ -62,16 +62,16 @@ class Scene:
         self.plan = planned
         self.checker = Checker(self.database, self.side, planned)
 
-    def copy(self, name: str) -> Scene:
+    def copy(self, name: str) -> Workspace:
         """The same place as it is now, with nobody working."""
-        other = Scene(self.folder.parent / name, self._herd, self.copies)
+        other = Workspace(self.folder.parent / name, self._fork_server, self.copies)
         shutil.copy(self.database, other.database)
         shutil.copy(self.side, other.side)
         other.checker = Checker(other.database, other.side, other.plan)
         return other
 
     async def _start_all(self, app: Holdfast) -> None:
-        side = Side(self.side)
+        side = SideFile(self.side)
         by_workflow: dict[str, list[Planned]] = {}
         for planned in self.plan:
             if not planned.by_worker and planned.started_by is None:
@@ -82,14 +82,14 @@ class Scene:
 
     # --- who works
 
-    def work(self, **spec: Any) -> Child:
+    def start_worker(self, **spec: Any) -> ForkedProcess:
         given = {"lease": LEASE, "poll": "200 ms", "max_losses": 1_000_000, "copies": self.copies, **spec}
-        worker = self._herd.fork("program:work", database=str(self.database), side=str(self.side), **given)
+        worker = self._fork_server.fork("program:work", database=str(self.database), side=str(self.side), **given)
         self.workers.append(worker)
         return worker
 
-    def fork(self, target: str, **spec: Any) -> Child:
-        child = self._herd.fork(target, database=str(self.database), side=str(self.side), **spec)
+    def fork(self, target: str, **spec: Any) -> ForkedProcess:
+        child = self._fork_server.fork(target, database=str(self.database), side=str(self.side), **spec)
         self.workers.append(child)
         return child
 
@@ -101,16 +101,16 @@ class Scene:
 
     async def send_all(self, app: Holdfast, pause: float = 0.002) -> None:
         """Every event that is not the worker's to send, one after the other."""
-        side = Side(self.side)
+        side = SideFile(self.side)
         for planned in self.plan:
             if planned.events and not (planned.early or planned.by_worker or planned.started_by):
                 await send_events(await app.get(planned.workflow, planned.id), planned, side)
                 await asyncio.sleep(pause)
 
     async def until_complete(self, seconds: float = 40) -> None:
-        await until(self.checker.complete, self.story, seconds)
+        await until(self.checker.complete, self.report, seconds)
 
-    async def stop(self, worker: Child, number: int = signal.SIGTERM, seconds: float = 20) -> int:
+    async def stop(self, worker: ForkedProcess, number: int = signal.SIGTERM, seconds: float = 20) -> int:
         if number != signal.SIGKILL:
             await until(lambda: not worker.alive or self.is_open(worker), "it never opened the database")
         worker.signal(number)
@@ -118,12 +118,12 @@ class Scene:
         assert worker.code is not None
         return worker.code
 
-    def is_open(self, worker: Child) -> bool:
+    def is_open(self, worker: ForkedProcess) -> bool:
         """Its handlers are installed and its app is open."""
         return any("open" in line and line["pid"] == worker.pid for line in self.checker.side())
 
-    def story(self) -> str:
-        return self.checker.open_runs() + "\n" + "\n".join(worker.said()[-2000:] for worker in self.workers[-4:])
+    def report(self) -> str:
+        return self.checker.open_runs() + "\n" + "\n".join(worker.output()[-2000:] for worker in self.workers[-4:])
 
     def close(self) -> None:
         for worker in self.workers:

@@ -11,13 +11,13 @@ from typing import Any
 
 from holdfast import Context, Holdfast, StepTx
 
-from .program import leave_on_signals
-from .workload import Side, make_app
+from .program import stop_on_signals
+from .workload import SideFile, make_app
 
 
-def make_drains_app(database: str, side: str, **worker: Any) -> Holdfast:
+def make_slow_app(database: str, side: str, **worker: Any) -> Holdfast:
     app = make_app(database, side, **worker)
-    marks = Side(Path(side))
+    marks = SideFile(Path(side))
 
     async def wait(seconds: float, *needs: str) -> str:
         marks.ran(needs)
@@ -41,12 +41,12 @@ def make_drains_app(database: str, side: str, **worker: Any) -> Holdfast:
         return [n, first, event.payload]
 
     @app.workflow
-    async def drains(ctx: Context, seconds: float) -> list[str]:
+    async def slow_async(ctx: Context, seconds: float) -> list[str]:
         first = await ctx.do("first", wait, seconds)
         return [first, await ctx.do("second", wait, 0, "first")]
 
     @app.workflow
-    async def drains_thread(ctx: Context, seconds: float) -> list[str]:
+    async def slow_thread(ctx: Context, seconds: float) -> list[str]:
         first = await ctx.do("first", block, seconds)
         return [first, await ctx.do("second", block, 0, "first")]
 
@@ -56,10 +56,10 @@ def make_drains_app(database: str, side: str, **worker: Any) -> Holdfast:
 def main(database: str, side: str, drain: str) -> None:
     """A whole program, for what happens when the interpreter ends."""
     logging.basicConfig(level=logging.WARNING)
-    app = make_drains_app(database, side, lease="30 seconds", drain=drain)
+    app = make_slow_app(database, side, lease="30 seconds", drain=drain)
 
     async def run() -> None:
-        stop = leave_on_signals()
+        stop = stop_on_signals()
         async with app:
             await stop.wait()
 

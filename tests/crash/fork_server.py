@@ -24,7 +24,7 @@ _HERE = Path(__file__).parent
 
 
 @dataclass(slots=True)
-class Child:
+class ForkedProcess:
     """A process that was forked by the nursery."""
 
     pid: int
@@ -45,11 +45,11 @@ class Child:
             with suppress(ProcessLookupError):  # it has ended, and the nursery has not told yet
                 os.kill(self.pid, number)
 
-    def said(self) -> str:
+    def output(self) -> str:
         return self.log.read_text() if self.log.exists() else ""
 
 
-class Herd:
+class ForkServer:
     """The test's side of a nursery."""
 
     def __init__(self, folder: Path) -> None:
@@ -68,7 +68,7 @@ class Herd:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
-    def fork(self, target: str, **spec: Any) -> Child:
+    def fork(self, target: str, **spec: Any) -> ForkedProcess:
         """Run ``module:function`` of this package in a new process, with ``spec`` as its arguments."""
         self._asked += 1
         log = self._folder / f"{target.partition(':')[2]}-{self._asked}.log"
@@ -78,7 +78,7 @@ class Herd:
         self._process.stdin.flush()
         with self._changed:
             assert self._changed.wait_for(lambda: self._asked in self._answers, 20), "the nursery is silent"
-        return Child(self._answers.pop(self._asked), log, self._exits)
+        return ForkedProcess(self._answers.pop(self._asked), log, self._exits)
 
     def close(self) -> None:
         assert self._process.stdin is not None

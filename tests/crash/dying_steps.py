@@ -10,16 +10,16 @@ from typing import Any
 
 from holdfast import Context, Holdfast, Retry, StepMaxAttemptsExceeded
 
-from .workload import Side, make_app
+from .workload import SideFile, make_app
 
 ONCE = Retry(limit=0, delay="10 ms", backoff="constant")
 TWICE = Retry(limit=2, delay="10 ms", backoff="constant")
 FOREVER = Retry(limit=math.inf, delay="10 ms", backoff="constant")
 
 
-def make_loops_app(database: str, side: str, **worker: Any) -> Holdfast:
+def make_dying_app(database: str, side: str, **worker: Any) -> Holdfast:
     app = make_app(database, side, **worker)
-    marks = Side(Path(side))
+    marks = SideFile(Path(side))
 
     async def die(*needs: str) -> None:
         marks.ran(needs)
