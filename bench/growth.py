@@ -25,11 +25,11 @@ from holdfast.store.postgres import PostgresStore
 from holdfast.store.protocol import (
     ClaimRequest,
     Commit,
+    CurrentRuns,
     Fact,
     FactState,
     Finish,
     Following,
-    ListQuery,
     NewRun,
     Observed,
 )
@@ -105,7 +105,7 @@ async def costs(url: str, rounds: int) -> Costs:
             for step in range(3):
                 await _timed(samples, "commit", store.commit([_step(claim.task, step) for claim in claimed.claims]))
             await _timed(samples, "load", store.load(claimed.claims[0].task.run))
-            await _timed(samples, "list_page", store.list(ListQuery(WORKFLOW, Status.COMPLETE, None, 25)))
+            await _timed(samples, "list_page", store.runs(CurrentRuns(WORKFLOW, Status.COMPLETE, None, 25)))
             finish = Following(next=Finish(Status.COMPLETE, output=b"5"))
             await _timed(samples, "finish", store.commit([Commit(c.task, following=finish) for c in claimed.claims]))
     finally:

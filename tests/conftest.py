@@ -14,6 +14,7 @@ import pytest_asyncio
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+import apps
 import postgres_connections
 import postgres_server
 import promises
@@ -28,21 +29,39 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(apps)
     hostile.configure(config)
     postgres_connections.install()
     # Each httpx client reads all certificate authorities, which takes longer than most requests.
     httpx_transports.create_ssl_context = functools.cache(httpx_transports.create_ssl_context)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     promises.check_names(items)
+    mark_unmeasured(items)
+
+
+MEASURED = {"chain", "client", "core", "graph", "kernel", "runner", "store", "workflow"}
+"""Folders whose tests ``make check`` measures, as far as they need no PostgreSQL."""
+
+
+def mark_unmeasured(items: list[pytest.Item]) -> None:
+    """Mark the tests that run without coverage. Measuring all of them would double the time of the suite."""
+    for item in items:
+        if "postgres" in item.nodeid or not MEASURED & {*item.path.relative_to(item.config.rootpath).parts}:
+            item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_finish() -> None:
-    """Freeze the objects of ten thousand collected tests, which each ``gc.collect()`` in a test would traverse."""
+    """Freeze the objects of ten thousand collected tests, which each ``gc.collect()`` in a test would traverse.
+
+    The engine makes no reference cycles (``runner/test_memory.py``), so the collector may come rarely.
+    """
     gc.collect()
     gc.freeze()
+    gc.set_threshold(20_000, 20, 20)
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session", autouse=True)

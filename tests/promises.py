@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -46,8 +46,8 @@ ONE_STORE: dict[tuple[str, str], str] = {}
 
 _FOLDERS = {"chaos": POSTGRES, "soak": POSTGRES, "postgres": POSTGRES, "sqlite": SQLITE}
 """The store of every test below a folder of this name."""
-_STORE_FIXTURES = {"database", "world"}
-"""Fixtures of a ``conftest.py`` that run a test on both stores."""
+_STORE_FIXTURES = {"database", "store_kind", "world"}
+"""Fixtures that run a test on both stores."""
 _FIXTURES = ("pytest.fixture", "pytest_asyncio.fixture")
 _LIST = re.compile(r"(<!-- tests:(\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -107,7 +107,8 @@ class _Source:
         return source
 
 
-def marked_tests() -> list[MarkedTest]:
+@cache
+def marked_tests() -> Sequence[MarkedTest]:
     """Every test with a mark, once per promise."""
     return sorted(_marked_tests(), key=lambda one: (PROMISES.index(one.promise), one.file))
 
@@ -147,16 +148,17 @@ def _stores_of(test: _Function, source: _Source) -> tuple[str, ...]:
 
 
 def _uses_both_stores(test: _Function, source: _Source) -> bool:
-    """Whether the test depends on a fixture with which the folder's ``conftest.py`` runs it on both stores."""
+    """Whether the test depends on a fixture of its folder, or of ``apps.py``, that runs it on both stores."""
     folders = [folder for folder in source.path.parents if folder.is_relative_to(TESTS)]
     conftests = [_Source.read(file) for folder in folders if (file := folder / "conftest.py").exists()]
+    shared = [*conftests, _Source.read(TESTS / "apps.py")]
     pending, seen = [argument.arg for argument in test.args.args], set[str]()
     while pending:
         name = pending.pop()
         if name in seen:
             continue
         seen.add(name)
-        for place in (source, *conftests):
+        for place in (source, *shared):
             if (fixture := place.fixtures.get(name)) is not None:
                 if place is not source and name in _STORE_FIXTURES:
                     return "EVERY_STORE" not in place.path.read_text() or "EVERY_STORE" in source.names
@@ -181,7 +183,7 @@ def listed_promises(page: str) -> list[str]:
     return [found[2] for found in _LIST.finditer(page)]
 
 
-def _list_of(promise: str, tests: list[MarkedTest]) -> str:
+def _list_of(promise: str, tests: Sequence[MarkedTest]) -> str:
     own = [test for test in tests if test.promise == promise]
     lines = ["\n| test | in | stores |\n|---|---|---|\n"]
     lines += [_row(_statement(test.name), test.file, test.stores) for test in own if not test.of_module]

@@ -44,8 +44,7 @@ ALLOWED = {
     "workflow": {"random.Random", "asyncio.to_thread"},
     "chain": {"random.Random"},
     "graph": {"random.Random"},
-    # the simulation runs many seeds in several processes
-    "testing": {"random.Random", "concurrent.futures.ProcessPoolExecutor", "multiprocessing.get_context"},
+    "testing": {"random.Random"},
 }
 
 

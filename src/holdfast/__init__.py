@@ -1,111 +1,119 @@
-"""Durable workflows for Python: ordinary async code that survives crashes, deploys and months of waiting."""
+"""Durable workflows for Python: ordinary async code that survives crashes, deploys and months of waiting.
+
+Importing the package is cheap: a public name loads its module when the name is first used.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
 
 from holdfast._version import __version__ as __version__
-from holdfast.app import Holdfast
-from holdfast.chain.chain import Chain
-from holdfast.chain.values import (
-    ChainTask,
-    ChainTaskKind,
-    Completed,
-    Dead,
-    Outbound,
-    Outcome,
-    RetryStep,
-    Waiting,
-)
-from holdfast.client import Handle, Start
-from holdfast.core.event import Event
-from holdfast.core.filters import Filter
-from holdfast.core.limits import Limits
-from holdfast.core.model import (
-    EventRecord,
-    History,
-    InstanceDescription,
-    InstanceStatus,
-    InstanceSummary,
-    LogLine,
-    Page,
-    StepRecord,
-    WorkerInfo,
-)
-from holdfast.core.outbound import OutboundEvent, OutboxRecord
-from holdfast.core.retry import Retry
-from holdfast.errors import (
-    AppClosedError,
-    ChannelClosed,
-    ChildError,
-    DefinitionError,
-    DeliveryError,
-    DuplicateStepError,
-    ErrorInfo,
-    EventInvalidError,
-    HoldfastError,
-    InputError,
-    InstanceExistsError,
-    InstanceNotFoundError,
-    InstanceTerminalError,
-    InvalidCursorError,
-    InvalidDurationError,
-    InvalidEventTypeError,
-    InvalidInstanceIdError,
-    InvalidLogError,
-    InvalidNameError,
-    InvalidOptionError,
-    InvalidUrlError,
-    IOInWorkflowError,
-    LeaseLostError,
-    LinkDownError,
-    MaxStepsExceededError,
-    NonDeterministicError,
-    NonRetryableError,
-    NotADatabaseError,
-    NotAskedError,
-    NotSerializableError,
-    ParamsInvalidError,
-    PayloadTooLargeError,
-    Rejected,
-    ResultInvalidError,
-    RunCancelledError,
-    RunError,
-    RunFailedError,
-    RunTerminatedError,
-    RunTimeoutError,
-    SchemaVersionError,
-    SignatureError,
-    StateError,
-    StepError,
-    StepMaxAttemptsExceeded,
-    StepTimeoutError,
-    StepTypeMismatchError,
-    StoreBusyError,
-    StoreCorruptError,
-    StoreError,
-    StoreFullError,
-    StoreReadOnlyError,
-    StoreUnavailableError,
-    UniqueConstraintError,
-    VersionUnsupportedError,
-    WaitForEventTimeoutError,
-    WorkflowAlreadyRegisteredError,
-    WorkflowCodeError,
-    WorkflowError,
-    WorkflowNotFoundError,
-    WorkflowStuckError,
-)
-from holdfast.graph import Failed, Finished, Graph, Killed, Node, Ok, Started
-from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Authorize, AuthRequest, BearerTokens, Denied
-from holdfast.kernel.attempt import StepTx, Transaction, context_values
-from holdfast.kernel.step_info import StepInfo, step_info
-from holdfast.ports import Clock, Randomness, Runtime
-from holdfast.runner.config import WorkerConfig
-from holdfast.webhook import Webhook, verify_webhook
-from holdfast.workflow.channels import Channel, Selected, select
-from holdfast.workflow.children import Child
-from holdfast.workflow.context import Context, Workflow
-from holdfast.workflow.messages import Message
-from holdfast.workflow.run_events import Cancel, Exit, LinkDown
-from holdfast.workflow.run_info import RunInfo
-from holdfast.workflow.steps import Step
+
+if TYPE_CHECKING:
+    from holdfast.app import Holdfast
+    from holdfast.chain.chain import Chain
+    from holdfast.chain.values import (
+        ChainTask,
+        ChainTaskKind,
+        Completed,
+        Dead,
+        Outbound,
+        Outcome,
+        RetryStep,
+        Waiting,
+    )
+    from holdfast.client import Handle, Start
+    from holdfast.core.event import Event
+    from holdfast.core.filters import Filter
+    from holdfast.core.limits import Limits
+    from holdfast.core.outbound import OutboundEvent, OutboxRecord
+    from holdfast.core.records import (
+        EventRecord,
+        History,
+        InstanceDescription,
+        InstanceStatus,
+        InstanceSummary,
+        LogLine,
+        Page,
+        StepRecord,
+        WorkerInfo,
+    )
+    from holdfast.core.retry import Retry
+    from holdfast.errors import (
+        AppClosedError,
+        ChannelClosed,
+        ChildError,
+        DefinitionError,
+        DeliveryError,
+        DuplicateStepError,
+        ErrorInfo,
+        EventInvalidError,
+        HoldfastError,
+        InputError,
+        InstanceExistsError,
+        InstanceNotFoundError,
+        InstanceTerminalError,
+        InvalidCursorError,
+        InvalidDurationError,
+        InvalidEventTypeError,
+        InvalidInstanceIdError,
+        InvalidLogError,
+        InvalidNameError,
+        InvalidOptionError,
+        InvalidUrlError,
+        IOInWorkflowError,
+        LeaseLostError,
+        LinkDownError,
+        MaxStepsExceededError,
+        NonDeterministicError,
+        NonRetryableError,
+        NotADatabaseError,
+        NotAskedError,
+        NotSerializableError,
+        ParamsInvalidError,
+        PayloadTooLargeError,
+        Rejected,
+        ResultInvalidError,
+        RunCancelledError,
+        RunError,
+        RunFailedError,
+        RunTerminatedError,
+        RunTimeoutError,
+        SchemaVersionError,
+        SignatureError,
+        StateError,
+        StepError,
+        StepMaxAttemptsExceeded,
+        StepTimeoutError,
+        StepTypeMismatchError,
+        StoreBusyError,
+        StoreCorruptError,
+        StoreError,
+        StoreFullError,
+        StoreReadOnlyError,
+        StoreUnavailableError,
+        UniqueConstraintError,
+        VersionUnsupportedError,
+        WaitForEventTimeoutError,
+        WorkflowAlreadyRegisteredError,
+        WorkflowCodeError,
+        WorkflowError,
+        WorkflowNotFoundError,
+        WorkflowStuckError,
+    )
+    from holdfast.graph import Failed, Finished, Graph, Killed, Node, Ok, Started
+    from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Authorize, AuthRequest, BearerTokens, Denied
+    from holdfast.kernel.attempt import StepTx, Transaction, context_values
+    from holdfast.kernel.step_info import StepInfo, step_info
+    from holdfast.ports import Clock, Randomness, Runtime
+    from holdfast.runner.config import WorkerConfig
+    from holdfast.webhook import Webhook, verify_webhook
+    from holdfast.workflow.channels import Channel, Selected, select
+    from holdfast.workflow.children import Child
+    from holdfast.workflow.context import Context, Workflow
+    from holdfast.workflow.messages import Message
+    from holdfast.workflow.run_events import Cancel, Exit, LinkDown
+    from holdfast.workflow.run_info import RunInfo
+    from holdfast.workflow.steps import Step
 
 __all__ = [
     "AppClosedError",
@@ -233,3 +241,85 @@ __all__ = [
     "step_info",
     "verify_webhook",
 ]
+
+_MODULES = {
+    "AuthContent": "holdfast.http.auth",
+    "AuthEvent": "holdfast.http.auth",
+    "AuthInstance": "holdfast.http.auth",
+    "AuthRequest": "holdfast.http.auth",
+    "Authorize": "holdfast.http.auth",
+    "BearerTokens": "holdfast.http.auth",
+    "Cancel": "holdfast.workflow.run_events",
+    "Chain": "holdfast.chain.chain",
+    "ChainTask": "holdfast.chain.values",
+    "ChainTaskKind": "holdfast.chain.values",
+    "Channel": "holdfast.workflow.channels",
+    "Child": "holdfast.workflow.children",
+    "Clock": "holdfast.ports",
+    "Completed": "holdfast.chain.values",
+    "Context": "holdfast.workflow.context",
+    "Dead": "holdfast.chain.values",
+    "Denied": "holdfast.http.auth",
+    "Event": "holdfast.core.event",
+    "EventRecord": "holdfast.core.records",
+    "Exit": "holdfast.workflow.run_events",
+    "Failed": "holdfast.graph",
+    "Filter": "holdfast.core.filters",
+    "Finished": "holdfast.graph",
+    "Graph": "holdfast.graph",
+    "Handle": "holdfast.client",
+    "History": "holdfast.core.records",
+    "Holdfast": "holdfast.app",
+    "InstanceDescription": "holdfast.core.records",
+    "InstanceStatus": "holdfast.core.records",
+    "InstanceSummary": "holdfast.core.records",
+    "Killed": "holdfast.graph",
+    "Limits": "holdfast.core.limits",
+    "LinkDown": "holdfast.workflow.run_events",
+    "LogLine": "holdfast.core.records",
+    "Message": "holdfast.workflow.messages",
+    "Node": "holdfast.graph",
+    "Ok": "holdfast.graph",
+    "Outbound": "holdfast.chain.values",
+    "OutboundEvent": "holdfast.core.outbound",
+    "OutboxRecord": "holdfast.core.outbound",
+    "Outcome": "holdfast.chain.values",
+    "Page": "holdfast.core.records",
+    "Randomness": "holdfast.ports",
+    "Retry": "holdfast.core.retry",
+    "RetryStep": "holdfast.chain.values",
+    "RunInfo": "holdfast.workflow.run_info",
+    "Runtime": "holdfast.ports",
+    "Selected": "holdfast.workflow.channels",
+    "Start": "holdfast.client",
+    "Started": "holdfast.graph",
+    "Step": "holdfast.workflow.steps",
+    "StepInfo": "holdfast.kernel.step_info",
+    "StepRecord": "holdfast.core.records",
+    "StepTx": "holdfast.kernel.attempt",
+    "Transaction": "holdfast.kernel.attempt",
+    "Waiting": "holdfast.chain.values",
+    "Webhook": "holdfast.webhook",
+    "WorkerConfig": "holdfast.runner.config",
+    "WorkerInfo": "holdfast.core.records",
+    "Workflow": "holdfast.workflow.context",
+    "context_values": "holdfast.kernel.attempt",
+    "select": "holdfast.workflow.channels",
+    "step_info": "holdfast.kernel.step_info",
+    "verify_webhook": "holdfast.webhook",
+}
+"""The modules of the public names. A name that is missing here is an error, from ``holdfast.errors``."""
+
+if not TYPE_CHECKING:  # type checkers report unknown names only if there is no ``__getattr__``
+
+    def __getattr__(name: str) -> object:
+        """Load the module of a public name (PEP 562)."""
+        if name == "errors":
+            return import_module("holdfast.errors")
+        if name not in __all__:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        value = globals()[name] = getattr(import_module(_MODULES.get(name, "holdfast.errors")), name)
+        return value
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__} - {"TYPE_CHECKING", "import_module"})

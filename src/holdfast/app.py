@@ -8,17 +8,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from holdfast.client import Client, Handle, Start
+from holdfast.core.checks import is_whole_number
 from holdfast.core.limits import Limits
-from holdfast.core.model import InstanceSummary, Page, StatusName, WorkerInfo
 from holdfast.definitions import Definitions, caller
 from holdfast.errors import AppClosedError, InvalidOptionError
 from holdfast.extras import extra
-from holdfast.graph.progress import Advancement
-from holdfast.http.auth import Authorize, check_authorize
-from holdfast.kernel.requests import StartOptions
-from holdfast.kernel.startable import Startable
-from holdfast.open_app import AppLifetime, OpenApp
+from holdfast.lifetime import AppLifetime
 from holdfast.ports import Runtime
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.identity import program_name
@@ -26,6 +21,15 @@ from holdfast.store_url import DEFAULT_URL, check_url, shown_url
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+
+    from holdfast.client import Client, Handle, Start
+    from holdfast.core.model import StatusName
+    from holdfast.core.records import InstanceSummary, Page, WorkerInfo
+    from holdfast.graph.progress import Advancement
+    from holdfast.http.auth import Authorize
+    from holdfast.kernel.requests import StartOptions
+    from holdfast.kernel.startable import Startable
+    from holdfast.open_app import OpenApp
 
 R = TypeVar("R")
 T = TypeVar("T")
@@ -64,7 +68,12 @@ class Holdfast(Definitions):
         check_url(self.url, schema)
         self.schema = schema
         super().__init__(limits or Limits(), runtime or Runtime())
-        self.authorize = check_authorize(authorize)
+        if authorize is not None:
+            from holdfast.http.auth import check_authorize  # noqa: PLC0415  (apps without an HTTP API do not load it)
+
+            check_authorize(authorize)
+        self.authorize = authorize
+        """The policy of the HTTP API. None: every request is allowed."""
         self.worker_config = worker or WorkerConfig()
         """Settings of the worker that the next ``async with`` or ``tick`` starts."""
         self.program = program_name(caller())
@@ -177,13 +186,13 @@ class Holdfast(Definitions):
         return [*await self._opened().client.workers()]
 
     async def tick(self, *, max_instances: int | None = None, max_steps: int | None = None) -> int:
-        """Run what is due now until it suspends or ends, once. For programs that do their own scheduling.
+        """Claim the due tasks once and run each until it suspends or ends. For programs that do their own scheduling.
 
-        Returns the number of runs.
+        Returns the number of claimed tasks.
         """
         for name, value in (("max_instances", max_instances), ("max_steps", max_steps)):
-            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-                raise InvalidOptionError(f"{name} must be a whole number, not {value!r}")
+            if value is not None and not is_whole_number(value, 0):
+                raise InvalidOptionError(f"{name} must be a whole number of at least 0, not {value!r}")
         worker = self._opened().new_worker(self.worker_config)
         return await worker.run_pass(max_instances, max_steps)
 
@@ -207,11 +216,12 @@ class Holdfast(Definitions):
         """
         with extra("server", "The HTTP API"):
             from holdfast.http.api import make_api  # noqa: PLC0415  (FastAPI is imported only to serve)
-            from holdfast.http.routes import Backend  # noqa: PLC0415
+            from holdfast.http.auth import Authorize  # noqa: PLC0415
+            from holdfast.http.backend import Backend  # noqa: PLC0415
 
         backend = Backend(self.registry, self.limits, self._client_for_request, self.tick if tick else None)
         lifespan = self.lifespan if worker else self._lifespan_of_client
-        return make_api(backend, base=api, authorize=self.authorize, hosts=hosts, lifespan=lifespan)
+        return make_api(backend, base=api, authorize=self.authorize or Authorize(), hosts=hosts, lifespan=lifespan)
 
     def _client_for_request(self) -> Client:
         opened = self._opened()

@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class NoTransaction:
-    """A type for overloads: a parameter that accepts an ``NoTransaction`` accepts anything, so it is no transaction."""
+    """A type for overloads: a parameter that accepts ``NoTransaction`` accepts any type, so it is not a transaction."""
 
 
 class WorkflowDecorator:

@@ -1,42 +1,45 @@
-"""The registering side of an app: workflows, steps, graphs, chains, and the handler of outbound events."""
+"""The registering side of an app: workflows, steps, graphs, chains, and the handler of outbound events.
+
+Chains, graphs and the models that explain stored runs are imported where they are used, because most programs define
+workflows only, and importing the rest takes as long as importing this module.
+"""
 
 from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Mapping
 from types import FrameType
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar, overload
 
-from holdfast.chain.chain import Chain
-from holdfast.chain.chain import define as define_chain
 from holdfast.core import codec
-from holdfast.core.durations import Duration, to_ms
+from holdfast.core.checks import check_count, check_flag
+from holdfast.core.durations import Duration, timeout_ms, to_ms
 from holdfast.core.functions import check_function
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_step_name, check_workflow_name
-from holdfast.core.outbound import OutboundEvent
-from holdfast.core.retry import Retry
-from holdfast.decorators import NoTransaction, StepDecorator, WorkflowDecorator
+from holdfast.core.retry import Retry, check_retry
 from holdfast.errors import AppClosedError, DefinitionError, InvalidOptionError
-from holdfast.graph.definition import Graph
-from holdfast.graph.model import define as define_graph
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.events import declared_events
 from holdfast.kernel.outbox import DEFAULT_CONCURRENCY, DEFAULT_MAX_ATTEMPTS, DEFAULT_TIMEOUT, outbox_handler
-from holdfast.kernel.requests import timeout_ms
-from holdfast.models import MODELS
 from holdfast.ports import Runtime
 from holdfast.workflow.context import Context, OptionalInput, Workflow
-from holdfast.workflow.driver import WorkflowOptions, define
-from holdfast.workflow.model import WORKFLOW
+from holdfast.workflow.driver import WORKFLOW, WorkflowOptions, define
 from holdfast.workflow.naming import StepNames
-from holdfast.workflow.steps import Step, check_raises, check_retry, inspect_step
+from holdfast.workflow.steps import Step, check_raises, inspect_step
+
+if TYPE_CHECKING:
+    from holdfast.chain.chain import Chain
+    from holdfast.core.outbound import OutboundEvent
+    from holdfast.decorators import NoTransaction, StepDecorator, WorkflowDecorator
+    from holdfast.graph.definition import Graph
+    from holdfast.kernel.model import Models
 
 P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
-D = TypeVar("D", bound=Callable[[OutboundEvent], Any])
+D = TypeVar("D", bound="Callable[[OutboundEvent], Any]")
 
 _DEFINING = ("holdfast.app", "holdfast.definitions", "holdfast.graph.", "holdfast.chain.")
 """Modules whose frames are between a user's module and the code that inspects it."""
@@ -48,7 +51,7 @@ class Definitions:
     def __init__(self, limits: Limits, runtime: Runtime) -> None:
         self.limits = limits
         self.runtime = runtime
-        self.registry = Registry(MODELS)
+        self.registry = Registry(_load_models)
         self._step_names = StepNames()
 
     @overload
@@ -103,8 +106,7 @@ class Definitions:
             raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
         if cancel not in ("raise", "event"):
             raise InvalidOptionError(f"cancel must be 'raise' or 'event', not {cancel!r}")
-        if not isinstance(trap_links, bool):
-            raise InvalidOptionError(f"trap_links must be True or False, not {trap_links!r}")
+        check_flag("trap_links", trap_links)
         if replay not in ("lenient", "strict"):
             raise InvalidOptionError(f"replay must be 'lenient' or 'strict', not {replay!r}")
         options = WorkflowOptions(
@@ -214,9 +216,11 @@ class Definitions:
 
         ``params``: the type of its input, if the annotations of the nodes do not define it.
         """
+        from holdfast.graph.definition import Graph  # noqa: PLC0415  (see above)
+        from holdfast.graph.model import define as define_graph  # noqa: PLC0415
+
         check_workflow_name(name, self.limits)
-        if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-            raise InvalidOptionError(f"version must be a whole number of at least 1, not {version!r}")
+        check_count("version", version)
         graph: Graph[Any] = Graph(
             name, version, params,
             limits=self.limits, local_names=_caller_names,
@@ -236,6 +240,8 @@ class Definitions:
 
         ``params``: the type of its input.
         """
+        from holdfast.chain.chain import define as define_chain  # noqa: PLC0415  (see above)
+
         chain, definition = define_chain(name, version, params, limits=self.limits, now=self.runtime.time.now)
         self.registry.add(definition)
         return chain
@@ -309,6 +315,12 @@ class Definitions:
         declared = declared_events(events, self.limits)
         self.registry.add(Definition(name, WORKFLOW, None, *decoders, params_type=params, events=declared))
         return Workflow(name, _not_here)
+
+
+def _load_models() -> Models:
+    from holdfast.models import load_models  # noqa: PLC0415  (see above)
+
+    return load_models()
 
 
 def _name_of(function: Any) -> Any:

@@ -211,7 +211,7 @@ class AppClosedError(StateError):
 
 
 class LeaseLostError(StateError):
-    """Another worker owns the task now; nothing of this turn was written."""
+    """Not raised by the engine: a turn that lost its task ends without an error."""
 
     code = "LEASE_LOST"
 
@@ -294,7 +294,7 @@ class MaxStepsExceededError(WorkflowCodeError):
 
 
 class NonDeterministicError(WorkflowCodeError):
-    """The recorded history and the code do not match; the run is parked."""
+    """Not raised: a run whose history and code do not match is parked with a note that begins NON_DETERMINISTIC."""
 
     code = "NON_DETERMINISTIC"
 
@@ -306,7 +306,7 @@ class WorkflowStuckError(WorkflowCodeError):
 
 
 class VersionUnsupportedError(WorkflowCodeError):
-    """The run follows a version of the code that this code no longer supports, or does not support yet."""
+    """The run has recorded a version of a change that the code no longer supports, or does not support yet."""
 
     code = "VERSION_UNSUPPORTED"
 
@@ -343,12 +343,7 @@ class WorkflowError(HoldfastError):
     code = "WORKFLOW_ERROR"
 
     def __init__(
-        self,
-        message: str = "",
-        *,
-        kind: str = "Internal",
-        retryable: bool | None = None,
-        details: Any = None,
+        self, message: str = "", *, kind: str = "Internal", retryable: bool | None = None, details: Any = None
     ) -> None:
         super().__init__(message)
         self.kind = kind
@@ -362,12 +357,7 @@ class NonRetryableError(WorkflowError):
     code = "NON_RETRYABLE"
 
     def __init__(
-        self,
-        message: str = "",
-        name: str | None = None,
-        *,
-        kind: str | None = None,
-        details: Any = None,
+        self, message: str = "", name: str | None = None, *, kind: str | None = None, details: Any = None
     ) -> None:
         super().__init__(message, kind=kind or "Internal", retryable=False, details=details)
         self.name = name or type(self).__name__

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from holdfast.chain.model import ChainModel
 from holdfast.graph.model import GraphModel
-from holdfast.kernel.model import Model
+from holdfast.kernel.model import Models
 from holdfast.workflow.model import WorkflowModel
 
-MODELS: tuple[Model, ...] = (
-    WorkflowModel(),
-    ChainModel(),
-    GraphModel(),
-)
+
+def load_models() -> Models:
+    return Models(
+        WorkflowModel(),
+        ChainModel(),
+        GraphModel(),
+    )

@@ -1,4 +1,4 @@
-"""The time in which an app is open: ``OpenApp`` holds the objects that exist only then; ``AppLifetime`` makes them."""
+"""``OpenApp``: the objects that exist only while an app is open. ``lifetime.py`` makes and closes it."""
 
 from __future__ import annotations
 
@@ -7,19 +7,17 @@ from typing import Any, Protocol
 from holdfast.client import Client, Handle
 from holdfast.core.limits import Limits
 from holdfast.core.model import Status
-from holdfast.errors import AppClosedError
 from holdfast.graph.progress import Advancement, Finished, Killed, Started
 from holdfast.kernel.attempt import StepEngine
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import Requests
-from holdfast.ports import LocalSpawn, LoopTimers, Runtime, Spawn, Timers, milliseconds
+from holdfast.ports import Runtime, Spawn, Timers, milliseconds
 from holdfast.runner.attempts import Ports
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import Store
-from holdfast.store_url import make_store
 
 
 class App(Protocol):
@@ -93,41 +91,3 @@ class OpenApp:
         self._spawn.close()
         await self.store.close()
         self.hub.close()
-
-
-class AppLifetime:
-    """Opens and closes an app. While a test harness is open, the harness takes the place of the app's database."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self.opened: OpenApp | None = None
-        self.harnesses: list[OpenApp] = []
-        """Open test harnesses; the newest is the last."""
-        self._harness_entries = 0
-        """Number of ``async with`` blocks of the app that are open inside a harness."""
-
-    @property
-    def current(self) -> OpenApp | None:
-        return self.harnesses[-1] if self.harnesses else self.opened
-
-    async def enter(self, *, with_worker: bool) -> None:
-        if self.harnesses:
-            self._harness_entries += 1
-            return
-        app = self._app
-        if self.opened is not None:
-            raise AppClosedError(f"{app!r} is open already; one `async with` at a time")
-        app.registry.check()
-        store = make_store(app.url, app.schema, app.runtime)
-        await store.open()
-        self.opened = OpenApp(app, store, LoopTimers(store.clock), LocalSpawn())
-        if with_worker:
-            self.opened.start_worker(app.worker_config)
-
-    async def leave(self) -> None:
-        if self._harness_entries:
-            self._harness_entries -= 1
-            return
-        opened, self.opened = self.opened, None
-        if opened is not None:
-            await opened.close()

@@ -102,7 +102,7 @@ class LoopTimers:
     """Timers on the running event loop.
 
     Nearly all timers are cancelled, because steps end well before their timeouts. A distant timer is therefore only
-    added to the bucket of its second, and becomes a timer of the loop when that second is near. The buckets are scanned
+    added to the alarms of its second, and becomes a timer of the loop when that second is near. The alarms are scanned
     periodically, because the clock may be set and the machine may sleep.
     """
 
@@ -110,16 +110,16 @@ class LoopTimers:
 
     def __init__(self, clock: Clock) -> None:
         self._now_ms = milliseconds(clock)
-        self._buckets: dict[int, dict[_DistantAlarm, None]] = {}
+        self._alarms_by_second: dict[int, dict[_DistantAlarm, None]] = {}
         self._scan_timer: asyncio.TimerHandle | None = None
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> Alarm:
         delay_ms = when_ms - self._now_ms()
         if delay_ms <= self._NEAR_MS:
             return asyncio.get_running_loop().call_later(max(delay_ms, 0) / 1000, callback)
-        bucket = self._buckets.setdefault(when_ms // 1000, {})
-        alarm = _DistantAlarm(when_ms, callback, bucket)
-        bucket[alarm] = None
+        alarms = self._alarms_by_second.setdefault(when_ms // 1000, {})
+        alarm = _DistantAlarm(when_ms, callback, alarms)
+        alarms[alarm] = None
         if self._scan_timer is None:
             self._schedule_scan()
         return alarm
@@ -128,29 +128,29 @@ class LoopTimers:
         self._scan_timer = asyncio.get_running_loop().call_later(self._NEAR_MS / 4000, self._scan)
 
     def _scan(self) -> None:
-        """Turn near alarms into timers of the loop, and delete empty buckets."""
+        """Turn near alarms into timers of the loop, and delete seconds without alarms."""
         near = (self._now_ms() + self._NEAR_MS) // 1000
-        for second in [s for s, bucket in self._buckets.items() if s <= near or not bucket]:
-            for alarm in self._buckets.pop(second):
+        for second in [s for s, alarms in self._alarms_by_second.items() if s <= near or not alarms]:
+            for alarm in self._alarms_by_second.pop(second):
                 alarm.near = self.call_at(min(alarm.when_ms, near * 1000), alarm.callback)
         self._scan_timer = None
-        if self._buckets:
+        if self._alarms_by_second:
             self._schedule_scan()
 
 
 class _DistantAlarm:
-    """An alarm that is in a bucket until its time is near."""
+    """An alarm that is held by its second until its time is near."""
 
-    __slots__ = ("_bucket", "callback", "near", "when_ms")
+    __slots__ = ("_alarms", "callback", "near", "when_ms")
 
-    def __init__(self, when_ms: int, callback: Callable[[], None], bucket: dict[_DistantAlarm, None]) -> None:
+    def __init__(self, when_ms: int, callback: Callable[[], None], alarms: dict[_DistantAlarm, None]) -> None:
         self.when_ms = when_ms
         self.callback = callback
         self.near: Alarm | None = None
-        self._bucket = bucket
+        self._alarms = alarms
 
     def cancel(self) -> None:
-        self._bucket.pop(self, None)
+        self._alarms.pop(self, None)
         if self.near is not None:
             self.near.cancel()
 
@@ -163,7 +163,10 @@ class Spawn(Protocol):
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]: ...
 
     def watch(self, check: WatchCallback, seconds: float) -> Callable[[], None] | None:
-        """Call ``check`` every ``seconds`` in a thread; returns a function that ends it. None: it is not called."""
+        """Call ``check`` every ``seconds`` in a thread; returns a function that stops the calls.
+
+        None: ``check`` is never called.
+        """
         ...
 
     def close(self) -> None: ...

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidOptionError, InvalidUrlError
 from holdfast.extras import extra
 from holdfast.ports import Runtime
-from holdfast.store.protocol import Migrated, Store
+
+if TYPE_CHECKING:
+    from holdfast.store.protocol import Migrated, Store
 
 DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_SCHEMA = "holdfast"
@@ -52,7 +54,7 @@ def check_url(url: str, schema: str | None = None) -> None:
             "sqlite:// (in memory) or postgresql://user@host/database"
         )
     if schema is not None and not (url.startswith(_POSTGRES) and isinstance(schema, str) and schema):
-        raise InvalidOptionError(f"schema={schema!r}: a schema has a name, and only PostgreSQL has schemas")
+        raise InvalidOptionError(f"schema={schema!r}: give a name, and only with a PostgreSQL URL")
 
 
 def shown_url(url: Any) -> str:

@@ -133,11 +133,11 @@ def verify_webhook(
     expected = _signature(_key(secret), event_id, timestamp, raw).encode()
     received = [signature.partition(",") for signature in signatures.split()]
     if not any(version == "v1" and hmac.compare_digest(value.encode(), expected) for version, _, value in received):
-        raise SignatureError("the signature does not fit")
+        raise SignatureError("the signature does not match the secret and the body")
     if not (timestamp.isascii() and timestamp.isdigit()):
-        raise SignatureError("the timestamp is no number")
+        raise SignatureError("the timestamp is not a number")
     if abs(time_ms(clock.now()) - int(timestamp) * 1000) > to_ms(tolerance, "tolerance"):
-        raise SignatureError("it was signed too long ago, or the clocks differ")
+        raise SignatureError("the webhook was signed too long ago, or the clocks differ")
     return codec.plain(raw)
 
 
@@ -165,7 +165,7 @@ def _key(secret: object) -> bytes:
         try:
             secret = base64.b64decode(secret.removeprefix(_PREFIX), validate=True)
         except binascii.Error:
-            raise InvalidOptionError(f"secret: what follows {_PREFIX} must be base64") from None
+            raise InvalidOptionError(f"secret: the text after {_PREFIX} must be base64") from None
     key = secret.encode() if isinstance(secret, str) else secret
     if not isinstance(key, bytes) or not key:
         raise InvalidOptionError("secret must be text or bytes, and not empty")
@@ -198,5 +198,5 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if not (isinstance(name, str) and isinstance(value, str)):
             raise InvalidOptionError(f"headers must be text, not {shown(name)}: …")
         if name.lower() in (_ID, _TIMESTAMP, _SIGNATURE, "content-type"):
-            raise InvalidOptionError(f"the header {name} is the webhook's own")
+            raise InvalidOptionError(f"the header {name} is set by the webhook and cannot be given")
     return dict(headers)

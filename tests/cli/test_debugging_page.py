@@ -133,7 +133,8 @@ def masked(text: str) -> str:
     text = re.sub(r"\.\.\. \d+ frames? of holdfast \(.*\)", "... frames of holdfast", text)
     text = re.sub(r"^ +[~^]+\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})?", "TIME", text)
-    return re.sub(r"(\(in|after|since)( \d+ (days?|h|min|s|ms))+", r"\1 A WHILE", text)
+    text = re.sub(r"\((\d+ (days?|h|min|s|ms) )+so far\)", "(A WHILE so far)", text)
+    return re.sub(r"(\(in|after)( \d+ (days?|h|min|s|ms))+", r"\1 A WHILE", text)
 
 
 @pytest.mark.timeout(240)

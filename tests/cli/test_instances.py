@@ -257,7 +257,7 @@ def test_attributes_and_related_runs_are_shown(live: LiveServer) -> None:
     assert re.search(r"\nchildren +helper/h-1 \(waiting\)\nlinks +helper/h-1\nmonitors +helper/h-1\n", boss)
     assert "waiting for child 'helper/h-1' to end" in boss
     helper = live.get("helper", "h-1")
-    assert re.search(r"^why +waiting for message 'leave' since .*; linked to boss/1$", helper, re.MULTILINE)
+    assert re.search(r"^why +waiting for message 'leave' \(.* so far\); linked to boss/1$", helper, re.MULTILINE)
     assert "\nstep       reply question from boss/1, completed\n" in helper
     assert "\nparent     boss/1\nlinks      boss/1\n" in helper
     assert not re.search("^(attempt|summary|children|monitors|search|memo)", helper, re.MULTILINE)
@@ -295,7 +295,7 @@ def test_a_paused_run_keeps_its_events_until_it_is_resumed(live: LiveServer) -> 
     live.until("fulfil", "p-1", "approval")
 
     assert live.ok("pause", *instance_args("p-1")) == "fulfil/p-1: pause requested.\n"
-    assert "paused by a person" in live.until("fulfil", "p-1", "paused")
+    assert "paused by a request" in live.until("fulfil", "p-1", "paused")
     approve(live, "p-1")
     assert "(not delivered yet)" in live.ok("history", *instance_args("p-1"))
     assert live.ok("resume", *instance_args("p-1")) == "fulfil/p-1: resumed.\n"

@@ -83,7 +83,7 @@ def test_an_invalid_database_is_refused_in_one_line(shop: Shop) -> None:
     refused(shop.holdfast("migrate", "sqlite:///nowhere/new.db"), "does not exist")
     refused(shop.holdfast("migrate", f"sqlite:///{shop.folder}"), "directory")
     refused(shop.holdfast("migrate", "mysql://db/shop"), "'mysql://db/shop' is not a database URL")
-    refused(shop.holdfast("migrate", "--schema", "x", "sqlite:///new.db"), "only PostgreSQL has schemas")
+    refused(shop.holdfast("migrate", "--schema", "x", "sqlite:///new.db"), "only with a PostgreSQL URL")
 
 
 @pytest.mark.promise("no-secrets", store=None)

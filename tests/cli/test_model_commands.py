@@ -290,13 +290,13 @@ def test_graphs_and_their_runs_are_drawn(live: LiveServer) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error"),
     [
-        (["instances", "facts", "-w", "plain", "-i", "p"], r"400 .*is a workflow and no graph \(INVALID_OPTION\)"),
-        (["instances", "kill", "-w", "plain", "-i", "p"], r"400 .*is a workflow and no graph \(INVALID_OPTION\)"),
-        (["instances", "mermaid", "-w", "plain", "-i", "p"], r"400 .*is a workflow and no graph \(INVALID_OPTION\)"),
+        (["instances", "facts", "-w", "plain", "-i", "p"], r"400 .*is a workflow, not a graph \(INVALID_OPTION\)"),
+        (["instances", "kill", "-w", "plain", "-i", "p"], r"400 .*is a workflow, not a graph \(INVALID_OPTION\)"),
+        (["instances", "mermaid", "-w", "plain", "-i", "p"], r"400 .*is a workflow, not a graph \(INVALID_OPTION\)"),
         (["instances", "mermaid", "-w", "etl", "-i", "nope"], r"404 .*\(INSTANCE_NOT_FOUND\)"),
         (["instances", "outbox", "-w", "etl", "-i", "nope"], r"404 .*\(INSTANCE_NOT_FOUND\)"),
         (["instances", "redeliver", "-w", "nope", "-i", "p"], r"404 .*\(WORKFLOW_NOT_FOUND\)"),
-        (["workflows", "mermaid", "-w", "plain"], r"400 .*'plain' is a workflow and no graph \(INVALID_OPTION\)"),
+        (["workflows", "mermaid", "-w", "plain"], r"400 .*'plain' is a workflow, not a graph \(INVALID_OPTION\)"),
         (["workflows", "mermaid", "-w", "nope"], r"404 .*\(WORKFLOW_NOT_FOUND\)"),
     ],
 )

@@ -21,6 +21,7 @@ from .scripted import Response, ScriptedServer
 ROOT = Path(__file__).parents[2]
 MANAGEMENT = (
     "instances",
+    "control_commands",
     "model_commands",
     "workflows",
     "options",

@@ -1,8 +1,7 @@
-"""``holdfast simulate`` on a user's workflow and on the engine."""
+"""``holdfast simulate`` on a user's workflow."""
 
 from __future__ import annotations
 
-import re
 import sys
 from pathlib import Path
 from typing import NamedTuple
@@ -123,20 +122,13 @@ def test_a_step_that_does_io_is_refused(simulate: Command) -> None:
     assert done.err.startswith("holdfast: Step 'call' of caller/simulated does I/O (create_connection)")
 
 
-def test_the_engine_can_be_simulated_with_and_without_a_planted_bug(simulate: Command) -> None:
-    assert "2 seeds, no promise broken" in simulate("--seeds", "2", "--first", "3").out
-    done = simulate("--seeds", "5", "--bug", "losses_not_counted")
-    assert done.code == 1
-    assert re.search(r"Again: holdfast simulate --seed \d --story --bug losses_not_counted\n", done.out)
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["shop:app"], "name a workflow of shop:app: holdfast simulate shop:app WORKFLOW"),
-        (["shop:app", "fulfil", "--story"], "--story is for the engine's simulation"),
-        (["--event", "go"], "--event is for a workflow: give MODULE:APP WORKFLOW"),
-        (["--bug", "none"], "--bug none: there is no such bug; the bugs are "),
+        ([], "name an app and a workflow: holdfast simulate MODULE:APP WORKFLOW"),
+        (["--seeds", "10"], "name an app and a workflow: holdfast simulate MODULE:APP WORKFLOW"),
+        (["shop:app", "fulfil", "--story"], "No such option: --story"),
         (["APP", "nothing"], "has no workflow 'nothing'; it has: caller, fulfil, listener"),
         (["nowhere:app", "fulfil"], "there is no module 'nowhere'"),
         (["APP", "fulfil", "--world", "nowhere:fresh"], "--world nowhere:fresh: there is no such function"),

@@ -403,7 +403,7 @@ def test_a_target_that_is_not_an_app_is_refused_in_one_line(
         (["shop:app", "--app-dir", "nowhere"], "--app-dir nowhere: there is no such directory"),
         (["shop:app", "--drain", "soon"], "--drain: 'soon' cannot be read as a duration"),
         (["shop:app", "--drain", "-1"], "--drain: -1.0 is negative"),
-        (["shop:app", "--queue", ""], "--queue: the name of a queue is not empty"),
+        (["shop:app", "--queue", ""], "--queue: the name of a queue must not be empty"),
     ],
 )
 def test_invalid_arguments_are_refused_in_one_line(shop: Shop, arguments: list[str], reason: str) -> None:

@@ -13,13 +13,13 @@ import apsw
 
 from holdfast.store.protocol import Commit, FactState
 from holdfast.store.sqlite import SqliteStore, opening
-from holdfast.store.sqlite.connection import Mode
+from holdfast.store.sqlite.jobs import Mode
 
 from .workload import SideFile
 
 # Everything that a run's fate can depend on. What only looks whether another process wrote is left out.
 CALLS = (
-    "create", "send", "claim", "commit", "heartbeat", "fetch_signals", "reap", "release", "load", "undelivered", "get",
+    "create", "send", "claim", "commit", "heartbeat", "fetch_signals", "reap", "release", "load", "undelivered", "runs",
 )  # fmt: skip
 WHEN = ("before", "during", "after")
 

@@ -40,7 +40,7 @@ def frequent_checkpoints(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.promise("durability")
 @pytest.mark.timeout(3600)
-async def test_what_was_acknowledged_survives(tmp_path: Path, long: bool) -> None:
+async def test_acknowledged_writes_survive_a_power_cut(tmp_path: Path, long: bool) -> None:
     (tmp_path / "disk").mkdir()
     journal = await execute(tmp_path / "disk", PLAN)
 

@@ -12,7 +12,6 @@ import pytest
 import promises
 
 TEXT = promises.PAGE.read_text()
-TESTS = promises.marked_tests()
 
 
 def test_the_lists_of_tests_on_the_page_are_up_to_date() -> None:
@@ -30,13 +29,14 @@ def test_the_table_at_the_top_of_the_page_links_to_every_promise() -> None:
 
 @pytest.mark.parametrize("promise", promises.PROMISES)
 def test_a_promise_has_tests_on_both_stores(promise: str) -> None:
-    assert promises.missing_stores(promise, TESTS) == set()
+    assert promises.missing_stores(promise, promises.marked_tests()) == set()
 
 
 def test_a_reason_for_one_store_belongs_to_a_promise_without_a_test_on_that_store() -> None:
+    tests = promises.marked_tests()
     for promise, store in promises.ONE_STORE:
         assert promise in promises.PROMISES
-        assert not any(test.promise == promise and store in test.stores for test in TESTS)
+        assert not any(test.promise == promise and store in test.stores for test in tests)
 
 
 def test_a_mark_of_an_unknown_promise_is_an_error_at_collection(tmp_path: Path) -> None:

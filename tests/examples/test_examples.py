@@ -112,8 +112,8 @@ EXPECTED = {
     ],
     "processes/links.py": [
         "long_work/short ended: 3 iterations",
-        "link down: long_work/trapped: it was terminated (enough)",
-        "exit: long_work/trapped: it was terminated (enough)",
+        "link down: long_work/trapped: the run was terminated (enough)",
+        "exit: long_work/trapped: the run was terminated (enough)",
         "LinkDownError linked run long_work/partner ended terminated",
     ],
     "processes/order.py": [

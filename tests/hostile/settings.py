@@ -15,13 +15,14 @@ from typing import Any
 
 from holdfast.kernel.notify import Hub
 from holdfast.open_app import OpenApp
-from holdfast.runner import grouping, slots
+from holdfast.runner import batch_limit, slots
 from holdfast.runner.config import WorkerConfig
 from holdfast.runner.local_starts import LocalStarts
 from holdfast.runner.worker import Worker
-from holdfast.store.postgres import call_batching, database
+from holdfast.store.postgres import database as postgres_database
 from holdfast.store.postgres import settings as postgres_settings
-from holdfast.store.sqlite import connection
+from holdfast.store.postgres import store as postgres_store
+from holdfast.store.sqlite import database as sqlite_database
 
 from .faults import Faults
 from .store import HOSTILE, HostileStore, WorkersStore
@@ -30,15 +31,15 @@ LEASE = "50 ms"
 POLL = "30 ms"
 _ORDINARY = dict(zip(WorkerConfig.__dataclass_fields__, WorkerConfig.__init__.__defaults__ or (), strict=True))
 _CONSTANTS: list[tuple[Any, str, int]] = [
-    (grouping, "_MAX_BATCH", 1),
-    (grouping, "_SMALL_BATCH", 1),
+    (batch_limit, "_MAX_BATCH", 1),
+    (batch_limit, "_SMALL_BATCH", 1),
     (slots, "_MAX_CLAIM", 1),
-    (call_batching, "_MAX_ITEMS", 1),
-    (call_batching, "_WRITERS", 1),
-    (connection, "_JOBS_PER_TRANSACTION", 1),
+    (postgres_store, "_MAX_ITEMS", 1),
+    (postgres_store, "_WRITERS", 1),
+    (sqlite_database, "_JOBS_PER_TRANSACTION", 1),
     (postgres_settings, "_POOL_SIZE", 2),
     (postgres_settings, "_SMALLEST_POOL", 2),
-    (database, "_KEPT_FREE", 1),
+    (postgres_database, "_KEPT_FREE", 1),
 ]
 
 

@@ -28,8 +28,8 @@ _LATE = frozenset({Kind.LATE})
 _FAILING = frozenset({Kind.REFUSED, Kind.BUSY, Kind.LATE})
 _EVERY = frozenset(Kind)
 OF_CLIENTS = (
-    "create", "send", "pause", "resume", "terminate", "cancel", "restart", "outbox", "retry_outbox", "undelivered",
-    "reply", "relations", "find", "get", "facts", "events", "logs", "workers", "list", "begin",
+    "create", "send", "control", "outbox", "undelivered", "reply", "relations", "runs", "facts", "events", "logs",
+    "workers", "begin",
 )  # fmt: skip
 OF_TURNS = {
     "commit": _EVERY,
@@ -37,7 +37,7 @@ OF_TURNS = {
     "set_leases": _EVERY,
     "create": _FAILING,
     "load": _FAILING,
-    "get": _FAILING,
+    "runs": _FAILING,
     "undelivered": _FAILING,
     "facts": _FAILING,
 }

@@ -22,7 +22,7 @@ from .settings import hostile
 from .store import OF_LOOPS, OF_TURNS
 
 TESTS = Path(__file__).parents[1]
-SHORT = ["engine/test_ending.py", "engine/chains/test_waits.py", "engine/test_live_transactions.py"]
+SHORT = ["scenarios/test_terminate_and_restart.py", "chain/test_waits.py", "runner/test_live_transactions.py"]
 RUNS = 12
 
 

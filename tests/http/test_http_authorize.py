@@ -313,7 +313,7 @@ async def test_a_slow_hook_within_the_timeout_decides(tmp_path: Path) -> None:
 
 
 async def test_cancelling_the_request_cancels_its_hook() -> None:
-    call = asyncio.create_task(Authorize(request=hangs).ask_request(_auth_request()))
+    call = asyncio.create_task(Authorize(request=hangs).run_request_hook(_auth_request()))
     await asyncio.sleep(0)
     call.cancel()
 

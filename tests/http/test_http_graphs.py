@@ -304,7 +304,7 @@ async def test_facts_mermaid_and_kill_refuse_other_kinds(
     response = await virtual.send(method, f"/{workflow}/instances/x/{path}")
 
     assert (response.status_code, response.json()["code"]) == (400, "INVALID_OPTION")
-    assert response.json()["message"] == f"instance 'x' of {workflow!r} is a {kind} and no graph"
+    assert response.json()["message"] == f"instance 'x' of {workflow!r} is a {kind}, not a graph"
     assert await virtual.status(workflow, "x") == "active"
 
 

@@ -20,7 +20,8 @@ from httpx import ASGITransport, AsyncClient
 import holdfast
 from holdfast import Handle, Holdfast
 from holdfast.core import codec
-from holdfast.core.model import Status, StepRecord
+from holdfast.core.model import Status
+from holdfast.core.records import StepRecord
 from holdfast.kernel.definition import Blueprint, Definition
 from holdfast.kernel.driver import Decision, Outcome
 from holdfast.kernel.model import Model, RecordedRun
@@ -182,7 +183,7 @@ def doorbell() -> Doorbell:
 @pytest.fixture
 async def app(tmp_path: Path, doorbell: Doorbell) -> AsyncIterator[Holdfast]:
     app = Holdfast(f"sqlite:///{tmp_path}/model.db")
-    app.registry.add_model(DoorbellModel())  # the registration of the model
+    app.registry.models.add(DoorbellModel())  # the registration of the model
     app.registry.add(doorbell.definition())
     async with app:
         yield app
@@ -272,7 +273,7 @@ async def test_a_process_without_the_model_lists_and_describes_its_runs(
         described, history = await run.describe(), await run.history()
 
     assert (listed.details.kind, listed.details.native_status) == (DOORBELL, None)
-    assert described.why.startswith("waiting for message 'ring' since")
+    assert described.why.startswith("waiting for message 'ring' (")
     assert [step.name for step in history.steps] == ["ring 1"]
 
 

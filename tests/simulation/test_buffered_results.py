@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.core.model import Status, StepType
-from holdfast.store.protocol import Commit, Committed, Fact, FactState, Finish, Following, TaskRef, Verdict
-from holdfast.testing.simulation.buffered_results import ResultWatch
+from holdfast.store.protocol import Commit, Committed, Fact, FactState, Finish, Following, LateResults, TaskRef, Verdict
+from simulation.checks.buffered_results import ResultWatch
 
 TASK = TaskRef(1, 0, "w1", 1)
 LATE = Fact(FactState.RESULT, "u1", 0, StepType.DO, 5, 4, value=b"1")
@@ -32,9 +32,9 @@ def added_late(before: list[tuple[Any, ...]], after: list[tuple[Any, ...]], stat
     rows = Rows(status)
     watch = ResultWatch(rows)
     rows.facts = before
-    watch.before("add_late_results", (1, [LATE], []))
+    facts = watch.before("add_late_results", (LateResults(1, [LATE], []),))
     rows.facts = after
-    return [*watch.after("add_late_results", (1, [LATE], []), True)]
+    return [*watch.after("add_late_results", (LateResults(1, [LATE], []),), True, facts)]
 
 
 @pytest.mark.parametrize(("status", "after"), [("terminated", [ROW]), ("active", []), ("complete", [])])
@@ -54,9 +54,9 @@ def test_a_run_that_ends_has_the_results_that_its_code_saw() -> None:
     watch.result_seen(TASK, "u1", 1)
     call = "commit", ([Commit(TASK, following=Following(next=Finish(Status.COMPLETE)))],), [Committed(Verdict.APPLIED)]
 
-    assert len([*watch.after(*call)]) == 1
+    assert len([*watch.after(*call, {})]) == 1
     rows.facts = [ROW]
-    assert [*watch.after(*call)] == []
+    assert [*watch.after(*call, {})] == []
 
 
 def test_a_terminated_run_has_the_results_that_its_code_saw_if_its_worker_lives() -> None:
@@ -76,5 +76,5 @@ def test_a_worker_that_loads_a_run_has_to_call_its_steps_again() -> None:
     watch.result_seen(TASK, "u1", 1)
     watch.terminated(1, "w1", 1)
 
-    assert [*watch.after("load", (1,), None)] == []
+    assert [*watch.after("load", (1,), None, {})] == []
     assert [*watch.lost(["w1"])] == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.store.protocol import TaskRef
-from holdfast.testing.simulation.lease_watch import LeaseWatch
+from simulation.checks.lease_watch import LeaseWatch
 
 TASK = TaskRef(1, 0, "w1", 1)
 

@@ -1,4 +1,4 @@
-"""Programs and the second opinion on what may come of them."""
+"""Programs, and the decision whether a result is possible for a program."""
 
 from __future__ import annotations
 
@@ -8,22 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.simulation.families import fits_family
-from holdfast.testing.simulation.leased import fits_leased
-from holdfast.testing.simulation.programs import (
-    DELIVERED,
-    FAILED,
-    LATE,
-    REFUSED,
-    Program,
-    ProgramGenerator,
-    fits,
-    parts,
-    with_graphs,
-    with_parcels,
-    with_stamps,
-)
-from holdfast.testing.simulation.sieve import fits_sieve, fits_sieve_error
+from simulation.programs.failing_items import fits_failing_items, fits_failing_items_error
+from simulation.programs.generator import ProgramGenerator, with_graphs, with_parcels, with_stamps
+from simulation.programs.graph_of_runs import fits_graph_of_runs
+from simulation.programs.program import DELIVERED, FAILED, LATE, REFUSED, Program, fits, parts
+from simulation.programs.step_leases import fits_chain_with_leases
 
 SENT = frozenset({"event.e1"})
 
@@ -45,7 +34,7 @@ SENT = frozenset({"event.e1"})
         (["graph", "d1", 3, 0], {"source": [3, 4], "each": [6, 8], "total": 14}),
     ],
 )
-def test_what_a_program_may_give(program: Program, result: Any) -> None:
+def test_a_possible_result_fits(program: Program, result: Any) -> None:
     assert fits(program, result, SENT)
 
 
@@ -65,11 +54,11 @@ def test_what_a_program_may_give(program: Program, result: Any) -> None:
         (["graph", "d1", 4, 0], {"source": [4, 5], "each": [8, 10], "total": 18}),
     ],
 )
-def test_what_a_program_cannot_give(program: Program, result: Any) -> None:
+def test_an_impossible_result_does_not_fit(program: Program, result: Any) -> None:
     assert not fits(program, result, SENT)
 
 
-def test_programs_are_json_and_no_key_is_used_twice() -> None:
+def test_programs_are_json_and_their_keys_are_unique() -> None:
     for seed in range(50):
         rounds = with_parcels(with_graphs(ProgramGenerator(Random(seed)).rounds(), Random(seed)), Random(seed))
         rounds = with_stamps(rounds, Random(seed))
@@ -78,23 +67,23 @@ def test_programs_are_json_and_no_key_is_used_twice() -> None:
         assert len(keys) == len(set(keys))
 
 
-def test_a_family_fails_exactly_if_its_child_does() -> None:
+def test_a_graph_of_runs_fails_exactly_if_its_child_fails() -> None:
     params = ["i1", 2, 0, False, ["seq", [["plain", "p1", 3, 0]]], [["say", 5, 0]]]
     nested = {"source": [2, 3], "each": [4, 6], "total": 10, "even": 2}
     rest = {"source": [2, 3, 4], "twins": [2, 3, 4], "total": 9, "mortal": 2, "last": 2}
     result = {**rest, "flow": [[3]], "relay": 5, "nested": nested}
 
-    assert fits_family(params, result)
-    assert not fits_family([*params[:3], True, *params[4:]], result)
-    assert not fits_family(params, result | {"twins": [2, 3]})
-    assert not fits_family(params, result | {"flow": [[4]]})
+    assert fits_graph_of_runs(params, result)
+    assert not fits_graph_of_runs([*params[:3], True, *params[4:]], result)
+    assert not fits_graph_of_runs(params, result | {"twins": [2, 3]})
+    assert not fits_graph_of_runs(params, result | {"flow": [[4]]})
 
 
 def test_the_result_of_a_chain_with_leases_lists_the_values_of_its_steps() -> None:
     params = [[5, 0, 0, 20], [6, 1, 2, 0]]
 
-    assert fits_leased(params, [5, 6])
-    assert not fits_leased(params, [5])
+    assert fits_chain_with_leases(params, [5, 6])
+    assert not fits_chain_with_leases(params, [5])
 
 
 def test_a_node_that_collects_errors_lists_each_item() -> None:
@@ -106,16 +95,16 @@ def test_a_node_that_collects_errors_lists_each_item() -> None:
     collected = {"lenient": [{"value": 5}, failed], "brief": [lost, failed], "children": [{"value": 5}, child]}
     result = {**strict, **collected, "summary": [5, 1]}
 
-    assert fits_sieve(params, result)
-    assert not fits_sieve(params, result | {"lenient": [failed]})
-    assert not fits_sieve(params, result | {"lenient": [lost, failed]})
-    assert not fits_sieve(params, result | {"children": [child, child]})
+    assert fits_failing_items(params, result)
+    assert not fits_failing_items(params, result | {"lenient": [failed]})
+    assert not fits_failing_items(params, result | {"lenient": [lost, failed]})
+    assert not fits_failing_items(params, result | {"children": [child, child]})
 
 
 def test_the_error_of_a_mapped_node_names_exactly_its_failed_items() -> None:
     params = ["i1", [[0, 5, 0, False], [1, 6, 1, True], [2, 7, 0, True]], True]
     error = "node 'strict' failed: NonRetryableError: 2 of 3 items failed: item 1: E: x; item 2: E: x"
 
-    assert fits_sieve_error(params, error)
-    assert not fits_sieve_error(params, error.replace("item 2", "item 0"))
-    assert not fits_sieve_error([*params[:2], False], error)
+    assert fits_failing_items_error(params, error)
+    assert not fits_failing_items_error(params, error.replace("item 2", "item 0"))
+    assert not fits_failing_items_error([*params[:2], False], error)

@@ -1,4 +1,4 @@
-"""Seeds: whole workers and clients under faults, and no promise broken."""
+"""No seed breaks a promise: whole workers and clients run under faults."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.simulation import run_seed
+from simulation.command import PROGRAM
+from simulation.run import run_seed
 
 pytestmark = pytest.mark.promise(
     "committed-results-never-change",
@@ -21,8 +22,8 @@ pytestmark = pytest.mark.promise(
     "exact-replay",
 )
 
-SEEDS = range(1, 51)  # `make simulate` runs a thousand
-KNOWN = [
+SEEDS = range(1, 51)  # `make simulate` runs 1,000
+SEEDS_OF_BUGS = [
     int(line.split()[0])
     for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines()
     if line and not line.startswith("#")
@@ -33,7 +34,7 @@ def test_no_promise_is_broken_while_most_kinds_of_faults_meet_most_operations() 
     counts = set[tuple[str, str]]()
     for seed in SEEDS:
         report = run_seed(seed)
-        assert report.failures == [], f"python -m holdfast.testing.simulation --seed {seed} --story"
+        assert report.failures == [], f"{PROGRAM} --seed {seed} --story"
         counts.update(report.counts)
 
     assert len({kind for kind, _ in counts}) >= 24
@@ -41,6 +42,6 @@ def test_no_promise_is_broken_while_most_kinds_of_faults_meet_most_operations() 
         assert len({kind for kind, met in counts if met == operation}) >= 5, operation
 
 
-@pytest.mark.parametrize("seed", KNOWN)
-def test_what_was_found_once_is_not_found_again(seed: int) -> None:
+@pytest.mark.parametrize("seed", SEEDS_OF_BUGS)
+def test_a_seed_that_failed_before_does_not_fail_again(seed: int) -> None:
     assert run_seed(seed).failures == []

@@ -52,7 +52,7 @@ def of_minutes(value: Value) -> Value:
         (What.NOTIFICATIONS, lambda minute: 0.05 * minute),
     ],
 )
-def test_what_grows_all_the_time_is_not_flat(what: What, value: Value) -> None:
+def test_steady_growth_is_not_flat(what: What, value: Value) -> None:
     swinging = noise(0.05 * value(0))
     verdict = judged(what, lambda at: value(at / 60) + swinging(at))
     assert not verdict.flat
@@ -63,14 +63,14 @@ def test_what_grows_all_the_time_is_not_flat(what: What, value: Value) -> None:
 @pytest.mark.parametrize(
     "wave", [noise(1), of_minutes(lambda minute: minute % 0.9 / 0.45 - 1), lambda at: math.sin(at / 7)]
 )
-def test_what_only_swings_is_flat(what: What, wave: Value) -> None:
+def test_oscillation_counts_as_flat(what: What, wave: Value) -> None:
     """Also if it swings by twice of what it may grow by."""
     rule = RULES[what]
     base = 5 if rule.most < math.inf else 20 * max(rule.more, 1)
     assert judged(what, lambda at: base + rule.allowed(base) * wave(at)).flat
 
 
-def test_what_fills_in_the_warm_up_is_flat() -> None:
+def test_growth_in_the_warm_up_counts_as_flat() -> None:
     """Caches and pools, and tables until the first runs are old enough to go."""
     assert judged(What.MEMORY, of_minutes(lambda minute: 40 + 20 * min(minute, 2.5))).flat
     assert judged(What.TABLE, of_minutes(lambda minute: 8_000 * min(minute, 2.5))).flat
@@ -92,7 +92,7 @@ def test_a_process_that_was_killed_is_not_judged() -> None:
     assert judge(Series(What.MEMORY, "worker-0-0", points), 0, END) is not None
 
 
-def test_what_nobody_looked_at_is_missing() -> None:
+def test_quantities_without_samples_are_listed_as_missing() -> None:
     of_all: dict[What, list[str]] = {what: ["it"] for what in What}
     for what in (What.MEMORY, What.OBJECTS, What.DESCRIPTORS, What.CONNECTIONS):
         of_all[what] = ["worker-0-0", "client"]
@@ -121,7 +121,7 @@ def test_wal_is_divided_by_runs() -> None:
     assert not verdict.flat
 
 
-def test_nothing_done_is_no_number() -> None:
+def test_the_rate_is_empty_if_no_work_was_done() -> None:
     assert rate([(at, at) for at in TIMES], [(at, 7.0) for at in TIMES], 30) == []
 
 

@@ -37,7 +37,7 @@ async def predict(
     **more: Any,
 ) -> NewEvent:
     """The event ``go`` to a suspended run, with the turn of w9 as its prediction."""
-    at = await world.now()
+    at = world.now()
     fact = result(key, at=at, event=n, event_type="go", value=None)
     commit = turn(
         TaskRef(run.run, 0, "w9", epoch), facts=[fact], deliveries=[Delivery(n, key, at)], then=then, seen=n, **more

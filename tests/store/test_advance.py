@@ -65,7 +65,7 @@ async def test_a_unit_is_due_after_decrements_of_several_advances(world: World) 
     [task] = await world.graph("a", unit(1), unit(2, 3))
 
     first = await world.advance(
-        Advance(task, decrements=[MissingDecrement(2, 2)], release=UnitRelease(await world.now())), claim_limit=5
+        Advance(task, decrements=[MissingDecrement(2, 2)], release=UnitRelease(world.now())), claim_limit=5
     )
     second = await world.advance(Advance(first.claimed[0], decrements=[MissingDecrement(2)]), claim_limit=5)
 
@@ -140,7 +140,7 @@ async def test_an_advance_writes_facts_logs_and_started_at(world: World) -> None
         )
     )
 
-    stored = await world.store.facts(task.run)
+    stored = await world.facts(task.run)
     assert [(fact.state, fact.key) for fact in stored] == [(0, "a"), (1, "a"), (2, "a"), (5, "a")]
     assert (await world.find("a")).started_at == 17
 
@@ -184,13 +184,13 @@ async def test_an_existing_result_is_ignored_and_not_counted(world: World) -> No
     await world.advance(done(first))
 
     again = await world.advance(
-        Advance(second, results=[result("a", value=b'"other"')], release=UnitRelease(await world.now())), claim_limit=1
+        Advance(second, results=[result("a", value=b'"other"')], release=UnitRelease(world.now())), claim_limit=1
     )
     last = await world.advance(done(again.claimed[0]), claim_limit=1)
 
     assert [one.unit for one in again.claimed] == [2]
     assert [one.unit for one in last.claimed] == [0]
-    stored = await world.store.facts(first.run, FactState.RESULT)
+    stored = await world.facts(first.run, FactState.RESULT)
     assert [(fact.key, fact.value) for fact in stored] == [("a", b"1"), ("b", b"1")]
 
 
@@ -264,7 +264,7 @@ async def test_the_end_of_a_run_deletes_its_units(world: World) -> None:
 
 async def test_a_unit_can_be_released_until_a_time(world: World) -> None:
     [task] = await world.graph("a", unit(1))
-    later = await world.now() + 500
+    later = world.now() + 500
 
     advanced = await world.advance(Advance(task, facts=[failure("a", 1)], release=UnitRelease(later)), claim_limit=5)
     early = await world.claim()
@@ -278,7 +278,7 @@ async def test_a_unit_can_be_released_until_a_time(world: World) -> None:
 
 async def test_a_unit_released_due_now_may_be_claimed_at_once(world: World) -> None:
     [task] = await world.graph("a", unit(1))
-    now = await world.now()
+    now = world.now()
 
     kept = await world.advance(Advance(task, release=UnitRelease(now)), claim_limit=1)
     left = await world.advance(Advance(kept.claimed[0], release=UnitRelease(now)), claim_limit=0)
@@ -315,7 +315,7 @@ async def test_a_unit_released_without_a_time_waits_for_a_decrement(world: World
 
 async def test_a_unit_that_misses_others_is_due_at_its_time_regardless(world: World) -> None:
     first, _ = await world.graph("a", unit(1), unit(2))
-    later = await world.now() + 500
+    later = world.now() + 500
     await world.advance(Advance(first, release=UnitRelease(later, missing=1)))
 
     early = await world.claimed_units()
@@ -330,7 +330,7 @@ async def test_releasing_a_unit_resets_its_losses(world: World) -> None:
     await world.store.reap(9)
     claim = await world.claim_one("w2")
 
-    await world.advance(Advance(claim.task, release=UnitRelease(await world.now())), owner="w2")
+    await world.advance(Advance(claim.task, release=UnitRelease(world.now())), owner="w2")
     again = await world.claim_one("w3")
     world.clock.advance(LEASE)
 
@@ -441,7 +441,7 @@ async def test_a_unit_that_is_added_again_fences_its_previous_owner(world: World
 
     assert list(advanced.claimed) == [second._replace(epoch=2)]
     assert await world.starts(first.run) == [("a", 1), ("b", 1), ("b", 2)]
-    before, after = await world.store.facts(first.run, FactState.START, ["b"])
+    before, after = await world.facts(first.run, FactState.START, ["b"])
     assert before.at < after.at
     assert list((await world.advance(done(second), claim_limit=0)).applied) == [False]
 
@@ -470,13 +470,13 @@ async def test_a_stale_owner_of_a_unit_writes_nothing(world: World, write: dict[
     world.clock.advance(LEASE)
     await world.store.reap(9)
     [claim] = (await world.claim("w2")).claims
-    before, facts = await world.find("a"), await world.store.facts(task.run)
+    before, facts = await world.find("a"), await world.facts(task.run)
 
     advanced = await world.advance(Advance(task, **write), claim_limit=5)  # type: ignore[arg-type]
 
     assert (list(advanced.applied), list(advanced.claimed), advanced.due) == ([False], [], False)
     assert await world.find("a") == before
-    assert await world.store.facts(task.run) == facts
+    assert await world.facts(task.run) == facts
     assert await world.claimed_units("w3") == []
     assert [one.unit for one in (await world.advance(done(claim.task, 2), owner="w2", claim_limit=5)).claimed] == [2]
 

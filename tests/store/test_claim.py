@@ -66,7 +66,7 @@ async def test_a_claim_with_limit_zero_claims_nothing_and_returns_next_due(world
 
     none = await world.claim(limit=0)
 
-    assert (list(none.claims), none.next_due) == ([], await world.now())
+    assert (list(none.claims), none.next_due) == ([], world.now())
 
 
 async def test_tasks_of_other_workflows_are_not_claimed(world: World) -> None:
@@ -135,7 +135,7 @@ async def test_tasks_of_many_priorities_are_claimed_in_order(world: World) -> No
 
 
 async def test_next_due_is_the_time_of_the_earliest_task_that_is_not_due_yet(world: World) -> None:
-    now = await world.now()
+    now = world.now()
     for name, delay, priority in (("c", 300, 0), ("a", 100, 9), ("b", 200, 5)):
         await world.start(name, delay_ms=delay, priority=priority)
 
@@ -149,7 +149,7 @@ async def test_next_due_is_exact_after_a_claim_of_all_due_tasks(world: World) ->
     claimed = await world.claim(limit=1)
 
     assert len(claimed.claims) == 1
-    assert claimed.next_due == await world.now() + 100
+    assert claimed.next_due == world.now() + 100
 
 
 async def test_next_due_is_not_later_than_now_while_due_tasks_remain(world: World) -> None:
@@ -158,7 +158,7 @@ async def test_next_due_is_not_later_than_now_while_due_tasks_remain(world: Worl
     claimed = await world.claim(limit=2)
 
     assert claimed.next_due is not None
-    assert claimed.next_due <= claimed.now == await world.now()
+    assert claimed.next_due <= claimed.now == world.now()
 
 
 async def test_next_due_ignores_queues_and_workflows_that_were_not_requested(world: World) -> None:
@@ -169,7 +169,7 @@ async def test_next_due_ignores_queues_and_workflows_that_were_not_requested(wor
 
 
 async def test_a_waiting_run_is_active_once_claimed(world: World) -> None:
-    waiting_since = (await world.start_waiting("a", run_at=await world.now() + 10)).updated_at
+    waiting_since = (await world.start_waiting("a", run_at=world.now() + 10)).updated_at
     world.clock.advance(10)
 
     claim = await world.claim_one()
@@ -195,13 +195,13 @@ async def test_a_claim_returns_the_undelivered_events_in_order(world: World) -> 
 
 
 async def test_the_task_kind_tells_why_a_task_is_due(world: World) -> None:
-    now = await world.now()
+    now = world.now()
     task = await world.start_claimed("retry")
     await world.commit(task, then=Release(now, TaskKind.RETRY))
     await world.start_waiting("timer", run_at=now)
     await world.start("paused")
-    await world.store.pause(FLOW, "paused")
-    await world.store.resume(FLOW, "paused")
+    await world.pause("paused")
+    await world.resume("paused")
     await world.start("new")
 
     kinds = {claim.run.instance_id: claim.kind for claim in (await world.claim()).claims}
@@ -235,6 +235,6 @@ async def test_a_run_that_waits_for_an_event_is_not_due(world: World) -> None:
 
 async def test_a_release_in_the_past_is_due_at_once(world: World) -> None:
     task = await world.start_claimed("a")
-    await world.commit(task, then=waiting(run_at=await world.now() - 10**6))
+    await world.commit(task, then=waiting(run_at=world.now() - 10**6))
 
     assert await world.claimed_ids() == ["a"]

@@ -48,8 +48,8 @@ async def test_facts_are_read_as_they_were_written(world: World) -> None:
 
     await world.commit(task, facts=[full, bare])
 
-    assert await world.store.facts(task.run) == [full, bare]
-    assert [type(fact.ok) for fact in await world.store.facts(task.run)] == [bool, bool]
+    assert await world.facts(task.run) == [full, bare]
+    assert [type(fact.ok) for fact in await world.facts(task.run)] == [bool, bool]
 
 
 async def test_observed_and_following_parts_are_both_written(world: World) -> None:
@@ -68,7 +68,7 @@ async def test_attempts_of_one_step_are_separate_facts(world: World) -> None:
     await world.commit(task, facts=[failure("s", 2)])
     await world.commit(task, facts=[result("s")])
 
-    facts = await world.store.facts(task.run)
+    facts = await world.facts(task.run)
     assert [(fact.state, fact.n) for fact in facts] == [(0, 0), (2, 1), (2, 2)]
 
 
@@ -80,7 +80,7 @@ async def test_a_result_is_written_once_and_never_changed(world: World) -> None:
     with pytest.raises(StateError):
         await world.commit(task, facts=[result("s", value=b"2"), result("t")])
 
-    assert [(fact.key, fact.value) for fact in await world.store.facts(task.run)] == [("s", b"1")]
+    assert [(fact.key, fact.value) for fact in await world.facts(task.run)] == [("s", b"1")]
 
 
 @pytest.mark.promise("isolation-of-runs")
@@ -94,7 +94,7 @@ async def test_a_commit_that_violates_a_constraint_fails_alone(world: World) -> 
 
     assert isinstance(answers[7], StateError)
     assert all(answer.verdict is Verdict.APPLIED for n, answer in enumerate(answers) if n != 7)  # type: ignore[union-attr]
-    values = [(await world.store.facts(task.run))[0].value for task in tasks]
+    values = [(await world.facts(task.run))[0].value for task in tasks]
     assert values == [b"second"] * 7 + [b"first"] + [b"second"] * 12
 
 
@@ -104,7 +104,7 @@ async def test_a_finished_run_has_its_output_and_no_task(world: World) -> None:
 
     await world.commit(task, then=Finish(Status.COMPLETE, output=b'"done"'))
 
-    run, now = await world.find("a"), await world.now()
+    run, now = await world.find("a"), world.now()
     assert (run.status, run.output, run.error) == (Status.COMPLETE, b'"done"', None)
     assert (run.completed_at, run.updated_at) == (now, now)
     assert (run.owner, run.run_at) == (None, None)
@@ -132,7 +132,7 @@ async def test_started_at_is_set_once(world: World) -> None:
 async def test_a_released_run_waits_for_its_time(world: World) -> None:
     task = await world.start_claimed("a")
     world.clock.advance(10)
-    due = await world.now() + 500
+    due = world.now() + 500
 
     answer = await world.commit(task, then=Release(due, TaskKind.RETRY))
 
@@ -147,7 +147,7 @@ async def test_a_released_run_waits_for_its_time(world: World) -> None:
 async def test_a_turn_that_stops_early_stays_active(world: World) -> None:
     task = await world.start_claimed("a")
 
-    await world.commit(task, then=Release(await world.now(), TaskKind.WAKE, status=Status.ACTIVE))
+    await world.commit(task, then=Release(world.now(), TaskKind.WAKE, status=Status.ACTIVE))
 
     assert (await world.find("a")).status is Status.ACTIVE
     assert await world.claimed_ids() == ["a"]
@@ -169,7 +169,7 @@ async def test_a_resume_clears_the_note_of_a_parked_run(world: World) -> None:
     task = await world.start_claimed("a")
     await world.commit(task, then=Park("stuck"))
 
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
 
     assert (await world.find("a")).note is None
 
@@ -221,7 +221,7 @@ async def test_a_commit_that_sends_to_a_missing_run_is_rejected(world: World) ->
     answer = await world.commit(task, facts=[result("s")], sends=sends)
 
     assert (answer.verdict, answer.unreachable) == (Verdict.REJECTED, True)
-    assert await world.store.facts(task.run) == []
+    assert await world.facts(task.run) == []
     assert (await world.claim_one("w2")).mailbox_page.events == ()
 
 
@@ -278,7 +278,7 @@ async def test_a_payload_of_a_mebibyte_is_stored(world: World) -> None:
 
     await world.commit(task, facts=[result("s", value=big)], logs=[log_line("l", data=big)])
 
-    assert (await world.store.facts(task.run))[0].value == big
+    assert (await world.facts(task.run))[0].value == big
     assert (await world.find("a")).params == b"p" * 2**20
 
 
@@ -290,7 +290,7 @@ async def test_five_hundred_commits_at_once_are_all_applied(world: World) -> Non
     )
 
     assert {answer.verdict for answer in answers} == {Verdict.APPLIED}
-    stored = [(await world.store.facts(task.run))[0].seq for task in tasks[::50]]
+    stored = [(await world.facts(task.run))[0].seq for task in tasks[::50]]
     assert stored == list(range(0, 500, 50))
 
 

@@ -9,6 +9,8 @@ import pytest
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
     AffectedRuns,
+    CancelRun,
+    ControlRequest,
     ControlResult,
     Delivery,
     Finish,
@@ -16,8 +18,13 @@ from holdfast.store.protocol import (
     NewRun,
     PageQuery,
     Park,
+    PauseRun,
+    RedeliverOutbox,
     Release,
+    RestartRun,
+    ResumeRun,
     Signal,
+    TerminateRun,
     Verdict,
 )
 from store.world import FLOW, LEASE, World, log_line, result, turn, waiting
@@ -29,17 +36,17 @@ async def test_pausing_a_run_without_an_owner_takes_effect_at_once(world: World)
     before = await world.start("a")
     world.clock.advance(3)
 
-    answer = await world.store.pause(FLOW, "a")
+    answer = await world.pause("a")
 
     run = await world.find("a")
     assert answer == before
-    assert (run.status, run.updated_at, run.run_at, run.note) == (Status.PAUSED, await world.now(), None, None)
+    assert (run.status, run.updated_at, run.run_at, run.note) == (Status.PAUSED, world.now(), None, None)
     assert (await world.claim()).next_due is None
 
 
 async def test_a_paused_run_does_not_wake_at_its_time(world: World) -> None:
-    await world.start_waiting("a", run_at=await world.now() + 10)
-    await world.store.pause(FLOW, "a")
+    await world.start_waiting("a", run_at=world.now() + 10)
+    await world.pause("a")
     world.clock.advance(10**6)
 
     assert await world.claimed_ids() == []
@@ -48,7 +55,7 @@ async def test_a_paused_run_does_not_wake_at_its_time(world: World) -> None:
 async def test_pausing_an_owned_run_signals_its_owner(world: World) -> None:
     task = await world.start_claimed("a")
 
-    answer = await world.store.pause(FLOW, "a")
+    answer = await world.pause("a")
 
     assert answer is not None
     assert not answer.pausing
@@ -62,7 +69,7 @@ async def test_pausing_an_owned_run_signals_its_owner(world: World) -> None:
 async def test_a_pause_drops_the_following_part_and_keeps_the_observed_part(world: World) -> None:
     task = await world.start_claimed("a")
     await world.send("go")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     answer = await world.commit(
         task,
@@ -90,7 +97,7 @@ async def test_a_pause_drops_the_following_part_and_keeps_the_observed_part(worl
 @pytest.mark.parametrize("then", [waiting("go"), Park("x"), None], ids=["release", "park", "continue"])
 async def test_a_pause_drops_every_kind_of_end_of_a_turn(world: World, then: Release | Park | None) -> None:
     task = await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     assert (await world.commit(task, then=then)).verdict is Verdict.PAUSED
     run = await world.find("a")
@@ -99,7 +106,7 @@ async def test_a_pause_drops_every_kind_of_end_of_a_turn(world: World, then: Rel
 
 async def test_a_pause_waits_for_steps_in_flight(world: World) -> None:
     task = await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     first = await world.commit(task, facts=[result("s")], in_flight=2)
     second = await world.commit(task, facts=[result("t")], in_flight=1)
@@ -113,11 +120,11 @@ async def test_a_pause_waits_for_steps_in_flight(world: World) -> None:
 
 async def test_pausing_a_paused_run_changes_nothing(world: World) -> None:
     await world.start("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
     paused = await world.find("a")
     world.clock.advance(5)
 
-    again = await world.store.pause(FLOW, "a")
+    again = await world.pause("a")
 
     assert again == paused == await world.find("a")
 
@@ -126,14 +133,14 @@ async def test_pausing_a_parked_run_keeps_its_note(world: World) -> None:
     task = await world.start_claimed("a")
     await world.commit(task, then=Park("why"))
 
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     assert (await world.find("a")).note == "why"
 
 
 async def test_a_paused_run_buffers_events_and_is_not_woken(world: World) -> None:
     run = await world.start_waiting("a", "go")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     sent = await world.send("go")
 
@@ -144,7 +151,7 @@ async def test_a_paused_run_buffers_events_and_is_not_woken(world: World) -> Non
 
 async def test_a_pause_of_a_lost_turn_takes_effect_when_it_is_reaped(world: World) -> None:
     await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
     world.clock.advance(LEASE)
 
     [expired] = await world.store.reap(9)
@@ -157,7 +164,7 @@ async def test_a_pause_of_a_lost_turn_takes_effect_when_it_is_reaped(world: Worl
 
 async def test_a_pause_takes_effect_when_the_task_is_released(world: World) -> None:
     task = await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     assert await world.store.release([task]) == 1
     assert (await world.find("a")).status is Status.PAUSED
@@ -167,24 +174,24 @@ async def test_a_pause_takes_effect_when_the_task_is_released(world: World) -> N
 
 
 async def test_a_resumed_run_is_due_at_once(world: World) -> None:
-    await world.start_waiting("a", run_at=await world.now() + 10**6)
-    await world.store.pause(FLOW, "a")
+    await world.start_waiting("a", run_at=world.now() + 10**6)
+    await world.pause("a")
     paused = await world.find("a")
     world.clock.advance(5)
 
-    answer = await world.store.resume(FLOW, "a")
+    answer = await world.resume("a")
 
     run = await world.find("a")
     assert answer == paused
-    assert (run.status, run.run_at, run.updated_at) == (Status.ACTIVE, await world.now(), await world.now())
+    assert (run.status, run.run_at, run.updated_at) == (Status.ACTIVE, world.now(), world.now())
     assert (await world.claim_one()).kind is TaskKind.RESUME
 
 
 async def test_the_epoch_survives_a_pause(world: World) -> None:
     task = await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
     await world.commit(task)
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
 
     assert (await world.claim_one()).task.epoch == task.epoch + 1
     assert (await world.commit(task, facts=[result("late")])).verdict is Verdict.LOST
@@ -192,9 +199,9 @@ async def test_the_epoch_survives_a_pause(world: World) -> None:
 
 async def test_a_pause_can_be_withdrawn_before_it_takes_effect(world: World) -> None:
     task = await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
 
     assert not (await world.find("a")).pausing
     assert await world.store.fetch_signals("w1") == []
@@ -205,9 +212,9 @@ async def test_a_pause_can_be_withdrawn_before_it_takes_effect(world: World) -> 
 async def test_withdrawing_a_pause_keeps_the_events_signal(world: World) -> None:
     await world.start_claimed("a")
     await world.send("go")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
 
     assert [held.signal for held in await world.store.fetch_signals("w1")] == [Signal.EVENTS]
 
@@ -215,7 +222,7 @@ async def test_withdrawing_a_pause_keeps_the_events_signal(world: World) -> None
 async def test_reading_the_events_signal_keeps_the_pause_signal(world: World) -> None:
     await world.start_claimed("a")
     await world.send("go")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     first, second = await world.store.fetch_signals("w1"), await world.store.fetch_signals("w1")
 
@@ -224,18 +231,18 @@ async def test_reading_the_events_signal_keeps_the_pause_signal(world: World) ->
 
 
 async def test_resuming_a_run_that_is_not_paused_does_nothing(world: World) -> None:
-    run = await world.start_waiting("a", run_at=await world.now() + 100)
+    run = await world.start_waiting("a", run_at=world.now() + 100)
 
-    assert await world.store.resume(FLOW, "a") == run
+    assert await world.resume("a") == run
     assert await world.find("a") == run
 
 
 @pytest.mark.promise("no-lost-wakeup")
 async def test_events_sent_during_a_pause_are_claimed_after_the_resume(world: World) -> None:
     await world.start_waiting("a", "go")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
     await world.send("go")
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
 
     assert len((await world.claim_one()).mailbox_page.events) == 1
 
@@ -255,13 +262,13 @@ async def test_terminating_ends_a_run_at_once(world: World, state: str) -> None:
             await world.start_waiting("a", "go")
         case _:
             await world.start("a")
-            await world.store.pause(FLOW, "a")
+            await world.pause("a")
     before = await world.find("a")
     world.clock.advance(7)
 
     answer = await world.terminate("a", "no longer needed")
 
-    run, now = await world.find("a"), await world.now()
+    run, now = await world.find("a"), world.now()
     assert answer.run == before
     assert (run.status, run.note, run.completed_at, run.updated_at) == (
         Status.TERMINATED,
@@ -281,8 +288,8 @@ async def test_a_terminal_run_is_never_changed(world: World, status: Status) -> 
     world.clock.advance(7)
 
     answers = [
-        await world.store.pause(FLOW, "a"),
-        await world.store.resume(FLOW, "a"),
+        await world.pause("a"),
+        await world.resume("a"),
         (await world.terminate("a", "again")).run,
         (await world.cancel("a", deadline_ms=1)).run,
         (await world.send("go")).run,
@@ -315,7 +322,7 @@ async def test_a_restart_creates_a_new_run_of_the_same_instance(world: World) ->
 
     assert (new.number, new.instance, new.created_at) == (1, old.instance, old.created_at)
     assert (new.params, new.queue, new.priority, new.kind, new.seed) == (b"[1]", "slow", 4, "chain", 42)
-    assert (new.status, new.run_at, new.updated_at) == (Status.ACTIVE, await world.now(), await world.now())
+    assert (new.status, new.run_at, new.updated_at) == (Status.ACTIVE, world.now(), world.now())
     assert new.run != old.run
     assert new == await world.find("a") == await world.find("a", 1)
 
@@ -327,7 +334,7 @@ async def test_a_restart_ends_the_old_run_which_stays_readable(world: World) -> 
     new = await world.restart("a")
 
     old = await world.find("a", 0)
-    assert (old.status, old.completed_at, old.owner) == (Status.TERMINATED, await world.now(), None)
+    assert (old.status, old.completed_at, old.owner) == (Status.TERMINATED, world.now(), None)
     assert (await world.keys(old.run), await world.keys(new.run)) == (["s"], [])
     assert (await world.commit(task)).verdict is Verdict.LOST
 
@@ -361,24 +368,25 @@ async def test_a_run_can_be_restarted_again_and_again(world: World) -> None:
     assert await world.ids() == ["a"]
 
 
-@pytest.mark.parametrize("verb", ["pause", "resume"])
-async def test_pausing_or_resuming_an_unknown_run_returns_none(world: World, verb: str) -> None:
-    assert await getattr(world.store, verb)(FLOW, "nobody") is None
-
-
-async def test_terminating_cancelling_or_restarting_an_unknown_run_returns_none(world: World) -> None:
-    answers = [
-        await world.terminate("nobody"),
-        await world.cancel("nobody", deadline_ms=5),
-        await world.store.restart(FLOW, "nobody"),
-    ]
-
-    assert answers == [ControlResult(None, AffectedRuns())] * 3
+@pytest.mark.parametrize(
+    "request_",
+    [
+        PauseRun(FLOW, "nobody"),
+        ResumeRun(FLOW, "nobody"),
+        TerminateRun(FLOW, "nobody"),
+        CancelRun(FLOW, "nobody", b"{}", 5),
+        RestartRun(FLOW, "nobody"),
+        RedeliverOutbox(FLOW, "nobody"),
+    ],
+    ids=lambda request: type(request).__name__,
+)
+async def test_a_control_request_to_an_unknown_run_affects_nothing(world: World, request_: ControlRequest) -> None:
+    assert await world.store.control(request_) == ControlResult(None, AffectedRuns(), redelivered=0)
 
 
 async def test_a_pause_drops_the_following_part_in_the_middle_of_a_batch(world: World) -> None:
     a, b = await world.start_claimed("a"), await world.start_claimed("b")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     first, second = await world.store.commit(
         [turn(a, then=Finish(Status.COMPLETE)), turn(b, then=Finish(Status.COMPLETE))]

@@ -12,7 +12,7 @@ from store.world import FLOW, LEASE, World
 async def test_a_new_run_has_what_it_was_created_with(world: World) -> None:
     made = await world.create("a", params=b"[1]", kind="chain", queue="slow", priority=3, seed=-(2**63))
 
-    now = await world.now()
+    now = world.now()
     run = made.run
     assert made.created
     assert made.epoch == 0
@@ -103,7 +103,7 @@ async def test_a_run_created_claimed_can_be_claimed_by_another_worker_after_its_
 
 async def test_a_delayed_run_is_due_after_its_delay(world: World) -> None:
     run = await world.start("a", delay_ms=500)
-    assert run.run_at == await world.now() + 500
+    assert run.run_at == world.now() + 500
 
     early = await world.claim()
     world.clock.advance(500)

@@ -31,7 +31,7 @@ async def test_an_event_is_stored_as_it_was_sent(world: World) -> None:
     await world.send("go", payload=b"[1]", sender="somebody")
 
     [event] = await world.undelivered(run.run)
-    assert (event.type, event.payload, event.sender, event.created_at) == ("go", b"[1]", "somebody", await world.now())
+    assert (event.type, event.payload, event.sender, event.created_at) == ("go", b"[1]", "somebody", world.now())
     assert (event.delivered_at, event.consumed_by) == (None, None)
 
 
@@ -59,7 +59,7 @@ async def test_a_send_returns_the_run_as_it_was_before(world: World) -> None:
 
 
 async def test_an_event_wakes_a_run_that_waits_for_its_type(world: World) -> None:
-    await world.start_waiting("a", "go", "stop", run_at=await world.now() + 10**6)
+    await world.start_waiting("a", "go", "stop", run_at=world.now() + 10**6)
     world.clock.advance(5)
 
     sent = await world.send("stop")

@@ -29,12 +29,12 @@ async def _state(world: World, state: str) -> int:
         case "waiting":
             await world.commit(task, then=waiting("go"))
         case "sleeping":
-            await world.commit(task, then=waiting(run_at=await world.now() + 10**6))
+            await world.commit(task, then=waiting(run_at=world.now() + 10**6))
         case "paused":
-            await world.store.pause(FLOW, "a")
+            await world.pause("a")
             await world.commit(task)
         case "pausing":
-            await world.store.pause(FLOW, "a")
+            await world.pause("a")
     return task.run
 
 
@@ -42,7 +42,7 @@ async def test_a_run_record_has_its_expiry(world: World) -> None:
     made = await world.create("a", expires_ms=100, expiry=Expiry.EXECUTION)
     plain = await world.create("b")
 
-    assert (made.run.expires_at, made.run.expiry) == (await world.now() + 100, "execution")
+    assert (made.run.expires_at, made.run.expiry) == (world.now() + 100, "execution")
     assert (plain.run.expires_at, plain.run.expiry) == (None, None)
     assert await world.find("a") == made.run
 
@@ -164,7 +164,7 @@ async def test_the_longest_overdue_runs_are_claimed_first(world: World) -> None:
 
 
 async def test_next_due_is_also_when_any_run_expires(world: World) -> None:
-    now = await world.now()
+    now = world.now()
     await world.start("a", expires_ms=100, expiry=Expiry.RUN, workflow="unknown", queue="unknown")
     await world.start("b", delay_ms=200)
 
@@ -176,12 +176,12 @@ async def test_next_due_is_also_when_any_run_expires(world: World) -> None:
 
 
 async def test_next_due_includes_the_expiry_of_owned_and_paused_runs(world: World) -> None:
-    now = await world.now()
+    now = world.now()
     await world.start_claimed("held", expires_ms=200, expiry=Expiry.RUN)
     assert (await world.claim("w2")).next_due == now + 200
 
     await world.start("paused", expires_ms=100, expiry=Expiry.RUN)
-    await world.store.pause(FLOW, "paused")
+    await world.pause("paused")
 
     assert (await world.claim("w2")).next_due == now + 100
 
@@ -250,13 +250,13 @@ async def test_a_cancellation_signals_the_owner(world: World) -> None:
 
 async def test_a_cancellation_waits_for_the_end_of_a_pause(world: World) -> None:
     await world.start("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     steered = await world.cancel("a")
 
     assert steered.affected.woken == []
     assert await world.claimed_ids() == []
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
     assert [event.type for event in (await world.claim_one()).mailbox_page.events] == [CANCEL]
 
 
@@ -287,13 +287,13 @@ async def test_a_cancellation_with_a_deadline_sets_the_expiry(world: World, stat
         case "waiting":
             await world.commit(task, then=waiting("go"))
         case "paused":
-            await world.store.pause(FLOW, "a")
+            await world.pause("a")
             await world.commit(task)
 
     await world.cancel("a", deadline_ms=100)
 
     run = await world.find("a")
-    assert (run.expires_at, run.expiry) == (await world.now() + 100, "cancel")
+    assert (run.expires_at, run.expiry) == (world.now() + 100, "cancel")
     world.clock.advance(100)
     [overdue] = (await world.claim("w2")).overdue
     assert (overdue.run.run, overdue.run.expiry) == (task.run, "cancel")
@@ -310,7 +310,7 @@ async def test_a_deadline_shortens_an_expiry_and_never_extends_it(
 
     await world.cancel("a", deadline_ms=deadline)
 
-    run, now = await world.find("a"), await world.now()
+    run, now = await world.find("a"), world.now()
     assert (run.expires_at, run.expiry) == (now + expected[0], expected[1])
 
 
@@ -319,7 +319,7 @@ async def test_the_earliest_deadline_is_kept(world: World) -> None:
     for deadline in (100, 50, 70):
         await world.cancel("a", deadline_ms=deadline)
 
-    assert (await world.find("a")).expires_at == await world.now() + 50
+    assert (await world.find("a")).expires_at == world.now() + 50
 
 
 async def test_a_cancellation_of_an_ended_run_has_no_effect(world: World) -> None:
@@ -341,4 +341,4 @@ async def test_a_run_can_cancel_another_run(world: World) -> None:
     assert answer.operation_results == [RequestResult.DONE]
     assert (event.type, event.payload, event.sender) == (CANCEL, b'{"reason":null,"deadlineMs":100}', pid("a"))
     run = await world.find("b")
-    assert (run.expires_at, run.expiry) == (await world.now() + 100, "cancel")
+    assert (run.expires_at, run.expiry) == (world.now() + 100, "cancel")

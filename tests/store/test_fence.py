@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Delivery, Finish, NewEvent, NewRun, Park, Statement, TaskRef, Verdict
+from holdfast.store.protocol import Delivery, Finish, NewEvent, NewRun, Park, RunByName, Statement, TaskRef, Verdict
 from store.world import FLOW, LEASE, World, log_line, result, turn, waiting
 
 pytestmark = pytest.mark.promise("fencing")
@@ -51,7 +51,7 @@ async def test_a_stale_turn_writes_nothing(world: World, write: dict[str, object
     assert await world.keys(task.run) == []
     assert [event.n for event in await world.undelivered(task.run)] == [1]
     assert (await world.store.load(task.run)).log_count == 0
-    assert await world.store.find(FLOW, "child") is None
+    assert not await world.store.runs(RunByName(FLOW, "child"))
     assert await world.undelivered(before[1].run) == []
 
 

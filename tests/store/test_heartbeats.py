@@ -19,7 +19,7 @@ async def test_a_heartbeat_of_an_attempt_replaces_the_previous_one(world: World)
     await world.store.record_heartbeats([Heartbeat(task, first)])
     await world.store.record_heartbeats([Heartbeat(task, second), Heartbeat(task, other)])
 
-    assert await world.store.facts(task.run, FactState.HEARTBEAT) == [second, other]
+    assert await world.facts(task.run, FactState.HEARTBEAT) == [second, other]
 
 
 async def test_the_later_of_two_heartbeats_in_a_batch_is_kept(world: World) -> None:
@@ -29,7 +29,7 @@ async def test_the_later_of_two_heartbeats_in_a_batch_is_kept(world: World) -> N
         [Heartbeat(task, heartbeat("s", 1, 5, b"1")), Heartbeat(task, heartbeat("s", 1, 6, b"2"))]
     )
 
-    assert [fact.value for fact in await world.store.facts(task.run)] == [b"2"]
+    assert [fact.value for fact in await world.facts(task.run)] == [b"2"]
 
 
 async def test_heartbeats_of_a_lost_claim_are_ignored(world: World) -> None:
@@ -38,8 +38,8 @@ async def test_heartbeats_of_a_lost_claim_are_ignored(world: World) -> None:
 
     await world.store.record_heartbeats([Heartbeat(one, heartbeat("s", 1, 5, b"1")) for one in (*stale, owned)])
 
-    assert await world.store.facts(task.run) == []
-    assert len(await world.store.facts(owned.run)) == 1
+    assert await world.facts(task.run) == []
+    assert len(await world.facts(owned.run)) == 1
 
 
 async def test_recording_no_heartbeats_changes_nothing(world: World) -> None:
@@ -52,4 +52,4 @@ async def test_a_heartbeat_key_can_be_any_text(world: World) -> None:
 
     await world.store.record_heartbeats([Heartbeat(task, odd)])
 
-    assert await world.store.facts(task.run, FactState.HEARTBEAT, [odd.key]) == [odd]
+    assert await world.facts(task.run, FactState.HEARTBEAT, [odd.key]) == [odd]

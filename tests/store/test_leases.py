@@ -117,7 +117,7 @@ async def test_a_loss_is_reported_once(world: World) -> None:
     world.clock.advance(LEASE)
     await world.store.reap(3)
     claim = await world.claim_one("w2")
-    await world.commit(claim.task, then=waiting(run_at=await world.now()))
+    await world.commit(claim.task, then=waiting(run_at=world.now()))
 
     assert not (await world.claim_one("w3")).lost
 
@@ -135,10 +135,10 @@ async def test_a_loss_is_reported_until_a_commit_follows(world: World) -> None:
 
 async def test_a_loss_is_reported_after_a_pause_and_a_released_claim(world: World) -> None:
     await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
     world.clock.advance(LEASE + 1)
     await world.store.reap(10)
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
     claim = await world.claim_one("w2")
     assert claim.lost
     await world.store.release([claim.task])
@@ -182,7 +182,7 @@ async def test_a_resume_resets_the_losses_except_an_unreported_one(world: World)
         if (await world.find("a")).status is not Status.PAUSED:
             await world.claim_one("w2")
 
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
 
     run = await world.find("a")
     assert (run.losses, run.note, run.status) == (1, None, Status.ACTIVE)
@@ -207,7 +207,7 @@ async def test_a_commit_during_a_pause_resets_the_losses(world: World) -> None:
     world.clock.advance(LEASE)
     await world.store.reap(9)
     claim = await world.claim_one("w2")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     await world.commit(claim.task, facts=[result("s")], in_flight=1)
 
@@ -304,7 +304,7 @@ async def test_a_suspect_that_makes_progress_is_no_longer_a_suspect(world: World
     await lose_owners(world, SUSPECT_LOSSES)
     claim = await world.claim_one("w2")
 
-    await world.commit(claim.task, facts=[result("s")], then=waiting(run_at=await world.now()))
+    await world.commit(claim.task, facts=[result("s")], then=waiting(run_at=world.now()))
 
     assert [c.run.instance_id for c in (await world.claim(owner="w3", suspects=False)).claims] == ["a"]
 

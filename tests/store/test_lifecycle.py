@@ -11,7 +11,7 @@ from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, SchemaVersionError, StoreError
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.protocol import ListQuery, Migrated
+from holdfast.store.protocol import CurrentRuns, Migrated, RunByName
 from holdfast.store.sqlite import SqliteStore
 from store.world import FLOW, Database, FakeClock, World, result
 
@@ -29,7 +29,7 @@ async def test_calls_on_an_unopened_store_raise(database: Database) -> None:
     store = database()
 
     with pytest.raises(AppClosedError):
-        await store.find(FLOW, "a")
+        await store.runs(RunByName(FLOW, "a"))
 
 
 async def test_calls_on_a_closed_store_raise(database: Database) -> None:
@@ -120,7 +120,7 @@ async def test_a_current_schema_opens_without_migrating(database: Database) -> N
     answer = await second.open(migrate=False)
 
     assert answer.before == answer.after
-    assert await second.list(ListQuery()) == []
+    assert await second.runs(CurrentRuns()) == []
     await second.close()
     await first.close()
 
@@ -137,13 +137,13 @@ async def test_open_returns_the_schema_versions(new_database: Database) -> None:
 
 
 async def test_now_is_the_stores_clock(world: World) -> None:
-    before = await world.now()
+    before = world.now()
     world.clock.advance(1_234)
 
-    assert await world.now() == before + 1_234
+    assert world.now() == before + 1_234
 
 
 async def test_the_clock_agrees_with_now(world: World) -> None:
     world.clock.advance(1_234)
 
-    assert to_ms(world.store.clock.now()) == await world.now()
+    assert to_ms(world.store.clock.now()) == world.now()

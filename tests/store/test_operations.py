@@ -60,7 +60,7 @@ async def test_an_operation_is_applied_and_its_fact_records_the_result(world: Wo
     )
 
     assert (answer.verdict, answer.operation_results) == (Verdict.APPLIED, [RequestResult.DONE])
-    assert await world.store.facts(task.run) == [fact._replace(ok=True, value=b'"done"')]
+    assert await world.facts(task.run) == [fact._replace(ok=True, value=b'"done"')]
     [event] = (await world.claim_one("w2")).mailbox_page.events
     assert (event.type, event.payload, event.sender) == ("go", b"1", pid("a"))
 
@@ -106,7 +106,7 @@ async def test_an_operation_on_a_missing_run_is_recorded_and_does_not_reject_the
     answer = await world.operate(task, TO_OTHERS[verb], facts=[result("s")])
 
     assert (answer.verdict, answer.operation_results) == (Verdict.APPLIED, [RequestResult.MISSING])
-    facts = {fact.key: fact for fact in await world.store.facts(task.run)}
+    facts = {fact.key: fact for fact in await world.facts(task.run)}
     assert (facts["op0"].ok, facts["op0"].value) == (False, _value(RequestResult.MISSING))
     assert "s" in facts
 
@@ -119,7 +119,7 @@ async def test_an_operation_on_an_ended_run_is_recorded_and_does_not_reject_the_
     answer = await world.operate(task, TO_OTHERS[verb])
 
     assert (answer.verdict, answer.operation_results) == (Verdict.APPLIED, [RequestResult.ENDED])
-    [fact] = await world.store.facts(task.run)
+    [fact] = await world.facts(task.run)
     assert (fact.ok, fact.value) == (False, _value(RequestResult.ENDED))
     assert await world.find("b") == ended
     assert await world.undelivered(ended.run) == []
@@ -144,7 +144,7 @@ async def test_start_operations_have_their_own_results(world: World) -> None:
         RequestResult.EXISTS,
         RequestResult.EXISTING,
     ]
-    facts = await world.store.facts(task.run)
+    facts = await world.facts(task.run)
     assert [(fact.ok, fact.value) for fact in facts] == [(one.ok, _value(one)) for one in answer.operation_results]
     assert [fact.ok for fact in facts] == [True, True, False, True]
 
@@ -160,7 +160,7 @@ async def test_a_stale_turn_applies_no_operations(world: World) -> None:
     assert (answer.verdict, list(answer.operation_results)) == (Verdict.LOST, [])
     assert await world.find("b") == b
     assert await world.ids() == ["b", "a"]
-    assert await world.store.facts(task.run) == []
+    assert await world.facts(task.run) == []
 
 
 async def test_a_rejected_commit_applies_no_operations(world: World) -> None:
@@ -174,14 +174,14 @@ async def test_a_rejected_commit_applies_no_operations(world: World) -> None:
 
     assert (failed.verdict, unreachable.verdict) == (Verdict.REJECTED, Verdict.REJECTED)
     assert await world.find("b") == b
-    assert await world.store.facts(task.run) == []
+    assert await world.facts(task.run) == []
 
 
 @pytest.mark.parametrize("in_flight", [0, 1])
 async def test_operations_are_not_applied_when_a_pause_was_requested(world: World, in_flight: int) -> None:
     task = await world.start_claimed("a")
     b = await world.start("b")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     answer = await world.operate(task, TerminateRun(FLOW, "b", None), facts=[result("s")], in_flight=in_flight)
 
@@ -387,7 +387,7 @@ async def test_a_reply_is_sent_to_the_asking_run(world: World, ok: bool, value: 
 
 async def test_a_reply_wakes_the_asking_run_whatever_it_waits_for(world: World) -> None:
     a, b = await _asking_pair(world)
-    await world.commit(a, then=waiting("something else", run_at=await world.now() + 10**6))
+    await world.commit(a, then=waiting("something else", run_at=world.now() + 10**6))
 
     answer = await world.operate(b, ReplyToEvent(1, Reply(True, b"1")))
 

@@ -8,12 +8,16 @@ import pytest
 
 from holdfast.core.model import Status
 from holdfast.store.protocol import (
+    AffectedRuns,
+    ControlResult,
     Delivered,
     DeliveryFailure,
     Finish,
     Outbound,
     OutboxClaim,
+    OutboxClaimRequest,
     OutboxRow,
+    RedeliverOutbox,
     TaskRef,
     Verdict,
 )
@@ -32,11 +36,15 @@ async def with_outbox(world: World, id: str = "a", *types: str) -> TaskRef:
 
 
 async def claim(world: World, owner: str = "w1", *, lease_ms: int = LEASE, limit: int = 100) -> OutboxClaim:
-    return await world.store.claim_outbox(owner, lease_ms, limit)
+    return await world.store.claim_outbox(OutboxClaimRequest(owner, lease_ms, limit))
 
 
 async def claimed(world: World, owner: str = "w1", **options: Any) -> list[str]:
     return [row.type for row in (await claim(world, owner, **options)).rows]
+
+
+async def redeliver(world: World, id: str = "a", number: int | None = None) -> int:
+    return (await world.store.control(RedeliverOutbox(FLOW, id, number))).redelivered
 
 
 async def settle(world: World, *settled: Delivered | DeliveryFailure, owner: str = "w1") -> int:
@@ -52,7 +60,7 @@ async def test_outbound_events_are_written_with_their_commit(world: World) -> No
     events = [Outbound("packed", b'{"n": 1}', "pack"), Outbound("sent", None, "send")]
     await world.commit(task, facts=[result("pack")], outbox=events)
 
-    now = await world.now()
+    now = world.now()
     assert await world.store.outbox(task.run) == [
         OutboxRow(task.run, 1, FLOW, "a", 0, "pack", "packed", b'{"n": 1}', now, 0, now),
         OutboxRow(task.run, 2, FLOW, "a", 0, "send", "sent", None, now, 0, now),
@@ -81,7 +89,7 @@ async def test_a_stale_turn_writes_no_outbound_events(world: World) -> None:
 
 async def test_outbound_events_are_written_although_a_pause_was_requested(world: World) -> None:
     task = await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     answer = await world.commit(task, outbox=[Outbound("x", None, "s")], then=Finish(Status.COMPLETE))
 
@@ -95,7 +103,7 @@ async def test_an_outbound_event_can_have_any_text(world: World) -> None:
     await world.commit(task, outbox=[odd])
     [row] = (await claim(world)).rows
 
-    await settle(world, DeliveryFailure(task.run, 1, "\udfff", await world.now()))
+    await settle(world, DeliveryFailure(task.run, 1, "\udfff", world.now()))
 
     assert (row.type, row.step) == ("ü", "\ud800")
     assert [one.error for one in await world.store.outbox(task.run)] == ["\udfff"]
@@ -121,7 +129,7 @@ async def test_an_owned_event_and_the_events_after_it_are_not_claimed(world: Wor
 
     again = await claim(world, "w2")
 
-    assert (again.rows, again.next_due) == ([], await world.now() + LEASE)
+    assert (again.rows, again.next_due) == ([], world.now() + LEASE)
 
 
 async def test_an_outbox_claim_is_limited_and_returns_the_longest_due_first(world: World) -> None:
@@ -132,7 +140,7 @@ async def test_an_outbox_claim_is_limited_and_returns_the_longest_due_first(worl
     first = await claim(world, limit=2)
 
     assert [row.type for row in first.rows] == ["a1", "b1"]
-    assert first.next_due == await world.now() - 1
+    assert first.next_due == world.now() - 1
     assert await claimed(world, "w2") == ["c1"]
 
 
@@ -173,7 +181,7 @@ async def test_a_delivery_makes_the_next_event_due(world: World) -> None:
     assert await settle(world, Delivered(task.run, 1)) == 1
 
     assert await claimed(world) == ["a2"]
-    assert [row.delivered_at for row in await world.store.outbox(task.run)] == [await world.now(), None]
+    assert [row.delivered_at for row in await world.store.outbox(task.run)] == [world.now(), None]
 
 
 async def test_new_events_can_follow_after_all_were_delivered(world: World) -> None:
@@ -202,7 +210,7 @@ async def test_an_event_written_during_a_delivery_waits_for_its_turn(world: Worl
 async def test_a_failed_delivery_is_retried_before_the_next_event(world: World) -> None:
     task = await with_outbox(world, "a", "a1", "a2")
     await claim(world)
-    later = await world.now() + 500
+    later = world.now() + 500
 
     assert await settle(world, DeliveryFailure(task.run, 1, ERROR, later)) == 1
 
@@ -221,7 +229,7 @@ async def test_a_parked_event_does_not_block_the_next_event(world: World) -> Non
 
     assert await claimed(world) == ["a2"]
     first, second = await world.store.outbox(task.run)
-    assert (first.parked_at, first.attempts, first.error) == (await world.now(), 1, ERROR)
+    assert (first.parked_at, first.attempts, first.error) == (world.now(), 1, ERROR)
     assert (second.parked_at, second.error) == (None, None)
 
 
@@ -233,7 +241,7 @@ async def test_several_outcomes_are_recorded_in_one_call(world: World) -> None:
         world,
         Delivered(tasks[0].run, 1),
         DeliveryFailure(tasks[1].run, 1, ERROR, None),
-        DeliveryFailure(tasks[2].run, 1, ERROR, await world.now()),
+        DeliveryFailure(tasks[2].run, 1, ERROR, world.now()),
     )
 
     assert held == 3
@@ -285,11 +293,11 @@ async def test_a_retry_makes_parked_events_due_with_no_attempts(world: World) ->
         await settle(world, DeliveryFailure(task.run, n, ERROR, None))
     world.clock.advance(5)
 
-    count = await world.store.retry_outbox(task.run)
+    count = await redeliver(world)
 
     assert count == 2
     [row] = (await claim(world)).rows
-    assert (row.type, row.attempts, row.run_at, row.parked_at) == ("a1", 0, await world.now(), None)
+    assert (row.type, row.attempts, row.run_at, row.parked_at) == ("a1", 0, world.now(), None)
     order = []
     for n, type_ in ((1, "a2"), (2, "a3")):
         await settle(world, Delivered(task.run, n))
@@ -303,7 +311,7 @@ async def test_a_retried_event_does_not_overtake_one_that_is_being_delivered(wor
     await settle(world, DeliveryFailure(task.run, 1, ERROR, None))
     await claim(world)
 
-    await world.store.retry_outbox(task.run)
+    await redeliver(world)
 
     assert await claimed(world, "w2") == []
     assert await settle(world, Delivered(task.run, 2)) == 1
@@ -312,11 +320,31 @@ async def test_a_retried_event_does_not_overtake_one_that_is_being_delivered(wor
 
 async def test_a_retry_without_parked_events_changes_nothing(world: World) -> None:
     task = await with_outbox(world, "a", "a1", "a2")
-    later = await world.now() + 500
+    later = world.now() + 500
     await claim(world)
     await settle(world, DeliveryFailure(task.run, 1, ERROR, later))
 
-    assert await world.store.retry_outbox(task.run) == 0
+    assert await redeliver(world) == 0
 
     assert (await claim(world)).next_due == later
     assert [row.attempts for row in await world.store.outbox(task.run)] == [1, 0]
+
+
+async def test_a_retry_addresses_the_current_run_or_the_one_with_the_number(world: World) -> None:
+    first = await with_outbox(world, "a", "a1")
+    await claim(world)
+    await settle(world, DeliveryFailure(first.run, 1, ERROR, None))
+    await world.finish(first)
+    await world.restart("a")
+
+    assert await redeliver(world) == 0
+    assert await claimed(world) == []
+    assert await redeliver(world, number=0) == 1
+    assert await claimed(world) == ["a1"]
+
+
+async def test_a_retry_of_a_run_that_does_not_exist_reports_no_run(world: World) -> None:
+    await with_outbox(world, "a", "a1")
+
+    for request in (RedeliverOutbox(FLOW, "b"), RedeliverOutbox(FLOW, "a", 7)):
+        assert await world.store.control(request) == ControlResult(None, AffectedRuns(), 0)

@@ -25,7 +25,7 @@ STEPS = [plan("pack", 0, max_attempts=3, timeout_ms=1_000), plan("send", 1, valu
 
 
 async def plans(world: World, run: int) -> list[Fact]:
-    return await world.store.facts(run, FactState.PLAN)
+    return await world.facts(run, FactState.PLAN)
 
 
 # --- written and copied to successors
@@ -34,7 +34,7 @@ async def plans(world: World, run: int) -> list[Fact]:
 async def test_a_plan_is_written_with_the_run(world: World) -> None:
     run = await world.start("a", plan=STEPS)
 
-    assert await world.store.facts(run.run) == STEPS
+    assert await world.facts(run.run) == STEPS
 
 
 async def test_plans_of_a_batch_are_kept_apart(world: World) -> None:
@@ -71,7 +71,7 @@ async def test_a_successor_takes_over_the_plan_facts_only(world: World) -> None:
 
     new = await world.continue_run(task)
 
-    assert await world.store.facts(new.run) == STEPS
+    assert await world.facts(new.run) == STEPS
     assert await plans(world, task.run) == STEPS
 
 
@@ -82,7 +82,7 @@ async def test_a_restart_and_its_successor_have_the_plan(world: World) -> None:
     first = await world.restart("a")
     second = await world.restart("a")
 
-    assert [await world.store.facts(run.run) for run in (first, second)] == [STEPS, STEPS]
+    assert [await world.facts(run.run) for run in (first, second)] == [STEPS, STEPS]
 
 
 async def test_a_restarted_graph_has_its_plan_and_units(world: World) -> None:
@@ -91,7 +91,7 @@ async def test_a_restarted_graph_has_its_plan_and_units(world: World) -> None:
 
     new = await world.restart("a", units=[unit(1)])
 
-    assert await world.store.facts(new.run) == [shape]
+    assert await world.facts(new.run) == [shape]
     assert await world.claimed_units() == [1]
 
 
@@ -137,31 +137,31 @@ async def _varied(world: World) -> int:
 async def test_facts_can_be_read_by_state(world: World) -> None:
     run = await _varied(world)
 
-    assert [fact.key for fact in await world.store.facts(run, FactState.RESULT)] == ["a", "b"]
-    assert [(fact.key, fact.n) for fact in await world.store.facts(run, FactState.FAILURE)] == [
+    assert [fact.key for fact in await world.facts(run, FactState.RESULT)] == ["a", "b"]
+    assert [(fact.key, fact.n) for fact in await world.facts(run, FactState.FAILURE)] == [
         ("a", 1),
         ("a", 2),
         ("b", 1),
     ]
-    assert await world.store.facts(run, FactState.PLAN) == STEPS
-    assert await world.store.facts(run, FactState.ITEM) == []
+    assert await world.facts(run, FactState.PLAN) == STEPS
+    assert await world.facts(run, FactState.ITEM) == []
 
 
 async def test_facts_can_be_read_by_state_and_keys(world: World) -> None:
     run = await _varied(world)
 
-    found = await world.store.facts(run, FactState.FAILURE, ["b", "none", "a", "a"])
+    found = await world.facts(run, FactState.FAILURE, ["b", "none", "a", "a"])
 
     assert [(fact.state, fact.key, fact.n) for fact in found] == [(2, "a", 1), (2, "a", 2), (2, "b", 1)]
-    assert await world.store.facts(run, FactState.RESULT, ["b"]) == [result("b")]
-    assert await world.store.facts(run, FactState.RESULT, []) == []
+    assert await world.facts(run, FactState.RESULT, ["b"]) == [result("b")]
+    assert await world.facts(run, FactState.RESULT, []) == []
 
 
 async def test_facts_can_be_read_by_a_key_of_any_text(world: World) -> None:
     task = await world.start_claimed("a")
     await world.commit(task, facts=[result("\ud800"), result("ü")])
 
-    found = await world.store.facts(task.run, FactState.RESULT, ["\ud800", "ü"])
+    found = await world.facts(task.run, FactState.RESULT, ["\ud800", "ü"])
 
     assert {fact.key for fact in found} == {"\ud800", "ü"}
 
@@ -170,9 +170,9 @@ async def test_facts_of_other_runs_are_not_returned(world: World) -> None:
     run = await _varied(world)
     other = await world.start("b", plan=STEPS[:1])
 
-    assert await world.store.facts(other.run, FactState.PLAN) == STEPS[:1]
-    assert await world.store.facts(other.run, FactState.RESULT, ["a"]) == []
-    assert len(await world.store.facts(run)) == 7
+    assert await world.facts(other.run, FactState.PLAN) == STEPS[:1]
+    assert await world.facts(other.run, FactState.RESULT, ["a"]) == []
+    assert len(await world.facts(run)) == 7
 
 
 # --- tombstones
@@ -213,7 +213,7 @@ async def test_a_cancelled_graph_ends_at_once_with_a_tombstone(world: World, rea
 
 async def test_a_paused_graph_can_be_cancelled(world: World) -> None:
     await world.graph("a", unit(1), owner=None)
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     await world.cancel("a", payload=CANCELLATION)
 
@@ -272,13 +272,13 @@ async def test_other_runs_and_finished_graphs_have_no_tombstone(world: World) ->
     await world.terminate("g")
     await world.cancel("g", payload=CANCELLATION)
 
-    assert await world.store.facts(task.run, FactState.TOMBSTONE) == []
-    assert await world.store.facts(node.run, FactState.TOMBSTONE) == []
+    assert await world.facts(task.run, FactState.TOMBSTONE) == []
+    assert await world.facts(node.run, FactState.TOMBSTONE) == []
 
 
 async def _reasons(world: World, run: int) -> list[str | None]:
     """The reasons in the tombstones of a run."""
-    return [json.loads(fact.value or b"") for fact in await world.store.facts(run, FactState.TOMBSTONE)]
+    return [json.loads(fact.value or b"") for fact in await world.facts(run, FactState.TOMBSTONE)]
 
 
 async def test_units_of_a_run_ended_by_an_operation_are_deleted(world: World) -> None:

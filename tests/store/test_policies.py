@@ -22,6 +22,7 @@ from holdfast.store.protocol import (
     ParentClose,
     Relations,
     RequestResult,
+    RunsById,
     StartEvent,
     TaskRef,
     Term,
@@ -70,23 +71,25 @@ async def test_terminate_existing_replaces_the_run(world: World, state: str, reu
         case "new":
             old = await world.start("a")
         case "held":
-            old = (await world.store.get([(await world.start_claimed("a")).run]))[0]
+            old = (await world.store.runs(RunsById([(await world.start_claimed("a")).run])))[0]
         case "waiting":
             old = await world.start_waiting("a", "go")
         case _:
             old = await world.start("a")
-            await world.store.pause(FLOW, "a")
+            await world.pause("a")
     world.clock.advance(5)
 
     again = await _again(world, on_conflict=OnConflict.TERMINATE_EXISTING, on_reuse=reuse)
 
-    before, now = await world.find("a", 0), await world.now()
+    before, now = await world.find("a", 0), world.now()
     assert (again.result, again.run) == (RequestResult.DONE, await world.find("a"))
     assert (again.run.number, again.run.params, again.run.status) == (1, b"2", Status.ACTIVE)
     assert (again.run.run_at, again.run.updated_at) == (now, now)
     assert (before.status, before.completed_at, before.owner) == (Status.TERMINATED, now, None)
     assert affected(again).ended == [old.run]
-    assert [run.run for run in await world.store.get([old.run, again.run.run]) if run.current] == [again.run.run]
+    assert [run.run for run in await world.store.runs(RunsById([old.run, again.run.run])) if run.current] == [
+        again.run.run
+    ]
     assert await world.claimed_ids(owner="w2") == ["a"]
 
 
@@ -242,7 +245,7 @@ async def test_a_replacing_run_has_all_that_it_was_created_with(world: World, ru
     assert run == await world.find("a")
     assert (run.queue, run.priority, run.seed, run.options) == ("slow", 2, 7, b"{}")
     assert (run.memo, run.search, run.parent) == (b"1", b'{"city":"Rome"}', pid("p"))
-    assert (run.expires_at, run.expiry) == (await world.now() + 10, Expiry.RUN)
+    assert (run.expires_at, run.expiry) == (world.now() + 10, Expiry.RUN)
     assert await world.ids(search=[Condition("city", "=", "Rome")]) == ["a"]
     assert [(event.n, event.type) for event in await world.undelivered(run.run)] == [(1, "one"), (2, "two")]
     assert (await world.store.relations(run.run)).watched_by == [(pid("p"), Watch.MONITOR)]
@@ -266,7 +269,7 @@ async def test_a_replacing_run_can_be_delayed(world: World, running: bool) -> No
 
     run = (await _replace(world, running, old, delay_ms=50)).run
 
-    assert (run.status, run.run_at) == (Status.WAITING, await world.now() + 50)
+    assert (run.status, run.run_at) == (Status.WAITING, world.now() + 50)
 
 
 async def test_run_numbers_increase_with_each_replacement(world: World) -> None:
@@ -334,7 +337,7 @@ async def test_start_events_are_the_first_events_of_the_mailbox(world: World) ->
     made = await world.create("a", start_events=START_EVENTS, sender="somebody")
     await world.send("three")
 
-    now = await world.now()
+    now = world.now()
     assert [(event.n, event.type, event.payload, event.sender, event.created_at) for event in made.events] == [
         (1, "one", b"1", "somebody", now),
         (2, "two", None, "somebody", now),

@@ -33,7 +33,7 @@ async def test_an_event_and_the_predicted_end_are_written_together(world: World)
 
     sent = await send_event(world, await predict(world, run))
 
-    now = await world.now()
+    now = world.now()
     assert sent.committed is not None
     assert (sent.committed.verdict, sent.claim, sent.woken) == (Verdict.APPLIED, None, True)
     assert sent.run == run
@@ -43,7 +43,7 @@ async def test_an_event_and_the_predicted_end_are_written_together(world: World)
     [event] = await world.store.events(PageQuery(run.run))
     assert (event.n, event.type, event.payload, event.created_at) == (1, "go", b"precious", now)
     assert (event.delivered_at, event.consumed_by) == (now, KEY)
-    [fact] = await world.store.facts(run.run)
+    [fact] = await world.facts(run.run)
     assert (fact.key, fact.event, fact.at) == (KEY, 1, now)
     assert await world.store.heartbeat("w9", LEASE) == []
     assert (await world.send("go")).accepted is False
@@ -68,7 +68,7 @@ async def test_a_predicted_turn_that_continues_owns_the_run(world: World) -> Non
 
 async def test_a_predicted_turn_that_suspends_releases_the_run(world: World) -> None:
     run = await world.start_waiting("a", "go")
-    later = await world.now() + 10**6
+    later = world.now() + 10**6
 
     sent = await send_event(world, await predict(world, run, waiting("next", run_at=later)))
 
@@ -122,7 +122,7 @@ async def _due(world: World) -> None:
 
 
 async def _paused(world: World) -> None:
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
 
 async def _restarted(world: World) -> None:
@@ -179,7 +179,7 @@ async def test_a_prediction_for_an_ended_run_is_not_accepted(world: World) -> No
 
 
 async def test_a_prediction_for_a_run_that_is_due_already_is_not_applied(world: World) -> None:
-    run = await world.start_waiting("a", "go", run_at=await world.now() + 50)
+    run = await world.start_waiting("a", "go", run_at=world.now() + 50)
     event = await predict(world, run)
     world.clock.advance(50)
 
@@ -200,7 +200,7 @@ async def test_the_predicted_time_is_used_within_the_clock_skew(world: World, la
 
     [stored] = await world.store.events(PageQuery(run.run))
     assert (sent.committed is not None) == within
-    assert stored.created_at == (event.prediction.at if within else await world.now())
+    assert stored.created_at == (event.prediction.at if within else world.now())
     if not within:
         assert sent.claim is not None
         assert not event.prediction.holds_for(sent.claim)
@@ -287,7 +287,7 @@ async def test_a_predicted_fact_of_another_kind_is_written(world: World) -> None
 
     await send_and_commit(world, event)
 
-    [fact] = await world.store.facts(run.run)
+    [fact] = await world.facts(run.run)
     assert (fact.value, fact.name, fact.ok, fact.event) == (b"8", "n", False, None)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Delivery, ListQuery, NewRun, PageQuery
+from holdfast.store.protocol import CurrentRuns, Delivery, NewRun, PageQuery, RunByName, RunsById
 from store.world import FLOW, World, log_line, result
 
 
@@ -15,18 +15,18 @@ async def test_find_returns_the_current_run_and_earlier_ones_by_number(world: Wo
 
     assert (await world.find("a")).number == 1
     assert (await world.find("a", 0)).run == first.run
-    assert await world.store.find(FLOW, "a", 2) is None
-    assert await world.store.find(FLOW, "b") is None
-    assert await world.store.find("other", "a") is None
+    assert not await world.store.runs(RunByName(FLOW, "a", 2))
+    assert not await world.store.runs(RunByName(FLOW, "b"))
+    assert not await world.store.runs(RunByName("other", "a"))
 
 
 async def test_get_returns_runs_in_the_requested_order_without_missing_ones(world: World) -> None:
     a, b = await world.start("a"), await world.start("b")
 
-    found = await world.store.get([b.run, 999, a.run])
+    found = await world.store.runs(RunsById([b.run, 999, a.run]))
 
     assert found == [b, a]
-    assert await world.store.get([]) == []
+    assert await world.store.runs(RunsById([])) == []
 
 
 async def test_a_list_is_newest_first(world: World) -> None:
@@ -64,7 +64,7 @@ async def test_a_list_is_read_page_by_page(world: World, workflow: str | None) -
     seen: list[str] = []
     before = None
 
-    while page := await world.store.list(ListQuery(workflow, before=before, limit=3)):
+    while page := await world.store.runs(CurrentRuns(workflow, before=before, limit=3)):
         seen += [run.instance_id for run in page]
         before = page[-1].instance
 
@@ -75,7 +75,7 @@ async def test_a_list_of_one_status_continues_from_its_cursor(world: World) -> N
     for n in range(5):
         await world.start_waiting(f"w{n}", "go")
         await world.start(f"a{n}")
-    first = await world.store.list(ListQuery(FLOW, Status.WAITING, limit=2))
+    first = await world.store.runs(CurrentRuns(FLOW, Status.WAITING, limit=2))
 
     rest = await world.ids(workflow=FLOW, status=Status.WAITING, before=first[-1].instance)
 
@@ -88,16 +88,16 @@ async def test_a_restarted_instance_is_listed_once_in_its_old_position(world: Wo
         await world.start(name)
     await world.restart("b")
 
-    runs = await world.store.list(ListQuery())
+    runs = await world.store.runs(CurrentRuns())
 
     assert [(run.instance_id, run.number) for run in runs] == [("c", 0), ("b", 1), ("a", 0)]
 
 
 async def test_a_list_includes_the_columns_of_the_task(world: World) -> None:
     task = await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
-    [run] = await world.store.list(ListQuery())
+    [run] = await world.store.runs(CurrentRuns())
 
     assert (run.owner, run.pausing, run.losses) == (task.owner, True, 0)
 
@@ -142,7 +142,7 @@ async def test_runs_do_not_see_each_others_facts_events_and_logs(world: World) -
     await world.send("go", "a")
     await world.commit(a, facts=[result("s")], logs=[log_line("l")])
 
-    assert await world.store.facts(b.run) == []
+    assert await world.facts(b.run) == []
     assert await world.store.events(PageQuery(b.run)) == []
     assert await world.store.logs(PageQuery(b.run)) == []
 

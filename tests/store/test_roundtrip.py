@@ -12,8 +12,8 @@ from holdfast.core.model import Status
 from holdfast.store.protocol import (
     Attributes,
     Condition,
+    CurrentRuns,
     Delivery,
-    ListQuery,
     NewRun,
     NextRun,
     PageQuery,
@@ -47,7 +47,7 @@ async def test_any_fact_is_read_as_it_was_written(
 
     await world.store.commit([turn(task, facts=facts)])
 
-    stored = await world.store.facts(task.run)
+    stored = await world.facts(task.run)
     assert sorted(stored) == sorted(facts)
     assert sorted((await world.store.load(task.run)).facts) == sorted(facts)
 
@@ -144,6 +144,6 @@ async def test_a_run_is_found_by_any_search_term(world: World, key: str, value: 
     await world.create(name, attributes=Attributes(None, b"{}", [Term(key, value)]))
 
     for op in ("=", "<=", ">="):
-        found = await world.store.list(ListQuery(search=[Condition(key, op, value)], limit=1))
+        found = await world.store.runs(CurrentRuns(search=[Condition(key, op, value)], limit=1))
         assert [run.instance_id for run in found] == [name]
     assert name not in await world.ids(search=[Condition(key, "<", value)], limit=1)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Attributes, Condition, Finish, ListQuery, NewRun, Term, Verdict
+from holdfast.store.protocol import Attributes, Condition, CurrentRuns, Finish, NewRun, RestartRun, Term, Verdict
 from store.world import FLOW, World, log_line, result, turn, waiting
 
 
@@ -90,7 +90,7 @@ async def test_search_terms_can_be_removed(world: World) -> None:
 
 async def test_attributes_are_not_written_when_a_pause_was_requested(world: World) -> None:
     task = await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     await world.commit(task, attributes=search_attributes(k=1))
 
@@ -203,7 +203,7 @@ async def test_search_results_are_read_page_by_page(world: World, workflow: str 
     seen: list[str] = []
     before = None
 
-    while page := await world.store.list(ListQuery(workflow, before=before, limit=2, search=[condition])):
+    while page := await world.store.runs(CurrentRuns(workflow, before=before, limit=2, search=[condition])):
         assert len(page) <= 2
         seen += [run.instance_id for run in page]
         before = page[-1].instance
@@ -241,11 +241,11 @@ async def test_an_id_prefix_combines_with_a_status_and_conditions(world: World) 
 
 async def test_a_list_by_id_prefix_returns_each_instance_once_across_pages(world: World) -> None:
     await world.store.create([NewRun(FLOW, f"{one}-{n}") for n in range(5) for one in "ab"])
-    await world.store.restart(FLOW, "a-2")
+    await world.store.control(RestartRun(FLOW, "a-2"))
     seen: list[str] = []
     before = None
 
-    while page := await world.store.list(ListQuery(FLOW, before=before, limit=2, id_prefix="a-")):
+    while page := await world.store.runs(CurrentRuns(FLOW, before=before, limit=2, id_prefix="a-")):
         seen += [run.instance_id for run in page]
         before = page[-1].instance
 
@@ -314,13 +314,13 @@ async def test_only_the_current_run_is_found(world: World) -> None:
     await world.commit(claim.task, attributes=search_attributes(k=2))
 
     assert await world.ids(search=[where("k =", 1)]) == []
-    [run] = await world.store.list(ListQuery(search=[where("k =", 2)]))
+    [run] = await world.store.runs(CurrentRuns(search=[where("k =", 2)]))
     assert run.number == 1
 
 
 async def test_a_search_returns_complete_run_records(world: World) -> None:
     await world.start_claimed("a", attributes=search_attributes(k=1))
 
-    [run] = await world.store.list(ListQuery(search=[where("k =", 1)]))
+    [run] = await world.store.runs(CurrentRuns(search=[where("k =", 1)]))
 
     assert run == await world.find("a")

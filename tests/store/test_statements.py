@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Finish, NewRun, Statement, TaskRef, Verdict
+from holdfast.store.protocol import Finish, NewRun, RunByName, Statement, TaskRef, Verdict
 from store.world import FLOW, World, log_line, result, turn
 
 CREATE = Statement("CREATE TABLE mine (a INTEGER PRIMARY KEY, b TEXT NOT NULL)", ())
@@ -57,7 +57,7 @@ async def test_a_uniqueness_violation_rejects_the_commit(world: World, task: Tas
     assert answer.message
     assert await world.keys(task.run) == []
     assert (await world.store.load(task.run)).log_count == 0
-    assert await world.store.find(FLOW, "child") is None
+    assert not await world.store.runs(RunByName(FLOW, "child"))
     run = await world.find("a")
     assert (run.status, run.owner) == (Status.ACTIVE, "w1")
     assert not await _is_there(world, 2)
@@ -128,7 +128,7 @@ async def test_a_statement_of_a_stale_turn_is_not_executed(world: World, task: T
 
 
 async def test_a_statement_is_executed_although_a_pause_was_requested(world: World, task: TaskRef) -> None:
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     assert (await world.commit(task, statements=[insert(1)])).verdict is Verdict.PAUSED
     assert await _is_there(world, 1)

@@ -14,10 +14,10 @@ from holdfast.store.protocol import (
     REPLY,
     Attributes,
     Condition,
+    CurrentRuns,
     Delivery,
     Expiry,
     Finish,
-    ListQuery,
     NewEvent,
     NewRun,
     NextRun,
@@ -26,6 +26,7 @@ from holdfast.store.protocol import (
     Relations,
     Reply,
     ReplyToEvent,
+    RestartRun,
     TaskRef,
     Term,
     Verdict,
@@ -62,7 +63,7 @@ async def test_a_successor_has_the_next_number_and_the_attributes_of_its_predece
 
     after = await world.continue_run(task, b"2", attempt=3)
 
-    now = await world.now()
+    now = world.now()
     assert (after.instance_id, after.number, after.instance) == ("a", 1, before.instance)
     assert (after.run, after.current) == ((await world.find("a")).run, True)
     assert (after.params, after.attempt) == (b"2", 3)
@@ -84,7 +85,7 @@ async def test_the_predecessor_ends_with_its_status_and_stays_readable(world: Wo
     old = await world.find("a", 0)
     assert answer.verdict is Verdict.APPLIED
     assert (old.status, old.output, old.error, old.note) == (status, b"1", b"2", "n")
-    assert (old.current, old.completed_at, old.owner, old.run_at) == (False, await world.now(), None, None)
+    assert (old.current, old.completed_at, old.owner, old.run_at) == (False, world.now(), None, None)
     assert await world.keys(old.run) == ["s"]
     assert (await world.commit(task)).verdict is Verdict.LOST
 
@@ -113,7 +114,7 @@ async def test_a_successor_begins_as_a_fresh_run(world: World) -> None:
 
 async def test_a_successor_waits_until_its_start_time(world: World) -> None:
     task = await world.start_claimed("a")
-    later = await world.now() + 500
+    later = world.now() + 500
 
     after = await world.continue_run(task, run_at=later)
 
@@ -127,7 +128,7 @@ async def test_a_successor_waits_until_its_start_time(world: World) -> None:
 async def test_a_successor_with_a_past_start_time_is_active(world: World) -> None:
     task = await world.start_claimed("a")
 
-    after = await world.continue_run(task, run_at=await world.now())
+    after = await world.continue_run(task, run_at=world.now())
 
     assert after.status is Status.ACTIVE
     assert await world.claimed_ids(owner="w2") == ["a"]
@@ -161,7 +162,7 @@ async def test_a_successor_is_found_by_the_search_terms_of_its_predecessor(world
 
     await world.continue_run(task)
 
-    found = await world.store.list(ListQuery(search=[city]))
+    found = await world.store.runs(CurrentRuns(search=[city]))
     assert [(run.instance_id, run.number) for run in found] == [("a", 1)]
 
 
@@ -212,7 +213,7 @@ async def test_a_stale_turn_creates_no_successor(world: World) -> None:
 
 async def test_no_successor_is_created_when_a_pause_was_requested(world: World) -> None:
     task = await world.start_claimed("a")
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     answer = await world.finish(task, next=NextRun(None))
 
@@ -225,7 +226,7 @@ async def test_no_successor_is_created_when_a_pause_was_requested(world: World) 
 @pytest.mark.parametrize("delay", [0, 500])
 async def test_the_expiry_of_a_successor_counts_from_its_start_time(world: World, delay: int) -> None:
     task = await world.start_claimed("a", expires_ms=10, expiry=Expiry.EXECUTION)
-    now = await world.now()
+    now = world.now()
 
     after = await world.continue_run(task, run_at=now + delay if delay else None, expires_ms=100, expiry=Expiry.RUN)
 
@@ -252,7 +253,7 @@ async def test_a_successor_does_not_extend_the_deadline_of_a_cancellation(
 
     after = await world.continue_run(task, expires_ms=own, expiry=own and Expiry.RUN)
 
-    now = await world.now()
+    now = world.now()
     assert (after.expires_at, after.expiry) == (now + kept[0], kept[1])
 
 
@@ -262,7 +263,7 @@ async def test_a_successor_does_not_extend_the_deadline_of_a_cancellation(
 @pytest.mark.promise("messages-once-in-order")
 async def test_undelivered_events_are_moved_to_the_successor_in_order(world: World) -> None:
     task = await world.start_claimed("a")
-    sent_at = await world.now()
+    sent_at = world.now()
     await world.send("one", payload=b"1", sender="somebody")
     await world.send("two", payload=b"2")
     await world.send("three", payload=b"3", ask="q", dedup="k")
@@ -485,7 +486,7 @@ async def test_a_restart_keeps_params_options_and_attributes(world: World) -> No
     assert (after.number, after.params, after.attempt) == (1, b"1", 1)
     assert (after.options, after.memo, after.search) == (b'{"retries":3}', ATTRIBUTES.memo, ATTRIBUTES.search)
     assert after.parent == pid("p")
-    assert (after.expires_at, after.expiry) == (await world.now() + 100, Expiry.RUN)
+    assert (after.expires_at, after.expiry) == (world.now() + 100, Expiry.RUN)
     assert await world.ids(search=[Condition("city", "=", "Bonn")]) == ["a"]
 
 
@@ -526,7 +527,7 @@ async def test_the_result_of_a_restart_names_the_ended_runs(world: World) -> Non
     task = await world.start_claimed("a")
     child = await world.start_claimed("c", parent=pid("a"), parent_run=task.run)
 
-    steered = await world.store.restart(FLOW, "a")
+    steered = await world.store.control(RestartRun(FLOW, "a"))
 
     assert steered.run == await world.find("a", 1)
     assert sorted(steered.affected.ended) == [task.run, child.run]
@@ -540,7 +541,7 @@ async def test_a_restart_of_an_ended_run_ends_no_run(world: World) -> None:
     again = await world.restart("c")
     ended = await world.find("a")
 
-    steered = await world.store.restart(FLOW, "a")
+    steered = await world.store.control(RestartRun(FLOW, "a"))
 
     assert (steered.affected.ended, await world.find("a", 0)) == ([], replace(ended, current=False))
     assert await world.find("c") == again
@@ -558,7 +559,7 @@ async def test_a_parents_restart_leaves_the_new_runs_children_alone(world: World
 
 async def test_events_can_be_sent_to_a_waiting_successor(world: World) -> None:
     task = await world.start_claimed("a")
-    after = await world.continue_run(task, run_at=await world.now() + 500)
+    after = await world.continue_run(task, run_at=world.now() + 500)
 
     assert not (await world.send("go")).woken
     assert (await world.cancel("a")).affected.woken == [after.run]

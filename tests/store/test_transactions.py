@@ -141,7 +141,7 @@ async def test_a_rejected_commit_writes_neither_rows_nor_facts(
 async def test_a_pause_keeps_the_rows_and_the_observed_part(
     world: World, task: TaskRef, in_flight: int, verdict: Verdict
 ) -> None:
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
     live = await _begin(world, 1)
 
     answer = await world.commit(
@@ -359,7 +359,7 @@ async def test_other_calls_run_or_wait_and_finish_after_the_live_transaction(wor
     beat = asyncio.create_task(world.store.heartbeat("w1", LEASE))
     written = asyncio.create_task(world.commit(other, facts=[result("s")]))
     made = asyncio.create_task(world.create("c"))
-    rest = asyncio.gather(world.send("go", "b"), world.claim("w2"), world.store.pause(FLOW, "d"))
+    rest = asyncio.gather(world.send("go", "b"), world.claim("w2"), world.pause("d"))
     looked = asyncio.create_task(world.store.wait_for_change(None))
     for _ in range(10):
         await asyncio.sleep(0)

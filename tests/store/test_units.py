@@ -129,22 +129,22 @@ async def test_an_operation_that_starts_a_run_with_units_reports_it_as_a_claimed
 
 async def test_every_claim_of_a_unit_writes_a_start(world: World) -> None:
     [task] = await world.graph("a", unit(1), unit(2, 1))
-    at_birth = await world.now()
+    at_birth = world.now()
     world.clock.advance(5)
-    at_opening = await world.now()
+    at_opening = world.now()
     await world.advance(done(task, 2), claim_limit=1)
     world.clock.advance(LEASE)
     await world.store.reap(9)
     [claim] = (await world.claim("w2")).claims
 
-    facts = await world.store.facts(task.run, FactState.START)
+    facts = await world.facts(task.run, FactState.START)
 
     assert [(fact.key, fact.n, fact.kind, fact.ok) for fact in facts] == [
         ("a", 1, "node", True),
         ("b", 1, "node", True),
         ("b", 2, "node", True),
     ]
-    times = [at_birth, at_opening, await world.now()]
+    times = [at_birth, at_opening, world.now()]
     assert [(fact.at, fact.started_at) for fact in facts] == [(at, at) for at in times]
     assert [json.loads(fact.value or b"") for fact in facts] == [
         {"owner": owner, "lease": at + LEASE} for owner, at in zip(("w1", "w1", "w2"), times, strict=True)
@@ -165,11 +165,11 @@ async def test_starts_of_a_unit_have_distinct_times(world: World) -> None:
     [task] = await world.graph("a", unit(1))
     await world.store.release([task])
     [again] = (await world.claim()).claims
-    advanced = await world.advance(Advance(again.task, release=UnitRelease(await world.now())), claim_limit=1)
+    advanced = await world.advance(Advance(again.task, release=UnitRelease(world.now())), claim_limit=1)
     await world.store.release(advanced.claimed)
     await world.claim("w2")
 
-    times = [fact.at for fact in await world.store.facts(task.run, FactState.START)]
+    times = [fact.at for fact in await world.facts(task.run, FactState.START)]
 
     assert len(times) == 4
     assert times == sorted(set(times))
@@ -190,7 +190,7 @@ async def test_the_key_of_a_unit_can_be_any_text(world: World) -> None:
 async def test_no_unit_of_a_paused_run_is_due(world: World) -> None:
     await world.graph("a", unit(1), unit(2), owner=None)
 
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     found = await world.claim()
     assert (list(found.claims), found.next_due) == ([], None)
@@ -199,7 +199,7 @@ async def test_no_unit_of_a_paused_run_is_due(world: World) -> None:
 
 async def test_an_owned_unit_of_a_paused_run_finishes_and_makes_no_unit_due(world: World) -> None:
     [task] = await world.graph("a", *CHAIN)
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     advanced = await world.advance(done(task, 2), claim_limit=5)
 
@@ -210,10 +210,10 @@ async def test_an_owned_unit_of_a_paused_run_finishes_and_makes_no_unit_due(worl
 
 async def test_a_resume_makes_units_that_miss_nothing_due(world: World) -> None:
     first, held = await world.graph("a", unit(1), unit(2), unit(3, 1), unit(4, 2))
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
     await world.advance(done(first, 3, 4))
 
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
 
     claims = (await world.claim("w2")).claims
     assert sorted((one.task.unit, one.kind) for one in claims) == [(0, TaskKind.RESUME), (3, TaskKind.RESUME)]
@@ -222,16 +222,16 @@ async def test_a_resume_makes_units_that_miss_nothing_due(world: World) -> None:
 
 async def test_a_unit_released_during_a_pause_is_due_after_the_resume(world: World) -> None:
     tasks = await world.graph("a", unit(1), unit(2), unit(3))
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
-    later = await world.now() + 500
+    later = world.now() + 500
     advanced = await world.advance(
         Advance(tasks[0], release=UnitRelease(later)), Advance(tasks[1], release=UnitRelease(1)), claim_limit=5
     )
     await world.store.release([tasks[2]])
     world.clock.advance(500)
     paused = await world.claim("w2")
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
 
     assert list(advanced.claimed) == []
     assert (list(paused.claims), paused.next_due) == ([], None)
@@ -240,12 +240,12 @@ async def test_a_unit_released_during_a_pause_is_due_after_the_resume(world: Wor
 
 async def test_a_unit_lost_during_a_pause_is_due_after_the_resume(world: World) -> None:
     await world.graph("a", unit(1))
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
     world.clock.advance(LEASE)
 
     expired = await world.store.reap(9)
     paused = await world.claim("w2")
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
 
     assert [(one.unit, one.losses) for one in expired] == [(1, 1)]
     assert (list(paused.claims), paused.next_due) == ([], None)
@@ -254,11 +254,11 @@ async def test_a_unit_lost_during_a_pause_is_due_after_the_resume(world: World) 
 
 async def test_units_added_to_a_paused_run_are_due_after_the_resume(world: World) -> None:
     [task] = await world.graph("a", unit(1))
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     added = await world.advance(Advance(task, new_units=[unit(2)], release=UnitRelease(missing=1)), claim_limit=5)
     paused = await world.claimed_units("w2")
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
 
     assert (list(added.claimed), paused) == ([], [])
     assert await world.claimed_units("w2") == [0, 2]
@@ -266,11 +266,11 @@ async def test_units_added_to_a_paused_run_are_due_after_the_resume(world: World
 
 async def test_the_last_result_during_a_pause_makes_unit_0_due_after_the_resume(world: World) -> None:
     [task] = await world.graph("a", unit(1))
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     last = await world.advance(done(task), claim_limit=5)
     paused = await world.claimed_units("w2")
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
     [itself] = (await world.claim("w2")).claims
     given_back = await world.advance(Advance(itself.task, release=UnitRelease()), owner="w2")
 
@@ -282,7 +282,7 @@ async def test_a_pause_requested_while_unit_0_is_owned_takes_effect_at_its_relea
     await world.graph("a", unit(1), unit(2, 1), owner=None)
     await world.send_exit("a")
     claims = {claim.task.unit: claim.task for claim in (await world.claim()).claims}
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
     signalled = await world.store.fetch_signals("w1")
 
     await world.advance(done(claims[1], 2), claim_limit=0)
@@ -325,7 +325,7 @@ async def test_a_unit_that_loses_its_workers_in_a_row_parks_the_run(world: World
     assert run.status is Status.PAUSED
     assert "resume" in (run.note or "")
     assert await world.claimed_units() == []
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
     assert [one.lost for one in (await world.claim("w2")).claims if one.task.unit == 3] == [False]
 
 
@@ -344,7 +344,7 @@ async def test_a_unit_keeps_its_losses_when_unit_0_commits(world: World) -> None
     await world.claim("w2")
     await world.send_exit("a")
     itself = (await world.claim_one("w3")).task
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     answer = await world.commit(itself, facts=[result("x")])
     world.clock.advance(LEASE)
@@ -430,7 +430,7 @@ async def test_a_claim_of_one_run_claims_at_most_one_suspect(world: World) -> No
 async def test_a_claim_of_one_run_returns_when_its_next_unit_is_due(world: World) -> None:
     [task] = await world.graph("a", unit(1))
     await world.start("b")
-    later = await world.now() + 500
+    later = world.now() + 500
     await world.advance(Advance(task, release=UnitRelease(later)))
 
     early = await world.claim(run=task.run)
@@ -469,7 +469,7 @@ async def test_a_successor_has_its_units_and_they_are_due_at_its_start_time(worl
     [task] = await world.graph("a", unit(1))
     [itself] = (await world.advance(done(task))).claimed
 
-    later = await world.now() + 500
+    later = world.now() + 500
     await world.finish(itself, next=NextRun(None, run_at=later, units=[unit(1), unit(2, 1)]))
     early = await world.claim()
     world.clock.advance(500)

@@ -55,7 +55,7 @@ def later(run_at: int | None, kind: TaskKind = TaskKind.RETRY) -> Release:
 
 
 async def test_a_new_chain_has_its_first_step_ready_and_the_others_pending(world: World) -> None:
-    now = await world.now()
+    now = world.now()
     run = await world.start("a", kind="chain", plan=STEPS, options=b'{"version": 7}')
 
     assert await instance(world, run.run) == {
@@ -94,7 +94,7 @@ async def test_a_chain_without_options_has_no_version(world: World) -> None:
 
 
 async def test_a_step_whose_task_is_owned_is_running(world: World) -> None:
-    now = await world.now()
+    now = world.now()
     task = await chain(world)
 
     row = await step(world, task.run, 0)
@@ -112,7 +112,7 @@ async def test_a_step_with_its_own_lease_is_locked_for_that_long_after_each_hear
 
     second = (await step(world, task.run, 0))["locked_until"]
 
-    assert (first, second) == (await world.now() + 4 * LEASE, await world.now() + 5 * LEASE)
+    assert (first, second) == (world.now() + 4 * LEASE, world.now() + 5 * LEASE)
 
 
 async def test_a_done_step_is_followed_by_the_next(world: World) -> None:
@@ -129,7 +129,7 @@ async def test_a_done_step_is_followed_by_the_next(world: World) -> None:
 
 async def test_a_failed_step_is_ready_again_at_its_retry_time(world: World) -> None:
     task = await chain(world)
-    at = await world.now() + 500
+    at = world.now() + 500
     facts = [failure("pack", 1, value=error("one"), wake_at=5), failure("pack", 2, value=error("two"), wake_at=at)]
 
     await world.commit(task, facts=facts, then=later(at))
@@ -159,7 +159,7 @@ async def test_a_step_that_lost_its_worker_shows_lease_expired(world: World) -> 
 @pytest.mark.parametrize("in_time", [True, False])
 async def test_a_waiting_step_shows_its_event_type_and_deadline(world: World, in_time: bool) -> None:
     task = await chain(world)
-    deadline = await world.now() + 500 if in_time else None
+    deadline = world.now() + 500 if in_time else None
 
     await world.commit(task, facts=[wait("pack", 0, deadline)], then=later(deadline, TaskKind.WAKE))
 
@@ -170,7 +170,7 @@ async def test_a_waiting_step_shows_its_event_type_and_deadline(world: World, in
 
 async def test_a_step_whose_wait_is_over_is_ready(world: World) -> None:
     task = await chain(world)
-    now = await world.now()
+    now = world.now()
     await world.commit(task, facts=[wait("pack", 0, now + 500), woken("pack", 0)], then=later(now))
 
     row = await step(world, task.run, 0)
@@ -181,7 +181,7 @@ async def test_a_step_whose_wait_is_over_is_ready(world: World) -> None:
 
 async def test_a_step_that_waits_again_shows_its_new_deadline(world: World) -> None:
     task = await chain(world)
-    now = await world.now()
+    now = world.now()
     facts = [wait("pack", 0, now + 500), woken("pack", 0), wait("pack", 1, now + 900)]
 
     await world.commit(task, facts=facts, then=later(now + 900, TaskKind.WAKE))
@@ -192,7 +192,7 @@ async def test_a_step_that_waits_again_shows_its_new_deadline(world: World) -> N
 
 async def test_a_step_that_was_woken_before_its_deadline_is_ready(world: World) -> None:
     task = await chain(world)
-    now = await world.now()
+    now = world.now()
 
     await world.commit(task, facts=[wait("pack", 0, now + 500)], then=later(now, TaskKind.WAKE))
 
@@ -210,7 +210,7 @@ async def test_a_failed_chain_shows_its_dead_step(world: World) -> None:
     row = await step(world, task.run, 0)
     assert (row["status"], row["attempts"], row["last_error"]) == ("DEAD", 3, "broken")
     ended = await instance(world, task.run)
-    assert (ended["status"], ended["completed_at"], ended["failed_at"]) == ("FAILED", None, await world.now())
+    assert (ended["status"], ended["completed_at"], ended["failed_at"]) == ("FAILED", None, world.now())
     assert (ended["current_step_seq"], ended["current_step_type"]) == (0, "pack")  # the current step is the dead one
     assert (await step(world, task.run, 1))["status"] == "PENDING"
 
@@ -224,7 +224,7 @@ async def test_a_complete_chain_shows_all_steps_done(world: World) -> None:
 
     assert [row["status"] for row in await steps(world, task.run)] == ["DONE"] * 3
     ended = await instance(world, task.run)
-    assert (ended["status"], ended["completed_at"], ended["failed_at"]) == ("COMPLETED", await world.now(), None)
+    assert (ended["status"], ended["completed_at"], ended["failed_at"]) == ("COMPLETED", world.now(), None)
     assert (ended["current_step_seq"], ended["current_step_type"]) == (2, "send")
 
 
@@ -240,9 +240,9 @@ async def test_a_terminated_or_cancelled_chain_is_shown_as_canceled(world: World
 
 async def test_a_chain_that_waits_or_is_paused_is_running(world: World) -> None:
     waits, paused = await chain(world, "a"), await chain(world, "b")
-    await world.commit(waits, then=later(await world.now() + 500))
+    await world.commit(waits, then=later(world.now() + 500))
     await world.store.release([paused])
-    await world.store.pause(FLOW, "b")
+    await world.pause("b")
 
     assert [(await instance(world, task.run))["status"] for task in (waits, paused)] == ["RUNNING", "RUNNING"]
     assert (await step(world, paused.run, 0))["status"] == "READY"
@@ -272,7 +272,7 @@ async def facts(world: World, run: int) -> dict[str, Any]:
 async def test_the_graph_view_shows_facts_with_keys_and_values(world: World) -> None:
     meta = plan("meta", value=b'{"nodes": {"a": []}}')
     first, second, third = await world.graph("a", unit(1), unit(2), unit(3), unit(4, 1), plan=[meta])
-    at = await world.now()
+    at = world.now()
     bad = result("b", ok=False, value=b'{"message": "no"}', at=6)
     skipped = result("d", kind="skipped", value=None, at=7)
     item = Fact(FactState.ITEM, "c", 0, "item", 1, 1, value=b"1")
@@ -280,7 +280,7 @@ async def test_the_graph_view_shows_facts_with_keys_and_values(world: World) -> 
     await world.advance(
         Advance(first, results=[result("a", kind="node", value=b'{"x": [1, "\\u00fc"]}', at=5)]),
         Advance(second, facts=[failure("b", 1)], results=[bad, skipped], removed_units=[4]),
-        Advance(third, facts=[item], release=UnitRelease(await world.now())),
+        Advance(third, facts=[item], release=UnitRelease(world.now())),
         claim_limit=1,
     )
 
@@ -299,7 +299,7 @@ async def test_the_graph_view_shows_facts_with_keys_and_values(world: World) -> 
 
 async def test_a_graph_that_was_killed_has_a_tombstone(world: World) -> None:
     [task] = await world.graph("a", unit(1))
-    at = await world.now()
+    at = world.now()
 
     await world.terminate("a", "enough")
 

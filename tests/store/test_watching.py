@@ -18,6 +18,8 @@ from holdfast.store.protocol import (
     RelatedRun,
     Relations,
     RequestResult,
+    RestartRun,
+    RunsById,
     Signal,
     StoredEvent,
     TaskRef,
@@ -36,7 +38,7 @@ async def _watch(world: World, task: TaskRef, id: str, watch: Watch = MONITOR, a
 
 
 async def _child(world: World, parent: TaskRef, id: str, **options: Any) -> TaskRef:
-    [row] = await world.store.get([parent.run])
+    [row] = await world.store.runs(RunsById([parent.run]))
     return await world.start_claimed(id, parent=pid(row.instance_id), parent_run=parent.run, **options)
 
 
@@ -72,7 +74,7 @@ async def test_a_watcher_receives_status_output_and_error_of_the_end(
     answer = await world.commit(b, then=end)
 
     [event] = await world.undelivered(a.run)
-    assert (event.n, event.type, event.sender, event.created_at) == (1, EXIT, pid("b"), await world.now())
+    assert (event.n, event.type, event.sender, event.created_at) == (1, EXIT, pid("b"), world.now())
     assert _payload(event) == {"watch": 1, "status": status, "output": output, "error": error, "note": note}
     assert event.payload is not None
     assert event.payload.isascii()
@@ -103,7 +105,7 @@ async def test_a_finished_run_has_the_note_it_ended_with(world: World) -> None:
 async def test_an_exit_wakes_a_run_whatever_it_waits_for(world: World) -> None:
     a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
-    await world.commit(a, then=waiting("go", run_at=await world.now() + 10**6))
+    await world.commit(a, then=waiting("go", run_at=world.now() + 10**6))
 
     answer = await world.finish(b)
 
@@ -137,13 +139,13 @@ async def test_an_exit_does_not_wake_a_paused_run(world: World) -> None:
     a, b = await world.start_claimed("a"), await world.start_claimed("b")
     await _watch(world, a, "b")
     await world.commit(a, then=waiting("go"))
-    await world.store.pause(FLOW, "a")
+    await world.pause("a")
 
     answer = await world.finish(b)
 
     assert affected(answer) == AffectedRuns()
     assert await world.claimed_ids(owner="w2") == []
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
     assert [event.type for event in (await world.claim_one("w2")).mailbox_page.events] == [EXIT]
 
 
@@ -410,14 +412,16 @@ async def test_a_start_that_uses_an_existing_run_does_not_make_it_a_child(world:
 
 async def _end(world: World, task: TaskRef, how: str) -> list[int]:
     """End a parent; returns the other runs that ended by that."""
-    name = (await world.store.get([task.run]))[0].instance_id
+    name = (await world.store.runs(RunsById([task.run])))[0].instance_id
     match how:
         case "finish":
             return affected(await world.finish(task)).ended
         case "terminate":
             return [run for run in (await world.terminate(name)).affected.ended if run != task.run]
         case _:
-            return [run for run in (await world.store.restart(FLOW, name)).affected.ended if run != task.run]
+            return [
+                run for run in (await world.store.control(RestartRun(FLOW, name))).affected.ended if run != task.run
+            ]
 
 
 HOW = ["finish", "terminate", "restart"]
@@ -434,13 +438,13 @@ async def test_a_child_is_terminated_with_its_parent(world: World, how: str, sta
         case "waiting":
             await world.commit(child, then=waiting("go"))
         case "paused":
-            await world.store.pause(FLOW, "c")
+            await world.pause("c")
             await world.commit(child)
     world.clock.advance(5)
 
     ended = await _end(world, parent, how)
 
-    run, now = await world.find("c"), await world.now()
+    run, now = await world.find("c"), world.now()
     assert (run.status, run.completed_at, run.updated_at, run.owner) == (Status.TERMINATED, now, now, None)
     assert run.note is not None
     assert ended == [child.run]
@@ -530,7 +534,7 @@ async def test_an_end_propagates_to_all_descendants_except_below_an_abandoned_ch
     answer = await world.finish(top)
 
     assert sorted(affected(answer).ended) == [middle.run, low.run]
-    assert [run.status for run in await world.store.get([free.run, under_free.run])] == [Status.ACTIVE] * 2
+    assert [run.status for run in await world.store.runs(RunsById([free.run, under_free.run]))] == [Status.ACTIVE] * 2
 
 
 async def test_a_thousand_generations_end_together(world: World) -> None:

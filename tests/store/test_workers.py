@@ -22,7 +22,7 @@ async def test_a_new_database_has_no_workers(world: World) -> None:
 
 
 async def test_a_registered_worker_is_listed_with_its_profile(world: World) -> None:
-    now = await world.now()
+    now = world.now()
 
     await world.store.register_worker(profile(), LEASE)
 
@@ -49,7 +49,7 @@ async def test_workers_are_listed_in_the_order_of_registration(world: World) -> 
 
 
 async def test_registering_again_renews_the_row_and_replaces_the_profile(world: World) -> None:
-    started = await world.now()
+    started = world.now()
     await world.store.register_worker(profile(), LEASE)
     world.clock.advance(LEASE - 1)
 
@@ -62,7 +62,7 @@ async def test_registering_again_renews_the_row_and_replaces_the_profile(world: 
 
 
 async def test_a_heartbeat_renews_the_workers_row(world: World) -> None:
-    started = await world.now()
+    started = world.now()
     await world.store.register_worker(profile(), LEASE)
     world.clock.advance(LEASE - 1)
 

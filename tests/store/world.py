@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from holdfast.core.model import Status, TaskKind
+from holdfast.core.model import Status, TaskKind, to_ms
 from holdfast.store.protocol import (
     EXIT,
     FIRST_EPOCH,
@@ -16,6 +16,7 @@ from holdfast.store.protocol import (
     Advanced,
     AffectedRuns,
     Attributes,
+    CancelRun,
     Claim,
     Claimant,
     ClaimRequest,
@@ -24,12 +25,14 @@ from holdfast.store.protocol import (
     Committed,
     ControlResult,
     Created,
+    CurrentRuns,
     Fact,
+    FactsQuery,
     FactState,
     Finish,
     Following,
-    ListQuery,
     Log,
+    MailboxQuery,
     MissingDecrement,
     NewEvent,
     NewRun,
@@ -38,13 +41,19 @@ from holdfast.store.protocol import (
     Observed,
     Operation,
     Park,
+    PauseRun,
     RecordedOperation,
     Release,
+    RestartRun,
+    ResumeRun,
+    RunByName,
     RunRecord,
+    RunsById,
     Sent,
     Store,
     StoredEvent,
     TaskRef,
+    TerminateRun,
 )
 
 FLOW = "flow"
@@ -87,8 +96,8 @@ class World:
         n = count(1)
         return re.sub(r"\?", lambda _: f"${next(n)}", text) if self._numbered else text
 
-    async def now(self) -> int:
-        return await self.store.now()
+    def now(self) -> int:
+        return to_ms(self.store.clock.now())
 
     async def create(self, id: str = "a", **options: Any) -> Created:
         [created] = await self.store.create([NewRun(options.pop("workflow", FLOW), id, **options)])
@@ -164,7 +173,7 @@ class World:
 
     async def continue_run(self, task: TaskRef, params: bytes | None = None, **fields: Any) -> RunRecord:
         """End the run with a successor, which is returned."""
-        ended = (await self.store.get([task.run]))[0]
+        ended = (await self.store.runs(RunsById([task.run])))[0]
         await self.finish(task, next=NextRun(params, **fields))
         return await self.find(ended.instance_id, ended.number + 1, workflow=ended.workflow)
 
@@ -175,28 +184,35 @@ class World:
             task = (await self.claim_one("w1")).task
         return task
 
+    async def pause(self, id: str = "a") -> RunRecord | None:
+        """Pause a run; returns the run as it was before."""
+        return (await self.store.control(PauseRun(FLOW, id))).run
+
+    async def resume(self, id: str = "a") -> RunRecord | None:
+        """Resume a run; returns the run as it was before."""
+        return (await self.store.control(ResumeRun(FLOW, id))).run
+
     async def terminate(self, id: str = "a", reason: str | None = None) -> ControlResult:
-        return await self.store.terminate(FLOW, id, reason)
+        return await self.store.control(TerminateRun(FLOW, id, reason))
 
     async def cancel(self, id: str = "a", *, payload: bytes = b"{}", deadline_ms: int | None = None) -> ControlResult:
-        return await self.store.cancel(FLOW, id, payload, deadline_ms)
+        return await self.store.control(CancelRun(FLOW, id, payload, deadline_ms))
 
     async def send_exit(self, id: str = "a") -> None:
         """Send an EXIT event: an event of the engine, which wakes a run whatever it waits for."""
         await self.send(EXIT, id)
 
     async def restart(self, id: str = "a", **options: Any) -> RunRecord:
-        run = (await self.store.restart(FLOW, id, **options)).run
+        run = (await self.store.control(RestartRun(FLOW, id, **options))).run
         assert run is not None
         return run
 
     async def undelivered(self, run: int, *topics: str) -> list[StoredEvent]:
         """All undelivered events, or only those of these types and the engine's own."""
-        return list((await self.store.undelivered(run, frozenset(topics) if topics else None)).events)
+        return list((await self.store.undelivered(MailboxQuery(run, frozenset(topics) if topics else None))).events)
 
     async def find(self, id: str = "a", number: int | None = None, *, workflow: str = FLOW) -> RunRecord:
-        found = await self.store.find(workflow, id, number)
-        assert found is not None
+        [found] = await self.store.runs(RunByName(workflow, id, number))
         return found
 
     async def send(self, type: str = "go", id: str = "a", **options: Any) -> Sent:
@@ -204,7 +220,7 @@ class World:
         return sent
 
     async def ids(self, **query: Any) -> list[str]:
-        return [run.instance_id for run in await self.store.list(ListQuery(**query))]
+        return [run.instance_id for run in await self.store.runs(CurrentRuns(**query))]
 
     async def read_view(self, view: str, run: int, order: str) -> list[dict[str, Any]]:
         """The rows of a view for one run."""
@@ -213,15 +229,18 @@ class World:
         await live.rollback()
         return [dict(row) for row in rows]
 
+    async def facts(self, run: int, state: FactState | None = None, keys: Sequence[str] | None = None) -> list[Fact]:
+        return await self.store.facts(FactsQuery(run, state, keys))
+
     async def keys(self, run: int) -> list[str]:
-        return [fact.key for fact in await self.store.facts(run)]
+        return [fact.key for fact in await self.facts(run)]
 
     async def results(self, run: int) -> list[str]:
-        return [fact.key for fact in await self.store.facts(run, FactState.RESULT)]
+        return [fact.key for fact in await self.facts(run, FactState.RESULT)]
 
     async def starts(self, run: int) -> list[tuple[str, int]]:
         """The keys of the units that were claimed, and the epochs of the claims."""
-        return [(fact.key, fact.n) for fact in await self.store.facts(run, FactState.START)]
+        return [(fact.key, fact.n) for fact in await self.facts(run, FactState.START)]
 
 
 def turn(

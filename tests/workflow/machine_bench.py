@@ -17,9 +17,10 @@ from holdfast.core.limits import Limits
 from holdfast.core.model import Status, from_ms
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.driver import Call, Decision, Outcome
+from holdfast.kernel.model import Models
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Runtime
-from holdfast.store.protocol import Fact, Finish, Log, Park, RunRecord, Snapshot, StoredEvent
+from holdfast.store.protocol import Fact, Finish, Log, NewRun, Park, RunRecord, Snapshot, StoredEvent
 from holdfast.workflow.driver import WorkflowOptions, define
 from holdfast.workflow.machine import Machine
 
@@ -62,7 +63,7 @@ class Bench:
         )
         self.driver: Any = definition.driver
         runtime = Runtime()
-        self.requests = Requests(Registry(), self.limits, runtime, runtime.time)
+        self.requests = Requests(Registry(Models), self.limits, runtime, runtime.time)
 
     # --- driving
 
@@ -163,8 +164,4 @@ class Bench:
 
 
 def _new_run(params: bytes | None, seed: int) -> RunRecord:
-    return RunRecord(
-        run=1, workflow="bench", instance_id="one", number=0, kind="workflow", status=Status.ACTIVE,
-        params=params, output=None, error=None, queue="default", priority=0, created_at=START,
-        updated_at=START, started_at=None, completed_at=None, instance=1, seed=seed,
-    )  # fmt: skip
+    return NewRun("bench", "one", params, seed=seed).record(1, 0, 1, START)

@@ -11,6 +11,7 @@ from holdfast.chain.machine import DEFAULT_BACKOFF, ChainMachine
 from holdfast.chain.progress import CHAIN
 from holdfast.chain.values import ChainTask
 from holdfast.core import codec
+from holdfast.core.checks import check_count
 from holdfast.core.durations import Duration, describe, to_ms
 from holdfast.core.functions import check_handler, is_async
 from holdfast.core.limits import Limits
@@ -142,7 +143,7 @@ class Chain(Startable[In, Any]):
         """
         check_step_name(step_type, self._program.limits)
         self._program.check_new(step_type)
-        check_count("max_attempts", max_attempts)
+        check_count("max_attempts", max_attempts, _MAX_COUNT)
         lease_ms = _optional_ms("lease", lease, SHORTEST_LEASE_MS)
         timeout_ms = _optional_ms("timeout", timeout, 1)
 
@@ -162,7 +163,7 @@ def define(
 ) -> tuple[Chain[Any], Definition]:
     """A chain without steps, and its definition."""
     check_workflow_name(name, limits)
-    check_count("version", version)
+    check_count("version", version, _MAX_COUNT)
     program = ChainProgram(name, params, limits, now)
     definition = Definition(
         name=name,
@@ -187,10 +188,4 @@ def _optional_ms(name: str, duration: Duration | None, min_ms: int) -> int | Non
 
 
 def _unchanged(value: Any) -> Any:
-    return value
-
-
-def check_count(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _MAX_COUNT:
-        raise InvalidOptionError(f"{name} must be a whole number of at least 1, not {shown(value)}")
     return value

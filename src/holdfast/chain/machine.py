@@ -8,37 +8,33 @@ the same worker continues with that step.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from random import Random
+from collections.abc import Callable, Sequence
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from holdfast.chain.answers import DeadAnswer, DoneAnswer, HandlerAnswer, RetryAnswer, WaitAnswer
 from holdfast.chain.call import ChainCall, Handler
+from holdfast.chain.ending import Ending, dead_step_error, link_down_error
+from holdfast.chain.mailbox import Mailbox
 from holdfast.chain.progress import ChainStep, Progress
+from holdfast.chain.step_recorder import StepRecorder
 from holdfast.chain.values import ChainTask, ChainTaskKind, Outputs
 from holdfast.core import codec
 from holdfast.core.event import Event
 from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
-from holdfast.core.model import Level, Status, StepType, from_ms
+from holdfast.core.model import Level, Status, from_ms
 from holdfast.core.retry import Retry
-from holdfast.errors import LinkDownError, ParamsInvalidError
+from holdfast.errors import ParamsInvalidError
 from holdfast.kernel.attempt import NO_VALUES
 from holdfast.kernel.driver import Decision, Outcome
 from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.options import NO_OPTIONS, RunOptions
 from holdfast.store.protocol import (
     CANCEL,
-    EXIT,
-    Delivery,
-    Fact,
-    FactState,
     Finish,
     Following,
     Log,
-    Observed,
     Park,
     RecordedOperation,
     RequestResult,
@@ -76,21 +72,17 @@ class ChainMachine:
     def __init__(self, program: Program, run: RunRecord, snapshot: Snapshot) -> None:
         self._program = program
         self._run = run
-        self._options = NO_OPTIONS if run.options is None else RunOptions.decode(run.options)
-        self._values = MappingProxyType(self._options.context) if self._options.context else NO_VALUES
+        options = NO_OPTIONS if run.options is None else RunOptions.decode(run.options)
+        self._values = MappingProxyType(options.context) if options.context else NO_VALUES
         self._progress = Progress.of(snapshot.facts)
-        self._events: dict[int, StoredEvent] = dict(snapshot.events)
-        """The events read so far, by number: consumed ones, and ones that may be consumed."""
-        self._consumed = {f.event for f in snapshot.facts if f.event is not None}
-        self._control_events: dict[int, StoredEvent] = {}
-        """Unconsumed events of the engine: cancellations, and exits of watched runs."""
+        self._recorder = StepRecorder(self._progress, max([run.started_at or 0, *(f.at for f in snapshot.facts)]))
+        self._mailbox = Mailbox(snapshot)
+        self._ending = Ending(run, options)
         self._begun = run.started_at is not None
-        self._progressed_at = max([run.started_at or 0, *(f.at for f in snapshot.facts)])
         self._call_in_flight: ChainCall | None = None
         self._wait_opened: ChainStep | None = None
         """The step that began to wait in the current ``advance``."""
         self._halted = False
-        self._observed = Observed()
         self._logs: list[Log] = []
 
     # --- driven by the runner
@@ -104,9 +96,9 @@ class ChainMachine:
         operation_results: Sequence[RequestResult] = (),  # noqa: ARG002  (a chain has no operations)
         lost: bool = False,
     ) -> Decision:
-        self._observed, self._logs, self._wait_opened = Observed(facts=[], deliveries=[]), [], None
-        for event in events:
-            (self._control_events if event.type in (CANCEL, EXIT) else self._events)[event.n] = event
+        self._recorder.begin_decision()
+        self._logs, self._wait_opened = [], None
+        self._mailbox.add(events)
         started_at = self._begin_once(now_ms)
         if lost:
             self._record_lost_attempt(now_ms)
@@ -132,7 +124,7 @@ class ChainMachine:
         """Return the start time if the run has not begun before, else None."""
         if self._begun:
             return None
-        self._begun, self._progressed_at = True, now_ms
+        self._begun, self._recorder.progressed_at = True, now_ms
         return now_ms
 
     # --- outcomes of attempts
@@ -142,7 +134,8 @@ class ChainMachine:
         if step is None or not _belongs_to(outcome, step):
             return  # the step is no longer at this attempt
         self._call_in_flight = None
-        self._observed.logs = [*self._observed.logs, *outcome.logs]
+        observed = self._recorder.observed
+        observed.logs = [*observed.logs, *outcome.logs]
         if outcome.heartbeat is not None:
             self._progress.apply(outcome.heartbeat)
         if outcome.failure is not None:
@@ -151,90 +144,48 @@ class ChainMachine:
             self._apply_answer(step, outcome, outcome.live)
 
     def _apply_answer(self, step: ChainStep, outcome: Outcome, answer: HandlerAnswer) -> None:
+        recorder = self._recorder
         match answer:
             case DoneAnswer(value, outbox):
-                self._record_result(step, outcome, ok=True, value=value)
-                self._observed.outbox = outbox
+                recorder.record_result(step, outcome, ok=True, value=value)
+                recorder.observed.outbox = outbox
             case WaitAnswer(event_type, timeout_ms, outbox):
-                self._begin_wait(step, outcome.at, event_type, outcome.at + timeout_ms)
-                self._observed.outbox = outbox
+                recorder.begin_wait(step, outcome.at, event_type, outcome.at + timeout_ms)
+                self._wait_opened = step
+                recorder.observed.outbox = outbox
             case RetryAnswer(backoff_ms, error):
-                self._record_failure(step, outcome, error, outcome.at + backoff_ms)
+                recorder.record_failure(step, outcome, error, outcome.at + backoff_ms)
             case DeadAnswer(error, outbox):
-                self._record_result(step, outcome, ok=False, value=error.encode())
-                self._observed.outbox = outbox
+                recorder.record_result(step, outcome, ok=False, value=error.encode())
+                recorder.observed.outbox = outbox
 
     def _apply_error(self, step: ChainStep, outcome: Outcome, error: Failure) -> None:
-        delay = DEFAULT_BACKOFF.delay_after(step.attempts + 1)
-        self._record_failure(step, outcome, error, outcome.at + delay)
+        delay = DEFAULT_BACKOFF.delay_after(step.failed_attempts + 1)
+        self._recorder.record_failure(step, outcome, error, outcome.at + delay)
 
     def _record_lost_attempt(self, now_ms: int) -> None:
         """Record a failed attempt after the loss of the owner, unless no attempt can have been running."""
         step = self._progress.current
         if step is None or step.result is not None or step.waiting or step.not_before > now_ms:
             return
-        attempt = Outcome(step.type, step.attempts + 1, now_ms, now_ms)
-        self._record_failure(step, attempt, LEASE_EXPIRED, now_ms)
-
-    def _record_failure(self, step: ChainStep, outcome: Outcome, error: Failure, next_at: int) -> None:
-        """Record a failed attempt: another attempt becomes due, or the step is dead."""
-        attempts = step.attempts + 1
-        if error.retryable is False or attempts >= step.max_attempts:
-            self._record_result(step, outcome, ok=False, value=error.encode())
-            return
-        self._record_fact(
-            step, FactState.FAILURE, attempts, outcome.at, outcome.started_at,
-            ok=False, value=error.encode(), attempts=attempts, wake_at=next_at,
-        )  # fmt: skip
-
-    def _record_result(self, step: ChainStep, outcome: Outcome, *, ok: bool, value: bytes) -> None:
-        self._record_fact(
-            step, FactState.RESULT, 0, outcome.at, outcome.started_at,
-            seq=step.seq + 1, ok=ok, value=value, attempts=step.attempts + (not ok),
-        )  # fmt: skip
-
-    def _record_fact(self, step: ChainStep, state: FactState, n: int, at: int, started_at: int, **fields: Any) -> None:
-        fact = Fact(
-            state, step.type, n, StepType.DO, at, started_at,
-            max_attempts=step.max_attempts, timeout_ms=step.timeout_ms, **fields,
-        )  # fmt: skip
-        self._progress.apply(fact)
-        self._progressed_at = max(self._progressed_at, at)
-        self._observed.facts = [*self._observed.facts, fact]
+        attempt = Outcome(step.type, step.failed_attempts + 1, now_ms, now_ms)
+        self._recorder.record_failure(step, attempt, LEASE_EXPIRED, now_ms)
 
     # --- waits
-
-    def _begin_wait(self, step: ChainStep, at: int, event_type: str, deadline: int) -> None:
-        self._record_fact(step, FactState.START, step.waits, at, at, wake_at=deadline, event_type=event_type)
-        self._wait_opened = step
 
     def _wake(self, now_ms: int) -> None:
         """End the wait of the current step if its event has arrived, or if none was sent before the deadline."""
         step = self._progress.current
         if step is None or not step.waiting:
             return
-        event = self._oldest_event(step.wait.event_type)
+        event = self._mailbox.oldest(step.wait.event_type)
         if event is not None and event.created_at <= step.wait.wake_at:
-            self._consume(event, step.type, now_ms)
-            self._end_wait(step, now_ms, event.n)
+            self._mailbox.consume(event)
+            self._recorder.record_delivery(event.n, step.type, now_ms)
+            self._recorder.end_wait(step, now_ms, event.n)
         elif step is not self._wait_opened and (event is not None or step.wait.wake_at <= now_ms):
             # A wait does not time out in the advance that began it: an event sent in time may not have been read yet.
-            self._end_wait(step, now_ms, None)
-
-    def _end_wait(self, step: ChainStep, now_ms: int, event: int | None) -> None:
-        self._record_fact(
-            step, FactState.WOKEN, step.wait.n, now_ms, step.wait.at, event_type=step.wait.event_type, event=event
-        )
-
-    def _oldest_event(self, event_type: str) -> StoredEvent | None:
-        candidates = (
-            event for n, event in self._events.items() if event.type == event_type and n not in self._consumed
-        )
-        return min(candidates, key=lambda event: event.n, default=None)
-
-    def _consume(self, event: StoredEvent, by: str, now_ms: int) -> None:
-        self._consumed.add(event.n)
-        self._observed.deliveries = [*self._observed.deliveries, Delivery(event.n, by, now_ms)]
+            self._recorder.end_wait(step, now_ms, None)
 
     # --- ends
 
@@ -244,37 +195,20 @@ class ChainMachine:
             return Park("NO_PLAN: the run was started without steps, by a process in which the chain is not registered")
         step = self._progress.current
         if step is None:
-            output = self._progress.steps[-1].result.value
-            return self._with_successor(Finish(Status.COMPLETE, output=output), now_ms)
+            return self._ending.completed(self._progress.steps[-1].result.value, now_ms)
         if step.result is None:
             return None
-        return self._errored(_dead_step_error(step), now_ms)
-
-    def _errored(self, error: Failure, now_ms: int) -> Finish:
-        retry = self._options.retry
-        names = error.lineage or (error.name,)
-        retryable = error.retryable is not False and retry is not None and retry.retries(names)
-        return self._with_successor(Finish(Status.ERRORED, error=error.encode()), now_ms, retryable=retryable)
-
-    def _with_successor(self, finish: Finish, now_ms: int, *, retryable: bool = False) -> Finish:
-        if self._options.retry is None and self._options.cron is None:
-            return finish
-        chance = Random(f"{self._run.seed}//{self._run.attempt}").random()  # noqa: S311  (spreads retries)
-        successor = self._options.successor(self._run, finish, retryable=retryable, now=now_ms, chance=chance)
-        return replace(finish, next=successor)
+        return self._ending.errored(dead_step_error(step), now_ms)
 
     def _end_by_control_event(self, now_ms: int) -> Finish | None:
         """The end of the run by a cancellation or by the failure of a linked run; None if there is neither."""
-        while self._control_events:
-            event = self._control_events.pop(min(self._control_events))
-            self._consume(event, event.type, now_ms)
+        while (event := self._mailbox.take_control_event()) is not None:
+            self._recorder.record_delivery(event.n, event.type, now_ms)
             content = codec.plain(event.payload)
             if event.type == CANCEL:
-                reason = content["reason"] or "no reason given"
-                error = Failure("CancelledError", reason, kind="Cancelled", retryable=False)
-                return Finish(Status.CANCELLED, error=error.encode())
+                return self._ending.cancelled(content["reason"])
             if content["watch"] & Watch.LINK and content["status"] != Status.COMPLETE:
-                return self._errored(_link_down_error(event.sender or "", content), now_ms)
+                return self._ending.errored(link_down_error(event.sender or "", content), now_ms)
         return None
 
     # --- the decision
@@ -292,7 +226,7 @@ class ChainMachine:
             elif self._call_in_flight is None:
                 calls, wake_at, end = self._due_call(step, now_ms)
         return Decision(
-            observed=self._observed,
+            observed=self._recorder.observed,
             following=Following(logs=self._logs),
             calls=calls,
             cancelled=[self._call_in_flight.key] if end is not None and self._call_in_flight is not None else (),
@@ -316,20 +250,20 @@ class ChainMachine:
             text = f"NON_DETERMINISTIC: the recorded params do not fit the chain's type any more: {error}"
             return (), None, self._park(text, now_ms)
         self._call_in_flight = ChainCall(
-            step.type, step.attempts + 1, step.timeout_ms, self._values, (self._task(step, params),),
+            step.type, step.failed_attempts + 1, step.timeout_ms, self._values, (self._task(step, params),),
             handler, self._program.limits, last=step is self._progress.steps[-1], max_attempts=step.max_attempts,
             progress=None if step.heartbeat is None else step.heartbeat.value,
         )  # fmt: skip
         return [self._call_in_flight], None, None
 
     def _task(self, step: ChainStep, params: Any) -> ChainTask:
-        event = None if step.woken is None or step.woken.event is None else self._events[step.woken.event]
+        event = None if step.woken is None or step.woken.event is None else self._mailbox[step.woken.event]
         outputs = {s.type: s.result.value for s in self._progress.steps[: step.seq]}
         return ChainTask(
             kind=_kind(step),
             params=params,
             event=None if event is None else _event(event),
-            attempt=step.attempts + 1,
+            attempt=step.failed_attempts + 1,
             outputs=Outputs(outputs),
             workflow=self._run.workflow,
             instance_id=self._run.instance_id,
@@ -341,8 +275,8 @@ class ChainMachine:
 
     def _release_unhandled(self, step: ChainStep, now_ms: int) -> tuple[int | None, Park | None]:
         """Leave a step to other workers, whose code may have a handler for it; park the run after a time limit."""
-        text = f"NO_HANDLER: chain {self._program.name!r} has no handler here for step {step.type!r}"
-        unhandled_ms = now_ms - max(self._progressed_at, step.not_before)
+        text = f"NO_HANDLER: this process has no handler for step {step.type!r} of chain {self._program.name!r}"
+        unhandled_ms = now_ms - max(self._recorder.progressed_at, step.not_before)
         if unhandled_ms >= _NO_HANDLER_LIMIT_MS:
             return None, self._park(f"{text}; register one and resume the run", now_ms)
         self._log(Level.WARN, f"{text}; the step is left to other workers", now_ms)
@@ -359,7 +293,7 @@ class ChainMachine:
 
 def _belongs_to(outcome: Outcome, step: ChainStep) -> bool:
     """True if the outcome belongs to the attempt that the step is at."""
-    if outcome.key != step.type or outcome.attempt != step.attempts + 1:
+    if outcome.key != step.type or outcome.attempt != step.failed_attempts + 1:
         return False
     return step.result is None and not step.waiting and step.not_before <= outcome.at
 
@@ -372,21 +306,3 @@ def _kind(step: ChainStep) -> ChainTaskKind:
 
 def _event(stored: StoredEvent) -> Event[Any]:
     return Event(stored.type, codec.plain(stored.payload), from_ms(stored.created_at), stored.sender)
-
-
-def _dead_step_error(step: ChainStep) -> Failure:
-    """The error of a chain whose step is dead, with the step and its attempts in the message."""
-    error = Failure.decode(step.result.value)
-    count = "1 attempt" if step.attempts == 1 else f"{step.attempts} attempts"
-    message = f"step {step.type!r} is dead after {count}: {error.message}"
-    return replace(error, message=message, args=None, cause=replace(error, traceback=None))
-
-
-def _link_down_error(pid: str, content: Mapping[str, Any]) -> Failure:
-    if content["error"] is None:
-        why = f"linked run {pid} ended {content['status']}: {content['note'] or 'no reason given'}"
-    else:
-        error = Failure.from_content(content["error"])
-        first = error.name == LinkDownError.__name__  # the message names the run that failed first
-        why = error.message if first else f"linked run {pid} ended {content['status']}: {error.name}: {error.message}"
-    return Failure.of(LinkDownError(why))

@@ -1,4 +1,4 @@
-"""The authoring model of chains: what a run of a chain shows. ``chain/progress.py`` derives it from the facts."""
+"""The authoring model of chains: the display of their runs, which ``chain/progress.py`` derives from the facts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from holdfast.chain import progress
 from holdfast.chain.progress import CHAIN, ChainStatus, StepState, TaskState
 from holdfast.core import history
-from holdfast.core.model import Status, StepRecord, optional_from_ms
+from holdfast.core.model import Status, optional_from_ms
+from holdfast.core.records import StepRecord
 from holdfast.kernel.model import Model, RecordedRun
 
 
@@ -39,6 +40,4 @@ class ChainModel(Model):
         if step is None or row.run_at is None or row.run_at <= now_ms:
             return None
         retry = history.until(optional_from_ms(row.run_at), now_ms).strip()
-        return (
-            f"no worker so far has a handler for step {step!r} of chain {row.workflow!r}; it is left to others {retry}"
-        )
+        return f"the last worker had no handler for step {step!r} of chain {row.workflow!r}; the run waits {retry}"

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 
 from holdfast.core import codec, history
 from holdfast.core.failure import Failure
-from holdfast.core.model import Status, StepRecord, StepStatus, StepType, from_ms, optional_from_ms
+from holdfast.core.model import Status, StepStatus, StepType, from_ms, optional_from_ms
+from holdfast.core.records import StepRecord
 from holdfast.errors import ErrorInfo
 from holdfast.store.protocol import Fact, FactState
 
@@ -97,7 +98,7 @@ class ChainStep:
         """The last HEARTBEAT fact."""
 
     @property
-    def attempts(self) -> int:
+    def failed_attempts(self) -> int:
         """Number of failed attempts."""
         if self.result is not None:
             return int(self.result.attempts)
@@ -205,7 +206,7 @@ def _record(run_number: int, step: ChainStep, state: StepState) -> StepRecord:
         name=step.type,
         type=StepType.DO,
         status=StepStatus.WAITING if retry_at else _STEP_STATUS[state],
-        attempts=step.attempts,
+        attempts=step.failed_attempts,
         max_attempts=step.max_attempts,
         timeout_ms=step.timeout_ms,
         next_retry_at=optional_from_ms(retry_at or None),

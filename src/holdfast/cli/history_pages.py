@@ -55,7 +55,7 @@ def _page(
     remote: Remote, request: HistoryRequest, cursors: Mapping[str, str | None], page_size: int, run_number: int | None
 ) -> Fields:
     query = {**request.query, "pageSize": page_size, **{f"{name}Cursor": cursor for name, cursor in cursors.items()}}
-    if run_number is not None:  # the run of the first page, also if a restart has created a successor since
+    if run_number is not None:  # the run of the first page, even if a restart has created a successor since
         query["runNumber"] = run_number
     return remote.get(*request.path, "history", expect="steps", query=query)
 

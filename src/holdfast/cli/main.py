@@ -12,11 +12,16 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.control_commands import add_control_commands
 from holdfast.cli.instances import instances
 from holdfast.cli.model_commands import add_model_commands
 from holdfast.cli.options import read_event, read_json
 from holdfast.cli.serve import dev, serve
 from holdfast.cli.workflows import workflows
+
+AppDir = Annotated[
+    Path, typer.Option("--app-dir", metavar="PATH", help="Search for the module here first.", show_default=True)
+]
 
 cli = typer.Typer(
     name="holdfast",
@@ -27,6 +32,7 @@ cli = typer.Typer(
 cli.command()(dev)
 cli.command()(serve)
 cli.add_typer(workflows, name="workflows")
+add_control_commands(instances)
 add_model_commands(instances)
 cli.add_typer(instances, name="instances")
 
@@ -134,9 +140,7 @@ def worker(
         str | None,
         typer.Option("--drain", metavar="DURATION", help="Time for steps in flight to end: 45, '90 s', '5 min'."),
     ] = None,
-    app_dir: Annotated[
-        Path, typer.Option("--app-dir", metavar="PATH", help="Search for the module here first.", show_default=True)
-    ] = Path(),
+    app_dir: AppDir = Path(),
     log_level: Annotated[
         LogLevel | None,
         typer.Option("--log-level", help="Default: info, unless the module sets up logging.", case_sensitive=False),
@@ -207,10 +211,10 @@ def migrate(
 def simulate(
     target: Annotated[
         str | None,
-        typer.Argument(metavar="[MODULE:APP]", help="The app, as for a worker. Default: simulate the engine."),
+        typer.Argument(metavar="MODULE:APP", help="The app, as for a worker."),
     ] = None,
     workflow: Annotated[
-        str | None, typer.Argument(metavar="[WORKFLOW]", help="The name of a workflow, a chain or a graph of the app.")
+        str | None, typer.Argument(metavar="WORKFLOW", help="The name of a workflow, a chain or a graph of the app.")
     ] = None,
     params: Annotated[
         str | None, typer.Option("--params", metavar="JSON", parser=read_json, help="The input of the workflow.")
@@ -235,33 +239,11 @@ def simulate(
         ),
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option("--seeds", metavar="N", min=1, help="Number of seeds. Default: 200, or 100 for the engine."),
-    ] = None,
+        int, typer.Option("--seeds", metavar="N", min=1, help="Number of seeds.", show_default=True)
+    ] = 200,
     first: Annotated[int, typer.Option("--first", metavar="S", min=1, help="The first seed.")] = 1,
     seed: Annotated[int | None, typer.Option("--seed", metavar="S", min=1, help="Run only this seed.")] = None,
-    story: Annotated[
-        bool, typer.Option("--story", help="Engine only: print what happened in a failing seed, minimized.")
-    ] = False,
-    counts: Annotated[
-        bool, typer.Option("--counts", help="Engine only: print how often each fault hit each operation.")
-    ] = False,
-    bug: Annotated[
-        str | None, typer.Option("--bug", metavar="BUG", help="Engine only: plant a bug that the checks should find.")
-    ] = None,
-    only: Annotated[
-        str | None, typer.Option("--only", metavar="FAULTS", help="Engine only, with --seed: inject only these faults.")
-    ] = None,
-    without: Annotated[
-        str | None,
-        typer.Option("--without", metavar="IDS", help="Engine only, with --seed: leave out these instances."),
-    ] = None,
-    processes: Annotated[
-        int, typer.Option("--processes", metavar="N", min=1, help="Engine only: run seeds in N processes at once.")
-    ] = 1,
-    app_dir: Annotated[
-        Path, typer.Option("--app-dir", metavar="PATH", help="Search for the module here first.", show_default=True)
-    ] = Path(),
+    app_dir: AppDir = Path(),
 ) -> None:
     """Run a workflow under faults, in virtual time: crashes, retries, slow and failing steps, reordered events.
 
@@ -270,24 +252,20 @@ def simulate(
     outcome that differs from the outcome without faults. Each finding has a short description and the command that
     reproduces it. The Python function holdfast.testing.simulate has more options.
 
-    Without an app, the command simulates the engine with built-in workflows, and checks the engine's promises.
-
     \b
     Examples:
       holdfast simulate shop:app fulfil --params '{"id": "o-1"}'        200 seeds
       holdfast simulate shop:app fulfil --event 'approval={"by": "ann"}'  with an event
       holdfast simulate shop:app fulfil --world shop:fresh_bank         also compare the fakes
       holdfast simulate shop:app fulfil --seed 17                       repeat one seed
-      holdfast simulate --seeds 1000 --story                            the engine
 
     Exit code 0 if nothing was found, 1 if something was found, 2 if there is no such app or workflow.
     """
-    from holdfast.cli.simulation import SimulateOptions, run  # noqa: PLC0415  (the engine, and its simulation)
+    from holdfast.cli.simulation import SimulateOptions, run  # noqa: PLC0415  (the engine, and the simulation)
 
     options = SimulateOptions(
-        target, workflow, app_dir, params, tuple(event or ()), world, tuple(allow or ()),
-        seeds, first, seed, story, counts, bug, only, without, processes,
-    )  # fmt: skip
+        target, workflow, app_dir, params, tuple(event or ()), world, tuple(allow or ()), seeds, first, seed
+    )
     raise typer.Exit(run(options))
 
 

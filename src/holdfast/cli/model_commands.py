@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.instances import json_object, manage
+from holdfast.cli.control_commands import json_object, manage
 from holdfast.cli.options import InstanceId, InstanceIds, WorkflowName, remote_command
 from holdfast.cli.remote import Remote
 
@@ -29,7 +29,7 @@ def facts(
     id: InstanceId,
     prefix: Annotated[
         str | None,
-        typer.Option("--prefix", metavar="TEXT", help="Only keys with this prefix: meta, start/, result/, tombstone."),
+        typer.Option("--prefix", metavar="TEXT", help="Only keys with this prefix: meta, start/, result/, item/, ..."),
     ] = None,
 ) -> None:
     """Show the facts of a graph: its plan, the starts of its nodes and their results.
@@ -94,7 +94,7 @@ def outbox(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
 
 
 def redeliver(remote: Remote, workflow: WorkflowName, id: InstanceId) -> None:
-    """Deliver the outbound events of a chain again that were parked after too many failures.
+    """Deliver again the outbound events of a chain that were parked after too many failures.
 
     \b
     Examples:

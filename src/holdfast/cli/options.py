@@ -126,7 +126,7 @@ def _header(text: str, source: str) -> tuple[str, str]:
 
 def _name(text: str) -> str:
     if text in ("", ".", ".."):
-        raise typer.BadParameter("this cannot be a name or an id")
+        raise typer.BadParameter(f"{text!r} cannot be a name or an id")
     return text
 
 
@@ -153,7 +153,7 @@ InstanceIds = Annotated[
 _ONE_ID = Annotated[
     list[str], typer.Option("--id", "-i", metavar="ID", callback=_one_name, help="The id of the instance.")
 ]
-"""``InstanceId`` for the parser. A list, because of a scalar option given twice the parser silently uses the last."""
+"""``InstanceId`` for the parser. A list: of a repeated scalar option, the parser would silently use the last."""
 
 _SHARED: dict[str, tuple[Any, Any]] = {
     "base_url": (

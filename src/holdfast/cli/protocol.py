@@ -13,7 +13,7 @@ from typing import Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 MAX_HEAD_BYTES = 64 * 1024
-"""Maximum size of one head: request line and headers, also trailers. One socket read may exceed it."""
+"""Maximum size of one head: request line and headers, or trailers. The data of one socket read may exceed the limit."""
 HEAD_TIMEOUT_S = 30.0
 """Time limit for receiving a head, counted from the connection or from the head's first byte."""
 

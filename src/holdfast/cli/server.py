@@ -90,7 +90,7 @@ def run_server(options: ServeOptions, supervisor_fd: int | None) -> None:
 
 def check_exposure(app: Holdfast, options: ServeOptions) -> None:
     """Refuse to serve other machines without hooks: every caller could start, read and end every run."""
-    if app.authorize.open and not options.insecure and not is_loopback(options.host):
+    if (app.authorize is None or app.authorize.open) and not options.insecure and not is_loopback(options.host):
         raise WrongUsageError(
             f"--host {options.host}: the app has no authorize hooks, so every caller that can reach this address "
             "could read and control its runs; give the app hooks, or give --insecure"
@@ -171,7 +171,7 @@ def _config(app: Holdfast, options: ServeOptions) -> uvicorn.Config:
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """A uvloop event loop if uvloop is installed: it is a dependency except on Windows and other Pythons."""
+    """A uvloop event loop if uvloop is installed: a dependency except on Windows and other Python implementations."""
     try:
         import uvloop  # noqa: PLC0415
     except ImportError:

@@ -1,4 +1,4 @@
-"""``holdfast simulate``: the simulation of the engine, or of a user's workflow."""
+"""``holdfast simulate``: the simulation of a user's workflow."""
 
 from __future__ import annotations
 
@@ -17,12 +17,9 @@ from holdfast.cli.errors import WrongUsageError
 from holdfast.cli.loading import load_app, split_target
 from holdfast.cli.terminal_text import escape_controls
 from holdfast.testing import SentEvent, SimulationError, SimulationReport, simulate
-from holdfast.testing.simulation import command
-from holdfast.testing.simulation.planted import BUGS
-from holdfast.testing.users.report import SEED
+from holdfast.testing.simulation.report import SEED
 
-LINES = "\n"
-_DEFAULT_SEEDS = 200
+NEWLINE = "\n"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,44 +33,30 @@ class SimulateOptions:
     events: Sequence[str]
     world: str | None
     allow: Sequence[str]
-    seeds: int | None
+    seeds: int
     first: int
     seed: int | None
-    story: bool
-    counts: bool
-    bug: str | None
-    only: str | None
-    without: str | None
-    processes: int
-
-    def __post_init__(self) -> None:
-        workflow_options = {
-            "--params": self.params, "--event": self.events, "--world": self.world, "--allow": self.allow,
-        }  # fmt: skip
-        engine_options = {
-            "--bug": self.bug, "--only": self.only, "--without": self.without, "--story": self.story,
-            "--counts": self.counts, "--processes": self.processes > 1,
-        }  # fmt: skip
-        if self.target is not None and self.workflow is None:
-            raise WrongUsageError(f"name a workflow of {self.target}: holdfast simulate {self.target} WORKFLOW")
-        inapplicable = workflow_options if self.target is None else engine_options
-        for name in [name for name, value in inapplicable.items() if value]:
-            subject = "a workflow: give MODULE:APP WORKFLOW" if self.target is None else "the engine's simulation"
-            raise WrongUsageError(f"{name} is for {subject}")
 
 
 def run(options: SimulateOptions) -> int:
     """Run the simulation and print the report; return the exit code: 1 if there are findings."""
-    if options.target is None:
-        return _simulate_engine(options)
+    target, workflow = _app_and_workflow(options)
     try:
-        report = asyncio.run(_simulate(options, options.target, options.workflow or ""))
+        report = asyncio.run(_simulate(options, target, workflow))
     except SimulationError as error:
         sys.stderr.write(f"holdfast: {error}\n")
         return 1
     text = str(replace(report, again=_rerun_command(options)))
-    sys.stdout.write(f"{escape_controls(text, keep=LINES)}\n")
+    sys.stdout.write(f"{escape_controls(text, keep=NEWLINE)}\n")
     return 0 if report.ok else 1
+
+
+def _app_and_workflow(options: SimulateOptions) -> tuple[str, str]:
+    if options.target is None:
+        raise WrongUsageError("name an app and a workflow: holdfast simulate MODULE:APP WORKFLOW")
+    if options.workflow is None:
+        raise WrongUsageError(f"name a workflow of {options.target}: holdfast simulate {options.target} WORKFLOW")
+    return options.target, options.workflow
 
 
 def _rerun_command(options: SimulateOptions) -> str:
@@ -87,25 +70,6 @@ def _rerun_command(options: SimulateOptions) -> str:
     return f"{shlex.join(words)} --seed {SEED}"
 
 
-def _simulate_engine(options: SimulateOptions) -> int:
-    if options.bug is not None and options.bug not in BUGS:
-        raise WrongUsageError(f"--bug {options.bug}: there is no such bug; the bugs are {', '.join(sorted(BUGS))}")
-    return command.run(
-        command.CommandOptions(
-            "holdfast simulate",
-            options.seeds or command.DEFAULT_SEEDS,
-            options.first,
-            options.seed,
-            None if options.only is None else command.names(options.only),
-            command.names(options.without or ""),
-            options.story,
-            options.bug,
-            options.counts,
-            options.processes,
-        )
-    )
-
-
 async def _simulate(options: SimulateOptions, target: str, workflow: str) -> SimulationReport:
     app = load_app(target, options.app_dir)
     if workflow not in app.registry:
@@ -115,7 +79,7 @@ async def _simulate(options: SimulateOptions, target: str, workflow: str) -> Sim
         app,
         workflow,
         None if options.params is None else json.loads(options.params),
-        seeds=options.seeds or _DEFAULT_SEEDS,
+        seeds=options.seeds,
         first=options.first,
         seed=options.seed,
         events=[_event(text) for text in options.events],

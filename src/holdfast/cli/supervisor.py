@@ -25,7 +25,7 @@ from holdfast.cli.worker import STOP_SIGNALS, WorkerOptions
 _log = logging.getLogger("holdfast")
 
 _QUICK_EXIT_SECONDS = 30.0
-"""A worker that ends earlier after its start counts as a quick exit."""
+"""A worker process that ends within this time after its start counts as a quick exit."""
 _FIRST_DELAY, _MAX_DELAY = 0.5, 30.0
 
 

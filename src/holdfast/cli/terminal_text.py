@@ -11,7 +11,7 @@ _JOINERS = "\u200c\u200d"  # used in emoji and in several scripts
 def escape_controls(text: str, keep: str = "") -> str:
     r"""Replace control characters, also those that reorder text, by escapes such as ``\x1b`` or ``\u202e``.
 
-    >>> safe("\x1b[31mred")
+    >>> escape_controls("\x1b[31mred")
     '\\x1b[31mred'
     """
     return "".join(char if char in keep or _is_harmless(char) else _escape(char) for char in text)

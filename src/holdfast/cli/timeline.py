@@ -99,7 +99,7 @@ def _engine_event_text(event: Fields) -> str | None:
         error = error_text(payload.fields("error")) or one_line(payload.text("note"))
         return f"{sender} ended: {one_line(payload.text('status'))}" + (f": {error}" if error else "")
     if event_type == "@reply" and sender:
-        return f"{sender} {'replied' if payload.true('ok') else 'refused'}{_value(payload.any('value'))}"
+        return f"{sender} {'replied' if payload.true('ok') else 'rejected the ask'}{_value(payload.any('value'))}"
     return None
 
 

@@ -30,7 +30,7 @@ _log = logging.getLogger("holdfast")
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _CLOSE_SECONDS = 10.0
-"""Time after the drain for closing the database, before a worker whose supervisor has ended exits."""
+"""Time for closing the database after the drain; a worker whose supervisor has ended then exits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class WorkerOptions:
     def __post_init__(self) -> None:
         split_target(self.target)
         if not all(self.queues):
-            raise WrongUsageError("--queue: the name of a queue is not empty")
+            raise WrongUsageError("--queue: the name of a queue must not be empty")
         if self.drain is not None:
             _seconds_or_text(self.drain)
 

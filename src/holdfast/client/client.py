@@ -20,14 +20,15 @@ from holdfast.client.starts import Start, Starts
 from holdfast.client.units import UnitReader
 from holdfast.core.durations import Duration
 from holdfast.core.limits import Limits
-from holdfast.core.model import WorkerInfo, from_ms
+from holdfast.core.model import from_ms
 from holdfast.core.names import check_instance_id
+from holdfast.core.records import WorkerInfo
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Clock
-from holdfast.store.protocol import Finish, RunRecord, Store
+from holdfast.store.protocol import Finish, RunRecord, RunsById, Store
 
 
 class Client:
@@ -55,8 +56,8 @@ class Client:
         await self._ends.close()
 
     async def check(self) -> None:
-        """Return if the store answers a read."""
-        await self._store.get([0])
+        """Check that the store answers a read; raises an error if it does not."""
+        await self._store.runs(RunsById([0]))
 
     async def start(self, workflow: Any, params: Any = None, **options: Any) -> Handle[Any]:
         """Start a run. ``options``: the start options, and ``connection``."""
@@ -64,7 +65,7 @@ class Client:
         return Handle(self, self._registry.get(run.workflow), run.instance_id, expected)
 
     async def start_many(self, workflow: Any, starts: Iterable[Start[Any]]) -> list[Handle[Any]]:
-        """Start many runs in one transaction, except ids that exist or repeat. One invalid entry starts nothing."""
+        """Start many runs in one transaction, without ids that exist or repeat; an invalid entry prevents all."""
         definition = self._requests.definition(workflow)
         created = await self.starts.start_many(definition.name, starts)
         return [Handle(self, definition, run.instance_id) for run in created]

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 from holdfast.client.instances import Instances, refuse_terminal, require_found
 from holdfast.client.units import UnitReader
+from holdfast.core.checks import check_optional_text
 from holdfast.core.durations import Duration
 from holdfast.core.model import to_ms
-from holdfast.errors import InvalidOptionError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
 from holdfast.kernel.requests import Requests
 from holdfast.ports import Clock
-from holdfast.store.protocol import ControlResult, Signal, Store
+from holdfast.store.protocol import (
+    CancelRun,
+    PauseRun,
+    RestartRun,
+    ResumeRun,
+    Signal,
+    Store,
+    TerminateRun,
+)
 
 
 class Control:
@@ -31,32 +39,30 @@ class Control:
         self._units = units
 
     async def pause(self, workflow: str, id: str) -> None:
-        row = require_found(workflow, id, await self._store.pause(workflow, id))
+        row = require_found(workflow, id, (await self._store.control(PauseRun(workflow, id))).run)
         refuse_terminal(row, "paused")
         self._hub.signal(row.run, Signal.PAUSE)
 
     async def resume(self, workflow: str, id: str) -> None:
-        require_found(workflow, id, await self._store.resume(workflow, id))
+        require_found(workflow, id, (await self._store.control(ResumeRun(workflow, id))).run)
         self._hub.work()
 
     async def terminate(self, workflow: str, id: str, reason: str | None = None) -> None:
-        _check_reason(reason)
-        await self._end(workflow, id, reason, "terminated")
+        check_optional_text("reason", reason)
+        await self._end(TerminateRun(workflow, id, reason), "terminated")
 
     async def kill(self, workflow: str, id: str, reason: str | None = None) -> None:
-        _check_reason(reason)
+        check_optional_text("reason", reason)
         await self._units.find(workflow, id)
-        await self._end(workflow, id, reason, "killed")
-
-    async def _end(self, workflow: str, id: str, reason: str | None, what: str) -> None:
-        self._apply(workflow, id, await self._store.terminate(workflow, id, reason), what)
+        await self._end(TerminateRun(workflow, id, reason), "killed")
 
     async def cancel(self, workflow: str, id: str, reason: str | None = None, deadline: Duration | None = None) -> None:
         payload, deadline_ms = self._requests.cancellation(reason, deadline)
-        self._apply(workflow, id, await self._store.cancel(workflow, id, payload, deadline_ms), "cancelled")
+        await self._end(CancelRun(workflow, id, payload, deadline_ms), "cancelled")
 
-    def _apply(self, workflow: str, id: str, result: ControlResult, what: str) -> None:
-        refuse_terminal(require_found(workflow, id, result.run), what)
+    async def _end(self, request: TerminateRun | CancelRun, what: str) -> None:
+        result = await self._store.control(request)
+        refuse_terminal(require_found(request.workflow, request.instance_id, result.run), what)
         self._hub.affected(result.affected)
 
     async def restart(self, workflow: str, id: str) -> None:
@@ -67,14 +73,9 @@ class Control:
         expires_ms, expiry = options.expiry(to_ms(self._clock.now()))
         model = self._registry.model(before.kind)
         units = () if model.units is None else await model.units.successor_units(self._store, before)
-        result = await self._store.restart(workflow, id, expires_ms, expiry, options.encode(), units)
+        result = await self._store.control(RestartRun(workflow, id, expires_ms, expiry, options.encode(), units))
         require_found(workflow, id, result.run)
         self._hub.affected(result.affected)
         self._hub.signal(before.run, None)
         self._hub.ended(before.run, None)
         self._hub.work()
-
-
-def _check_reason(reason: str | None) -> None:
-    if reason is not None and not isinstance(reason, str):
-        raise InvalidOptionError(f"reason must be text, not {reason!r}")

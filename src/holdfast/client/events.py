@@ -11,7 +11,7 @@ from holdfast.client.local_worker import LocalWork
 from holdfast.client.records import seconds_of
 from holdfast.core import codec
 from holdfast.core.durations import Duration
-from holdfast.core.model import InstanceStatus
+from holdfast.core.records import InstanceStatus
 from holdfast.core.show import shown
 from holdfast.errors import InstanceTerminalError, Rejected
 from holdfast.kernel.notify import Hub
@@ -76,7 +76,7 @@ class EventSender:
         return value
 
     async def _wait_for_reply(self, row: RunRecord, key: str) -> Reply:
-        """Wait for the reply of the run, or of a successor that took over its events."""
+        """Wait for the reply of the run, or of a successor to which its events were moved."""
         version: int | None = None
         while True:
             replied = self._hub.wait_for_reply()
@@ -87,7 +87,7 @@ class EventSender:
                     return reply
                 if current.status.terminal:
                     raise InstanceTerminalError(
-                        f"run {row.workflow}/{row.instance_id} ended ({current.status.value}) without an answer"
+                        f"run {row.workflow}/{row.instance_id} ended ({current.status.value}) without a reply"
                     )
                 version = await self._next_change(version, replied)
             finally:

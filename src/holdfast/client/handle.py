@@ -10,15 +10,9 @@ from holdfast.client.records import seconds_of
 from holdfast.core import codec, durations
 from holdfast.core.durations import Duration
 from holdfast.core.failure import Failure
-from holdfast.core.model import (
-    History,
-    InstanceDescription,
-    InstanceStatus,
-    LevelName,
-    LogLine,
-    Status,
-)
+from holdfast.core.model import LevelName, Status
 from holdfast.core.outbound import OutboxRecord
+from holdfast.core.records import History, InstanceDescription, InstanceStatus, LogLine
 from holdfast.errors import (
     ErrorInfo,
     HoldfastError,
@@ -112,7 +106,10 @@ class Handle(Generic[R]):
         await self._client.control.terminate(self.workflow, self.id, reason)
 
     async def cancel(self, reason: str | None = None, deadline: Duration | None = None) -> None:
-        """Request cancellation: the code receives ``CancelledError`` and may clean up. ``deadline``: then terminate."""
+        """Request cancellation: the code receives ``CancelledError`` and may clean up.
+
+        ``deadline``: the time after which the run is terminated.
+        """
         await self._client.control.cancel(self.workflow, self.id, reason, deadline)
 
     async def ask(self, topic: str, payload: Any = None, timeout: Duration | None = None) -> Any:
@@ -147,7 +144,7 @@ class Handle(Generic[R]):
         return await self._client.units.results(self.workflow, self.id)
 
     async def facts(self, prefix: str = "") -> dict[str, Any]:
-        """Stored facts of a graph: ``meta``, ``start/<node>/<ts>``, ``result/<node>``, ``tombstone``."""
+        """Facts of a graph: ``meta``, ``start/<node>/<ts>``, ``result/<node>``, ``item/<node>/<n>``, ``tombstone``."""
         return await self._client.units.facts(self.workflow, self.id, prefix)
 
     async def kill(self, reason: str | None = None) -> None:

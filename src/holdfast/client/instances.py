@@ -7,14 +7,16 @@ from typing import Any
 
 from holdfast.client.records import error_of, position
 from holdfast.core import codec
+from holdfast.core.checks import is_whole_number
 from holdfast.core.filters import Filter, combine
 from holdfast.core.limits import Limits
-from holdfast.core.model import InstanceStatus, InstanceSummary, Page, from_ms
+from holdfast.core.model import from_ms
 from holdfast.core.names import check_instance_id
+from holdfast.core.records import InstanceStatus, InstanceSummary, Page
 from holdfast.errors import InstanceNotFoundError, InstanceTerminalError, InvalidOptionError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.requests import Requests
-from holdfast.store.protocol import Condition, ListQuery, RunRecord, Store
+from holdfast.store.protocol import Condition, CurrentRuns, RunByName, RunRecord, Store
 
 
 class Instances:
@@ -31,7 +33,11 @@ class Instances:
         return self._requests.definition(workflow).name, check_instance_id(id, self._limits)
 
     async def find(self, workflow: str, id: str, run_number: int | None = None) -> RunRecord:
-        return require_found(workflow, id, await self._store.find(workflow, id, run_number))
+        return require_found(workflow, id, await self.find_or_none(workflow, id, run_number))
+
+    async def find_or_none(self, workflow: str, id: str, run_number: int | None = None) -> RunRecord | None:
+        found = await self._store.runs(RunByName(workflow, id, run_number))
+        return found[0] if found else None
 
     async def check_within(self, workflow: str, id: str, filters: Sequence[Filter]) -> None:
         """Raise ``InstanceNotFoundError`` unless an instance exists and matches all of ``filters``.
@@ -68,7 +74,7 @@ class Instances:
         within: Sequence[Filter] = (),
     ) -> Page[InstanceSummary]:
         """A page of instances. ``within``: additional filters that must match."""
-        if not isinstance(limit, int) or isinstance(limit, bool) or not 1 <= limit <= self._limits.page_size:
+        if not is_whole_number(limit, 1, self._limits.page_size):
             raise InvalidOptionError(f"limit must be between 1 and {self._limits.page_size}, not {limit!r}")
         name = None if workflow is None else self._requests.definition(workflow).name
         before = position(cursor, "i")
@@ -76,7 +82,8 @@ class Instances:
         if filters is None:
             return Page([], None)
         conditions = [Condition(*one) for one in filters.conditions]
-        rows = await self._store.list(ListQuery(name, filters.status, before, limit + 1, conditions, filters.id_prefix))
+        query = CurrentRuns(name, filters.status, before, limit + 1, conditions, filters.id_prefix)
+        rows = await self._store.runs(query)
         more = len(rows) > limit
         items = [self.summary(row) for row in rows[:limit]]
         return Page(items, f"i{rows[limit - 1].instance}" if more else None)
@@ -92,7 +99,7 @@ def refuse_terminal(row: RunRecord, what: str) -> None:
     if row.status.terminal:
         raise InstanceTerminalError(
             f"instance {row.instance_id!r} of {row.workflow!r} is {row.status.value} and cannot be {what}; "
-            "restart begins it again"
+            "restart the instance to run it again"
         )
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.client.instances import Instances
+from holdfast.client.instances import Instances, require_found
 from holdfast.client.records import outbox_record
 from holdfast.core.outbound import OutboxRecord
 from holdfast.kernel.notify import Hub
-from holdfast.store.protocol import Store
+from holdfast.store.protocol import RedeliverOutbox, Store
 
 
 class Outbox:
@@ -23,7 +23,7 @@ class Outbox:
 
     async def redeliver(self, workflow: str, id: str, run_number: int | None = None) -> int:
         """Deliver parked events again; returns their number."""
-        row = await self._instances.find(workflow, id, run_number)
-        parked = await self._store.retry_outbox(row.run)
+        result = await self._store.control(RedeliverOutbox(workflow, id, run_number))
+        require_found(workflow, id, result.run)
         self._hub.outbox_written()
-        return parked
+        return result.redelivered

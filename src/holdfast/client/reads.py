@@ -22,24 +22,14 @@ from holdfast.client.records import (
 )
 from holdfast.client.why import Reasons, waits_for_start, why
 from holdfast.core import codec
-from holdfast.core.model import (
-    ChildRecord,
-    EventRecord,
-    History,
-    InstanceDescription,
-    Level,
-    LogLine,
-    StepRecord,
-    from_ms,
-    optional_from_ms,
-    to_ms,
-)
+from holdfast.core.model import Level, from_ms, optional_from_ms, to_ms
+from holdfast.core.records import ChildRecord, EventRecord, History, InstanceDescription, LogLine, StepRecord
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.model import RecordedRun
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
 from holdfast.ports import Clock
-from holdfast.store.protocol import PageQuery, RunRecord, Store, StoredLog, Watch
+from holdfast.store.protocol import FactsQuery, PageQuery, RunRecord, Store, StoredLog, Watch
 
 
 class RunReader:
@@ -54,9 +44,9 @@ class RunReader:
 
     async def describe(self, workflow: str, id: str) -> InstanceDescription:
         row = await self._instances.find(workflow, id)
-        facts = await self._store.facts(row.run)
+        facts = await self._store.facts(FactsQuery(row.run))
         relations = await self._store.relations(row.run)
-        before = await self._store.find(workflow, id, row.number - 1) if waits_for_start(row) else None
+        before = await self._instances.find_or_none(workflow, id, row.number - 1) if waits_for_start(row) else None
         model, run = self._registry.model(row.kind), RecordedRun(row, facts)
         steps = model.steps(run)
         updated = max([row.updated_at, *(f.at for f in facts)])
@@ -96,10 +86,10 @@ class RunReader:
     async def history(self, workflow: str, id: str, run_number: int | None = None) -> History:
         current = await self._instances.find(workflow, id)
         number = current.number if run_number is None else run_number
-        row = current if number == current.number else await self._store.find(workflow, id, number)
+        row = current if number == current.number else await self._instances.find_or_none(workflow, id, number)
         if row is None:
             return History(number, [], [])
-        facts = await self._store.facts(row.run)
+        facts = await self._store.facts(FactsQuery(row.run))
         events = await self._store.events(PageQuery(row.run))
         run = RecordedRun(row, facts, {event.n: event_value(event) for event in events})
         return History(number, self._steps(run), [event_record(number, event) for event in events])
@@ -114,7 +104,7 @@ class RunReader:
         number = current.number if run_number is None else run_number
         row = current if number == current.number else None
         if number < current.number:
-            row = await self._store.find(workflow, id, number)
+            row = await self._instances.find_or_none(workflow, id, number)
         return HistoryPage(
             number,
             await self._steps_part(row, query, positions.steps),

@@ -9,14 +9,9 @@ from typing import Any, Generic, TypeVar
 from holdfast.core import codec, durations
 from holdfast.core.durations import Duration
 from holdfast.core.failure import Failure
-from holdfast.core.model import (
-    EventRecord,
-    LogLine,
-    StepRecord,
-    from_ms,
-    optional_from_ms,
-)
+from holdfast.core.model import from_ms, optional_from_ms
 from holdfast.core.outbound import OutboxRecord, OutboxState, outbound_id
+from holdfast.core.records import EventRecord, LogLine, StepRecord
 from holdfast.core.show import shown
 from holdfast.errors import (
     ErrorInfo,

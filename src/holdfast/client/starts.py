@@ -9,8 +9,9 @@ from typing import Any, Generic, overload
 
 from holdfast.client.instances import Instances, refuse_terminal
 from holdfast.client.local_worker import LocalWork, LocalWorker
-from holdfast.core.model import InstanceSummary
-from holdfast.errors import InstanceExistsError, InvalidOptionError, ParamsInvalidError
+from holdfast.core.checks import check_flag
+from holdfast.core.records import InstanceSummary
+from holdfast.errors import InstanceExistsError, ParamsInvalidError
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import START_OPTIONS, Requests, check_known
@@ -58,8 +59,7 @@ class Starts:
         connection: Any = None,
         **options: Any,
     ) -> tuple[RunRecord, ExpectedEnd | None]:
-        if not isinstance(eager, bool):
-            raise InvalidOptionError(f"eager must be True or False, not {eager!r}")
+        check_flag("eager", eager)
         check_known(options, START_OPTIONS)
         new = self._requests.new_run(workflow, params, **options)
         if connection is None:
@@ -79,6 +79,7 @@ class Starts:
             self._after_create(created)
             self._hub.work()
             return created, None
+        version = self._hub.store_version
         try:
             [created] = await self._store.create([new])
         except asyncio.CancelledError:
@@ -92,7 +93,7 @@ class Starts:
         if not created.created:
             worker.cancel_reservation(slots)
             return created, None
-        expected = self._ends.expect(created.run.run)
+        expected = self._ends.expect(created.run.run, version)
         worker.begin(created, slots, new.plan)
         return created, expected
 
@@ -115,7 +116,7 @@ class Starts:
             worker.cancel_reservation(slots)
 
     async def start_many(self, workflow: str, starts: Iterable[Start[Any]]) -> Sequence[RunRecord]:
-        """Start many runs in one transaction, except ids that exist or repeat. One invalid entry starts nothing."""
+        """Start many runs in one transaction, without ids that exist or repeat; an invalid entry prevents all."""
         return await self._create_many(
             [self._requests.new_run(workflow, start.params, id=start.id) for start in starts]
         )

@@ -28,7 +28,7 @@ class UnitReader:
         row = await self._instances.find(workflow, id)
         units = self._registry.model(row.kind).units
         if units is None:
-            raise InvalidOptionError(f"instance {id!r} of {workflow!r} is a {row.kind} and no graph")
+            raise InvalidOptionError(f"instance {id!r} of {workflow!r} is a {row.kind}, not a graph")
         return row, units
 
     async def facts(self, workflow: str, id: str, prefix: str = "") -> dict[str, Any]:
@@ -48,5 +48,5 @@ class UnitReader:
         definition = self._registry.get(workflow)
         units = self._registry.model(definition.kind).units
         if units is None:
-            raise InvalidOptionError(f"{workflow!r} is a {definition.kind} and no graph")
+            raise InvalidOptionError(f"{workflow!r} is a {definition.kind}, not a graph")
         return units.draw_definition(definition)

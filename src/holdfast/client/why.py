@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from holdfast.client.records import error_of
 from holdfast.core import durations, history
-from holdfast.core.model import Status, StepRecord, from_ms
+from holdfast.core.model import Status, from_ms
+from holdfast.core.records import StepRecord
 from holdfast.kernel.model import Model, RecordedRun
 from holdfast.store.protocol import (
     ANY_TOPIC,
@@ -45,7 +46,7 @@ def _state(reasons: Reasons, now: int, *, known: bool) -> str:
     if row.pausing:
         return "a pause was requested; it takes effect when the step in flight has ended"
     if row.status is Status.PAUSED:
-        return f"paused: {row.note}" if row.note else "paused by a person; resume it to go on"
+        return f"paused: {row.note}" if row.note else "paused by a request; resume the run to continue"
     explained = model.why(reasons.run, reasons.steps, now)
     if explained is not None:
         return explained
@@ -59,14 +60,14 @@ def _state(reasons: Reasons, now: int, *, known: bool) -> str:
     if row.run_at > now:
         return waiting or _why_later(row)
     if not known:
-        return f"due, but this process has no workflow {row.workflow!r} registered; a worker that has must take it"
+        return f"due, but this process has no workflow {row.workflow!r} registered; another worker must claim it"
     return f"due, and waiting for a worker of queue {row.queue!r}"
 
 
 def _never_due(relations: Relations) -> str:
     if relations.watches:
         return f"waiting for {_watched(relations)} to end, or for a cancellation"
-    return "waiting for something inside the workflow that nothing outside will bring about"
+    return "waiting, but no timer, event or other run can wake the code"
 
 
 def _why_ended(row: RunRecord) -> str:
@@ -93,8 +94,8 @@ def _awaited(row: RunRecord, steps: Sequence[StepRecord], now: int) -> str:
         return ""
     since = durations.describe_rounded(max(0, now - row.updated_at))
     if ANY_TOPIC in topics:
-        return f"waiting for a message since {since}"
-    return f"waiting for message {' or '.join(map(repr, topics))} since {since}"
+        return f"waiting for a message ({since} so far)"
+    return f"waiting for message {' or '.join(map(repr, topics))} ({since} so far)"
 
 
 def waits_for_start(row: RunRecord) -> bool:

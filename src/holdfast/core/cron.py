@@ -70,4 +70,4 @@ def _zone(name: str) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError):
-        raise InvalidOptionError(f"cron: there is no time zone {name!r} here") from None
+        raise InvalidOptionError(f"cron: there is no time zone {name!r} on this system") from None

@@ -9,10 +9,10 @@ import math
 import re
 from datetime import timedelta
 from decimal import Decimal
-from typing import NoReturn, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from holdfast.core.show import shown
-from holdfast.errors import InvalidDurationError
+from holdfast.errors import InvalidDurationError, InvalidOptionError
 
 Duration: TypeAlias = timedelta | float | int | str
 
@@ -53,6 +53,22 @@ def to_ms(value: Duration, what: str = "duration") -> int:
     if exact > MAX_MS:
         _refuse(value, what, "is more than 100 years")
     return max(round(exact), 1) if exact else 0
+
+
+def option_ms(name: str, value: Any) -> int:
+    """``to_ms`` of the value of an option: an invalid value is an invalid option."""
+    try:
+        return to_ms(value, name)
+    except InvalidDurationError as error:
+        raise InvalidOptionError(str(error)) from None
+
+
+def timeout_ms(name: str, value: Any) -> int:
+    """``option_ms`` of a timeout, which must not be 0."""
+    ms = option_ms(name, value)
+    if ms == 0:
+        raise InvalidOptionError(f"{name} must be greater than 0")
+    return ms
 
 
 def _seconds(value: object, what: str) -> Decimal:

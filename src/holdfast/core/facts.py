@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import IntEnum
+from enum import IntEnum, IntFlag
 from typing import NamedTuple
 
 
@@ -37,12 +37,12 @@ class Fact(NamedTuple):
     state: int
     key: str
     n: int
-    """0 for results and waits, the number of the attempt for attempts."""
+    """0 for a result, else the number of the attempt, the wait (from 0), the planned step or the item."""
     kind: str
     at: int
     started_at: int
     seq: int | None = None
-    """The position of a RESULT in the order in which the code received results; None for the other states."""
+    """The position of the fact in the order in which the code received results; None if it receives no result."""
     ok: bool = True
     value: bytes | None = None
     """The result, or the error when ``ok`` is false."""
@@ -56,6 +56,15 @@ class Fact(NamedTuple):
     event_type: str | None = None
     event: int | None = None
     """The number of the event that a wait consumed. The payload is stored once, with the event."""
+
+
+class Watch(IntFlag):
+    """The reasons why a watcher receives the EXIT event of a run."""
+
+    MONITOR = 1
+    LINK = 2
+    ASK = 4
+    """The watched run was asked, and may end without a reply."""
 
 
 EXIT = "@exit"
@@ -95,7 +104,7 @@ class StoredEvent(NamedTuple):
 
 
 class Delivery(NamedTuple):
-    """The consumption of an event by a wait."""
+    """The consumption of an event by a wait or a listener."""
 
     event: int
     step_key: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from holdfast import errors
 from holdfast.core import codec, tracebacks
@@ -33,6 +33,8 @@ _MAX_DETAILS = 256 * 1024
 _MAX_CAUSE_DEPTH = 8
 _MAX_GROUP = 20
 """Exceptions of a group that are stored; half as many for each level of nesting. The group's message has the count."""
+E = TypeVar("E", bound=BaseException)
+
 _STEP_ERRORS = {c.__name__: c for c in (StepTimeoutError, StepMaxAttemptsExceeded, UniqueConstraintError)}
 
 
@@ -146,9 +148,7 @@ class Failure:
             attempts=attempts,
             traceback=self.traceback,
         )
-        _attach_failure(error, self)
-        error.__cause__ = None if self.cause is None else self.cause.as_cause()
-        return error
+        return self._attached_to(error)
 
     def as_exception(self, step: str, attempts: int, raises: Sequence[type[BaseException]]) -> BaseException:
         """The error that workflow code receives: of its own class if that is known here, else a StepError."""
@@ -176,9 +176,7 @@ class Failure:
             details=self.details,
             traceback=self.traceback,
         )
-        _attach_failure(error, self)
-        error.__cause__ = None if self.cause is None else self.cause.as_cause()
-        return error
+        return self._attached_to(error)
 
     def as_cause(self, raises: Sequence[type[BaseException]] = ()) -> BaseException:
         """An instance of the error's own class if that is known here, else a WorkflowError with the same content."""
@@ -194,6 +192,12 @@ class Failure:
         original = None if self.exceptions else self._original(())
         error = original if original is not None and str(original) == self.message else _as_workflow_error(self)
         error.add_note(f"Stored with {source}:\n{self.traceback}")
+        return error
+
+    def _attached_to(self, error: E) -> E:
+        """Attach the failure and its cause to an exception that was built from it."""
+        _attach_failure(error, self)
+        error.__cause__ = None if self.cause is None else self.cause.as_cause()
         return error
 
     def _original(self, raises: Sequence[type[BaseException]]) -> BaseException | None:
@@ -278,7 +282,7 @@ def _args(error: BaseException) -> list[Any]:
 def _retryable(error: BaseException) -> bool | None:
     if isinstance(error, WorkflowError):
         return error.retryable
-    # Workflow code that is used wrongly: the same call would be refused again.
+    # Wrong arguments, or wrong use of workflow code: the same call would be refused again.
     return False if isinstance(error, InputError) or type(error) is WorkflowCodeError else None
 
 

@@ -132,7 +132,7 @@ def check_handler(what: str, function: Any) -> None:
     try:
         Arguments.of(function).check((None,), {})
     except TypeError as error:
-        raise DefinitionError(f"{what} is called with one argument: {error}") from None
+        raise DefinitionError(f"{what} must accept one positional argument: {error}") from None
 
 
 def _is_in_class_body(function: Any) -> bool:

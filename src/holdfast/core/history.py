@@ -9,7 +9,8 @@ from holdfast.core import codec
 from holdfast.core.durations import describe_rounded
 from holdfast.core.facts import Fact, FactState
 from holdfast.core.failure import Failure
-from holdfast.core.model import StepRecord, StepStatus, StepType, from_ms, optional_from_ms
+from holdfast.core.model import StepStatus, StepType, from_ms, optional_from_ms
+from holdfast.core.records import StepRecord
 from holdfast.core.show import shown
 from holdfast.errors import ErrorInfo
 
@@ -150,7 +151,7 @@ def _clause(step: StepRecord, now_ms: int) -> str:
     if step.type == StepType.CHILD:
         return f"waiting for child {step.name!r} to end"
     if step.type == StepType.ASK:
-        return f"waiting for the answer to {step.name}"
+        return f"waiting for the reply to {step.name}"
     if step.type == StepType.SLEEP:
         return f"sleeping in {step.step_key!r}{until(step.wake_at, now_ms)}"
     if step.status == StepStatus.WAITING and step.next_retry_at is not None:

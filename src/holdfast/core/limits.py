@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
 
-from holdfast.core.durations import Duration, describe, to_ms
-from holdfast.core.show import shown
-from holdfast.errors import InvalidDurationError, InvalidOptionError
+from holdfast.core.checks import check_count
+from holdfast.core.durations import Duration, describe, option_ms
+from holdfast.errors import InvalidOptionError
 
 MIB = 1024 * 1024
 
@@ -52,9 +52,9 @@ class Limits:
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
-            _check_count(name, getattr(self, name))
+            check_count(f"Limits.{name}", getattr(self, name))
         for name in _DURATIONS:
-            object.__setattr__(self, f"{name}_ms", _duration_ms(name, getattr(self, name)))
+            object.__setattr__(self, f"{name}_ms", option_ms(f"Limits.{name}", getattr(self, name)))
         if self.event_wait_min_ms > self.event_wait_max_ms:
             longest = describe(self.event_wait_max_ms)
             raise InvalidOptionError(f"Limits.event_wait_min is above event_wait_max ({longest})")
@@ -62,15 +62,3 @@ class Limits:
 
 _DURATIONS = ("sleep", "event_wait_min", "event_wait_max")
 _COUNTS = tuple(limit.name for limit in fields(Limits) if limit.init and limit.name not in _DURATIONS)
-
-
-def _check_count(name: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InvalidOptionError(f"Limits.{name} must be a whole number of at least 1, not {shown(value)}")
-
-
-def _duration_ms(name: str, value: Duration) -> int:
-    try:
-        return to_ms(value, f"Limits.{name}")
-    except InvalidDurationError as error:
-        raise InvalidOptionError(str(error)) from None

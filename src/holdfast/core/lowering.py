@@ -160,7 +160,7 @@ class _Lowering:
     def number(self, value: float, where: Where) -> float:
         if isinstance(value, float):
             if not math.isfinite(value):
-                self.refuse(where, f"is {float.__repr__(value)}, which JSON does not know (float)")
+                self.refuse(where, f"is {float.__repr__(value)}, which has no JSON form (float)")
         elif not -_INT_BOUND < value < _INT_BOUND:
             self.refuse(where, f"is an int of more than {MAX_DIGITS} digits")
         return value

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, TypeAlias, TypeGuard, cast, get_args
+from typing import Any, Literal, TypeAlias, TypeGuard, cast, get_args
 
-from holdfast.core.durations import Duration, to_ms
+from holdfast.core.checks import is_whole_number
+from holdfast.core.durations import Duration, option_ms
 from holdfast.core.show import shown
-from holdfast.errors import InvalidDurationError, InvalidOptionError
+from holdfast.errors import InvalidOptionError
 
 Backoff: TypeAlias = Literal["constant", "linear", "exponential"]
 
@@ -49,9 +50,9 @@ class Retry:
         if self.backoff not in get_args(Backoff):
             raise _invalid("backoff", self.backoff, "'constant', 'linear' or 'exponential'")
         errors = _as_tuple(self.non_retryable)
-        longest = MAX_DELAY_MS if self.max_delay is None else _duration_ms("max_delay", self.max_delay)
+        longest = MAX_DELAY_MS if self.max_delay is None else option_ms("Retry.max_delay", self.max_delay)
         derived = {
-            "delay_ms": _duration_ms("delay", self.delay),
+            "delay_ms": option_ms("Retry.delay", self.delay),
             "max_delay_ms": min(longest, MAX_DELAY_MS),
             "non_retryable": errors,
             "non_retryable_names": frozenset(e if isinstance(e, str) else e.__name__ for e in errors),
@@ -83,10 +84,16 @@ class Retry:
         return self.non_retryable_names.isdisjoint(error_names)
 
 
+def check_retry(retry: Any) -> Retry:
+    """Return the value of the option ``retry``."""
+    if not isinstance(retry, Retry):
+        raise InvalidOptionError(f"retry must be a Retry(...), not {shown(retry)}")
+    return retry
+
+
 def _check_limit(value: object) -> None:
     unlimited = isinstance(value, float) and value == math.inf
-    counted = isinstance(value, int) and not isinstance(value, bool) and value >= 0
-    if not (unlimited or counted):
+    if not unlimited and not is_whole_number(value, 0):
         raise _invalid("limit", value, "a whole number of retries of at least 0, or math.inf")
 
 
@@ -109,13 +116,6 @@ def _as_tuple(value: object) -> tuple[type[BaseException] | str, ...]:
 
 def _is_error(value: object) -> TypeGuard[type[BaseException] | str]:
     return isinstance(value, str) or (isinstance(value, type) and issubclass(value, BaseException))
-
-
-def _duration_ms(name: str, value: Duration) -> int:
-    try:
-        return to_ms(value, f"Retry.{name}")
-    except InvalidDurationError as error:
-        raise InvalidOptionError(str(error)) from None
 
 
 def _invalid(name: str, value: object, expected: str) -> InvalidOptionError:

@@ -1,4 +1,4 @@
-"""Definitions of graphs: nodes, the edges between them, and the checks at the time of definition."""
+"""Definitions of graphs: nodes (``node_spec.py``), the edges between them, and the checks at the time of definition."""
 
 from __future__ import annotations
 
@@ -9,20 +9,18 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, ParamSpec, TypeAlias, TypeVar, get_args, overload
 
 from holdfast.core import codec
-from holdfast.core.durations import Duration
-from holdfast.core.functions import check_function, is_async, type_hints
+from holdfast.core.durations import Duration, timeout_ms
+from holdfast.core.functions import check_function, is_async
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_node_name
-from holdfast.core.retry import Retry
+from holdfast.core.retry import Retry, check_retry
 from holdfast.core.show import shown
 from holdfast.core.typed import check_annotation
 from holdfast.errors import DefinitionError, InvalidOptionError
-from holdfast.graph.edges import is_list, is_mismatch, item_type
-from holdfast.graph.items import Failed, Ok
 from holdfast.graph.mermaid import mermaid
-from holdfast.graph.shape import COLLECT, MAX_NODES, NodeShape, Shape, cycle
+from holdfast.graph.node_spec import PARAMS, Function, NodeSpec, Parameter, check_edge
+from holdfast.graph.shape import COLLECT, MAX_NODES, Shape, cycle
 from holdfast.kernel.definition import Blueprint
-from holdfast.kernel.requests import timeout_ms
 from holdfast.kernel.startable import In, Startable
 from holdfast.kernel.unit_driver import PLAN_KEY
 from holdfast.store.protocol import Fact, FactState
@@ -30,64 +28,9 @@ from holdfast.store.protocol import Fact, FactState
 P = ParamSpec("P")
 R = TypeVar("R", covariant=True)
 
-PARAMS = "params"
-"""The name of the parameter that receives the input of the run."""
 DEFAULT_TIMEOUT_MS = 600_000
 
 MapErrors: TypeAlias = Literal["fail", "collect"]
-
-
-@dataclass(slots=True, eq=False)
-class Parameter:
-    name: str
-    annotation: Any
-    decode: Callable[[Any], Any]
-    required: bool
-
-
-@dataclass(slots=True, eq=False)
-class Function:
-    """A user's function whose parameters receive results by name."""
-
-    call: Callable[..., Any]
-    parameters: tuple[Parameter, ...]
-    returns: Any
-
-    @classmethod
-    def of(
-        cls, what: str, function: Callable[..., Any], provided: Iterable[str], local_names: Mapping[str, Any]
-    ) -> Function:
-        hints = type_hints(function, local_names)
-        available = [PARAMS, *provided]
-        parameters = []
-        for parameter in inspect.signature(function).parameters.values():
-            if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
-                raise DefinitionError(f"{what}: parameter {parameter} cannot be passed by name")
-            if parameter.name not in available:
-                if parameter.default is not parameter.empty:
-                    continue
-                raise DefinitionError(
-                    f"{what} takes a parameter {parameter.name!r} that is not available; there are "
-                    f"{', '.join(available)}. Name a node in after= to get its result"
-                )
-            hint = hints.get(parameter.name, Any)
-            required = parameter.default is parameter.empty
-            parameters.append(Parameter(parameter.name, hint, codec.decoder(hint), required))
-        return cls(function, tuple(parameters), hints.get("return", Any))
-
-    @classmethod
-    def plain(
-        cls, what: str, function: Callable[..., Any], provided: Iterable[str], local_names: Mapping[str, Any]
-    ) -> Function:
-        """A function that is called between nodes and must not be async."""
-        check_function(what, function)
-        if is_async(function):
-            raise DefinitionError(f"{what} must be a plain function, not `async def`; await in a node instead")
-        return cls.of(what, function, provided, local_names)
-
-    @property
-    def annotations(self) -> Iterable[Any]:
-        return (*(parameter.annotation for parameter in self.parameters), self.returns)
 
 
 class _Map(NamedTuple):
@@ -103,44 +46,6 @@ class _Map(NamedTuple):
         if self.errors == COLLECT and self.over is None:
             raise InvalidOptionError("map_errors= is for a node with map=")
         return self.errors == COLLECT
-
-
-@dataclass(slots=True, eq=False)
-class NodeSpec:
-    """The definition of a node in this process. The edges of a run's nodes are those of its stored shape."""
-
-    name: str
-    after: tuple[str, ...]
-    map: str | None
-    collects: bool
-    """True if failed items are part of the node's result."""
-    function: Function | None
-    """None for a node that starts ``run``."""
-    is_async: bool
-    decode: Callable[[Any], Any]
-    retry: Retry
-    timeout_ms: int | None
-    when: Function | None
-    run: str | None
-    input: Function | None
-
-    @property
-    def shape(self) -> NodeShape:
-        return NodeShape(self.name, self.after, self.map, self.run, COLLECT if self.collects else None)
-
-    @property
-    def returns(self) -> Any:
-        """The type of the node's result; ``Any`` if it is not known."""
-        returned = Any if self.function is None else self.function.returns
-        if self.map is None:
-            return returned
-        return list[Ok[returned] | Failed] if self.collects else list[returned]  # type: ignore[valid-type]
-
-    @property
-    def functions(self) -> Iterable[tuple[str, Function]]:
-        for what, function in (("it", self.function), ("its when=", self.when), ("its input=", self.input)):
-            if function is not None:
-                yield what, function
 
 
 @dataclass(eq=False)
@@ -254,7 +159,7 @@ class Graph(Startable[In, Any]):
         function of the results that returns the input of that run.
         """
         if run is not None:
-            return self._add_child(run, input, name, after, _Map(map, map_errors), when)
+            return self._add_run_node(run, input, name, after, _Map(map, map_errors), when)
         if input is not None:
             raise InvalidOptionError("input= is for a node with run=; a function gets the results in its parameters")
         local_names, mapped = self._local_names(), _Map(map, map_errors)
@@ -275,14 +180,14 @@ class Graph(Startable[In, Any]):
         check_function(f"node {chosen!r}", inspect.unwrap(function))
         step = getattr(function, "spec", None)  # a registered step: the node keeps its retry and timeout
         plain = inspect.unwrap(function)
-        if retry is not None and not isinstance(retry, Retry):
-            raise InvalidOptionError(f"retry must be a Retry(...), not {shown(retry)}")
-        parents, map_over = self._edges(chosen, after, mapped.over)
-        node_function = Function.of(f"node {chosen!r}", plain, parents, local_names)
+        if retry is not None:
+            check_retry(retry)
+        predecessors, map_over = self._edges(chosen, after, mapped.over)
+        node_function = Function.of(f"node {chosen!r}", plain, predecessors, local_names)
         self._add(
             NodeSpec(
                 chosen,
-                parents,
+                predecessors,
                 map_over,
                 mapped.collects,
                 function=node_function,
@@ -292,14 +197,16 @@ class Graph(Startable[In, Any]):
                 timeout_ms=timeout_ms("timeout", timeout)
                 if timeout is not None
                 else getattr(step, "timeout_ms", DEFAULT_TIMEOUT_MS),
-                when=None if when is None else Function.plain(f"when= of node {chosen!r}", when, parents, local_names),
+                when=None
+                if when is None
+                else Function.plain(f"when= of node {chosen!r}", when, predecessors, local_names),
                 run=None,
                 input=None,
             )
         )
         return Node(chosen, plain)
 
-    def _add_child(
+    def _add_run_node(
         self, run: Any, make_input: Callable[..., Any] | None, name: str | None, after: Iterable[Any], mapped: _Map,
         when: Callable[..., bool] | None,
     ) -> Node[..., Any]:  # fmt: skip
@@ -308,11 +215,11 @@ class Graph(Startable[In, Any]):
             raise DefinitionError(f"run= must be a workflow, a chain, a graph or a name, not {shown(run)}")
         chosen = self._check_name(workflow if name is None else name)
         local_names = self._local_names()
-        parents, map_over = self._edges(chosen, after, mapped.over)
+        predecessors, map_over = self._edges(chosen, after, mapped.over)
         self._add(
             NodeSpec(
                 chosen,
-                parents,
+                predecessors,
                 map_over,
                 mapped.collects,
                 function=None,
@@ -320,11 +227,13 @@ class Graph(Startable[In, Any]):
                 decode=codec.decoder(Any),
                 retry=Retry(),
                 timeout_ms=None,
-                when=None if when is None else Function.plain(f"when= of node {chosen!r}", when, parents, local_names),
+                when=None
+                if when is None
+                else Function.plain(f"when= of node {chosen!r}", when, predecessors, local_names),
                 run=workflow,
                 input=None
                 if make_input is None
-                else Function.plain(f"input= of node {chosen!r}", make_input, parents, local_names),
+                else Function.plain(f"input= of node {chosen!r}", make_input, predecessors, local_names),
             )
         )
         return Node(chosen, _not_callable)
@@ -334,48 +243,48 @@ class Graph(Startable[In, Any]):
         if chosen == PARAMS:
             raise DefinitionError(f"a node cannot be named {PARAMS!r}: that parameter receives the input of the run")
         if chosen in self._specs:
-            raise DefinitionError(f"graph {self.name!r} has a node {chosen!r} already; give one of them another name=")
+            raise DefinitionError(f"graph {self.name!r} has a node {chosen!r} already; pass another name=")
         if len(self._specs) + 1 >= MAX_NODES:
-            raise DefinitionError(f"graph {self.name!r} has {len(self._specs)} nodes, and more cannot be numbered")
+            raise DefinitionError(f"graph {self.name!r} has {len(self._specs)} nodes, which is the maximum")
         return chosen
 
     def _edges(self, name: str, after: Iterable[Any], map_over: Any) -> tuple[tuple[str, ...], str | None]:
         if isinstance(after, str | Node) or not isinstance(after, Iterable):
             raise DefinitionError(f"after= of node {name!r} must be a list of nodes, not {shown(after)}")
-        parents = [self._parent(name, parent) for parent in after]
+        predecessors = [self._predecessor_name(name, predecessor) for predecessor in after]
         if map_over is not None:
-            map_over = self._parent(name, map_over)
-            if map_over not in parents:
-                parents.append(map_over)
-        if len(set(parents)) < len(parents):
-            raise DefinitionError(f"after= of node {name!r} names a node twice: {', '.join(parents)}")
-        return tuple(parents), map_over
+            map_over = self._predecessor_name(name, map_over)
+            if map_over not in predecessors:
+                predecessors.append(map_over)
+        if len(set(predecessors)) < len(predecessors):
+            raise DefinitionError(f"after= of node {name!r} names a node twice: {', '.join(predecessors)}")
+        return tuple(predecessors), map_over
 
-    def _parent(self, name: str, parent: Any) -> str:
-        if isinstance(parent, str):
-            return parent
-        parent_name = getattr(parent, "name", None) or getattr(parent, "__name__", None)
-        if not isinstance(parent_name, str) or parent_name not in self._specs:
+    def _predecessor_name(self, name: str, predecessor: Any) -> str:
+        if isinstance(predecessor, str):
+            return predecessor
+        predecessor_name = getattr(predecessor, "name", None) or getattr(predecessor, "__name__", None)
+        if not isinstance(predecessor_name, str) or predecessor_name not in self._specs:
             raise DefinitionError(
-                f"node {name!r} comes after {shown(parent)}, which is no node of graph {self.name!r}; give the name of "
-                "a node that is defined later as text"
+                f"node {name!r} comes after {shown(predecessor)}, which is not a node of graph {self.name!r}; "
+                "give the name of a node that is defined later as text"
             )
-        return parent_name
+        return predecessor_name
 
     def _add(self, spec: NodeSpec) -> None:
         successors = self._undefined.get(spec.name, [])
         if successors or spec.name in spec.after:
             self._check_cycle(spec)
-        for parent in spec.after:
-            if parent in self._specs:
-                self._check_edge(self._specs[parent], spec)
+        for predecessor in spec.after:
+            if predecessor in self._specs:
+                check_edge(self._specs[predecessor], spec)
         for name in successors:
-            self._check_edge(spec, self._specs[name])
+            check_edge(spec, self._specs[name])
         self._specs[spec.name] = spec
         self._undefined.pop(spec.name, None)
-        for parent in spec.after:
-            if parent not in self._specs:
-                self._undefined.setdefault(parent, []).append(spec.name)
+        for predecessor in spec.after:
+            if predecessor not in self._specs:
+                self._undefined.setdefault(predecessor, []).append(spec.name)
         self._shape = None
         inputs = [p for _, function in spec.functions for p in function.parameters if p.name == PARAMS]
         if inputs:
@@ -388,24 +297,6 @@ class Graph(Startable[In, Any]):
         if path is not None:
             raise DefinitionError(f"graph {self.name!r} has a cycle: {' -> '.join(reversed(path))}")
 
-    def _check_edge(self, source: NodeSpec, target: NodeSpec) -> None:
-        if source.name not in target.after or source.function is None:
-            return
-        returned = source.returns
-        mapped = target.map == source.name
-        if mapped and not is_list(returned):
-            raise DefinitionError(
-                f"node {target.name!r} is mapped over {source.name!r}, which returns {_shown(returned)} and no list"
-            )
-        for what, function in target.functions:
-            for parameter in function.parameters:
-                passed = item_type(returned) if mapped and what != "its when=" else returned
-                if parameter.name == source.name and is_mismatch(passed, parameter.annotation):
-                    raise DefinitionError(
-                        f"node {target.name!r}: {what} takes {parameter.name}: {_shown(parameter.annotation)}, and "
-                        f"node {source.name!r} gives {_shown(passed)}"
-                    )
-
     # --- reading
 
     @property
@@ -415,10 +306,10 @@ class Graph(Startable[In, Any]):
             if not self._specs:
                 raise DefinitionError(f"graph {self.name!r} has no nodes")
             for spec in self._specs.values():
-                for parent in spec.after:
-                    if parent not in self._specs:
+                for predecessor in spec.after:
+                    if predecessor not in self._specs:
                         raise DefinitionError(
-                            f"node {spec.name!r} comes after {parent!r}, which graph {self.name!r} does not have; "
+                            f"node {spec.name!r} comes after {predecessor!r}, which graph {self.name!r} does not have; "
                             f"it has {', '.join(self._specs)}"
                         )
             self._shape = Shape([spec.shape for spec in self._specs.values()])
@@ -467,9 +358,3 @@ class Graph(Startable[In, Any]):
 
 def _not_callable(*_: Any) -> Any:
     raise DefinitionError("this node starts another run; it cannot be called")
-
-
-def _shown(annotation: Any) -> str:
-    return (
-        annotation.__name__ if isinstance(annotation, type) and not hasattr(annotation, "__args__") else str(annotation)
-    )

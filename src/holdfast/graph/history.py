@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from holdfast.core import codec, history
 from holdfast.core.failure import Failure
-from holdfast.core.model import StepRecord, StepStatus, StepType, from_ms, optional_from_ms
+from holdfast.core.model import StepStatus, StepType, from_ms, optional_from_ms
+from holdfast.core.records import StepRecord
 from holdfast.graph.node_rules import SKIPPED
 from holdfast.graph.shape import Shape
 from holdfast.kernel.unit_driver import PLAN_KEY
@@ -72,7 +73,7 @@ def nodes_of(run_number: int, facts: Iterable[Fact]) -> list[StepRecord]:
         for node in Shape.of_meta(plan.value).nodes
         for key in (node.name, *(f"{node.name}[{n}]" for n in sorted(items.get(node.name, ()))))
     ]
-    for node in items:  # the last START fact is that of the claim that combined the items, which is no attempt
+    for node in items:  # the last START fact is that of the claim that combined the items, which is not an attempt
         if facts_by_key[node].result is not None and facts_by_key[node].starts[1:]:
             facts_by_key[node].starts.pop()
     return [_record(run_number, key, facts_by_key.get(key, _UnitFacts()), plan.at) for key in keys]

@@ -1,4 +1,4 @@
-"""The authoring model of graphs: what a run of a graph shows, and the units of its successor."""
+"""The authoring model of graphs: how runs of graphs are displayed, and the units of a successor."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
-from holdfast.core.model import StepRecord
+from holdfast.core.records import StepRecord
 from holdfast.graph import history, views
 from holdfast.graph.definition import Graph
 from holdfast.graph.node_rules import GraphDriver
@@ -45,7 +45,7 @@ class GraphModel(Model):
         return history.current_node(steps)
 
     def why(self, run: RecordedRun, steps: Sequence[StepRecord], now_ms: int) -> str | None:
-        """The sentence for a run whose units are not all done. Unit 0 is due when they are."""
+        """The sentence for a run whose units are not all done. Unit 0 is due when all units are done."""
         return history.why(steps, now_ms) if run.row.run_at is None else None
 
     def started_at(self, run: RecordedRun) -> int | None:

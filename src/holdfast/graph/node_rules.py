@@ -21,8 +21,9 @@ from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
 from holdfast.core.model import Status
 from holdfast.errors import DefinitionError, ParamsInvalidError
-from holdfast.graph.definition import PARAMS, Function, Graph, NodeSpec
+from holdfast.graph.definition import Graph
 from holdfast.graph.items import collected, error_of, values_of
+from holdfast.graph.node_spec import PARAMS, Function, NodeSpec
 from holdfast.graph.shape import MAX_ITEMS, NodeShape, Shape, UnitPosition
 from holdfast.kernel.attempt import StepTx, Transaction
 from holdfast.kernel.driver import Call, Outcome
@@ -148,8 +149,8 @@ class GraphUnits:
         spec = self._graph.specs.get(node.name)
         if spec is None or (spec.run, spec.map) != (node.run, node.map):
             raise DefinitionError(
-                f"graph {self._graph.name!r} has no such node {node.name!r} in this process any more, but this run was "
-                "started with one; deploy it again and resume the run"
+                f"node {node.name!r} of graph {self._graph.name!r} is missing or changed in this process, but this "
+                "run was started with it; deploy the old node again and resume the run"
             )
         return spec
 
@@ -199,7 +200,7 @@ class GraphUnits:
         """Create a unit for each item. The node is due again when all of them have ended."""
         items = values[node.map or ""]
         if not isinstance(items, list):
-            raise TypeError(f"node {node.name!r} is mapped over {node.map!r}, whose result is no list")
+            raise TypeError(f"node {node.name!r} is mapped over {node.map!r}, whose result is not a list")
         if len(items) > MAX_ITEMS:
             raise ValueError(f"node {node.name!r} is mapped over {len(items)} items; at most {MAX_ITEMS} are possible")
         self._mapped_lists[node.map or ""] = items
@@ -280,7 +281,7 @@ class GraphUnits:
             error = Failure.from_content(content["error"])
         else:
             reason = content.get("note") or "no reason given"
-            error = Failure("Terminated", f"it was terminated ({reason})", kind="Terminated", retryable=False)
+            error = Failure("Terminated", f"the run was terminated ({reason})", kind="Terminated", retryable=False)
         child = replace(error, name="ChildError", message=f"{event.sender} ended {content['status']}: {error.message}")
         return self._fail_permanently(task, child, event.created_at, now_ms, 1)
 

@@ -62,8 +62,8 @@ class Shape:
         self._successors: list[list[int]] = [[] for _ in range(len(nodes) + 1)]
         for n, node in enumerate(nodes, 1):
             self._predecessors.append(tuple(self.number[name] for name in node.after))
-            for parent in self._predecessors[n]:
-                self._successors[parent].append(n)
+            for predecessor in self._predecessors[n]:
+                self._successors[predecessor].append(n)
 
     def node(self, number: int) -> NodeShape:
         return self.nodes[number - 1]
@@ -141,5 +141,5 @@ def cycle(edges: dict[str, Iterable[str]]) -> list[str] | None:
                 path.append(name)
                 on_path.add(name)
                 stack.append((name, False))
-                stack.extend((parent, True) for parent in edges.get(name, ()))
+                stack.extend((predecessor, True) for predecessor in edges.get(name, ()))
     return None

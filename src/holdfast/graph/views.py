@@ -12,7 +12,7 @@ from holdfast.graph.mermaid import mermaid
 from holdfast.graph.shape import Shape
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.unit_driver import PLAN_KEY
-from holdfast.store.protocol import Fact, FactState, RunRecord, Store
+from holdfast.store.protocol import Fact, FactsQuery, FactState, RunRecord, Store
 
 _STATES = {"result/": FactState.RESULT, "start/": FactState.START, "tombstone": FactState.TOMBSTONE}
 
@@ -20,7 +20,7 @@ _STATES = {"result/": FactState.RESULT, "start/": FactState.START, "tombstone": 
 async def facts(store: Store, run: RunRecord, prefix: str) -> dict[str, Any]:
     """The facts whose keys begin with a prefix. A prefix within one state needs one range scan."""
     state = next((state for start, state in _STATES.items() if prefix.startswith(start)), None)
-    rows = await store.facts(run.run) if state is None else await store.facts(run.run, state)
+    rows = await store.facts(FactsQuery(run.run)) if state is None else await store.facts(FactsQuery(run.run, state))
     return {key: value for key, value in _entries(rows) if key.startswith(prefix)}
 
 
@@ -49,12 +49,12 @@ def data_of(result: Fact) -> Any:
 
 async def results(store: Store, run: RunRecord) -> dict[str, Any]:
     """The results of the nodes that succeeded, by node."""
-    rows = await store.facts(run.run, FactState.RESULT)
+    rows = await store.facts(FactsQuery(run.run, FactState.RESULT))
     return {fact.key: codec.plain(fact.value) for fact in rows if status_of(fact) == "ok"}
 
 
 async def shape(store: Store, run: RunRecord) -> Shape:
-    facts = await store.facts(run.run, FactState.PLAN, [PLAN_KEY])
+    facts = await store.facts(FactsQuery(run.run, FactState.PLAN, [PLAN_KEY]))
     if not facts or facts[0].value is None:
         raise RuntimeError("there is no plan stored with this run")
     return Shape.of_meta(facts[0].value)
@@ -62,7 +62,7 @@ async def shape(store: Store, run: RunRecord) -> Shape:
 
 async def draw_run(store: Store, run: RunRecord) -> str:
     """The run as a Mermaid flowchart, coloured by the states of its nodes."""
-    rows = await store.facts(run.run)
+    rows = await store.facts(FactsQuery(run.run))
     states = {fact.key.partition("[")[0]: "running" for fact in rows if fact.state == FactState.START}
     states |= {fact.key: status_of(fact) for fact in rows if fact.state == FactState.RESULT}
     return mermaid(_shape_of(rows), states)

@@ -64,7 +64,7 @@ class Admission:
             raise responses.authorization_timeout() from None
 
     async def _admit(self, request: Request, spec: Spec | None, auth_request: AuthRequest) -> Admitted | None:
-        confining = await self._authorize.ask_request(auth_request)
+        filters_of_hooks = await self._authorize.run_request_hook(auth_request)
         if spec is None:
             return None
         if auth_request.workflow is not None and not auth_request.unread and not self._authorize.refines(auth_request):
@@ -73,11 +73,11 @@ class Admission:
         content = await self._read(request, spec)
         ask_again, auth_request = auth_request.unread, replace(auth_request, content=content)
         if ask_again:
-            confining = await self._authorize.ask_request(auth_request)
-        confining += await self._authorize.ask_refining(auth_request)
-        if confining:
-            await self._confine(spec, auth_request, confining)
-        filters = confining if content.filters is None else [content.filters, *confining]
+            filters_of_hooks = await self._authorize.run_request_hook(auth_request)
+        filters_of_hooks += await self._authorize.run_scope_hook(auth_request)
+        if filters_of_hooks:
+            await self._confine(spec, auth_request, filters_of_hooks)
+        filters = filters_of_hooks if content.filters is None else [content.filters, *filters_of_hooks]
         return Admitted(content.body, filters)
 
     async def _read(self, request: Request, spec: Spec) -> AuthContent:

@@ -16,16 +16,17 @@ from holdfast.errors import HoldfastError, InvalidOptionError
 from holdfast.http import responses
 from holdfast.http.admission import Admission
 from holdfast.http.auth import Authorize, Scope
+from holdfast.http.backend import Backend
 from holdfast.http.document import Document
 from holdfast.http.gate import Gate, GatedRoute
-from holdfast.http.routes import Backend, Routes
+from holdfast.http.routes import route_table
 from holdfast.http.spec import Spec
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[None]]
 
 
 def make_api(backend: Backend, *, base: str, authorize: Authorize, hosts: Iterable[str], lifespan: Lifespan) -> FastAPI:
-    """Build the API under ``base``. Every request, also one for an unknown path, passes the gate."""
+    """Build the API under ``base``. Every request, including a request for an unknown path, passes the gate."""
     base = _check_base(base)
     api = FastAPI(openapi_url=None, docs_url=None, redoc_url=None, redirect_slashes=False, lifespan=lifespan)
 
@@ -34,7 +35,7 @@ def make_api(backend: Backend, *, base: str, authorize: Authorize, hosts: Iterab
         return responses.reply(document.mounted_at(request.scope.get("root_path", "")))
 
     openapi_spec = Spec("GET", "/openapi.json", "getOpenapi", Scope.READ, openapi, dict, no_instances=True)
-    specs = [*Routes(backend).table(), openapi_spec]
+    specs = [*route_table(backend), openapi_spec]
     document = Document(specs, backend, base, authorize)
     api.router.routes.extend(GatedRoute(path, spec) for spec in specs for path in _paths(base, spec))
 
@@ -52,5 +53,5 @@ def _paths(base: str, spec: Spec) -> list[str]:
 
 def _check_base(base: str) -> str:
     if not isinstance(base, str) or not (base in ("", "/") or re.fullmatch(r"(/[\w.~-]+)+/?", base)):
-        raise InvalidOptionError(f"api={base!r}: a path such as '/api/workflows'; '' means the root")
+        raise InvalidOptionError(f"api= must be a path such as '/api/workflows', or '' for the root, not {base!r}")
     return base.rstrip("/")

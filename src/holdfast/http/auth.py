@@ -18,6 +18,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
+from holdfast.core.checks import is_whole_number
 from holdfast.core.durations import Duration, describe, to_ms
 from holdfast.core.filters import Filter
 from holdfast.core.functions import is_async
@@ -144,7 +145,7 @@ class Denied(Exception):  # noqa: N818  (a verdict, not a fault)
     def __init__(
         self, status: int, message: str, *, headers: Mapping[str, str] | None = None, code: str | None = None
     ) -> None:
-        if not isinstance(status, int) or not 400 <= status < 500:
+        if not is_whole_number(status, 400, 499):
             raise InvalidOptionError(f"Denied(status, ...) takes a status from 400 to 499, not {status!r}")
         super().__init__(message)
         self.status = status
@@ -204,13 +205,13 @@ class Authorize:
         """True if no hook is set."""
         return not any((self.request, self.create, self.manage, self.send_event, self.tick, self.read))
 
-    async def ask_request(self, request: AuthRequest) -> list[Filter]:
+    async def run_request_hook(self, request: AuthRequest) -> list[Filter]:
         """Run the ``request`` hook and return its filters. Raise ``Denied`` also if no hook covers the route."""
         if not self.open and self.request is None and not self.refines(request):
             raise Denied(_FORBIDDEN, "no rule allows this request")
         return await self._run(self.request, request)
 
-    async def ask_refining(self, request: AuthRequest) -> list[Filter]:
+    async def run_scope_hook(self, request: AuthRequest) -> list[Filter]:
         """Run the hook that refines this route and return its filters."""
         return await self._run(self._scope_hook(request), request)
 
@@ -229,14 +230,10 @@ class Authorize:
         return [] if allowed is None else [allowed]
 
 
-def check_authorize(policy: Authorize | None) -> Authorize:
-    """Return the policy of an app; None means that every request is allowed.
-
-    A value of another type is an error, because treating it as None would leave the API open.
-    """
-    if policy is not None and not isinstance(policy, Authorize):
+def check_authorize(policy: Any) -> None:
+    """Raise if the policy of an app has another type: treating it as no policy would leave the API open."""
+    if not isinstance(policy, Authorize):
         raise InvalidOptionError(f"authorize= takes an Authorize, not {type(policy).__name__}")
-    return policy or Authorize()
 
 
 async def _call_hook(hook: Hook, request: AuthRequest, timeout_ms: int) -> Filter | None:
@@ -270,7 +267,7 @@ def _check_headers(headers: Mapping[str, str]) -> dict[str, str]:
         if not (isinstance(name, str) and isinstance(value, str)):
             raise InvalidOptionError(f"Denied(headers=...): names and values are text, not {name!r}: {value!r}")
         if not (_HEADER_NAME.fullmatch(name) and _HEADER_VALUE.fullmatch(value)):
-            raise InvalidOptionError(f"Denied(headers=...): HTTP has no header {name!r}: {value!r}")
+            raise InvalidOptionError(f"Denied(headers=...): {name!r}: {value!r} is not a valid HTTP header")
     return dict(headers)
 
 
@@ -307,10 +304,10 @@ class BearerTokens(Authorize):
         for entry in filter(None, (part.strip() for part in os.environ.get(variable, "").split(","))):
             token, separator, scopes = entry.rpartition(":")
             if not separator:
-                raise InvalidOptionError(f"${variable}: every entry is token:scope+scope, and one has no scopes")
+                raise InvalidOptionError(f"${variable}: every entry must be token:scope+scope; one has no scopes")
             tokens[token] = scopes.split("+")
         if not tokens:
-            raise InvalidOptionError(f"${variable} has no tokens; it is written token:scope+scope,token:scope")
+            raise InvalidOptionError(f"${variable} has no tokens; write it as token:scope+scope,token:scope")
         return cls(tokens)
 
     def __repr__(self) -> str:
@@ -342,7 +339,7 @@ def _check_token(token: object) -> str:
     if not isinstance(token, str) or len(token) < _MIN_TOKEN_LENGTH or not token.isascii() or not token.isprintable():
         raise InvalidOptionError(f"a token has at least {_MIN_TOKEN_LENGTH} printable ASCII characters; make it random")
     if " " in token:
-        raise InvalidOptionError("a token has no spaces")
+        raise InvalidOptionError("a token must not contain spaces")
     return token
 
 

@@ -1,4 +1,4 @@
-"""The OpenAPI document: FastAPI's document, made exact, with the input of every registered workflow.
+"""The OpenAPI document: FastAPI's document, completed with the input of every registered workflow.
 
 FastAPI describes routes, queries and responses. This module adds the strict request bodies, the limits, and the paths
 of each registered workflow: ``/order/instances`` takes an order.
@@ -22,8 +22,8 @@ from holdfast.core import exact, typed
 from holdfast.errors import ParamsInvalidError
 from holdfast.http import wire
 from holdfast.http.auth import Authorize, BearerTokens
+from holdfast.http.backend import Backend
 from holdfast.http.queries import MAX_SEARCH_FILTERS
-from holdfast.http.routes import Backend
 from holdfast.http.spec import Spec
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.events import DeclaredEvent

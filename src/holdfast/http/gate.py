@@ -118,7 +118,7 @@ class Gate:
         return None, {}, methods
 
     def _check_host_and_origin(self, headers: Headers) -> None:
-        """Refuse requests under unknown host names, against DNS rebinding.
+        """Refuse requests with unknown host names, as a protection against DNS rebinding.
 
         Another site may resolve its own host name to this machine; the requests of its pages still carry that name.
         """
@@ -148,12 +148,12 @@ class _ResponseSender:
 
 def _no_route(method: str, allowed: Collection[str]) -> responses.Problem:
     if not allowed:
-        return responses.Problem(404, responses.NOT_FOUND, "there is nothing at this path")
+        return responses.Problem(404, responses.NOT_FOUND, "no route has this path")
     methods = ", ".join(sorted(allowed))
     return responses.Problem(
         405,
         responses.METHOD_NOT_ALLOWED,
-        f"{method[:20]} is not possible here; {methods} is",
+        f"{method[:20]} is not allowed at this path; allowed: {methods}",
         headers={"allow": methods},
     )
 

@@ -85,7 +85,7 @@ class Problem(Exception):  # noqa: N818  (a response, not a fault)
 
 
 def reply(body: Mapping[str, Any], status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return a JSON response in ASCII: escapes preserve every text, also lone surrogates."""
+    """Return a JSON response in ASCII: escapes preserve every text, including lone surrogates."""
     return Response(_encoder.encode(body), status, headers, media_type="application/json")
 
 

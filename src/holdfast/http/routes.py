@@ -1,26 +1,20 @@
-"""The routes. Each handler calls the client and converts the result to a response; it decides nothing else."""
+"""The table of routes: for each its path, scope, handler, body and responses."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
-from datetime import timedelta
-from typing import Annotated, Protocol
+from collections.abc import Sequence
 
-from fastapi import Path, Query
 from pydantic import TypeAdapter
-from starlette.requests import Request
-from starlette.responses import Response
 
-from holdfast.client import Client, HistoryQuery, Start
-from holdfast.core.limits import Limits
-from holdfast.http import responses, wire
-from holdfast.http.admission import admitted
+from holdfast.http import wire
 from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Scope
-from holdfast.http.queries import check_at_most, check_length, check_query, list_filter
-from holdfast.http.responses import drawing, reply
+from holdfast.http.backend import Backend
+from holdfast.http.handlers import Control, Events, Outbox, Reads, Server, Starts, Units
+from holdfast.http.queries import list_filter
 from holdfast.http.spec import Spec
-from holdfast.kernel.definition import Registry
+
+_INSTANCES = "/{workflow}/instances"
+_INSTANCE = "/{workflow}/instances/{instance_id}"
 
 _NEW_INSTANCE = TypeAdapter(wire.NewInstance)
 _NEW_BATCH = TypeAdapter(wire.NewBatch)
@@ -28,26 +22,6 @@ _NEW_EVENT = TypeAdapter(wire.NewEvent)
 _TICK = TypeAdapter(wire.TickRequest)
 _CANCEL = TypeAdapter(wire.CancelRequest)
 _KILL = TypeAdapter(wire.KillRequest)
-
-Name = Annotated[str, Path(description="The name of a registered workflow.")]
-Id = Annotated[str, Path(description="The id of an instance.")]
-RunNumber = Annotated[wire.WholeNumber, Path(description="The number of a run, counted from 0.")]
-
-
-class Tick(Protocol):
-    async def __call__(self, *, max_instances: int | None = None, max_steps: int | None = None) -> int: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Backend:
-    """The parts of an app that the routes use."""
-
-    registry: Registry
-    limits: Limits
-    client: Callable[[], Client]
-    """Raises ``AppClosedError`` while the app is not open."""
-    tick: Tick | None
-    """None: ticks over HTTP are not enabled."""
 
 
 def _new_instance_content(body: wire.NewInstance) -> AuthContent:
@@ -62,282 +36,90 @@ def _new_event_content(body: wire.NewEvent) -> AuthContent:
     return AuthContent(body, event=AuthEvent(body["type"], body.get("payload"), body.get("id")))
 
 
-class Routes:
-    """The request handlers of one app, and the table of their routes."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._limits = backend.limits
-
-    def table(self) -> Sequence[Spec]:
-        read, create, manage = Scope.READ, Scope.CREATE, Scope.MANAGE
-        instances, instance = "/{workflow}/instances", "/{workflow}/instances/{instance_id}"
-        return [
-            Spec("GET", "", "listWorkflows", read, self.list_workflows, wire.Workflows, no_instances=True),
-            Spec(
-                "GET", instances, "listInstances", read, self.list_instances, wire.InstanceList, (400, 404),
-                filter=list_filter,
-            ),
-            Spec(
-                "POST", instances, "createInstance", create, self.create, wire.Instance,
-                (400, 404, 408, 409, 413, 415), _NEW_INSTANCE, content=_new_instance_content,
-            ),
-            Spec(
-                "POST", f"{instances}/batch", "createInstances", create, self.create_batch, wire.Batch,
-                (400, 404, 408, 413, 415), _NEW_BATCH, content=_new_batch_content,
-            ),
-            Spec("GET", instance, "getInstance", read, self.get_instance, wire.DescribedInstance, (400, 404)),
-            Spec("POST", f"{instance}/pause", "pauseInstance", manage, self.pause, wire.Done, (400, 404, 409)),
-            Spec("POST", f"{instance}/resume", "resumeInstance", manage, self.resume, wire.Done, (400, 404)),
-            Spec(
-                "POST", f"{instance}/terminate", "terminateInstance", manage, self.terminate, wire.Done,
-                (400, 404, 409),
-            ),
-            Spec("POST", f"{instance}/restart", "restartInstance", manage, self.restart, wire.Done, (400, 404)),
-            Spec(
-                "POST", f"{instance}/cancel", "cancelInstance", manage, self.cancel, wire.Done,
-                (400, 404, 408, 409, 413, 415), _CANCEL, body_required=False,
-            ),
-            Spec(
-                "POST", f"{instance}/events", "sendEvent", Scope.SEND_EVENT, self.send_event, wire.SentEvent,
-                (400, 404, 408, 409, 413, 415), _NEW_EVENT, content=_new_event_content,
-            ),
-            Spec("GET", f"{instance}/history", "getHistory", read, self.history, wire.History, (400, 404)),
-            Spec(
-                "GET", f"{instance}/history/{{run}}", "getRunHistory", read, self.run_history, wire.History,
-                (400, 404),
-            ),
-            *self._unit_routes(instance),
-            *self._outbox_routes(instance),
-            Spec(
-                "POST", "/_runner/tick", "tick", Scope.TICK, self.tick, wire.Ticked,
-                (400, 403, 408, 413, 415), _TICK, body_required=False,
-            ),
-            Spec("GET", "/_health", "getHealth", read, self.health, wire.Health, no_instances=True),
-            Spec("GET", "/_health/live", "getLiveness", None, self.liveness, wire.Health),
-        ]  # fmt: skip
-
-    def _unit_routes(self, instance: str) -> Sequence[Spec]:
-        read, manage = Scope.READ, Scope.MANAGE
-        return [
-            Spec(
-                "GET", "/{workflow}/mermaid", "drawGraph", read, self.draw_graph, str, (400, 404), needs_units=True,
-                no_instances=True,
-            ),
-            Spec("GET", f"{instance}/facts", "getFacts", read, self.facts, wire.Facts, (400, 404), needs_units=True),
-            Spec(
-                "GET", f"{instance}/mermaid", "drawInstance", read, self.draw_instance, str, (400, 404),
-                needs_units=True,
-            ),
-            Spec(
-                "POST", f"{instance}/kill", "killInstance", manage, self.kill, wire.Done,
-                (400, 404, 408, 409, 413, 415), _KILL, body_required=False, needs_units=True,
-            ),
-        ]  # fmt: skip
-
-    def _outbox_routes(self, instance: str) -> Sequence[Spec]:
-        read, manage = Scope.READ, Scope.MANAGE
-        return [
-            Spec("GET", f"{instance}/outbox", "getOutbox", read, self.outbox, wire.Outbox, (400, 404)),
-            Spec(
-                "POST", f"{instance}/outbox/redeliver", "redeliverOutbox", manage, self.redeliver, wire.Redelivered,
-                (400, 404),
-            ),
-        ]  # fmt: skip
-
-    # --- reading
-
-    async def list_workflows(self) -> Response:
-        """The registered workflows, in the order of their registration."""
-        return reply(wire.workflows([definition.name for definition in self._backend.registry]))
-
-    async def list_instances(
-        self, request: Request, workflow: Name, query: Annotated[wire.ListParams, Query()]
-    ) -> Response:
-        """Instances of a workflow, newest first; ``search.KEY=VALUE`` selects instances by search attributes."""
-        if query.idPrefix is not None:  # a missing optional field is None
-            check_length(["query", "idPrefix"], query.idPrefix, self._limits.instance_id)
-        limit = self._page_size(query.pageSize)
-        page = await self._client().instances.list(
-            workflow, cursor=query.cursor, limit=limit, within=admitted(request).filters
-        )
-        return reply(wire.instance_list(page))
-
-    async def get_instance(self, workflow: Name, instance_id: Id) -> Response:
-        """One instance: its status, its input, and one sentence about what it is waiting for."""
-        client = self._client()
-        description = await client.reads.describe(*client.instances.address(workflow, instance_id))
-        return reply(wire.described_instance(description))
-
-    async def history(
-        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.HistoryParams, Query()]
-    ) -> Response:
-        """Steps, events and logs of the current run, or of the run with the number ``runNumber``."""
-        return await self._history(request, workflow, instance_id, query.runNumber, query)
-
-    async def run_history(
-        self,
-        request: Request,
-        workflow: Name,
-        instance_id: Id,
-        run: RunNumber,
-        query: Annotated[wire.RunParams, Query()],
-    ) -> Response:
-        """Steps, events and logs of one run."""
-        return await self._history(request, workflow, instance_id, run, query)
-
-    async def _history(
-        self, request: Request, workflow: str, instance_id: str, run: int | None, query: wire.RunParams
-    ) -> Response:
-        check_query(request, query)
-        if query.logCategory is not None:  # a missing optional field is None
-            check_length(["query", "logCategory"], query.logCategory, self._limits.log_category)
-        client = self._client()
-        history_query = HistoryQuery(
-            limit=self._page_size(query.pageSize),
-            descending=query.order == "desc",
-            steps_cursor=query.stepsCursor,
-            events_cursor=query.eventsCursor,
-            include_logs=query.includeLogs,
-            logs_cursor=query.logsCursor,
-            level=query.logLevel,
-            category=query.logCategory,
-        )
-        page = await client.reads.history_page(*client.instances.address(workflow, instance_id), run, history_query)
-        return reply(wire.history(page))
-
-    # --- starting
-
-    async def create(self, request: Request, workflow: Name) -> Response:
-        """Start an instance. An id that already exists is refused, also if that instance has ended."""
-        body: wire.NewInstance = admitted(request).body
-        created = await self._client().starts.create(workflow, body.get("params"), id=body.get("id"))
-        return reply(wire.instance(created))
-
-    async def create_batch(self, request: Request, workflow: Name) -> Response:
-        """Start many instances, or none if one is invalid. The response omits ids that already exist or repeat."""
-        self._backend.registry.get(workflow)
-        body: wire.NewBatch = admitted(request).body
-        check_at_most(["instances"], len(body["instances"]), self._limits.batch)
-        starts = [Start(entry["id"], entry.get("params")) for entry in body["instances"]]
-        return reply(wire.batch(await self._client().starts.create_many(workflow, starts)))
-
-    # --- control requests and events
-
-    async def pause(self, workflow: Name, instance_id: Id) -> Response:
-        """Pause the run before more workflow code runs. Events are stored, and timers keep running."""
-        client = self._client()
-        return await _done(client.control.pause(*client.instances.address(workflow, instance_id)))
-
-    async def resume(self, workflow: Name, instance_id: Id) -> Response:
-        """Resume a paused run, or withdraw a pause that has not taken effect. Otherwise it does nothing."""
-        client = self._client()
-        return await _done(client.control.resume(*client.instances.address(workflow, instance_id)))
-
-    async def terminate(self, workflow: Name, instance_id: Id) -> Response:
-        """End the run at once, without running its code any further."""
-        client = self._client()
-        return await _done(client.control.terminate(*client.instances.address(workflow, instance_id)))
-
-    async def restart(self, workflow: Name, instance_id: Id) -> Response:
-        """Start the instance again from the beginning, under the next run number."""
-        client = self._client()
-        return await _done(client.control.restart(*client.instances.address(workflow, instance_id)))
-
-    async def cancel(self, request: Request, workflow: Name, instance_id: Id) -> Response:
-        """Request cancellation: the run's code may clean up. A run that misses the deadline is terminated."""
-        client = self._client()
-        address = client.instances.address(workflow, instance_id)
-        body: wire.CancelRequest = admitted(request).body
-        deadline_ms = body.get("deadlineMs")
-        deadline = None if deadline_ms is None else timedelta(milliseconds=deadline_ms)
-        return await _done(client.control.cancel(*address, body.get("reason"), deadline))
-
-    async def send_event(self, request: Request, workflow: Name, instance_id: Id) -> Response:
-        """Send an event to an instance that has not ended. The response has the instance's status at that time."""
-        client = self._client()
-        address = client.instances.address(workflow, instance_id)
-        body: wire.NewEvent = admitted(request).body
-        status = await client.events.send(*address, body["type"], body.get("payload"), event_id=body.get("id"))
-        sent: wire.SentEvent = {"status": wire.details(status), "accepted": True}
-        return reply(sent)
-
-    # --- graphs
-
-    async def draw_graph(self, workflow: Name) -> Response:
-        """A graph as a Mermaid flowchart."""
-        return drawing(self._client().units.draw_definition(workflow))
-
-    async def draw_instance(self, workflow: Name, instance_id: Id) -> Response:
-        """A run of a graph as a Mermaid flowchart, coloured by the state of each node."""
-        client = self._client()
-        return drawing(await client.units.draw_run(*client.instances.address(workflow, instance_id)))
-
-    async def facts(
-        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.FactsParams, Query()]
-    ) -> Response:
-        """The stored facts of a graph's run, by key; ``prefix`` selects keys that begin with it."""
-        check_query(request, query)
-        client = self._client()
-        address = client.instances.address(workflow, instance_id)
-        body: wire.Facts = {"facts": await client.units.facts(*address, query.prefix)}
-        return reply(body)
-
-    async def kill(self, request: Request, workflow: Name, instance_id: Id) -> Response:
-        """Write the tombstone of a graph's run: no node starts any more, and results of running nodes are refused."""
-        client = self._client()
-        address = client.instances.address(workflow, instance_id)
-        body: wire.KillRequest = admitted(request).body
-        return await _done(client.control.kill(*address, body.get("reason")))
-
-    # --- chains
-
-    async def outbox(self, workflow: Name, instance_id: Id) -> Response:
-        """The outbound events of a run, in order, each with the state of its delivery."""
-        client = self._client()
-        return reply(wire.outbox(await client.outbox.records(*client.instances.address(workflow, instance_id))))
-
-    async def redeliver(self, workflow: Name, instance_id: Id) -> Response:
-        """Deliver parked events again, starting with the first attempt. The response has their number."""
-        client = self._client()
-        address = client.instances.address(workflow, instance_id)
-        body: wire.Redelivered = {"redelivered": await client.outbox.redeliver(*address)}
-        return reply(body)
-
-    # --- operating
-
-    async def tick(self, request: Request) -> Response:
-        """Run the instances that are due now until they wait or end."""
-        if self._backend.tick is None:
-            raise responses.Problem(
-                403, responses.RUNNER_TICK_DISABLED, "ticks over HTTP are not enabled on this server"
-            )
-        body: wire.TickRequest = admitted(request).body
-        processed = await self._backend.tick(max_instances=body.get("maxInstances"), max_steps=body.get("maxSteps"))
-        ticked: wire.Ticked = {"processed": processed}
-        return reply(ticked)
-
-    async def health(self) -> Response:
-        """Readiness: 503 while the app is closed or the store does not respond."""
-        await self._client().check()
-        return await self.liveness()
-
-    async def liveness(self) -> Response:
-        """Liveness: the process responds. Needs no authorization and does not access the store."""
-        alive: wire.Health = {"status": "ok"}
-        return reply(alive)
-
-    # --- helpers
-
-    def _client(self) -> Client:
-        return self._backend.client()
-
-    def _page_size(self, requested: int) -> int:
-        check_at_most(["query", "pageSize"], requested, self._limits.page_size)
-        return requested
+def route_table(backend: Backend) -> Sequence[Spec]:
+    """All routes, in the order of the OpenAPI document."""
+    server = Server(backend)
+    return [
+        Spec("GET", "", "listWorkflows", Scope.READ, server.list_workflows, wire.Workflows, no_instances=True),
+        *_instance_routes(backend),
+        *_unit_routes(backend),
+        *_outbox_routes(backend),
+        Spec(
+            "POST", "/_runner/tick", "tick", Scope.TICK, server.tick, wire.Ticked,
+            (400, 403, 408, 413, 415), _TICK, body_required=False,
+        ),
+        Spec("GET", "/_health", "getHealth", Scope.READ, server.health, wire.Health, no_instances=True),
+        Spec("GET", "/_health/live", "getLiveness", None, server.liveness, wire.Health),
+    ]  # fmt: skip
 
 
-async def _done(request: Awaitable[None]) -> Response:
-    await request
-    done: wire.Done = {"ok": True}
-    return reply(done)
+def _instance_routes(backend: Backend) -> Sequence[Spec]:
+    reads, starts, control, events = Reads(backend), Starts(backend), Control(backend), Events(backend)
+    return [
+        Spec(
+            "GET", _INSTANCES, "listInstances", Scope.READ, reads.list_instances, wire.InstanceList, (400, 404),
+            filter=list_filter,
+        ),
+        Spec(
+            "POST", _INSTANCES, "createInstance", Scope.CREATE, starts.create, wire.Instance,
+            (400, 404, 408, 409, 413, 415), _NEW_INSTANCE, content=_new_instance_content,
+        ),
+        Spec(
+            "POST", f"{_INSTANCES}/batch", "createInstances", Scope.CREATE, starts.create_batch, wire.Batch,
+            (400, 404, 408, 413, 415), _NEW_BATCH, content=_new_batch_content,
+        ),
+        Spec("GET", _INSTANCE, "getInstance", Scope.READ, reads.get_instance, wire.DescribedInstance, (400, 404)),
+        Spec("POST", f"{_INSTANCE}/pause", "pauseInstance", Scope.MANAGE, control.pause, wire.Done, (400, 404, 409)),
+        Spec("POST", f"{_INSTANCE}/resume", "resumeInstance", Scope.MANAGE, control.resume, wire.Done, (400, 404)),
+        Spec(
+            "POST", f"{_INSTANCE}/terminate", "terminateInstance", Scope.MANAGE, control.terminate, wire.Done,
+            (400, 404, 409),
+        ),
+        Spec("POST", f"{_INSTANCE}/restart", "restartInstance", Scope.MANAGE, control.restart, wire.Done, (400, 404)),
+        Spec(
+            "POST", f"{_INSTANCE}/cancel", "cancelInstance", Scope.MANAGE, control.cancel, wire.Done,
+            (400, 404, 408, 409, 413, 415), _CANCEL, body_required=False,
+        ),
+        Spec(
+            "POST", f"{_INSTANCE}/events", "sendEvent", Scope.SEND_EVENT, events.send_event, wire.SentEvent,
+            (400, 404, 408, 409, 413, 415), _NEW_EVENT, content=_new_event_content,
+        ),
+        Spec("GET", f"{_INSTANCE}/history", "getHistory", Scope.READ, reads.history, wire.History, (400, 404)),
+        Spec(
+            "GET", f"{_INSTANCE}/history/{{run}}", "getRunHistory", Scope.READ, reads.run_history, wire.History,
+            (400, 404),
+        ),
+    ]  # fmt: skip
+
+
+def _unit_routes(backend: Backend) -> Sequence[Spec]:
+    units, control = Units(backend), Control(backend)
+    return [
+        Spec(
+            "GET", "/{workflow}/mermaid", "drawGraph", Scope.READ, units.draw_graph, str, (400, 404), needs_units=True,
+            no_instances=True,
+        ),
+        Spec(
+            "GET", f"{_INSTANCE}/facts", "getFacts", Scope.READ, units.facts, wire.Facts, (400, 404),
+            needs_units=True,
+        ),
+        Spec(
+            "GET", f"{_INSTANCE}/mermaid", "drawInstance", Scope.READ, units.draw_instance, str, (400, 404),
+            needs_units=True,
+        ),
+        Spec(
+            "POST", f"{_INSTANCE}/kill", "killInstance", Scope.MANAGE, control.kill, wire.Done,
+            (400, 404, 408, 409, 413, 415), _KILL, body_required=False, needs_units=True,
+        ),
+    ]  # fmt: skip
+
+
+def _outbox_routes(backend: Backend) -> Sequence[Spec]:
+    outbox = Outbox(backend)
+    return [
+        Spec("GET", f"{_INSTANCE}/outbox", "getOutbox", Scope.READ, outbox.outbox, wire.Outbox, (400, 404)),
+        Spec(
+            "POST", f"{_INSTANCE}/outbox/redeliver", "redeliverOutbox", Scope.MANAGE, outbox.redeliver,
+            wire.Redelivered, (400, 404),
+        ),
+    ]  # fmt: skip

@@ -1,39 +1,22 @@
 """The wire format: the types of all request and response bodies, in camelCase.
 
 Nullable fields are present as ``null``; fields marked ``NotRequired`` are absent when empty. The OpenAPI document is
-generated from these types, and the type checker checks the functions that fill them.
+generated from these types. ``response_bodies.py`` converts records to response bodies.
 """
 
 # ruff: noqa: N815  (the contract is in camelCase)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from datetime import datetime
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
 from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
 
-from holdfast.client import HistoryPage
 from holdfast.core.durations import MAX_MS
-from holdfast.core.model import (
-    DEFAULT_KIND,
-    EventRecord,
-    InstanceDescription,
-    InstanceStatus,
-    InstanceSummary,
-    Level,
-    LogLine,
-    Page,
-    Status,
-    StepRecord,
-    StepStatus,
-    StepType,
-)
-from holdfast.core.outbound import OutboxRecord, OutboxState
-from holdfast.errors import ErrorInfo
+from holdfast.core.model import Level, Status, StepStatus
+from holdfast.core.outbound import OutboxState
 
 Date = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Count = Annotated[int, Field(ge=0)]
@@ -73,14 +56,14 @@ def _integral(value: object) -> object:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-def _short(text: str) -> str:
-    """Limit the length. Pydantic's ``max_length`` would also refuse lone surrogates."""
+def _check_length(text: str) -> str:
+    """Refuse a text that is too long. Pydantic's ``max_length`` would also refuse lone surrogates."""
     if len(text) > _MAX_REASON_LENGTH:
         raise PydanticCustomError("string_too_long", "has more than {limit} characters", {"limit": _MAX_REASON_LENGTH})
     return text
 
 
-Reason = Annotated[str, AfterValidator(_short), Field(json_schema_extra={"maxLength": _MAX_REASON_LENGTH})]
+Reason = Annotated[str, AfterValidator(_check_length), Field(json_schema_extra={"maxLength": _MAX_REASON_LENGTH})]
 Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), BeforeValidator(_integral)]
 
 
@@ -173,7 +156,7 @@ class Failure(TypedDict):
     name: str
     message: str
     traceback: NotRequired[str]
-    """Frames of user code only, at most 16 KB."""
+    """Trimmed: frames of libraries and of the engine are folded. At most 16 KB."""
     causes: NotRequired[list[Failure]]
     """The exceptions of an exception group, and the cause of the error."""
 
@@ -373,231 +356,3 @@ class Error(TypedDict):
     message: str
     code: str
     issues: NotRequired[list[Issue]]
-
-
-# --- from records to bodies
-
-
-def workflows(names: list[str]) -> Workflows:
-    return {"workflows": [{"name": name} for name in names]}
-
-
-def details(status: InstanceStatus) -> Details:
-    body: Details = {"status": Status(status.status)}
-    if status.error is not None:
-        body["error"] = failure(status.error)
-    if status.output is not None:
-        body["output"] = status.output
-    return body
-
-
-def failure(error: ErrorInfo) -> Failure:
-    body: Failure = {"name": error.name, "message": error.message}
-    if error.traceback is not None:
-        body["traceback"] = error.traceback
-    if error.causes:
-        body["causes"] = [failure(cause) for cause in error.causes]
-    return body
-
-
-def instance(summary: InstanceSummary) -> Instance:
-    return {"id": summary.id, "details": details(summary.details)}
-
-
-def batch(summaries: list[InstanceSummary]) -> Batch:
-    return {"instances": [instance(summary) for summary in summaries]}
-
-
-def listed_instance(summary: InstanceSummary) -> ListedInstance:
-    body: ListedInstance = {
-        "id": summary.id,
-        "details": details(summary.details),
-        "createdAt": date(summary.created_at),
-    }
-    if summary.details.kind != DEFAULT_KIND:
-        body["kind"] = summary.details.kind
-    if summary.details.native_status is not None:
-        body["nativeStatus"] = summary.details.native_status
-    return body
-
-
-def instance_list(page: Page[InstanceSummary]) -> InstanceList:
-    body: InstanceList = {
-        "instances": [listed_instance(summary) for summary in page.items],
-        "hasNextPage": page.cursor is not None,
-    }
-    if page.cursor is not None:
-        body["cursor"] = body["nextCursor"] = page.cursor
-    return body
-
-
-def described_instance(description: InstanceDescription) -> DescribedInstance:
-    meta: Meta = {
-        "workflowName": description.workflow_name,
-        "kind": description.kind,
-        "runNumber": description.run_number,
-        "params": description.params,
-        "createdAt": date(description.created_at),
-        "updatedAt": date(description.updated_at),
-        "startedAt": optional_date(description.started_at),
-        "completedAt": optional_date(description.completed_at),
-        "why": description.why,
-    }
-    if description.current_step is not None:
-        meta["currentStep"] = current_step(description.current_step)
-    _add_model_fields(meta, description)
-    _add_optional_fields(meta, description)
-    status = InstanceStatus(description.status, description.error, description.output)
-    return {"id": description.id, "details": details(status), "meta": meta}
-
-
-def _add_model_fields(meta: Meta, description: InstanceDescription) -> None:
-    """Add the fields of chains and graphs."""
-    if description.workflow_version is not None:
-        meta["workflowVersion"] = description.workflow_version
-    if description.native_status is not None:
-        meta["nativeStatus"] = description.native_status
-    if description.killed:
-        meta["killed"] = True
-
-
-def _add_optional_fields(meta: Meta, description: InstanceDescription) -> None:
-    """Add the fields that are absent when empty."""
-    if description.attempt > 1:
-        meta["attempt"] = description.attempt
-    if description.summary is not None:
-        meta["summary"] = description.summary
-    if description.memo:
-        meta["memo"] = description.memo
-    if description.search:
-        meta["search"] = description.search
-    if description.parent is not None:
-        meta["parent"] = description.parent
-    if description.children:
-        meta["children"] = [{"pid": child.pid, "status": Status(child.status)} for child in description.children]
-    if description.links:
-        meta["links"] = description.links
-    if description.monitors:
-        meta["monitors"] = description.monitors
-
-
-def current_step(record: StepRecord) -> CurrentStep:
-    body: CurrentStep = {
-        "stepKey": record.step_key,
-        "name": record.name,
-        "type": record.type,
-        "status": StepStatus(record.status),
-        "attempts": record.attempts,
-        "maxAttempts": _max_attempts(record),
-        "timeoutMs": record.timeout_ms,
-        "nextRetryAt": optional_date(record.next_retry_at),
-        "wakeAt": optional_date(record.wake_at),
-        "waitEventType": record.wait_event_type,
-    }
-    if record.error is not None:
-        body["error"] = failure(record.error)
-    if record.state is not None:
-        body["state"] = record.state
-    if record.step_seq is not None:
-        body["stepSeq"] = record.step_seq
-    if record.heartbeat_at is not None:
-        body["progress"] = record.progress
-        body["heartbeatAt"] = date(record.heartbeat_at)
-    return body
-
-
-def _max_attempts(record: StepRecord) -> int | None:
-    """Maximum number of attempts: 1 for a sleep or a wait.
-
-    It is None for a step that is retried without limit, and for a node that has not failed yet.
-    """
-    retryable = record.type in (StepType.DO, StepType.NODE)
-    return 1 if record.max_attempts is None and not retryable else record.max_attempts
-
-
-def step(record: StepRecord) -> Step:
-    return {
-        "id": record.id,
-        "runNumber": record.run_number,
-        **current_step(record),
-        "result": record.result,
-        "createdAt": date(record.created_at),
-        "updatedAt": date(record.updated_at),
-    }
-
-
-def event(record: EventRecord) -> Event:
-    body: Event = {
-        "id": record.id,
-        "runNumber": record.run_number,
-        "type": record.type,
-        "payload": record.payload,
-        "createdAt": date(record.created_at),
-        "deliveredAt": optional_date(record.delivered_at),
-        "consumedByStepKey": record.consumed_by_step_key,
-    }
-    if record.sender is not None:
-        body["sender"] = record.sender
-    return body
-
-
-def log(line: LogLine) -> Log:
-    return {
-        "id": line.id,
-        "runNumber": line.run_number,
-        "stepKey": line.step_key,
-        "attempt": line.attempt,
-        "level": Level(line.level),
-        "category": line.category,
-        "message": line.message,
-        "data": line.data,
-        "isReplay": line.is_replay,
-        "createdAt": date(line.created_at),
-    }
-
-
-def history(page: HistoryPage) -> History:
-    body: History = {
-        "runNumber": page.run_number,
-        "steps": [step(record) for record in page.steps.items],
-        "stepsHasNextPage": page.steps.more,
-        "events": [event(record) for record in page.events.items],
-        "eventsHasNextPage": page.events.more,
-    }
-    if page.steps.more:
-        body["stepsCursor"] = page.steps.cursor
-    if page.events.more:
-        body["eventsCursor"] = page.events.cursor
-    if page.logs is not None:
-        body["logs"] = [log(line) for line in page.logs.items]
-        body["logsCursor"] = page.logs.cursor  # also on the last page: a caller that follows the log continues from it
-        body["logsHasNextPage"] = page.logs.more
-    return body
-
-
-def outbox(records: Iterable[OutboxRecord]) -> Outbox:
-    return {"events": [_outbox_event(record) for record in records]}
-
-
-def _outbox_event(record: OutboxRecord) -> OutboxEvent:
-    return {
-        "id": record.id,
-        "type": record.type,
-        "payload": record.payload,
-        "step": record.step,
-        "state": OutboxState(record.state),
-        "attempts": record.attempts,
-        "error": record.error,
-        "createdAt": date(record.created_at),
-        "nextAttemptAt": optional_date(record.next_attempt_at),
-        "deliveredAt": optional_date(record.delivered_at),
-        "parkedAt": optional_date(record.parked_at),
-    }
-
-
-def date(when: datetime) -> str:
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def optional_date(when: datetime | None) -> str | None:
-    return None if when is None else date(when)

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, overload
 
+from holdfast.core.statement import Statement
 from holdfast.errors import InputError
 from holdfast.kernel.startable import Startable
-from holdfast.store.protocol import LiveTransaction, Log, NewEvent, NewRun, RunRecord, Statement
 
 if TYPE_CHECKING:
     from holdfast.kernel.driver import Call
     from holdfast.kernel.logger import StepLogger
+    from holdfast.store.protocol import LiveTransaction, Log, NewEvent, NewRun, RunRecord
 
 T = TypeVar("T")
 
@@ -71,7 +72,7 @@ current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", def
 
 
 class RequestFactory(NamedTuple):
-    """Functions that check and encode what a step starts and sends."""
+    """Functions that check and encode the runs that a step starts and the events that it sends."""
 
     new_run: Callable[..., NewRun]
     new_event: Callable[..., NewEvent]

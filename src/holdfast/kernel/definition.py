@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
@@ -15,12 +16,14 @@ from holdfast.errors import (
     WorkflowAlreadyRegisteredError,
     WorkflowNotFoundError,
 )
-from holdfast.kernel.driver import Driver
 from holdfast.kernel.events import NO_EVENTS, Events
-from holdfast.kernel.model import Model, UnknownModel
 from holdfast.kernel.outbox import OutboxHandler
-from holdfast.kernel.unit_driver import UnitDriver
-from holdfast.store.protocol import Fact, NewUnit
+
+if TYPE_CHECKING:
+    from holdfast.kernel.driver import Driver
+    from holdfast.kernel.model import Model, Models
+    from holdfast.kernel.unit_driver import UnitDriver
+    from holdfast.store.protocol import Fact, NewUnit
 
 
 class Blueprint(NamedTuple):
@@ -42,7 +45,7 @@ class Definition:
 
     name: str
     kind: str
-    """The kind of the runs: that of a registered ``Model``."""
+    """Kind of the definition's runs: the ``kind`` of a registered ``Model``."""
     driver: Driver | None
     decode_params: Callable[[Any], Any]
     """Decode plain JSON of the documented form to the annotated type; raises ``ParamsInvalidError``."""
@@ -88,10 +91,13 @@ def encoded_params(workflow: str, params: Any, decode: Callable[[Any], Any], lim
 
 
 class Registry:
-    """Definitions by name and authoring models by kind, each in the order of registration."""
+    """Definitions by name in the order of registration, and authoring models by kind.
 
-    def __init__(self, models: Iterable[Model] = ()) -> None:
-        self._models = {model.kind: model for model in models}
+    ``load_models`` is called when a run is first read: a program that only defines workflows does not load the models.
+    """
+
+    def __init__(self, load_models: Callable[[], Models]) -> None:
+        self._load_models = load_models
         self._by_name: dict[str, Definition] = {}
         self._runnable: frozenset[str] = frozenset()
         self._steps: dict[str, Callable[[], None]] = {}
@@ -99,38 +105,35 @@ class Registry:
         self.outbox: OutboxHandler | None = None
         """The handler of outbound events."""
 
-    @property
-    def models(self) -> Sequence[Model]:
-        return [*self._models.values()]
-
-    def add_model(self, model: Model) -> None:
-        self._models[model.kind] = model
+    @cached_property
+    def models(self) -> Models:
+        return self._load_models()
 
     def model(self, kind: str) -> Model:
         """The model of runs of a kind."""
-        return self._models.get(kind) or UnknownModel(kind)
+        return self.models.of_kind(kind)
 
     def add(self, definition: Definition) -> None:
         if definition.name in self._by_name:
             raise WorkflowAlreadyRegisteredError(
-                f"a workflow named {definition.name!r} is registered already; give one of them another name="
+                f"a workflow named {definition.name!r} is registered already; pass another name="
             )
         self.replace(definition)
 
     def add_step(self, name: str, check: Callable[[], None]) -> None:
         if name in self._steps:
-            raise DefinitionError(f"a step named {name!r} is registered already; give one of them another name=")
+            raise DefinitionError(f"a step named {name!r} is registered already; pass another name=")
         self._steps[name] = check
 
     def check(self) -> None:
-        """Raise ``DefinitionError`` if an annotation cannot be resolved. Called once all modules are imported."""
+        """Raise ``DefinitionError`` if an annotation cannot be resolved. Called after all modules are imported."""
         for definition in self:
             definition.check()
         for check in self._steps.values():
             check()
 
     def replace(self, definition: Definition) -> None:
-        """Add a definition, or replace the one of the same name: a graph grows with each node."""
+        """Add a definition, or replace the definition of the same name. A graph is replaced when a node is added."""
         self._by_name[definition.name] = definition
         self._runnable = frozenset(d.name for d in self if d.runnable)
 

@@ -13,26 +13,26 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.core.failure import Failure
 from holdfast.kernel.attempt import StepTx, Transaction
-from holdfast.store.protocol import (
-    Fact,
-    Finish,
-    Following,
-    LiveTransaction,
-    Log,
-    NewEvent,
-    NewRun,
-    Observed,
-    Park,
-    RecordedOperation,
-    RequestResult,
-    RunRecord,
-    Snapshot,
-    Statement,
-    StoredEvent,
-)
 
 if TYPE_CHECKING:
     from holdfast.kernel.requests import Requests
+    from holdfast.store.protocol import (
+        Fact,
+        Finish,
+        Following,
+        LiveTransaction,
+        Log,
+        NewEvent,
+        NewRun,
+        Observed,
+        Park,
+        RecordedOperation,
+        RequestResult,
+        RunRecord,
+        Snapshot,
+        Statement,
+        StoredEvent,
+    )
 
 
 class Call(Protocol):
@@ -204,7 +204,7 @@ class Driver(Protocol):
     def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests, *, strict: bool = False) -> Machine:
         """A machine for the run, replayed from the snapshot (None: a new run).
 
-        ``requests`` encodes the machine's requests to other runs. ``strict``: replay is strict, whatever the
-        definition says.
+        ``requests`` encodes the machine's requests to other runs. ``strict``: replay is strict, whatever mode the
+        definition has.
         """
         ...

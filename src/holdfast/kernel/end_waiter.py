@@ -1,7 +1,8 @@
 """Waiting for the end of runs, in this process or another.
 
 The hub notifies of runs that end in this process. For runs that end in other processes, one task polls on behalf of all
-waiting callers: it waits until the store has changed, and then reads the awaited runs.
+waiting callers: it waits until another process has written to the store, and then reads the awaited runs. As long as no
+other process writes, waiting for a run that was started here needs no query.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import NamedTuple
 
 from holdfast.errors import StoreError
 from holdfast.kernel.notify import Hub
-from holdfast.store.protocol import Finish, RunRecord, Store
+from holdfast.store.protocol import Finish, RunRecord, RunsById, Store
 
 _log = logging.getLogger("holdfast")
 
@@ -21,13 +22,16 @@ _RUNS_PER_READ = 500
 
 
 class ExpectedEnd(NamedTuple):
-    """The future end of a run, set by the hub.
+    """A run, and the future that the hub sets when the run ends.
 
-    Several callers may share it, so none of them awaits the future itself: cancelling one would cancel all.
+    Several callers may share the future, so ``wait`` awaits a future of its own: cancelling a shared future would
+    cancel all waits.
     """
 
     run: int
     end: asyncio.Future[Finish | None]
+    version: int | None
+    """The store's version before the run was created or read; None: unknown."""
 
 
 class EndWaiter:
@@ -40,23 +44,26 @@ class EndWaiter:
 
     async def wait_for_run(self, run: int) -> Finish | None:
         """Wait for the end of a run; None if the end has no result, or a successor follows."""
-        expected = self.expect(run)
+        expected = self.expect(run, self._hub.store_version)
         try:
-            [row] = await self._store.get([run])
+            [row] = await self._store.runs(RunsById([run]))
             return _finish(row) if row.status.terminal else await self.wait(expected)
         finally:
-            self._hub.stop_waiting(*expected)
+            self._hub.stop_waiting(run, expected.end)
 
-    def expect(self, run: int) -> ExpectedEnd:
-        """Subscribe to the end of a run, so that an end before the call of ``wait`` is not missed."""
-        return ExpectedEnd(run, self._hub.wait(run))
+    def expect(self, run: int, version: int | None) -> ExpectedEnd:
+        """Subscribe to the end of a run, so that an end before the call of ``wait`` is not missed.
+
+        ``version``: ``hub.store_version`` from before the run was created or read.
+        """
+        return ExpectedEnd(run, self._hub.wait(run), version)
 
     async def wait(self, expected: ExpectedEnd) -> Finish | None:
         """Wait for an expected end; polls the store for ends in other processes."""
         if expected.end.done():
             return expected.end.result()
         if self._polling is None:
-            self._polling = asyncio.get_running_loop().create_task(self._poll(), name="holdfast-ends")
+            self._polling = asyncio.get_running_loop().create_task(self._poll(expected.version), name="holdfast-ends")
         end = self._hub.wait(expected.run)
         try:
             return await end
@@ -68,8 +75,8 @@ class EndWaiter:
             self._polling.cancel()
             await asyncio.gather(self._polling, return_exceptions=True)
 
-    async def _poll(self) -> None:
-        version: int | None = None
+    async def _poll(self, version: int | None) -> None:
+        """Read the awaited runs whenever the store's version changes, beginning with a change of ``version``."""
         try:
             while self._hub.waited_for:
                 try:
@@ -85,14 +92,14 @@ class EndWaiter:
         if version != before:
             runs = list(self._hub.waited_for)
             for start in range(0, len(runs), _RUNS_PER_READ):
-                for row in await self._store.get(runs[start : start + _RUNS_PER_READ]):
+                for row in await self._store.runs(RunsById(runs[start : start + _RUNS_PER_READ])):
                     if row.status.terminal:
                         self._hub.ended(row.run, _finish(row))
         return version
 
 
 def _finish(row: RunRecord) -> Finish | None:
-    """How the run ended; None if it has no result (it was terminated) or a successor: the caller reads more then."""
+    """The end of a run; None if the run was terminated or has a successor: the caller then reads the run again."""
     if not row.current or (row.output is None and row.error is None):
         return None
     return Finish(row.status, row.output, row.error)

@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 
 from holdfast.core import codec
+from holdfast.core.facts import Log
 from holdfast.core.limits import Limits
 from holdfast.core.model import Level, to_ms
 from holdfast.core.names import check_log_category
 from holdfast.errors import InvalidLogError
 from holdfast.kernel.attempt import current_attempt
-from holdfast.store.protocol import Log
 
 
 class StepLogger:

@@ -1,25 +1,27 @@
-"""The interface between an authoring model and the rest of the engine: what its runs show, and what a successor needs.
+"""The interface between an authoring model and the rest of the engine: display of runs, units of successors.
 
 ``kind`` in a run's row names the model of the run. The registry holds the models of an app by kind; no other module
-tests a kind. A *definition* of a model brings the parts that execute it: a driver, a blueprint, decoders
-(``kernel/definition.py``). A **model** explains stored runs, also those whose definition this process does not have.
+tests a kind. A *definition* of a model holds the parts that execute its runs: a driver, a blueprint, decoders
+(``kernel/definition.py``). A **model** interprets stored runs, even without their definition.
 
 A new model is a package with a subclass of ``Model`` and its definitions, and one entry in ``holdfast.models``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.core import history
-from holdfast.core.model import Status, StepRecord
-from holdfast.store.protocol import Fact, FactState, NewUnit, RunRecord, Store
+from holdfast.core.facts import Fact, FactState
+from holdfast.core.model import Status
+from holdfast.core.records import StepRecord
 
 if TYPE_CHECKING:
     from holdfast.kernel.definition import Definition
+    from holdfast.store.protocol import NewUnit, RunRecord, Store
 
 
 @dataclass(slots=True, eq=False)
@@ -103,7 +105,7 @@ class UnitModel(Protocol):
 class UnknownModel(Model):
     """The model of runs whose kind no model of this process has: another program wrote them.
 
-    Only results are steps, because the meaning of the other facts is not known.
+    Only RESULT facts are shown as steps, because the meaning of the other facts is not known.
     """
 
     def __init__(self, kind: str) -> None:
@@ -112,3 +114,19 @@ class UnknownModel(Model):
     def steps(self, run: RecordedRun) -> list[StepRecord]:
         results = [fact for fact in run.facts if fact.state == FactState.RESULT]
         return history.steps_of(run.row.number, results, run.payloads)
+
+
+class Models:
+    """Authoring models by kind, in the order of registration."""
+
+    def __init__(self, *models: Model) -> None:
+        self._by_kind = {model.kind: model for model in models}
+
+    def __iter__(self) -> Iterator[Model]:
+        return iter(self._by_kind.values())
+
+    def add(self, model: Model) -> None:
+        self._by_kind[model.kind] = model
+
+    def of_kind(self, kind: str) -> Model:
+        return self._by_kind.get(kind) or UnknownModel(kind)

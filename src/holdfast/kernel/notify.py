@@ -1,4 +1,4 @@
-"""Notifications inside one process, which spare the workers and clients queries of the store.
+"""Notifications inside one process, so that workers and clients need not query the store.
 
 Notifications are hints. A lost notification costs time (until the next poll), never correctness.
 """
@@ -24,6 +24,8 @@ class Hub:
         self._waiting: dict[int, set[asyncio.Future[Finish | None]]] = {}
         self._awaiting_reply: set[asyncio.Future[None]] = set()
         self._small_batches_left = 0
+        self.store_version: int | None = None
+        """The last version of the store that a worker of this process has seen (``Store.wait_for_change``)."""
 
     def subscribe(
         self,
@@ -45,7 +47,7 @@ class Hub:
         return unsubscribe
 
     def request_served(self) -> None:
-        """Note that this event loop serves requests from outside: the worker's next batches are small."""
+        """Record that this event loop serves requests from outside: the worker's next batches are small."""
         self._small_batches_left = _SMALL_BATCHES
 
     def sharing_loop(self) -> bool:
@@ -79,7 +81,7 @@ class Hub:
             self.work()
 
     def ended(self, run: int, finish: Finish | None) -> None:
-        """Notify callers that wait for the end of a run; None: they have to read the run."""
+        """Notify callers that wait for the end of a run. ``finish`` None: the callers have to read the run."""
         for future in self._waiting.pop(run, ()):
             if not future.done():
                 future.set_result(finish)
@@ -92,7 +94,7 @@ class Hub:
         return future
 
     def replied(self) -> None:
-        """Notify all callers that wait for a reply; each reads whether the reply is its own."""
+        """Notify all callers that wait for a reply; each reads the store to check whether the reply is its own."""
         for future in list(self._awaiting_reply):
             if not future.done():
                 future.set_result(None)

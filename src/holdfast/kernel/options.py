@@ -115,7 +115,7 @@ def overdue(run: RunRecord, now: int) -> Finish:
     options = RunOptions.decode(run.options)
     whole = run.expiry == Expiry.EXECUTION
     limit, name = (options.execution_ms, "execution_timeout") if whole else (options.run_ms, "run_timeout")
-    text = f"it took longer than its {name}" + ("" if limit is None else f" of {describe(limit)}")
+    text = f"the run took longer than its {name}" + ("" if limit is None else f" of {describe(limit)}")
     finish = Finish(Status.ERRORED, error=Failure("RunTimeoutError", text, kind="Timeout").encode())
     if whole:
         return finish

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from holdfast.core.checks import check_count
 from holdfast.core.durations import Duration, to_ms
 from holdfast.core.functions import check_handler, is_async
-from holdfast.core.outbound import OutboundEvent
 from holdfast.core.show import shown
 from holdfast.errors import DefinitionError, InvalidOptionError
+
+if TYPE_CHECKING:
+    from holdfast.core.outbound import OutboundEvent
 
 DEFAULT_MAX_ATTEMPTS = 10
 DEFAULT_CONCURRENCY = 16
@@ -40,17 +43,11 @@ def outbox_handler(function: Any, max_attempts: Any, concurrency: Any, timeout: 
     check_handler("the outbox handler", function)
     timeout_ms = to_ms(timeout, "timeout")
     if timeout_ms < 1:
-        raise InvalidOptionError(f"timeout must be longer than nothing, not {shown(timeout)}")
+        raise InvalidOptionError(f"timeout must be greater than 0, not {shown(timeout)}")
     return OutboxHandler(
         function,
         is_async(function),
-        _count("max_attempts", max_attempts),
-        _count("concurrency", concurrency),
+        check_count("max_attempts", max_attempts),
+        check_count("concurrency", concurrency),
         timeout_ms,
     )
-
-
-def _count(name: str, value: Any) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise InvalidOptionError(f"{name} must be a whole number of at least 1, not {shown(value)}")
-    return value

@@ -8,14 +8,15 @@ from dataclasses import replace
 from typing import Any, Literal, TypedDict, TypeVar
 
 from holdfast.core import attributes, codec, names
+from holdfast.core.checks import check_enum, check_optional_text, is_whole_number
 from holdfast.core.cron import Cron
-from holdfast.core.durations import Duration, to_ms
+from holdfast.core.durations import Duration, option_ms, timeout_ms
 from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.model import to_ms as time_ms
-from holdfast.core.retry import Retry
+from holdfast.core.retry import Retry, check_retry
 from holdfast.core.show import shown
-from holdfast.errors import InvalidDurationError, InvalidInstanceIdError, InvalidOptionError, WorkflowNotFoundError
+from holdfast.errors import InvalidInstanceIdError, InvalidOptionError, WorkflowNotFoundError
 from holdfast.kernel.definition import Definition, Registry
 from holdfast.kernel.events import check_payload
 from holdfast.kernel.options import RunOptions
@@ -75,7 +76,7 @@ class Requests:
         name = workflow if isinstance(workflow, str) else getattr(workflow, "name", None)
         if not isinstance(name, str):
             raise WorkflowNotFoundError(
-                f"{workflow!r} is no workflow; pass a function decorated with @app.workflow, or its name"
+                f"{workflow!r} is not a workflow; pass a function decorated with @app.workflow, or its name"
             )
         return self._registry.get(name)
 
@@ -111,18 +112,18 @@ class Requests:
             kind=definition.kind,
             queue=_check_queue(queue),
             priority=_check_priority(priority),
-            on_conflict=_choice("on_conflict", on_conflict, OnConflict),
-            on_reuse=_choice("on_reuse", on_reuse, OnReuse),
+            on_conflict=check_enum("on_conflict", on_conflict, OnConflict),
+            on_reuse=check_enum("on_reuse", on_reuse, OnReuse),
         )
         new.seed = self._seed(definition.name, new.instance_id)
         if start_delay is not None:
-            new.delay_ms = _duration("start_delay", start_delay)
+            new.delay_ms = option_ms("start_delay", start_delay)
         if messages != ():
             new.start_events = self._start_events(definition.name, messages)
         stored = (execution_timeout, run_timeout, task_timeout, retry, cron, memo, search, context, summary)
         if definition.has_defaults or any(option is not None for option in stored):
             self._add_options(new, RunOptions(
-                retry=definition.retry if retry is None else _check_retry(retry),
+                retry=definition.retry if retry is None else check_retry(retry),
                 cron=None if cron is None else Cron(cron),
                 execution_ms=None if execution_timeout is None else timeout_ms("execution_timeout", execution_timeout),
                 run_ms=definition.run_ms if run_timeout is None else timeout_ms("run_timeout", run_timeout),
@@ -164,7 +165,7 @@ class Requests:
         for message in messages:
             if not isinstance(message, tuple | list) or len(message) != 2:
                 raise InvalidOptionError(
-                    f"messages must be a list of (topic, payload); {shown(message)} is no such pair"
+                    f"messages must be a list of (topic, payload); {shown(message)} is not such a pair"
                 )
             topic, payload = message
             names.check_event_type(topic, self._limits)
@@ -214,15 +215,14 @@ class Requests:
             raise InvalidInstanceIdError(f"a pid is text of the form workflow/instance_id, not {shown(pid)}")
         workflow, slash, instance_id = pid.partition("/")
         if not slash:
-            raise InvalidInstanceIdError(f"{shown(pid)} is no pid: it has the form workflow/instance_id")
+            raise InvalidInstanceIdError(f"{shown(pid)} is not a pid: a pid has the form workflow/instance_id")
         names.check_workflow_name(workflow, self._limits)
         return workflow, names.check_instance_id(instance_id, self._limits)
 
     def cancellation(self, reason: Any, deadline: Duration | None) -> tuple[bytes, int | None]:
         """The payload of a CANCEL event, and its deadline."""
-        if reason is not None and not isinstance(reason, str):
-            raise InvalidOptionError(f"reason must be text, not {shown(reason)}")
-        deadline_ms = None if deadline is None else _duration("deadline", deadline)
+        check_optional_text("reason", reason)
+        deadline_ms = None if deadline is None else option_ms("deadline", deadline)
         return codec.encode({"reason": reason, "deadlineMs": deadline_ms}, what="reason"), deadline_ms
 
     def new_id(self) -> str:
@@ -231,7 +231,7 @@ class Requests:
     def _seed(self, workflow: str, instance_id: str) -> int:
         """The seed of a new run.
 
-        It cannot be guessed from outside. With seeded randomness it depends on the id only, not on the order of starts.
+        It cannot be guessed from outside. With seeded randomness it depends on the pid, not on the order of starts.
         """
         digest = hashlib.sha256(self._root + f"{workflow}/{instance_id}".encode()).digest()
         return int.from_bytes(digest[:8], "big", signed=True)
@@ -239,7 +239,7 @@ class Requests:
 
 def check_known(options: Mapping[str, Any], known: frozenset[str]) -> None:
     for name in options.keys() - known:
-        raise TypeError(f"there is no start option {name!r}; there are {', '.join(sorted(known))}")
+        raise TypeError(f"unknown start option {name!r}; the options are {', '.join(sorted(known))}")
 
 
 def with_execution_end(options: RunOptions, start: int) -> RunOptions:
@@ -258,14 +258,6 @@ def attributes_of(memo: Mapping[str, Any] | None, search: Mapping[str, Any] | No
     )
 
 
-def _choice(name: str, value: Any, choices: type[E]) -> E:
-    try:
-        return choices(value)
-    except ValueError:
-        allowed = ", ".join(choices)
-        raise InvalidOptionError(f"{name} must be one of {allowed}, not {shown(value)}") from None
-
-
 def _check_queue(queue: Any) -> str:
     if not isinstance(queue, str) or not queue:
         raise InvalidOptionError(f"queue must be a name, not {shown(queue)}")
@@ -273,15 +265,9 @@ def _check_queue(queue: Any) -> str:
 
 
 def _check_priority(priority: Any) -> int:
-    if not isinstance(priority, int) or isinstance(priority, bool) or abs(priority) > 2**31:
+    if not is_whole_number(priority, -(2**31), 2**31):
         raise InvalidOptionError(f"priority must be an int (lower runs first), not {shown(priority)}")
     return priority
-
-
-def _check_retry(retry: Any) -> Retry:
-    if not isinstance(retry, Retry):
-        raise InvalidOptionError(f"retry must be a Retry(...), not {shown(retry)}")
-    return retry
 
 
 def _check_summary(summary: Any) -> str | None:
@@ -290,17 +276,3 @@ def _check_summary(summary: Any) -> str | None:
             f"summary must be text of up to {_MAX_SUMMARY_LENGTH} characters, not {shown(summary)}"
         )
     return summary
-
-
-def _duration(name: str, value: Any) -> int:
-    try:
-        return to_ms(value, name)
-    except InvalidDurationError as error:
-        raise InvalidOptionError(str(error)) from None
-
-
-def timeout_ms(name: str, value: Any) -> int:
-    ms = _duration(name, value)
-    if ms == 0:
-        raise InvalidOptionError(f"{name} must be longer than nothing")
-    return ms

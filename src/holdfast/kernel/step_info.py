@@ -48,7 +48,7 @@ class StepInfo:
         Awaiting lets other tasks run, and is the point at which a step that timed out or was cancelled stops.
         """
         self._attempt.heartbeat = self._new_heartbeat(progress)
-        return _Pause()
+        return _YieldOnce()
 
     def _new_heartbeat(self, progress: Any) -> StepHeartbeat:
         attempt = self._attempt
@@ -60,7 +60,7 @@ class StepInfo:
         return StepHeartbeat(now, codec.encode(progress, what=what, limit=attempt.engine.heartbeat_limit))
 
 
-class _Pause:
+class _YieldOnce:
     """Suspends the awaiting task once. Not a coroutine, because a plain step does not await it."""
 
     __slots__ = ()

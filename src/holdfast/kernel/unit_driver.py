@@ -1,7 +1,7 @@
 """The interface between the runner and an authoring model whose runs consist of units.
 
-A driver opens the **units** of a run from the stored plan. For a claimed unit they name the facts to read, decide what
-the unit does, and turn its outcome into an advance. Like a machine they do no I/O.
+A driver opens the **units** of a run from the stored plan. ``Units`` names the facts that a unit reads, decides what
+the unit does, and turns its outcome into an advance. Like a machine, ``Units`` does no I/O.
 """
 
 from __future__ import annotations
@@ -10,10 +10,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from holdfast.kernel.driver import Call, Outcome
-from holdfast.store.protocol import Advance, Fact, Finish, NewRun, NewUnit, RunRecord, StoredEvent, TaskRef
 
 if TYPE_CHECKING:
     from holdfast.kernel.requests import Requests
+    from holdfast.store.protocol import Advance, Fact, Finish, NewRun, NewUnit, RunRecord, StoredEvent, TaskRef
 
 
 class Needs(NamedTuple):
@@ -29,7 +29,7 @@ class Units(Protocol):
     """The units of one run."""
 
     def key(self, unit: int) -> str:
-        """The unit's name for people."""
+        """Name of the unit in messages and in the results of ``app.advance``."""
         ...
 
     def needs(self, unit: int) -> Needs: ...
@@ -49,7 +49,7 @@ class Units(Protocol):
         ...
 
     def exited(self, task: TaskRef, events: Sequence[StoredEvent], now_ms: int) -> Advance:
-        """The advance after exit events of runs that units have started. ``task`` is unit 0, whose owner writes it."""
+        """The advance after exit events of runs that units have started. ``task``: unit 0, whose owner writes."""
         ...
 
     def finish(self, results: Sequence[Fact], now_ms: int) -> Finish | None:

@@ -265,5 +265,5 @@ class RunningAttempt:
 
 def _failure(error: BaseException) -> Failure:
     if isinstance(error, asyncio.CancelledError):
-        return Failure("CancelledError", "the step was cancelled from inside")
+        return Failure("CancelledError", "the step function raised CancelledError, but the step was not cancelled")
     return Failure.of(error)

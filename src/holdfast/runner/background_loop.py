@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from holdfast.errors import StoreError
 from holdfast.ports import Randomness
-from holdfast.runner.store_retry import backoff
+from holdfast.store.retry import backoff
 
 _log = logging.getLogger("holdfast")
 

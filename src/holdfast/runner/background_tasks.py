@@ -1,4 +1,4 @@
-"""Work that nothing waits for until the worker stops."""
+"""Asyncio tasks of a worker that run in the background; the worker waits for them only when it stops."""
 
 from __future__ import annotations
 

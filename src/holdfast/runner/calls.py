@@ -1,4 +1,4 @@
-"""The calls of a turn: attempts that run, outcomes that wait, and calls that may not start yet."""
+"""The calls of a turn: running attempts, outcomes that the machine has not received yet, and postponed calls."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CallsInFlight:
     # --- start, postpone, cancel
 
     def start(self, calls: Iterable[Call]) -> None:
-        """Start calls, except those that run already or whose outcome waits."""
+        """Start calls, except those that run already or whose outcome is in the queue."""
         for call in calls:
             known = self._running.get(call.key)
             if (known is not None and known.number == call.attempt) or self._outcomes.has(call.key):

@@ -80,9 +80,9 @@ class Claimer:
         try:
             model = self._registry.model(run.kind)
             finish = await with_units(overdue(run, context.ports.now_ms()), run, model, context)
-            committed = await context.committer.commit(Commit(claim.task, following=Following(next=finish)))
+            [committed] = await context.committer.commit([Commit(claim.task, following=Following(next=finish))])
         finally:
-            # After the end is written, because log lines of cancelled attempts can only be added then.
+            # Signal after the end is written: log lines of cancelled attempts can be added only to an ended run.
             self._runner.signal(run.run, None)
         if committed.verdict is Verdict.APPLIED:
             report.ended(run, finish)

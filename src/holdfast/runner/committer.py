@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
+from holdfast.errors import StoreError
 from holdfast.ports import Randomness
-from holdfast.runner.grouping import GroupWriter
-from holdfast.runner.store_retry import call_with_retry
+from holdfast.runner.batch_limit import batch_limit
+from holdfast.runner.store_retry import log_and_pause
+from holdfast.store.batching import Batcher
 from holdfast.store.protocol import Commit, Committed, Store
+from holdfast.store.retry import call_with_retry
 
 
 class Committer:
@@ -16,21 +19,24 @@ class Committer:
     def __init__(
         self, store: Store, random: Randomness, sharing_loop: Callable[[], bool], is_alone: Callable[[], bool]
     ) -> None:
+        """``sharing_loop``: the event loop also serves requests. ``is_alone``: there is at most one turn."""
         self._store = store
-        self._random = random
-        self._group = GroupWriter("holdfast-committer", self._write, sharing_loop, is_alone)
+        self._pause_after = log_and_pause("commit", random)
+        self._batcher = Batcher(
+            "holdfast-committer", self._write, max_items=batch_limit(sharing_loop), by_caller=is_alone
+        )
 
-    def commit(self, commit: Commit) -> Awaitable[Committed]:
-        """Write a commit; the result is available once it is durable or refused."""
-        return self._group.put(commit)
+    def commit(self, commits: list[Commit]) -> Awaitable[list[Committed]]:
+        """Write commits; their results are available once they are durable or refused."""
+        return self._batcher(commits)
 
     @property
     def busy(self) -> bool:
-        return self._group.busy
+        return self._batcher.busy
 
     def abandon(self) -> None:
-        """Stop writing; callers that wait are not answered. For crash tests."""
-        self._group.abandon()
+        """Stop writing; callers that wait get no result. For crash tests."""
+        self._batcher.abandon()
 
-    def _write(self, commits: list[Commit]) -> Awaitable[Sequence[Committed]]:
-        return call_with_retry(lambda: self._store.commit(commits), "commit", self._random)
+    def _write(self, commits: list[Commit]) -> Awaitable[list[Committed]]:
+        return call_with_retry(lambda: self._store.commit(commits), StoreError, self._pause_after)

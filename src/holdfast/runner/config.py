@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from holdfast.core.checks import is_whole_number
 from holdfast.core.durations import Duration, to_ms
 from holdfast.errors import InvalidDurationError, InvalidOptionError
 
@@ -35,7 +36,7 @@ class WorkerConfig:
     def __post_init__(self) -> None:
         for name, least in (("concurrency", 1), ("cache", 0), ("max_losses", 1)):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
+            if not is_whole_number(value, least):
                 raise InvalidOptionError(f"WorkerConfig({name}=) must be an int of at least {least}, not {value!r}")
         for name in ("lease", "poll", "drain", *(() if self.stall is None else ("stall",))):
             self._check_duration(name)
@@ -50,7 +51,7 @@ class WorkerConfig:
         except InvalidDurationError as error:
             raise InvalidOptionError(f"WorkerConfig({name}=): {error}") from None
         if ms <= 0 and name != "drain":
-            raise InvalidOptionError(f"WorkerConfig({name}=) must be longer than nothing")
+            raise InvalidOptionError(f"WorkerConfig({name}=) must be greater than 0")
 
     @property
     def lease_ms(self) -> int:

@@ -84,7 +84,7 @@ class IdleTurns:
 
 
 def _continues(streak: _Streak, claim: Claim, now: float) -> bool:
-    """False if something explains the turn: a resume, a new event, or the time since the last one."""
+    """False if there is a reason for the turn: a resume, a new event, or a long time since the last turn."""
     resumed = claim.kind is TaskKind.RESUME and claim.at is not None
     return not resumed and claim.mailbox_page.last == streak.last_event and now - streak.at <= streak.pause + _APART_S
 

@@ -12,7 +12,7 @@ from holdfast.runner.claim_schedule import ClaimSchedule
 from holdfast.runner.slots import Slots
 from holdfast.runner.turn_table import TurnTable
 from holdfast.runner.unknown_claims import UnknownClaims
-from holdfast.store.protocol import HeldTask, Signal, Store, TaskRef, WorkerProfile
+from holdfast.store.protocol import HeldTask, RunByName, Signal, Store, TaskRef, WorkerProfile
 
 _log = logging.getLogger("holdfast")
 
@@ -85,16 +85,15 @@ class LeaseKeeper:
 
         The reply to a start or a claim was lost, and the heartbeat would otherwise renew their leases without end.
         """
-        lost = self._unknown_claims.report(h for h in held if (h.run, h.unit) not in self._table)
+        unknown_twice = self._unknown_claims.report(h for h in held if (h.run, h.unit) not in self._table)
         if not self._slots.has_requests and not self._slots.manual:
             self._unknown_claims.forget_released()
-        await self._release(lost)
+        await self._release(unknown_twice)
 
     async def release_instance(self, workflow: str, instance_id: str) -> None:
         """Release the run of an instance if this worker owns it without a turn."""
         held = await self._renew()
-        run = await self._store.find(workflow, instance_id)
-        if run is not None:
+        for run in await self._store.runs(RunByName(workflow, instance_id)):
             task_key = run.run, 0
             await self._release(h for h in held if (h.run, h.unit) == task_key and task_key not in self._table)
 

@@ -1,4 +1,4 @@
-"""Runs and units that begin without a claim: the write that makes them due makes the worker their owner."""
+"""Runs and units that begin without a separate claim: the write that makes them due also claims them."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class LocalStarts:
     def begin(self, created: Created, slots: int, plan: Sequence[Fact] = ()) -> None:
         """Begin the turns of a run that was created claimed by this worker, or of its claimed units.
 
-        ``slots`` of the reservation are given up. ``plan``: the PLAN facts, if the caller has them.
+        ``slots``: the number of reserved slots to give up. ``plan``: the PLAN facts, if the caller has them.
         """
         self._slots.end_reservation(slots)
         if not self._slots.accepting:

@@ -26,9 +26,9 @@ class MailboxCursor:
         self._topics: frozenset[str] = frozenset()
         """The topics of the last read of a mailbox that is too full."""
         self._topics_read_to = 0
-        """Events of these topics were read up to this number."""
+        """Number up to which events of ``_topics`` were read."""
         self._topics_complete = False
-        """True if that was all of them."""
+        """True if all events of ``_topics`` were read."""
 
     def has_all(self, topics: frozenset[str]) -> bool:
         """True if all events of these topics were read."""

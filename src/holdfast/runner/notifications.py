@@ -7,7 +7,7 @@ from holdfast.store.protocol import Committed, Finish, Signal
 
 
 def run_ended(hub: Hub, run: int, finish: Finish) -> None:
-    """Notify callers that wait for the end of the run. With a successor, they go on to wait for that one."""
+    """Notify callers that wait for the end of the run. If there is a successor, the callers then wait for its end."""
     if finish.next is None:
         hub.ended(run, finish)
     else:

@@ -24,7 +24,7 @@ from holdfast.kernel.outbox import OutboxHandler
 from holdfast.ports import Randomness
 from holdfast.runner.attempts import Ports
 from holdfast.runner.background_loop import BackgroundLoop
-from holdfast.store.protocol import Delivered, DeliveryFailure, OutboxRow, Store
+from holdfast.store.protocol import Delivered, DeliveryFailure, OutboxClaimRequest, OutboxRow, Store
 
 _log = logging.getLogger("holdfast")
 
@@ -69,7 +69,7 @@ class OutboxDispatcher:
         rows = list(self._in_progress.values())
         await self._cancel()
         now = self._ports.now_ms()
-        self._outcomes += [DeliveryFailure(row.run, row.n, "its worker was stopped", now) for row in rows]
+        self._outcomes += [DeliveryFailure(row.run, row.n, "the worker was stopped", now) for row in rows]
         try:
             await self._settle()
         except StoreError as error:
@@ -112,7 +112,7 @@ class OutboxDispatcher:
 
     async def _begin(self, handler: OutboxHandler) -> int:
         slots = handler.concurrency - len(self._in_progress)
-        claim = await self._store.claim_outbox(self._owner, handler.lease_ms, slots)
+        claim = await self._store.claim_outbox(OutboxClaimRequest(self._owner, handler.lease_ms, slots))
         self._next_due = claim.next_due
         for row in claim.rows:
             task = asyncio.get_running_loop().create_task(self._deliver(row, handler))
@@ -133,7 +133,7 @@ class OutboxDispatcher:
     async def _attempt(self, row: OutboxRow, handler: OutboxHandler) -> str | None:
         """Call the handler; returns the error, or None if the event was delivered."""
         if row.attempts >= handler.max_attempts:
-            return row.error or "the workers that delivered it died"  # not called again: the event may have caused it
+            return row.error or "the workers died during the delivery"  # not called again: the event may be the cause
         future = self._call(handler, _event(row))
         alarm = self._ports.timers.call_at(self._ports.now_ms() + handler.timeout_ms, lambda: _give_up(future))
         try:
@@ -144,7 +144,7 @@ class OutboxDispatcher:
         finally:
             alarm.cancel()
         if future.cancelled():
-            return f"it took longer than {describe(handler.timeout_ms)}, or was cancelled from inside"
+            return f"the delivery took longer than {describe(handler.timeout_ms)}, or the handler cancelled itself"
         error = future.exception()
         return None if error is None else f"{type(error).__name__}: {error}"
 

@@ -40,7 +40,7 @@ class OutcomeQueue(deque[Outcome]):
         return first.transaction is None and first.transactional
 
     def take(self) -> Sequence[Outcome]:
-        """Take all outcomes, or one transactional outcome alone, because its commit may be rejected."""
+        """Take the outcomes before the next transactional one, or that one alone: its commit may be rejected."""
         taken: list[Outcome] = []
         while self and not (taken and self[0].transactional):
             taken.append(self.popleft())

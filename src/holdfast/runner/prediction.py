@@ -34,7 +34,7 @@ def predict(
 ) -> PredictedTurn | None:
     """The turn that the event will cause, advanced to its first decision; sets ``event.prediction``.
 
-    None: the event's run is not cached or may be woken otherwise, or its code raised an error and the machine was
+    None: the event's run is not cached, or something else may wake it, or its code raised an error and the machine was
     dropped.
     """
     now = context.ports.now_ms()

@@ -39,12 +39,12 @@ def named(run: RunRecord) -> str:
     return f"{run.pid} (run {run.number})"
 
 
-def committed(run: RunRecord, commit: Commit, answer: Committed) -> None:
+def committed(run: RunRecord, commit: Commit, result: Committed) -> None:
     """Log the failures that a commit made durable."""
-    if answer.verdict not in _WRITTEN:
+    if result.verdict not in _WRITTEN:
         return
     failed = [fact for fact in commit.observed.facts if not fact.ok and _is_step_result(fact)]
-    end = commit.following.next if answer.verdict is Verdict.APPLIED else None
+    end = commit.following.next if result.verdict is Verdict.APPLIED else None
     if isinstance(end, Finish) and end.status is Status.ERRORED:
         ended(run, end, failed)
         return

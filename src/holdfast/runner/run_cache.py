@@ -1,4 +1,4 @@
-"""Memory of a worker about the graph runs whose units it owns."""
+"""Caches of a worker for the graph runs of which it owns units."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from holdfast.kernel.model import Model
 from holdfast.kernel.unit_driver import PLAN_KEY, UnitDriver, Units
 from holdfast.runner import report
 from holdfast.runner.turn_context import TurnContext
-from holdfast.store.protocol import Advance, Fact, FactState, Finish, RunRecord, TaskRef
+from holdfast.store.protocol import Advance, Fact, FactsQuery, FactState, Finish, RunRecord, TaskRef
 
 _MAX_CACHED_BYTES = 16 * 1024 * 1024
 
@@ -36,7 +36,7 @@ class RunCache:
             except BaseException as error:
                 opened, self._units = self._units, None
                 opened.set_exception(error if isinstance(error, Exception) else RuntimeError("opening was cancelled"))
-                opened.exception()  # the error is raised below, so the future's must not be logged as unretrieved
+                opened.exception()  # the error is raised below, so the future must not log it as unretrieved
                 raise
         return await asyncio.shield(self._units)  # without the shield, one cancelled caller would cancel all
 
@@ -47,7 +47,9 @@ class RunCache:
 
     @staticmethod
     async def plan(run: RunRecord, context: TurnContext) -> bytes:
-        facts = await context.read(run, lambda: context.store.facts(run.run, FactState.PLAN, [PLAN_KEY]))
+        facts = await context.call_store(
+            run, lambda: context.store.facts(FactsQuery(run.run, FactState.PLAN, [PLAN_KEY]))
+        )
         if not facts or facts[0].value is None:
             raise RuntimeError("there is no plan stored with this run")
         return facts[0].value
@@ -58,7 +60,9 @@ class RunCache:
         missing = [key for key in keys if key not in results]
         if missing:
             run = self.run
-            read = await context.read(run, lambda: context.store.facts(run.run, FactState.RESULT, missing))
+            read = await context.call_store(
+                run, lambda: context.store.facts(FactsQuery(run.run, FactState.RESULT, missing))
+            )
             for fact in read:
                 results[fact.key] = fact
                 self.remember(fact)
@@ -126,5 +130,5 @@ async def with_units(finish: Finish, run: RunRecord, model: Model, context: Turn
     unit_model = model.units
     if finish.next is None or unit_model is None:
         return finish
-    units = await context.read(run, lambda: unit_model.successor_units(context.store, run))
+    units = await context.call_store(run, lambda: unit_model.successor_units(context.store, run))
     return replace(finish, next=replace(finish.next, units=units))

@@ -25,7 +25,6 @@ from holdfast.runner.calls import CallsInFlight
 from holdfast.runner.machine_loader import MachineLoader
 from holdfast.runner.outcomes import OutcomeQueue
 from holdfast.runner.running_records import RunningRecords, record_heartbeats
-from holdfast.runner.store_retry import call_with_retry
 from holdfast.runner.turn_context import TurnContext
 from holdfast.runner.turn_input import TurnInput
 from holdfast.runner.turn_writer import TurnWriter
@@ -289,7 +288,7 @@ class Turn:
         store, lease = self._context.store, Lease(self.task, lease_ms or self._context.lease_ms)
         self._context.host.heartbeat_within(lease.lease_ms)
         what = f"set the lease of run {self.claim.run.pid}"
-        [held] = await call_with_retry(lambda: store.set_leases([lease]), what, self._context.random)
+        [held] = await self._context.call(what, lambda: store.set_leases([lease]))
         if not held:
             raise TurnOver
 

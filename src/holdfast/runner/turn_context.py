@@ -6,12 +6,14 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
+from holdfast.errors import StoreError
 from holdfast.ports import Randomness
 from holdfast.runner.advancer import Advancer
 from holdfast.runner.attempts import Ports
 from holdfast.runner.committer import Committer
-from holdfast.runner.store_retry import call_with_retry
+from holdfast.runner.store_retry import log_and_pause
 from holdfast.store.protocol import Committed, Created, Fact, Log, NewRun, RunRecord, Store
+from holdfast.store.retry import call_with_retry
 
 R = TypeVar("R")
 
@@ -64,7 +66,10 @@ class TurnHost(Protocol):
         ...
 
     def add_late(self, run: RunRecord, results: Sequence[Fact], logs: Sequence[Log]) -> None:
-        """Store results and log lines that were not written before their run ended. No effect on a run that has not."""
+        """Store results and log lines that were not written before their run ended.
+
+        No effect on a run that has not ended.
+        """
         ...
 
 
@@ -83,6 +88,10 @@ class TurnContext:
     """Replay is strict for every workflow."""
     budget: Budget = field(default_factory=Budget)
 
-    def read(self, run: RunRecord, read: Callable[[], Awaitable[R]]) -> Awaitable[R]:
-        """Read something of a run, again and again while the store fails."""
-        return call_with_retry(read, f"read run {run.pid}", self.random)
+    def call_store(self, run: RunRecord, call: Callable[[], Awaitable[R]]) -> Awaitable[R]:
+        """Call a store method for a run; retries while the store fails."""
+        return self.call(f"access run {run.pid}", call)
+
+    def call(self, what: str, call: Callable[[], Awaitable[R]]) -> Awaitable[R]:
+        """Call the store, again and again while it fails. ``what`` names the call in log lines."""
+        return call_with_retry(call, StoreError, log_and_pause(what, self.random))

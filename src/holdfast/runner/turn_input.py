@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Sequence
 from holdfast.ports import Alarm
 from holdfast.runner.mailbox_cursor import UNREAD, MailboxCursor
 from holdfast.runner.turn_context import TurnContext
-from holdfast.store.protocol import Claim, Signal, StoredEvent
+from holdfast.store.protocol import Claim, MailboxQuery, Signal, StoredEvent
 
 
 class TurnInput:
@@ -109,5 +109,8 @@ class TurnInput:
         self._read_at = self._context.ports.now_ms()
         context, run = self._context, self._run
         self._events = await self._cursor.read_next(
-            topics, lambda types, after: context.read(run, lambda: context.store.undelivered(run.run, types, after))
+            topics,
+            lambda types, after: context.call_store(
+                run, lambda: context.store.undelivered(MailboxQuery(run.run, types, after))
+            ),
         )

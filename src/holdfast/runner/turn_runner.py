@@ -27,10 +27,10 @@ _log = logging.getLogger("holdfast")
 
 
 class TurnRunner:
-    """Begins turns, runs each of them in an asyncio task, and passes on what it left."""
+    """Begins turns, runs each of them in an asyncio task, and processes the results of ended turns."""
 
     context: TurnContext
-    """Set by the worker after this object is made: the context's parts begin turns, too."""
+    """Set by the worker after construction, because parts of the context hold this object in order to begin turns."""
 
     def __init__(
         self,
@@ -107,13 +107,13 @@ class TurnRunner:
             raise
 
     async def _park(self, turn: AnyTurn, error: Exception) -> None:
-        """Park a run after an error of the engine or in its data, with the error as a note. Other runs go on."""
+        """Park a run after an error of the engine or in the run's data; the note is the error. Other runs continue."""
         run, context = turn.claim.run, self.context
         _log.error("run %s is parked after an unexpected error", report.named(run), exc_info=error)
         note = f"the engine failed on this run ({type(error).__name__}: {error}); resume it to try again"
         line = Log("error", "system", note[:2000], None, context.ports.now_ms())
         try:
-            await context.committer.commit(Commit(turn.task, following=Following(logs=[line], next=Park(note))))
+            await context.committer.commit([Commit(turn.task, following=Following(logs=[line], next=Park(note)))])
             if turn.task.unit:
                 await context.store.release([turn.task])  # the commit paused the run, but the unit is still owned
         except Exception:
@@ -122,7 +122,7 @@ class TurnRunner:
     # --- end
 
     def ended(self, turn: AnyTurn) -> None:
-        """Take over what a turn left: its machine, its end, and when its task is due again."""
+        """Process an ended turn: cache its machine, notify of the run's end, and note when the task is due again."""
         run, unit = task_key = turn.task[:2]
         if turn.idle:
             self._idle_turns.idle(turn.claim)

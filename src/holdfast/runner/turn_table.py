@@ -89,7 +89,7 @@ class TurnTable:
     # --- records of running steps
 
     def record_running(self, *, only_waiting: bool) -> list[asyncio.Task[None]]:
-        """Let the turns write what is not stored of their running steps; returns the writing asyncio tasks."""
+        """Start writing the unstored records of running steps; returns the asyncio tasks that write them."""
         turns = [turn for turn in self._turns.values() if turn.waiting or not only_waiting]
         return [write for turn in turns if (write := turn.record_running()) is not None]
 

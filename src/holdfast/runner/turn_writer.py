@@ -15,7 +15,6 @@ from holdfast.kernel.driver import Decision, Machine, Outcome
 from holdfast.runner import report
 from holdfast.runner.calls import CallsInFlight
 from holdfast.runner.outcomes import OutcomeQueue
-from holdfast.runner.store_retry import backoff
 from holdfast.runner.turn_context import TurnContext
 from holdfast.store.protocol import (
     Claim,
@@ -29,6 +28,7 @@ from holdfast.store.protocol import (
     RequestResult,
     Verdict,
 )
+from holdfast.store.retry import backoff
 
 _log = logging.getLogger("holdfast")
 
@@ -50,7 +50,7 @@ class TurnWriter:
     _started_at: int | None = None
     """When the run started, until that is written."""
     _unconfirmed = False
-    """The state was read after the last commit and may be another owner's; an empty commit checks the fence."""
+    """The task may have another owner since the run was loaded: the next commit is written even if it is empty."""
     _counted_losses = False
     """The last advance counted lost attempts. They are written before any call starts."""
     _unknown_commits = 0
@@ -77,13 +77,13 @@ class TurnWriter:
             self._warnings = [*self._warnings, *(log.message for log in decision.following.logs if _is_warning(log))]
 
     def try_defer(self, decision: Decision) -> bool:
-        """Buffer the decision if it need not be written yet (persist="task"); True also if nothing is to be written."""
+        """Buffer the decision if it need not be written yet (persist="task"); True if no commit is needed now."""
         if self._unconfirmed or self._warnings:
-            return False  # a warning is written before the calls that it is about start
+            return False  # a warning is committed before the calls that it concerns are started
         if self._buffer and (self._calls.has_postponed or self.has_operations):
-            return False  # postponed while a live transaction was open: no other commit would write them
+            return False  # buffered during a live transaction: no other commit would write these decisions
         if decision.empty:
-            # Buffered decisions are written before calls that follow from them start: a failure before its retry.
+            # Buffered decisions are written before calls that follow from them start, a failure before its retry.
             return self._buffering or not self._buffer
         must_write = decision.transactional or decision.following.operations or self._counted_losses
         if self._buffering and not must_write:
@@ -135,12 +135,13 @@ class TurnWriter:
         """Write the buffered decisions."""
         return self.write(Commit(self.claim.task, in_flight=1), machine)
 
-    def write_interim(self, observed: Observed) -> Awaitable[Committed | None]:
+    async def write_interim(self, observed: Observed) -> Committed | None:
         """Commit while calls run. Buffered decisions are written too, so that a long step does not delay them."""
         commit = Commit(self.claim.task, observed, in_flight=max(1, self._calls.running))
         if self._buffer and not self.has_operations:
-            return self._write_commit(*self._merge(commit), None)
-        return self._context.committer.commit(commit)
+            return await self._write_commit(*self._merge(commit), None)
+        [committed] = await self._context.committer.commit([commit])
+        return committed
 
     def _merge(self, commit: Commit) -> tuple[Commit, list[_BufferedDecision]]:
         commit.started_at, self._started_at = self._started_at, None
@@ -168,7 +169,7 @@ class TurnWriter:
     ) -> Committed | None:
         """``machine``: only for a commit with a live transaction."""
         if commit.observed.transaction is None:
-            done = await self._context.committer.commit(commit)
+            [done] = await self._context.committer.commit([commit])
             report.committed(self.claim.run, commit, done)
             if done.verdict is Verdict.LOST:
                 self._add_refused(commit, buffered)
@@ -195,7 +196,13 @@ class TurnWriter:
             self._unconfirmed = True
             pause = backoff(self._unknown_commits, self._context.random)
             run = self.claim.run.pid
-            _log.warning("unknown result of a step's transaction of run %s, reloading in %.1f s: %s", run, pause, error)
+            _log.warning(
+                "the commit of a step transaction of run %s may or may not have been written; "
+                "the run is reloaded in %.1f s: %s",
+                run,
+                pause,
+                error,
+            )
             # If the commit is not written, the buffered outcomes still count: their steps are not called again.
             self._outcomes.put_back([outcome for entry in buffered for outcome in entry.outcomes])
             await asyncio.sleep(pause)
@@ -223,7 +230,7 @@ class TurnWriter:
         return results
 
     def machine_dropped(self) -> None:
-        """Drop what the next machine repeats or reads from its facts."""
+        """Drop the warnings, which the next machine repeats, and the operation results, which it reads as facts."""
         self._warnings, self.operation_results = (), ()
 
     def abandon(self, logs: Sequence[Log]) -> None:
@@ -233,7 +240,11 @@ class TurnWriter:
         self._add_late(_results(buffered), [*buffered_logs, *logs])
 
     def _add_refused(self, commit: Commit, buffered: Sequence[_BufferedDecision]) -> None:
-        """Offer the results of a commit that lost its task, except one whose other writes are lost with the commit."""
+        """Pass the results of a lost commit to ``add_late``.
+
+        The commit's own results are passed only with ``persist="task"`` and without a transaction, whose other writes
+        are lost with the commit.
+        """
         complete = self._buffering and not commit.observed.transactional
         self._add_late(commit.observed.facts if complete else _results(buffered), commit.observed.logs)
 

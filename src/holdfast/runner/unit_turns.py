@@ -21,12 +21,14 @@ from holdfast.store.protocol import (
     Committed,
     Created,
     Fact,
+    FactsQuery,
     FactState,
     Finish,
     Following,
     Heartbeat,
     Log,
     MailboxPage,
+    MailboxQuery,
     NewRun,
     Signal,
     StoredEvent,
@@ -41,7 +43,7 @@ class UnitTurn:
     suspended = None
     due_at: int | None = None
     idle = False
-    """Always False: a turn of a unit writes its result, or that it waits."""
+    """Always False: every turn of a unit writes the unit's result or its wait."""
 
     def __init__(self, context: TurnContext, claim: Claim, run_cache: RunCache) -> None:
         self.claim = claim
@@ -75,7 +77,9 @@ class UnitTurn:
         items: Sequence[Fact] = ()
         if needs.items is not None:
             key = needs.items
-            items = await context.read(run, lambda: context.store.facts(run.run, FactState.ITEM, [key]))
+            items = await context.call_store(
+                run, lambda: context.store.facts(FactsQuery(run.run, FactState.ITEM, [key]))
+            )
         return units.begin(self.task, results, items, context.ports.now_ms())
 
     async def _call(self, call: Call) -> Outcome | None:
@@ -83,7 +87,7 @@ class UnitTurn:
         if self._task_lost or self._stopping:
             return None  # a stopping worker releases all its tasks
         if not self._context.budget.take():
-            await self._context.read(self.claim.run, lambda: self._context.store.release([self.task]))
+            await self._context.call_store(self.claim.run, lambda: self._context.store.release([self.task]))
             return None
         if self.task.epoch > 1:
             call.progress = await self._progress(call.key)
@@ -97,7 +101,9 @@ class UnitTurn:
     async def _progress(self, key: str) -> bytes | None:
         """The progress in the last heartbeat of an earlier attempt."""
         store, run = self._context.store, self.claim.run
-        facts = await self._context.read(run, lambda: store.facts(run.run, FactState.HEARTBEAT, [key]))
+        facts = await self._context.call_store(
+            run, lambda: store.facts(FactsQuery(run.run, FactState.HEARTBEAT, [key]))
+        )
         return facts[-1].value if facts else None
 
     def heartbeats(self) -> list[Heartbeat]:
@@ -115,7 +121,7 @@ class UnitTurn:
         slots = context.host.reserve_child(new)
         claimed_children: list[Created] = []
         try:
-            [created] = await context.read(self.claim.run, lambda: context.store.create([new]))
+            [created] = await context.call_store(self.claim.run, lambda: context.store.create([new]))
             if slots and created.created:
                 claimed_children = [created]
             else:
@@ -203,7 +209,7 @@ class GraphRunTurn:
 
     async def _results(self) -> Sequence[Fact]:
         store, run = self._context.store, self.claim.run
-        return await self._context.read(run, lambda: store.facts(run.run, FactState.RESULT))
+        return await self._context.call_store(run, lambda: store.facts(FactsQuery(run.run, FactState.RESULT)))
 
     async def _read_exits(self) -> MailboxPage:
         """Read the undelivered events of the engine's own types.
@@ -211,10 +217,10 @@ class GraphRunTurn:
         The page of a claim may lack them: it holds only the oldest events, and a claim by an advance reads none.
         """
         store, run = self._context.store, self.claim.run
-        return await self._context.read(run, lambda: store.undelivered(run.run, frozenset()))
+        return await self._context.call_store(run, lambda: store.undelivered(MailboxQuery(run.run, frozenset())))
 
     async def _end(self, finish: Finish) -> None:
-        committed = await self._context.committer.commit(Commit(self.task, following=Following(next=finish)))
+        [committed] = await self._context.committer.commit([Commit(self.task, following=Following(next=finish))])
         if committed.verdict is Verdict.APPLIED:
             self.finish = finish
             report.ended(self.claim.run, finish)

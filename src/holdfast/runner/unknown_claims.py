@@ -14,7 +14,7 @@ _ClaimKey = tuple[int, int, int]
 
 
 class UnknownClaims:
-    """Detects lost claims, and keeps those that were released."""
+    """Detects unknown claims, and remembers which of them were released."""
 
     def __init__(self) -> None:
         self._reported: Collection[_ClaimKey] = ()
@@ -36,5 +36,5 @@ class UnknownClaims:
         return bool(self._released) and (task.run, task.unit, task.epoch) in self._released
 
     def forget_released(self) -> None:
-        """Forget the released claims when no request is in flight, so that no late reply can arrive."""
+        """Forget the released claims. Called when no request is in flight: no late reply can arrive any more."""
         self._released.clear()

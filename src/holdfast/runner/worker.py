@@ -7,7 +7,7 @@ still running (``worker_loops.py``); *outbox* (``outbox.py``) delivers outbound 
 harness) does the same work once, without the loops.
 
 ``TurnTable`` holds the turns, ``TurnRunner`` begins and ends them, ``Slots`` limits their number. ``LocalStarts`` and
-``EventSender`` begin turns without a claim. ``WorkerHost`` is the worker as its turns see it.
+``EventSender`` begin turns without a separate claim. ``WorkerHost`` is the worker as its turns see it.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class Worker:
             store, registry, hub, claimant, table, slots, run_caches, runner, self._reaper, schedule
         )
         self._recorder = ProgressRecorder(store, table, random)
-        watcher = ChangeWatcher(store, self.id, table, runner, leases, schedule, self._outbox, random)
+        watcher = ChangeWatcher(store, hub, self.id, table, runner, leases, schedule, self._outbox, random)
         self._loops = [self._claim_loop, leases.loop, watcher.loop, self._reaper.loop, self._recorder.loop]
         self._stalls = None if config.stall_ms is None else StallWatch(ports.spawn, config.stall_ms)
         self._unsubscribe: Callable[[], None] = lambda: None
@@ -196,7 +196,7 @@ class Worker:
     def begin(self, created: Created, slots: int, plan: Sequence[Fact] = ()) -> None:
         """Begin the turns of a run that was created claimed by this worker, or of its claimed units.
 
-        ``slots`` of the reservation are given up. ``plan``: the PLAN facts, if the caller has them.
+        ``slots``: the number of reserved slots to give up. ``plan``: the PLAN facts, if the caller has them.
         """
         self._starts.begin(created, slots, plan)
 

@@ -10,7 +10,7 @@ from holdfast.runner import notifications, report
 from holdfast.runner.background_tasks import BackgroundTasks
 from holdfast.runner.lease_keeper import LeaseKeeper
 from holdfast.runner.local_starts import LocalStarts
-from holdfast.store.protocol import Committed, Created, Fact, Log, NewRun, RunRecord, Store
+from holdfast.store.protocol import Committed, Created, Fact, LateResults, Log, NewRun, RunRecord, Store
 
 
 class WorkerHost:
@@ -52,4 +52,4 @@ class WorkerHost:
             self._background.run(self._write_late(run, results, logs), what)
 
     async def _write_late(self, run: RunRecord, results: Sequence[Fact], logs: Sequence[Log]) -> None:
-        await self._store.add_late_results(run.run, results, logs)
+        await self._store.add_late_results(LateResults(run.run, results, logs))

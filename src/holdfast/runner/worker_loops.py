@@ -7,6 +7,7 @@ import logging
 from collections.abc import Sequence
 
 from holdfast.errors import StoreError
+from holdfast.kernel.notify import Hub
 from holdfast.ports import Randomness
 from holdfast.runner import report
 from holdfast.runner.background_loop import BackgroundLoop
@@ -16,7 +17,7 @@ from holdfast.runner.outbox import OutboxDispatcher
 from holdfast.runner.running_records import record_heartbeats
 from holdfast.runner.turn_runner import TurnRunner
 from holdfast.runner.turn_table import TurnTable
-from holdfast.store.protocol import ExpiredTask, Store
+from holdfast.store.protocol import ExpiredTask, RunsById, Store
 
 _log = logging.getLogger("holdfast")
 
@@ -29,6 +30,7 @@ class ChangeWatcher:
     def __init__(
         self,
         store: Store,
+        hub: Hub,
         owner: str,
         table: TurnTable,
         runner: TurnRunner,
@@ -39,6 +41,7 @@ class ChangeWatcher:
     ) -> None:
         self.loop = BackgroundLoop("watch", self.step, random)
         self._store = store
+        self._hub = hub
         self._owner = owner
         self._table = table
         self._runner = runner
@@ -51,7 +54,7 @@ class ChangeWatcher:
         """Wait for a write of another process, then check for due tasks, outbound events and signals."""
         version = await self._store.wait_for_change(self._seen_version)
         if version != self._seen_version:
-            self._seen_version = version
+            self._seen_version = self._hub.store_version = version
             self._schedule.wake()
             self._outbox.wake()
             if self._table:
@@ -86,7 +89,7 @@ class Reaper:
 
     async def _report(self, freed: Sequence[ExpiredTask]) -> None:
         try:
-            runs = {run.run: run for run in await self._store.get([lost.run for lost in freed])}
+            runs = {run.run: run for run in await self._store.runs(RunsById([lost.run for lost in freed]))}
         except StoreError as error:
             _log.warning("%d leases expired; the names of their runs cannot be read: %s", len(freed), error)
             return
@@ -98,7 +101,12 @@ class Reaper:
                 report.parked(run, (run.note or "").removeprefix("parked: "))
             else:
                 name, losses = report.named(run), lost.losses
-                _log.warning("the worker of run %s died or stalled (%d in a row); it is free again", name, losses)
+                _log.warning(
+                    "the lease of run %s expired (%d in a row): its worker died or stalled; "
+                    "the run can be claimed again",
+                    name,
+                    losses,
+                )
 
 
 class ProgressRecorder:
@@ -119,7 +127,7 @@ class ProgressRecorder:
         await record_heartbeats(self._store, self._table.heartbeats())
 
     async def record_running(self) -> None:
-        """Store the log lines of attempts that are about to be cancelled."""
+        """Write the START facts and log lines of all running attempts, before the attempts are cancelled."""
         writes = self._table.record_running(only_waiting=False)
         if writes:
             await asyncio.wait(writes, timeout=_RECORD_SECONDS)

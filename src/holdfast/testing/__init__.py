@@ -15,7 +15,7 @@ Example::
 
 from holdfast.testing.driven_client import HarnessError
 from holdfast.testing.harness import CrashMismatch, Harness
-from holdfast.testing.users.report import (
+from holdfast.testing.simulation.report import (
     Finding,
     FindingKind,
     SentEvent,
@@ -24,7 +24,7 @@ from holdfast.testing.users.report import (
     SimulationFailed,
     SimulationReport,
 )
-from holdfast.testing.users.simulate import simulate
+from holdfast.testing.simulation.simulate import simulate
 from holdfast.testing.virtual import SeededRandomness, VirtualClock
 
 __all__ = [

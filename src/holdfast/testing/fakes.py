@@ -39,7 +39,7 @@ class Fakes:
 
 
 def _function_of(step: Any) -> Callable[..., Any]:
-    """Return the function that a call of this step names."""
+    """Return the function of a step: the ``function`` of its calls."""
     if isinstance(step, Node) and step.fn is _not_callable:
         raise InvalidOptionError(
             f"steps= of the harness: node {step.name!r} runs a workflow; replace the steps of that workflow"

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import math
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable
 from datetime import datetime
 from typing import Any, TypeVar, Unpack, cast, overload
 
 from holdfast.app import Holdfast
 from holdfast.client import Handle
 from holdfast.core.durations import Duration, describe, to_ms
-from holdfast.core.model import Status, StepRecord, StepType, from_ms
+from holdfast.core.model import Status, from_ms
 from holdfast.core.model import to_ms as time_ms
 from holdfast.errors import RunFailedError, WaitForEventTimeoutError
 from holdfast.kernel.requests import StartOptions
@@ -20,19 +19,15 @@ from holdfast.open_app import OpenApp
 from holdfast.ports import Clock, Runtime
 from holdfast.runner.worker import Worker
 from holdfast.store.protocol import (
-    Advance,
-    Advanced,
-    Claimant,
-    ClaimRequest,
-    Commit,
-    Committed,
-    OutboxClaim,
     Store,
-    TaskRef,
 )
 from holdfast.store.sqlite import SqliteStore
+from holdfast.testing.counting_store import CountingStore
 from holdfast.testing.driven_client import DriveCounter, DrivenClient, HarnessError
+from holdfast.testing.due_times import next_due
 from holdfast.testing.fakes import Fakes, Steps
+from holdfast.testing.run_outline import RunOutline
+from holdfast.testing.settling import settle
 from holdfast.testing.step_activity import TrackingSpawn
 from holdfast.testing.virtual import SeededRandomness, VirtualClock, VirtualTimers, later
 
@@ -42,10 +37,6 @@ T = TypeVar("T")
 Drive = Callable[["Harness", Handle[Any]], Awaitable[None]]
 MakeStore = Callable[[Clock], Store]
 
-# Steps of user code run in real time. While only steps are in flight, the harness polls at this interval.
-_POLL_SECONDS = 0.001
-_PASSES_BETWEEN_PAUSES = 20
-"""While a worker waits for the database, the harness pauses after this many passes, so as not to use a whole core."""
 _MAX_PASSES = 100_000
 _MAX_ADVANCES = 10_000
 _NO_EVENTS = (
@@ -56,50 +47,6 @@ _NO_EVENTS = (
 
 class CrashMismatch(AssertionError):  # noqa: N818  (reads like the assertion it is)
     """A run whose worker was lost ended differently from the run without a crash."""
-
-
-class _CountingStore:
-    """A store that counts commits and can cut off the worker right after one: the worker receives no reply to it."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self.commits = 0
-        self.drop_after: int | None = None
-        self.dropped = False
-        self.cut = asyncio.Event()
-        """Set when the worker is cut off."""
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._store, name)
-
-    async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
-        done = []
-        for commit in commits:  # one at a time: each is a point at which to crash
-            if not self.dropped:
-                done.extend(await self._store.commit([commit]))
-            await self._count()
-        return done
-
-    async def advance(self, advances: Sequence[Advance], claimant: Claimant, claim_limit: int) -> Advanced:
-        applied: list[bool] = []
-        claimed: list[TaskRef] = []
-        due = False
-        for advance in advances:
-            if not self.dropped:
-                advanced = await self._store.advance([advance], claimant, claim_limit - len(claimed))
-                applied += advanced.applied
-                claimed += advanced.claimed
-                due |= advanced.due
-            await self._count()
-        return Advanced(applied, claimed, due)
-
-    async def _count(self) -> None:
-        if not self.dropped:
-            self.commits += 1
-            self.dropped = self.commits == self.drop_after
-        if self.dropped:
-            self.cut.set()
-            await asyncio.get_running_loop().create_future()
 
 
 class Harness:
@@ -134,7 +81,7 @@ class Harness:
         self._timers = VirtualTimers(self._clock)
         self._spawn = TrackingSpawn()
         self._make_store = store or _sqlite_in_memory
-        self._store = _CountingStore(self._make_store(self._clock))
+        self._store = CountingStore(self._make_store(self._clock))
         self._own_app: Holdfast = copy_of(app, Runtime(self._clock, SeededRandomness(seed)))
         self._open: OpenApp | None = None
         self._worker: Worker | None = None
@@ -227,10 +174,10 @@ class Harness:
         return self._clock.now()
 
     async def tick(self) -> int:
-        """Do once what is due now; return the number of claimed tasks plus that of outbound events tried."""
+        """Run what is due now, once; return the number of claimed tasks plus that of attempted outbound deliveries."""
         with self._drives.call():
             await self._keep_leases()
-            claimed = await self._claim()
+            claimed = await self._store.unless_cut(self._the_worker().claim_due(1000)) or 0
             await self._settle()
             if not self._store.dropped:
                 claimed += await self._the_worker().deliver_due()
@@ -245,17 +192,6 @@ class Harness:
         if time_has_passed:
             await worker.reap()
 
-    async def _claim(self) -> int:
-        """Claim due tasks. The claim of a worker that is cut off meanwhile never returns and is cancelled."""
-        claiming = asyncio.ensure_future(self._the_worker().claim_due(1000))
-        cut = asyncio.ensure_future(self._store.cut.wait())
-        await asyncio.wait((claiming, cut), return_when=asyncio.FIRST_COMPLETED)
-        cut.cancel()
-        if claiming.done():
-            return claiming.result()
-        claiming.cancel()
-        return 0
-
     async def run_until_idle(self) -> None:
         """Work until nothing is due now, and wait for steps that work in threads, processes or on sockets.
 
@@ -264,12 +200,12 @@ class Harness:
         """
         for _ in range(_MAX_PASSES):
             before = self._store.commits  # a commit during the tick may make more tasks due
-            if self._store.dropped or (not await self.tick() and self._idle_since(before)):
+            if self._store.dropped:
                 return
-        raise RuntimeError("the work never ends: a workflow makes something due again and again without waiting")
-
-    def _idle_since(self, commits: int) -> bool:
-        return self._the_worker().blocked() and self._store.commits == commits
+            claimed = await self.tick()
+            if not claimed and self._the_worker().blocked() and self._store.commits == before:
+                return
+        raise RuntimeError("tasks become due again and again at the same time: a workflow never waits")
 
     async def advance(self, duration: Duration, *, run: bool = True) -> None:
         """Move the clock, stopping at every due time on the way. With ``run=False`` only the clock moves."""
@@ -290,7 +226,7 @@ class Harness:
             await self.run_until_idle()
 
     async def restart(self) -> None:
-        """Drop the worker and its memory, and release its tasks. Runs continue with a cold replay."""
+        """Drop the worker and its memory, and release its tasks. Runs continue with a replay."""
         await self._drop_worker()
         self._worker = self._new_worker()
 
@@ -318,19 +254,19 @@ class Harness:
         after 30 seconds or the time of ``WorkerConfig(lease=)``. A workflow that compares times, or has shorter
         timeouts, may end differently for this reason alone.
         """
+        lease_ms = to_ms(self._own_app.worker_config.lease)
         expected, commits = await self._run_with_crash(workflow, params, None, drive)
         for n in self._crash_points(commits):
             actual, _ = await self._run_with_crash(workflow, params, n, drive)
             if actual != expected:
                 raise CrashMismatch(
-                    f"after losing the worker right after commit {n} of {commits}:\n  {actual}\n"
-                    f"without a crash:\n  {expected}\n"
-                    f"The takeover took {describe(self._lease_ms)} of virtual time, the lease of the lost worker"
+                    f"after losing the worker right after commit {n} of {commits}:\n  {tuple(actual)}\n"
+                    f"without a crash:\n  {tuple(expected)}\n"
+                    f"The takeover took {describe(lease_ms)} of virtual time, the lease of the lost worker"
                 )
-        status, output, error, _ = expected
-        if status != Status.COMPLETE:
-            raise CrashMismatch(f"the run did not complete but is {status}: {error}")
-        return self._own_app.registry.get(_name(workflow)).decode_output(output)
+        if expected.status != Status.COMPLETE:
+            raise CrashMismatch(f"the run did not complete but is {expected.status}: {expected.error}")
+        return self._own_app.registry.get(_name(workflow)).decode_output(expected.output)
 
     def _crash_points(self, commits: int) -> Iterable[int]:
         """Numbers of the commits after which ``crash_everywhere`` loses the worker."""
@@ -339,47 +275,10 @@ class Harness:
     # --- driving
 
     async def _settle(self) -> None:
-        """Wait until every owned run is suspended, or waits for steps that only virtual time or the test can end."""
-        worker, loop = self._the_worker(), asyncio.get_running_loop()
-        quiet, passes, deadline = 0, 0, math.inf
-        while worker.busy and quiet < 3 and not self._store.dropped:
-            await asyncio.sleep(0)
-            if not worker.blocked():
-                quiet, passes, deadline = 0, passes + 1, math.inf
-                if passes % _PASSES_BETWEEN_PAUSES == 0:
-                    await asyncio.sleep(_POLL_SECONDS)
-            elif not self._spawn.working(loop):
-                quiet += 1
-            else:  # only steps are in flight
-                quiet, deadline = 0, min(deadline, loop.time() + self._real_seconds)
-                if loop.time() > deadline:
-                    raise self._too_long(loop)
-                await asyncio.sleep(_POLL_SECONDS)
-
-    def _too_long(self, loop: asyncio.AbstractEventLoop) -> HarnessError:
-        steps = {
-            f"step {a.key!r} of {a.pid}{f' at {place}' if place else ''}" for a, place in self._spawn.in_flight(loop)
-        }
-        return HarnessError(
-            f"{'; '.join(sorted(steps)) or 'a step'} has not ended in {self._real_seconds:g} seconds of real time. "
-            "The harness waits for threads, processes, sockets and real timers of steps. Put a fake in place of "
-            "a slow step (`Harness(app, steps={step: fake})`), or allow more time with real_timeout="
-        )
+        await settle(self._the_worker(), self._store, self._spawn, self._real_seconds)
 
     async def _next_due(self) -> int | None:
-        """Return the time at which a task, an outbound event or a timer of an owned run is due next."""
-        config = self._own_app.worker_config
-        request = ClaimRequest("harness", 1000, 0, config.queues, self._own_app.registry.runnable())
-        queued = (await self._store.claim(request)).next_due
-        times = queued, await self._next_outbound(), self._timers.next_at()
-        return min((t for t in times if t is not None), default=None)
-
-    async def _next_outbound(self) -> int | None:
-        """Return the time at which the next outbound event is due."""
-        if self._own_app.registry.outbox is None:
-            return None
-        claim: OutboxClaim = await self._store.claim_outbox("harness", 1000, 0)
-        return claim.next_due
+        return await next_due(self._own_app, self._store, self._timers)
 
     async def _drop_worker(self) -> None:
         if self._worker is not None:
@@ -388,17 +287,14 @@ class Harness:
 
     async def _run_with_crash(
         self, workflow: Startable[Any, Any] | str, params: Any, crash_after: int | None, drive: Drive | None
-    ) -> tuple[tuple[str, Any, Any, Any], int]:
+    ) -> tuple[RunOutline, int]:
         async with Harness(
             self._app, seed=self._seed, steps=self._steps, store=self._make_store, real_timeout=self._real_seconds
         ) as h:
             run = await h.start(workflow, params, id="crash-everywhere")
             h._store.drop_after = crash_after
             await h._run_to_end(run, drive)
-            status = await run.status()
-            # Sorted by key: threads and sockets decide which of several parallel steps ends first.
-            steps = [_outline(step) for step in sorted((await run.history()).steps, key=lambda s: s.step_key)]
-            return (status.status, status.output, status.error, steps), h._store.commits
+            return await RunOutline.of(run), h._store.commits
 
     async def _run_to_end(self, run: Handle[Any], drive: Drive | None) -> None:
         while not Status((await run.status()).status).terminal:
@@ -432,15 +328,9 @@ class Harness:
         lease_ms = self._the_worker().longest_lease_ms
         self._the_worker().abandon()
         await asyncio.sleep(0)
-        self._store.dropped = False
-        self._store.cut.clear()
-        self._store.drop_after = None
+        self._store.reconnect()
         self._worker = self._new_worker()
         await self.advance(lease_ms / 1000, run=False)
-
-    @property
-    def _lease_ms(self) -> int:
-        return to_ms(self._own_app.worker_config.lease)
 
     def _new_worker(self) -> Worker:
         """Create a worker whose loops do not run. It is notified of events, pauses and ends as in an open app."""
@@ -475,14 +365,6 @@ def _on_this_loop(listener: Callable[..., None]) -> Callable[..., None]:
 
 def _sqlite_in_memory(clock: Clock) -> Store:
     return SqliteStore(None, clock=clock)
-
-
-def _outline(step: StepRecord) -> tuple[Any, ...]:
-    """Return the fields that must be equal with and without a crash: all but times and attempts."""
-    result = step.result
-    if step.type == StepType.WAIT and result is not None:
-        result = result["payload"]
-    return step.step_key, step.type, step.status, result, step.error
 
 
 def copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:

@@ -1,7 +1,7 @@
 """Activity of steps in flight: which of them are working, so that the harness waits for these and for no others.
 
 A step is working while a plain function runs in its thread, while it awaits a thread, a process or a socket, and while
-it waits for a timer of the real loop. It is parked while it awaits something inside the event loop (an event, a lock, a
+it waits for a timer of the real loop. It is idle while it awaits something inside the event loop (an event, a lock, a
 queue, a future that its own code created): only the test, or a timeout on the virtual clock, can end such a wait.
 
 Three sources decide. Calls of ``loop.run_in_executor`` and timers created by steps count as work. Sockets of the loop
@@ -171,7 +171,7 @@ def _suspended_frames(task: asyncio.Task[Any]) -> Iterator[FrameType]:
                 frame, following = awaited.ag_frame, awaited.ag_await
             case GeneratorType():
                 frame, following = awaited.gi_frame, awaited.gi_yieldfrom
-            case _:  # a wrapper such as that of `async for`: only the garbage collector knows its generator
+            case _:  # a wrapper such as that of `async for`: only the garbage collector can find its generator
                 inner = (CoroutineType, AsyncGeneratorType, GeneratorType)
                 frame, following = None, next((o for o in gc.get_referents(awaited) if isinstance(o, inner)), None)
         if frame is not None:

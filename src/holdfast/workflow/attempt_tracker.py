@@ -49,10 +49,10 @@ class AttemptTracker:
         if over or not isinstance(step, PendingStep) or step.failures + 1 != outcome.attempt:
             if outcome.logs and step is None and self._keys.result(outcome.key) is None:
                 cancelled = failure.cancelled(outcome.key)
-                self._buffer.outcomes.append(outcome.failed(cancelled))  # keeps its log lines
+                self._buffer.add_outcome(outcome.failed(cancelled))  # keeps its log lines
             return None  # the step was cancelled while the attempt ran: its late result is discarded
         if outcome.logs or outcome.transactional:
-            self._buffer.outcomes.append(outcome)
+            self._buffer.add_outcome(outcome)
         if outcome.failure is not None:
             return self._failed(step, outcome, outcome.failure)
         return step.fact(
@@ -79,7 +79,7 @@ class AttemptTracker:
         return None
 
     def count_losses(self, now_ms: int) -> None:
-        """Count the attempts that were running when the last worker was lost as failed."""
+        """Count as failed the attempts that were running when the previous owner of the task was lost."""
         for step in self._keys.pending_steps():
             if step.not_before <= now_ms:
                 self._count(step, failure.worker_lost(step.key), now_ms, now_ms, step.started_at)
@@ -87,12 +87,14 @@ class AttemptTracker:
     def cancel(self, step: PendingStep) -> None:
         """Cancel the running attempt, if any, of a step that the code cancelled, and count the attempt as failed."""
         if step.running:
-            self._buffer.cancelled.append(step.key)
+            self._buffer.add_cancelled(step.key)
             self._count(step, failure.cancelled(step.key), None, self._position.wall_ms, step.started_at)
 
     def cancel_running(self) -> None:
         """Cancel all running attempts when the run ends."""
-        self._buffer.cancelled += [step.key for step in self._keys.pending_steps() if step.running]
+        for step in self._keys.pending_steps():
+            if step.running:
+                self._buffer.add_cancelled(step.key)
 
     def _count(self, step: PendingStep, error: Failure, next_at: int | None, at: int, started_at: int) -> None:
         step.failures += 1
@@ -104,7 +106,7 @@ class AttemptTracker:
         )
         self._history.failures[step.key] = fact
         self._history.kinds[step.key] = StepType.DO
-        self._buffer.facts.append(fact)
+        self._buffer.add_fact(fact)
 
     # --- the next attempt
 
@@ -125,7 +127,7 @@ class AttemptTracker:
             step.progress = heartbeat.value
 
     def refuse_exhausted(self, now_ms: int) -> Fact | None:
-        """The result of a step that is to be called although it has no attempts left, if there is one."""
+        """The failed RESULT of a due step that has no attempts left; None if there is no such step."""
         step = self._wait_queue.exhausted_step()
         if step is None:
             return None

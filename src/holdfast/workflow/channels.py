@@ -12,6 +12,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
+from holdfast.core.checks import is_whole_number
 from holdfast.errors import ChannelClosed, InvalidOptionError
 from holdfast.workflow import guard
 from holdfast.workflow.loop import running_loop
@@ -48,7 +49,7 @@ class Sending(Case[None], Generic[T]):
 
 
 class _Waiter:
-    """One case of a waiting ``select``. All cases of the ``select`` share the future, which the first to win sets."""
+    """One case of a waiting ``select``. All cases of the ``select`` share the future; the first ready case sets it."""
 
     __slots__ = ("case", "channel", "future")
 
@@ -83,8 +84,8 @@ class Channel(Case[T], Generic[T]):
     """
 
     def __init__(self, capacity: int = 0) -> None:
-        if not isinstance(capacity, int) or isinstance(capacity, bool) or capacity < 0:
-            raise InvalidOptionError(f"a channel's capacity is a whole number from 0 on, not {capacity!r}")
+        if not is_whole_number(capacity, 0):
+            raise InvalidOptionError(f"a channel's capacity must be a whole number of at least 0, not {capacity!r}")
         self._capacity: float = capacity
         self._buffer: deque[T] = deque()
         self._receivers: dict[_Waiter, None] = {}  # a dict as an ordered set
@@ -152,7 +153,7 @@ class Channel(Case[T], Generic[T]):
         return False
 
     def _on_received(self, value: Any) -> T:
-        """Convert a value that a task has received to what the task gets."""
+        """Convert a received value to the value that ``receive`` returns."""
         received: T = value
         return received
 
@@ -220,7 +221,7 @@ async def select(*cases: Case[Any], default: bool = ...) -> Selected[Any]: ...
 
 
 async def select(*cases: Any, default: bool = False) -> Selected[Any]:
-    """Wait until one of the channels can receive, or one of the sends can be done, and do only that one.
+    """Wait until a value can be received from one of the channels or one of the sends can be done, and do only that.
 
     If several cases are ready, the first in the argument list is chosen; a closed channel is always ready, with
     ``ok=False``. With ``default=True`` it does not wait: ``channel`` is None if no case was ready. The other cases have

@@ -1,4 +1,4 @@
-"""Ends of other runs, and those of a run's children that are known to it."""
+"""The ends of other runs, and the children of a run with their ends."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ def _error(pid: str, content: Mapping[str, Any]) -> ChildError | None:
     if content["error"] is not None:
         return Failure.from_content(content["error"]).as_child_error(pid, status)
     reason = note or "no reason given"
-    return Failure("Terminated", f"it was terminated ({reason})", kind="Terminated", retryable=False).as_child_error(
-        pid, status
-    )
+    terminated = Failure("Terminated", f"the run was terminated ({reason})", kind="Terminated", retryable=False)
+    return terminated.as_child_error(pid, status)
 
 
 class ChildEnds:
@@ -52,11 +51,11 @@ class ChildEnds:
         return pid in self._ends
 
     def expects(self, pid: str) -> bool:
-        """True if the run is a child whose end will come under the key of an earlier start."""
+        """True if the run is a child whose end will be delivered under the key of an earlier start."""
         return pid in self._keys and pid not in self._ends
 
     def started(self, pid: str, key: str, *, opens: bool) -> None:
-        """Note that a child was started under a key. ``opens``: its end will come under this key."""
+        """Note that a child was started under a key. ``opens``: the child's end will be delivered under this key."""
         if opens or pid in self._ends:
             self._keys[pid] = key if opens else ""  # empty: the child ended meanwhile, under its first key
         self._ends.pop(pid, None)
@@ -81,7 +80,7 @@ class ChildEnds:
         return end
 
     def key_of(self, stored: StoredEvent) -> str | None:
-        """The key of the operation that started the child whose end this event tells; None if there is none."""
+        """The key of the operation that started the child that sent this exit event; None if none waits for it."""
         return None if stored.sender in self._ends else self._keys.get(stored.sender or "") or None
 
     def running(self) -> Iterator[str]:

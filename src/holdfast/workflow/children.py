@@ -7,6 +7,7 @@ import hashlib
 from collections.abc import Mapping
 from typing import Any, Generic, TypeVar
 
+from holdfast.core.checks import check_enum, check_flag
 from holdfast.core.model import StepType
 from holdfast.core.show import shown
 from holdfast.errors import InstanceExistsError, InstanceTerminalError, InvalidOptionError
@@ -83,9 +84,8 @@ class Children:
         eager: bool = True,
         **options: Any,
     ) -> Child[Any]:
-        """Start a child. ``quiet``: its end is no ``Exit`` in ``ctx.events``."""
-        if not isinstance(link, bool):
-            raise InvalidOptionError(f"link must be True or False, not {shown(link)}")
+        """Start a child. ``quiet``: its end is not reported as an ``Exit`` in ``ctx.events``."""
+        check_flag("link", link)
         definition = self._requests.definition(workflow)
         key = self._operations.next_key(StepType.CHILD, definition.name)
         if options.get("id") is None:
@@ -97,7 +97,7 @@ class Children:
         new = self._requests.new_run(definition.name, params, context=values or None, **options)
         self._as_child(new, parent_close, eager=eager)
         pid = f"{new.workflow}/{new.instance_id}"
-        opens = not self._ends.expects(pid)  # else its end comes under its first key
+        opens = not self._ends.expects(pid)  # otherwise the end of the child is delivered under its first key
         result = await self._operations.perform(key, StepType.CHILD, pid, new, opens=opens)
         _check_started(result, pid)
         self._ends.started(pid, key, opens=opens)
@@ -114,26 +114,20 @@ class Children:
         return hashlib.sha256(f"{run.seed}/{self._pid}/{run.number}/{key}".encode()).hexdigest()[:32]
 
     def _as_child(self, new: NewRun, parent_close: str, *, eager: bool) -> None:
-        if not isinstance(eager, bool):
-            raise InvalidOptionError(f"eager must be True or False, not {shown(eager)}")
-        try:
-            new.parent_close = ParentClose(parent_close)
-        except ValueError:
-            allowed = ", ".join(ParentClose)
-            raise InvalidOptionError(f"parent_close must be one of {allowed}, not {shown(parent_close)}") from None
+        check_flag("eager", eager)
+        new.parent_close = check_enum("parent_close", parent_close, ParentClose)
         new.parent, new.parent_run, new.sender = self._pid, self._run.run, self._pid
         new.eager = eager
 
     async def run(self, workflow: Any, params: Any, *, wait_for_cancellation: bool = False, **options: Any) -> Any:
-        """Start a child and wait for its end. The child is cancelled if the wait is."""
-        if not isinstance(wait_for_cancellation, bool):
-            raise InvalidOptionError(f"wait_for_cancellation must be True or False, not {shown(wait_for_cancellation)}")
+        """Start a child and wait for its end. If the wait is cancelled, the child is cancelled too."""
+        check_flag("wait_for_cancellation", wait_for_cancellation)
         child = await self.start(workflow, params, quiet=True, **options)
         try:
             return await child.result()
         except asyncio.CancelledError:
             if child.pid not in self._ends:
-                self._control.queue_cancel(child.pid, "the run that awaited it was cancelled")
+                self._control.queue_cancel(child.pid, "the parent that awaited this run was cancelled")
                 if wait_for_cancellation:
                     with shielded():
                         await self._ends.wait(child.pid)
@@ -144,4 +138,4 @@ def _check_started(result: RequestResult, pid: str) -> None:
     if result is RequestResult.EXISTS:
         raise InstanceExistsError(f"run {pid} exists already")
     if result is RequestResult.ENDED:
-        raise InstanceTerminalError(f"run {pid} has ended, so the messages for it have nowhere to go")
+        raise InstanceTerminalError(f"run {pid} has ended, so the start messages cannot be delivered")

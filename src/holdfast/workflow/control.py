@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+from holdfast.core.checks import check_optional_text
 from holdfast.core.durations import Duration
 from holdfast.core.model import StepType, from_ms
-from holdfast.core.show import shown
-from holdfast.errors import InvalidOptionError
 from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import CancelRun, StoredEvent, TerminateRun
 from holdfast.workflow.execution import Execution
@@ -50,8 +49,7 @@ class Control:
         return CancelRun(workflow, instance_id, *self._requests.cancellation(reason, deadline))
 
     async def terminate(self, pid: str, reason: str | None) -> None:
-        if reason is not None and not isinstance(reason, str):
-            raise InvalidOptionError(f"reason must be text, not {shown(reason)}")
+        reason = check_optional_text("reason", reason)
         operation = TerminateRun(*self._requests.address(pid), reason)
         check_controlled(await self._operations.perform_next(StepType.TERMINATE, pid, operation), pid, "terminated")
 

@@ -121,9 +121,9 @@ class FactDelivery:
         self._position.advance(fact)
         self._inbox.deliver(event)
         if self._inbox.more_follow(event, due):
-            self._buffer.facts.append(fact._replace(attempts=MORE_FOLLOW))
+            self._buffer.add_fact(fact._replace(attempts=MORE_FOLLOW))
         else:
-            self._buffer.facts.append(fact)
+            self._buffer.add_fact(fact)
             self._execution.run()
 
     def _deliver_elapsed(self, pending: PendingWait | PendingTimer, now_ms: int) -> None:
@@ -138,7 +138,7 @@ class FactDelivery:
 
     def _observe(self, fact: Fact, live: Any) -> None:
         """Record a new fact and deliver it. A halted machine only records it."""
-        self._buffer.facts.append(fact)
+        self._buffer.add_fact(fact)
         if self._execution.halted:
             self._position.advance(fact)
             self._keys.remove(fact.key)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from holdfast.core import codec
 from holdfast.core.functions import check_function, type_hints
@@ -17,12 +17,16 @@ from holdfast.core.typed import check_annotation, untyped
 from holdfast.errors import DefinitionError, ParamsInvalidError
 from holdfast.kernel.definition import Definition, encoded_params
 from holdfast.kernel.events import Decode, Events, read_payload
-from holdfast.kernel.requests import Requests
-from holdfast.store.protocol import RunRecord, Snapshot, StoredEvent
 from holdfast.workflow.context import Context
-from holdfast.workflow.machine import Machine
-from holdfast.workflow.model import WORKFLOW
 from holdfast.workflow.naming import StepNames
+
+if TYPE_CHECKING:
+    from holdfast.kernel.requests import Requests
+    from holdfast.store.protocol import RunRecord, Snapshot, StoredEvent
+    from holdfast.workflow.machine import Machine
+
+WORKFLOW = "workflow"
+"""The kind of a workflow's runs."""
 
 
 class ReplayDriver:
@@ -45,6 +49,8 @@ class ReplayDriver:
         self._events = options.events
 
     def open(self, run: RunRecord, snapshot: Snapshot | None, requests: Requests, *, strict: bool = False) -> Machine:
+        from holdfast.workflow.machine import Machine  # noqa: PLC0415  (loaded to run workflows, not to define them)
+
         return Machine(self, run, snapshot, self._limits, requests, strict=strict or self._strict)
 
     async def main(self, machine: Machine) -> Any:

@@ -12,18 +12,8 @@ from holdfast.core.failure import Failure
 from holdfast.core.model import Status
 from holdfast.kernel.options import NO_OPTIONS, RunOptions
 from holdfast.store.protocol import Finish, RunRecord
+from holdfast.workflow.continue_as_new import ContinueAsNew
 from holdfast.workflow.run_attributes import RunAttributes
-
-
-class ContinueAsNew(BaseException):
-    """Raised by workflow code to end the run and start its successor.
-
-    A ``BaseException``, so that code which catches ``Exception`` does not catch it.
-    """
-
-    def __init__(self, params: bytes | None) -> None:
-        super().__init__("continue_as_new must be raised: `raise ctx.continue_as_new(params)`")
-        self.params = params
 
 
 @dataclass(slots=True, eq=False)

@@ -13,7 +13,7 @@ from holdfast.workflow.loop import NO_HOST, WorkflowLoop
 
 
 class Execution:
-    """Runs the code of one run, and keeps the reasons for which it runs no more."""
+    """Runs the code of one run, and records why the code does not run any more."""
 
     __slots__ = ("_fatal", "_main", "cancel_reason", "divergence", "ended", "halted", "loop")
 
@@ -67,7 +67,7 @@ class Execution:
         self.ended = True
 
     def note_divergence(self, message: str) -> None:
-        """Park the run because history and code do not match."""
+        """Record that history and code do not match; the machine then parks the run."""
         self.divergence = self.divergence or message
 
     def diverge(self, message: str) -> asyncio.Future[Any]:

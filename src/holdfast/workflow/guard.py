@@ -45,11 +45,11 @@ def refusal(what: str, instead: str) -> WorkflowCodeError:
     if attempt is None:
         return WorkflowCodeError(
             f"{what} was used outside the workflow code that it belongs to: after the end of its run, in another run, "
-            "or in a thread; use it in that workflow's own code, while that runs"
+            "or in a thread; use it only in the code of its own run, before the run ends"
         )
     return WorkflowCodeError(
         f"{what} was used inside step {attempt.key!r} of {attempt.pid}; it belongs to workflow code, which is "
-        f"replayed, and a step is not. Instead, {instead}"
+        f"replayed; a step is not replayed. Instead, {instead}"
     )
 
 

@@ -1,4 +1,4 @@
-"""The events of a run: which may be delivered when, to what, and the fact that records their arrival.
+"""Chooses the next event of a run, passes it to a wait, a channel or ``Processes``, and records its arrival as a fact.
 
 The mailbox and the processes of a run are created on first use: most runs need neither.
 """
@@ -19,7 +19,7 @@ from holdfast.workflow.processes import Processes
 from holdfast.workflow.wait_queue import WaitQueue
 
 MORE_FOLLOW = 1
-"""``attempts`` of an arrival's fact: the next event is delivered before code runs."""
+"""Value of ``attempts`` in the fact of an arrival: the next event is delivered before the code runs."""
 _SYSTEM = "@"
 """Prefix of the engine's own event types."""
 
@@ -127,7 +127,7 @@ class Inbox:
         """Count an event that the code receives, and add its delivery to the next decision."""
         self._position.count(event.payload)
         if event.delivered_at is None:  # otherwise its delivery was recorded before this replay
-            self._buffer.deliveries.append(Delivery(event.n, by, self._position.wall_ms))
+            self._buffer.add_delivery(Delivery(event.n, by, self._position.wall_ms))
 
     def remove(self, event: StoredEvent) -> None:
         """Remove an event that a wait has consumed from its channel."""
@@ -143,7 +143,7 @@ class Inbox:
         del self._mailbox, self._processes
 
     def prepare_successor(self) -> None:
-        """Add the operations by which the successor of ``continue_as_new`` receives what was not received here."""
+        """Queue the operations by which the successor of ``continue_as_new`` gets unreceived exit events."""
         if self._processes is not None:
             self._processes.prepare_successor()
 

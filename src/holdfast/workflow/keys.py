@@ -13,7 +13,7 @@ from holdfast.workflow.pending import Pending, PendingStep
 from holdfast.workflow.recorded_history import RecordedHistory
 
 ANONYMOUS = "#"
-"""Prefix of the engine's own keys, such as those of unnamed timers. No step key has it: the name before ``#2`` is
+"""Prefix of the engine's own keys, such as those of unnamed timers. No step key begins so: in ``name#2`` the name is
 never empty."""
 
 
@@ -39,7 +39,7 @@ class Keys:
         self._max_steps = limits.steps
         self._steps = 0
         self._kinds: dict[str, StepType] = {}
-        """Kinds of what the code has asked for."""
+        """Kind of each key that the code has used."""
         self._pending: dict[str, Pending] = {}
         self._results: dict[str, Fact] = {}
         """Delivered results. Those that the code has not asked for yet are kept until it asks."""
@@ -53,7 +53,7 @@ class Keys:
         execution = self._execution
         guard.check(execution.loop, key)
         if key.startswith(ANONYMOUS):
-            raise InvalidNameError(f"step name {key!r} begins with {ANONYMOUS!r}, as only the engine's own keys do")
+            raise InvalidNameError(f"step name {key!r} begins with {ANONYMOUS!r}, which is reserved for the engine")
         known = self._kinds.get(key)
         if known is not None and known is not kind:
             raise StepTypeMismatchError(
@@ -86,7 +86,7 @@ class Keys:
         self._pending[pending.key] = pending
 
     def abandon(self, pending: Pending) -> bool:
-        """Close what the code waited for when it was cancelled. False if the wait was over already."""
+        """Close a wait that the code cancelled. False if the wait was over already."""
         future = pending.future
         if future.done() and not future.cancelled():
             return False

@@ -234,7 +234,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         return timer
 
     def call_with_fact(self, due_ms: int, callback: Callable[..., object], *args: Any) -> None:
-        """Like ``call_at``, but a timer that is due already gets a fact too, after the events that are there."""
+        """Like ``call_at``, but a timer that is due already gets a fact too, after the events that have arrived."""
         self._open(WorkflowTimer(due_ms / 1000, callback, args, self, None), due_ms)
 
     def _open(self, timer: WorkflowTimer, due_ms: int) -> None:
@@ -328,7 +328,7 @@ WorkflowLoop.__abstractmethods__ = frozenset()  # type: ignore[attr-defined]
 
 
 current_loop = events._get_running_loop
-"""The event loop that runs in this thread, also one that is no ``WorkflowLoop``; None without one."""
+"""The event loop that runs in this thread, of any class; None if no loop runs."""
 
 
 def _in_workflow() -> bool:

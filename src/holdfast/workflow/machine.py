@@ -10,7 +10,7 @@ The machine's time is the time of the last delivered fact. The machine does no I
 
 The machine is made of parts. The code asks for something through ``StepCalls``, ``Waits``, ``Processes`` (with its
 ``Operations``) and the loop's timers (``LoopHost``); ``Keys`` holds what it asked for until ``FactDelivery`` delivers
-the result. ``Execution`` runs the code, ``Position`` is how far it has come, and ``DecisionBuffer`` collects what the
+the result. ``Execution`` runs the code, ``Position`` holds the last position, and ``DecisionBuffer`` collects what the
 next decision contains.
 """
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Coroutine, Sequence
-from functools import partial
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -53,7 +53,7 @@ from holdfast.workflow.loop_host import LoopHost
 from holdfast.workflow.mailbox import Mailbox
 from holdfast.workflow.naming import Leftovers, StepNames
 from holdfast.workflow.operations import Operations
-from holdfast.workflow.pending import DecisionBuffer, drain
+from holdfast.workflow.pending import DecisionBuffer
 from holdfast.workflow.position import Position
 from holdfast.workflow.processes import Processes
 from holdfast.workflow.randomness import Randomness
@@ -124,8 +124,6 @@ class Machine:
         self._keys = keys = Keys(history, self._leftovers, execution, limits)
 
         self.log = log = RunLog(execution, position, history, buffer, limits)
-        self.versions = Versions(history, buffer, position, limits)
-        self.randomness = Randomness(run, loop)
         self._attempts = AttemptTracker(keys, execution, position, history, queue, buffer, run.seed)
         self.steps = StepCalls(
             keys, self._attempts, execution, position, log, limits,
@@ -149,6 +147,14 @@ class Machine:
             self._inbox,
         )
         loop.host = LoopHost(position, keys, queue, self.steps, log)
+
+    @cached_property
+    def versions(self) -> Versions:
+        return Versions(self._history, self._buffer, self.position, self.limits)
+
+    @cached_property
+    def randomness(self) -> Randomness:
+        return Randomness(self.run, self.loop)
 
     @property
     def mailbox(self) -> Mailbox:
@@ -187,7 +193,7 @@ class Machine:
         self._operations.number(operations)
 
     def halt(self) -> None:
-        """Stop running code: from now on ``advance`` only records what became known. The machine is dropped then."""
+        """Stop running code: from now on ``advance`` only records outcomes and events. Drop it afterwards."""
         self.execution.halted = True
 
     def close(self) -> None:
@@ -241,12 +247,12 @@ class Machine:
             observed=self._buffer.take_observed(),
             following=Following(
                 self.waits.take_opened(),
-                drain(self._buffer.logs),
+                self._buffer.take_logs(),
                 None if halted else self.attributes.take_changes(),
                 () if halted else self._operations.take(),
             ),
             calls=calls,
-            cancelled=drain(self._buffer.cancelled),
+            cancelled=self._buffer.take_cancelled(),
             wake_at=wake_at,
             retrying=retrying,
             topics=self._inbox.topics,
@@ -265,7 +271,7 @@ class Machine:
     def _compare_names(self, now_ms: int) -> None:
         """Warn or diverge before unrecorded steps are called while there are results of steps that the app lacks.
 
-        Such a step may have been renamed: its result may be recorded under the old name.
+        A step without a record may be a renamed one, whose result is recorded under the old name.
         """
         new = [step.name or step.key for step in self._wait_queue.new_steps(now_ms, self._history.kinds)]
         for name, old in itertools.product(dict.fromkeys(new), self._leftovers.names()):

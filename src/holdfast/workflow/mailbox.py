@@ -1,4 +1,4 @@
-"""Events that were delivered to a run's channels, and these channels.
+"""The channels of a run, and the events that have arrived in them.
 
 Events are delivered one at a time, each with a fact. So the channel that gets an event, and the content of a channel
 when the code receives from it, are the same on every replay. An event is consumed when the code receives it. Until
@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from holdfast.core import codec
+from holdfast.core.facts import ANY_TOPIC, StoredEvent
 from holdfast.errors import ChannelClosed, InvalidOptionError
 from holdfast.kernel.events import read_payload
-from holdfast.store.protocol import ANY_TOPIC, StoredEvent
 from holdfast.workflow.channels import Channel
 
 T = TypeVar("T")
@@ -82,7 +82,7 @@ class Mailbox:
         self._listeners: dict[str, MailboxChannel[Any]] = {}
         self._inbox: MailboxChannel[Any] | None = None
         self._unrouted: dict[str, deque[StoredEvent]] = {}
-        """Events by type that were delivered to a channel which is closed now."""
+        """Events by type that arrived in a channel which is closed now."""
 
     def inbox(self, convert: Callable[[StoredEvent], T]) -> Channel[T]:
         """The channel of events whose topic has no channel of its own."""
@@ -146,7 +146,7 @@ class Mailbox:
         return frozenset(topics)
 
     def oldest(self, topic: str) -> StoredEvent | None:
-        """The oldest event of a topic that was delivered and not received."""
+        """The oldest event of a topic that has arrived and was not received."""
         return next((event for event in self._candidates(topic) if event.type == topic), None)
 
     def remove(self, event: StoredEvent) -> None:

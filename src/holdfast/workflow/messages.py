@@ -39,7 +39,7 @@ class Message:
         await self._messages.reply(self._stored, payload, ok=True)
 
     async def reject(self, reason: Any = None) -> None:
-        """Refuse an ask. It raises ``Rejected`` in the run that asked."""
+        """Refuse an ask. The ``ask`` call of the sender raises ``Rejected``."""
         await self._messages.reply(self._stored, reason, ok=False)
 
 
@@ -65,7 +65,7 @@ class Messages:
         self._consume = consume
         self._open_asks: dict[str, dict[str, None]] = {}
         """Keys of the asks without a reply, by the pid of the run that was asked."""
-        self._answered_events: set[int] = set()
+        self._replied_events: set[int] = set()
 
     # --- received by this run
 
@@ -84,13 +84,13 @@ class Messages:
 
     async def reply(self, stored: StoredEvent, payload: Any, *, ok: bool) -> None:
         if stored.ask is None:
-            raise NotAskedError(f"the sender of message {stored.type!r} does not wait for an answer")
-        if stored.n in self._answered_events:
-            raise NotAskedError(f"message {stored.type!r} was answered already")
+            raise NotAskedError(f"the sender of message {stored.type!r} does not wait for a reply")
+        if stored.n in self._replied_events:
+            raise NotAskedError(f"message {stored.type!r} has a reply already")
         operation = ReplyToEvent(stored.n, Reply(ok, self._requests.payload(payload)))
         name = _described(stored)
         key = self._operations.next_key(StepType.REPLY, name)
-        self._answered_events.add(stored.n)
+        self._replied_events.add(stored.n)
         await self._operations.perform(key, StepType.REPLY, name, operation)
 
     # --- sent by this run
@@ -113,11 +113,11 @@ class Messages:
             async with asyncio.timeout(seconds):
                 reply = await self._waiters.wait(key)
         except TimeoutError:
-            raise TimeoutError(f"{pid} did not answer {topic!r} in time") from None
+            raise TimeoutError(f"{pid} did not reply to {topic!r} in time") from None
         finally:
             self._open_asks.get(pid, {}).pop(key, None)
         if reply is None:
-            raise InstanceNotFoundError(f"run {pid} has ended without an answer to {topic!r}")
+            raise InstanceNotFoundError(f"run {pid} has ended without a reply to {topic!r}")
         ok, value = reply
         if not ok:
             raise Rejected(f"{pid} rejected {topic!r}: {shown(value)}", value)
@@ -129,7 +129,7 @@ class Messages:
         return self._requests.event_to(pid, topic, payload, sender=self._pid, recorded=recorded)
 
     def _watch_for_end(self, pid: str) -> None:
-        """Watch a run that is asked, once: its end tells that it will not reply."""
+        """Watch a run that is asked, once: after its end no reply can come."""
         if pid not in self._open_asks:
             self._open_asks[pid] = {}
             self._operations.queue(StepType.WATCH, pid, WatchRun(*self._requests.address(pid), Watch.ASK))
@@ -150,7 +150,7 @@ class Messages:
         return key if number == str(self._run_number) else None
 
     def end_asks(self, pid: str) -> None:
-        """End the asks of a run that has ended: it will not reply."""
+        """End the asks to a run that has ended: it will not reply."""
         for key in list(self._open_asks.pop(pid, ())):
             self._waiters.resolve(key, None)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from holdfast.kernel.model import Model
-
-WORKFLOW = "workflow"
-"""The kind of a workflow's runs."""
+from holdfast.workflow.driver import WORKFLOW
 
 
 class WorkflowModel(Model):

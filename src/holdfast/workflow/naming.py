@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from holdfast.core.facts import Fact
 from holdfast.core.model import StepType
 from holdfast.errors import DefinitionError
-from holdfast.store.protocol import Fact
 
 
 class StepNames:
@@ -69,7 +69,7 @@ class StepNames:
 
 
 class Leftovers:
-    """Recorded results of one run, of steps that the app does not have, for which its code has not asked."""
+    """Recorded results of one run that its code has not asked for and that belong to no step of the app."""
 
     __slots__ = ("_by_key", "_names")
 

@@ -1,4 +1,4 @@
-"""Operations on other runs that workflow code has requested: for the next commit, and on the way to their results."""
+"""Operations on other runs that workflow code has requested: queued for the next commit, or waiting for results."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Operations:
         self._counts: dict[str, int] = {}
         """Number of the operations so far, by kind and name."""
         self._new: list[PendingOperation] = []
-        self._numbered: list[RecordedOperation] = []
+        self._numbered: Sequence[RecordedOperation] = ()
         """Operations of the last commit whose results are not known yet."""
 
     # --- requested by workflow code
@@ -50,7 +50,7 @@ class Operations:
     async def perform(
         self, key: str, kind: StepType, name: str, operation: Operation, *, opens: bool = False
     ) -> RequestResult:
-        """Commit an operation and return its result. ``opens``: an event will come back under the same key."""
+        """Commit an operation and return its result. ``opens``: a later event has the same key."""
         fact = self._keys.started_operation(key) if opens else self._keys.result(key)
         if fact is None:
             pending = self._add(key, (kind, name, operation))
@@ -93,13 +93,13 @@ class Operations:
         """Set the sequence numbers of operations that are about to be written: after the last delivered fact."""
         for seq, operation in enumerate(operations, self._position.seq + len(self._numbered) + 1):
             operation.fact = operation.fact._replace(seq=seq)
-        self._numbered += operations
+        self._numbered = [*self._numbered, *operations]
 
     def take_results(self, results: Sequence[RequestResult]) -> Iterator[Fact]:
         """The facts of the last commit's operations with their results. That commit has recorded them."""
-        operations, self._numbered = self._numbered, []
+        operations, self._numbered = self._numbered, ()
         for operation, result in zip(operations, results, strict=True):  # both in commit order
-            yield operation.fact._replace(ok=result.ok, value=codec.encode(result, what="answer"))
+            yield operation.fact._replace(ok=result.ok, value=codec.encode(result, what="result of an operation"))
 
 
 def check_reached(result: RequestResult, pid: str, *, ended: bool = True) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from holdfast.core.event import Event
@@ -20,6 +19,8 @@ from holdfast.workflow.loop import WorkflowTimer
 from holdfast.workflow.steps import StepSpec
 
 T = TypeVar("T")
+
+_Items = list[T] | tuple[()]
 
 
 class Pending:
@@ -179,34 +180,75 @@ class PendingTimer(Pending):
         return Fact(FactState.RESULT, self.key, 0, StepType.TIMER, at, self.started_at, seq=seq, wake_at=self.due)
 
 
-@dataclass(slots=True, eq=False)
 class DecisionBuffer:
-    """What became known or was done since the last decision. The next decision drains each list."""
+    """What became known or was done since the last decision; the next decision takes it.
 
-    facts: list[Fact] = field(default_factory=list)
-    opened: list[Fact] = field(default_factory=list)
-    logs: list[Log] = field(default_factory=list)
-    cancelled: list[str] = field(default_factory=list)
-    deliveries: list[Delivery] = field(default_factory=list)
-    outcomes: list[Outcome] = field(default_factory=list)
-    """Outcomes with log lines, or with more to write than their result."""
+    An empty buffer holds tuples: a list costs time in every garbage collection, and a process has many waiting runs.
+    """
+
+    __slots__ = ("_cancelled", "_deliveries", "_facts", "_logs", "_opened", "_outcomes")
+
+    def __init__(self) -> None:
+        self._facts: _Items[Fact] = ()
+        self._opened: _Items[Fact] = ()
+        self._logs: _Items[Log] = ()
+        self._cancelled: _Items[str] = ()
+        self._deliveries: _Items[Delivery] = ()
+        self._outcomes: _Items[Outcome] = ()
+
+    def add_fact(self, fact: Fact) -> None:
+        self._facts = _added(self._facts, fact)
+
+    def add_opened(self, fact: Fact) -> None:
+        """Add a fact that opens or cancels a wait, or a note."""
+        self._opened = _added(self._opened, fact)
+
+    def add_log(self, log: Log) -> None:
+        self._logs = _added(self._logs, log)
+
+    def add_cancelled(self, key: str) -> None:
+        self._cancelled = _added(self._cancelled, key)
+
+    def add_delivery(self, delivery: Delivery) -> None:
+        self._deliveries = _added(self._deliveries, delivery)
+
+    def add_outcome(self, outcome: Outcome) -> None:
+        """Add an outcome with log lines, or with more to write than its result."""
+        self._outcomes = _added(self._outcomes, outcome)
 
     def take_observed(self) -> Observed:
-        observed = Observed(facts=drain(self.facts), deliveries=drain(self.deliveries))
-        for outcome in drain(self.outcomes):
-            observed.logs = [*observed.logs, *outcome.logs]
-            if outcome.failure is None and outcome.transactional:
-                observed.statements = outcome.statements
-                observed.starts = outcome.starts
-                observed.sends = outcome.sends
-                observed.transaction = outcome.transaction
+        observed = Observed(self._facts, self._deliveries)
+        self._facts = self._deliveries = ()
+        if self._outcomes:
+            outcomes, self._outcomes = self._outcomes, ()
+            for outcome in outcomes:
+                _add_to_observed(outcome, observed)
         return observed
 
+    def take_opened(self) -> Sequence[Fact]:
+        opened, self._opened = self._opened, ()
+        return opened
 
-def drain(items: list[T]) -> Sequence[T]:
-    """Empty a list and return its items."""
+    def take_logs(self) -> Sequence[Log]:
+        logs, self._logs = self._logs, ()
+        return logs
+
+    def take_cancelled(self) -> Sequence[str]:
+        cancelled, self._cancelled = self._cancelled, ()
+        return cancelled
+
+
+def _added(items: _Items[T], item: T) -> list[T]:
     if not items:
-        return ()
-    drained = items[:]
-    items.clear()
-    return drained
+        return [item]
+    items.append(item)
+    return items
+
+
+def _add_to_observed(outcome: Outcome, observed: Observed) -> None:
+    observed.logs = [*observed.logs, *outcome.logs]
+    if outcome.failure is None and outcome.transactional:
+        observed.statements = outcome.statements
+        observed.starts = outcome.starts
+        observed.sends = outcome.sends
+        observed.transaction = outcome.transaction

@@ -76,7 +76,7 @@ class Processes:
             self._consume(stored, stored.type)
 
     def prepare_successor(self) -> None:
-        """Add the operations by which the successor of ``continue_as_new`` receives what was not received here."""
+        """Queue the operations by which the successor of ``continue_as_new`` gets unreceived exit events."""
         self.watches.prepare_successor()
 
     def clear(self) -> None:

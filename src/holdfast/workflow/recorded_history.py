@@ -15,7 +15,7 @@ class RecordedHistory:
     __slots__ = ("events", "failures", "heartbeats", "kinds", "log_count", "results", "starts", "versions")
 
     def __init__(self, snapshot: Snapshot | None) -> None:
-        self.results: deque[Fact] = deque()
+        self.results: deque[Fact] | tuple[()] = ()
         """Results to be delivered, in the order in which the code first received them."""
         self.kinds: dict[str, str] = {}
         self.starts: dict[tuple[str, int], Fact] = {}
@@ -30,7 +30,7 @@ class RecordedHistory:
 
     def _load(self, snapshot: Snapshot) -> None:
         facts = snapshot.facts
-        self.results.extend(sorted((f for f in facts if f.seq is not None), key=_sequence))
+        self.results = deque(sorted((f for f in facts if f.seq is not None), key=_sequence))
         self.versions.update((f.key, int(f.value or b"0")) for f in facts if f.kind == StepType.VERSION)
         self.kinds.update((f.key, f.kind) for f in facts)
         self.starts.update(((f.key, f.n), f) for f in facts if f.state == FactState.START)

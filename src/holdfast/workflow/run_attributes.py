@@ -14,7 +14,7 @@ from holdfast.store.protocol import Attributes, RunRecord
 
 
 class RunAttributes:
-    """The attributes of a run, first those of its start. A replay sets them again, so only changes are written."""
+    """The attributes of a run, initially those of its start. A replay sets them again, so only changes are written."""
 
     __slots__ = ("_limits", "_options", "_stored", "_written", "memo", "search")
 

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import TYPE_CHECKING
 
 from holdfast.core.model import from_ms
-from holdfast.store.protocol import RunRecord
-from holdfast.workflow.position import Position
+
+if TYPE_CHECKING:
+    from holdfast.store.protocol import RunRecord
+    from holdfast.workflow.position import Position
 
 
 @dataclass(frozen=True, slots=True)

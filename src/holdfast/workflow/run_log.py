@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from datetime import datetime
 from typing import Any
 
 from holdfast.core.limits import Limits
 from holdfast.core.model import Level, StepType
-from holdfast.kernel.logger import StepLogger
 from holdfast.store.protocol import Fact, FactState, Log
 from holdfast.workflow.execution import Execution
 from holdfast.workflow.keys import ANONYMOUS
-from holdfast.workflow.loop import WorkflowLoop, running_loop
 from holdfast.workflow.pending import DecisionBuffer
 from holdfast.workflow.position import Position
 from holdfast.workflow.recorded_history import RecordedHistory
@@ -45,12 +41,12 @@ class RunLog:
             return
         self._count += 1
         is_replay = self._count <= self._history.log_count
-        self._buffer.logs.append(Log(level, category, message, data, self._position.wall_ms, is_replay=is_replay))
+        self._buffer.add_log(Log(level, category, message, data, self._position.wall_ms, is_replay=is_replay))
 
     def system(self, level: Level, message: str) -> None:
         """Add a line of the engine."""
         line = Log(level, "system", message[: self._longest], None, self._position.wall_ms)
-        self._buffer.logs.append(line)
+        self._buffer.add_log(line)
 
     def warn_once(self, topic: str, message: str) -> None:
         """Add a warning once per run: a NOTE fact keeps replays from repeating it."""
@@ -59,7 +55,7 @@ class RunLog:
             return
         self._history.kinds[key] = StepType.NOTE
         now = self._position.wall_ms
-        self._buffer.opened.append(Fact(FactState.RESULT, key, 0, StepType.NOTE, now, now))
+        self._buffer.add_opened(Fact(FactState.RESULT, key, 0, StepType.NOTE, now, now))
         self.system(Level.WARN, message)
 
     def report(self, context: dict[str, Any]) -> None:
@@ -67,18 +63,3 @@ class RunLog:
         error = context.get("exception")
         text = context.get("message", "unhandled error")
         self.system(Level.ERROR, f"{text}: {error!r}" if error is not None else text)
-
-
-class Logger(StepLogger):
-    """Durable log lines, from workflow code and from steps (then with the step's key and attempt)."""
-
-    def __init__(self, log: RunLog, loop: WorkflowLoop, limits: Limits, now: Callable[[], datetime]) -> None:
-        super().__init__(limits, now)
-        self._log = log
-        self._loop = loop
-
-    def _put(self, level: Level, category: str, text: str, data: bytes | None) -> None:
-        if running_loop() is self._loop:
-            self._log.write(level, category, text, data)
-        else:
-            super()._put(level, category, text, data)

@@ -55,11 +55,11 @@ class Saga:
         """Add an undo step with its arguments."""
         guard.check(self._steps.loop, "saga.add")
         if not callable(undo):
-            raise InvalidOptionError(f"a saga undoes by calling a step or a function, not {undo!r}")
+            raise InvalidOptionError(f"saga.add takes a step or a function, not {undo!r}")
         registered = isinstance(undo, Step)
         name = undo.name if isinstance(undo, Step) else getattr(undo, "__name__", "undo")
         spec = spec_of(undo)
-        spec.check_arguments(name, args, kwargs)  # now: a wrong call must not fail while undoing
+        spec.check_arguments(name, args, kwargs)  # now, so that wrong arguments do not fail during the undo
         self._undos.append((name, partial(self._steps.call, name, spec, args, kwargs, registered=registered)))
 
     async def __aenter__(self) -> Saga:
@@ -73,7 +73,7 @@ class Saga:
                 await self._undo_all(error)
 
     async def _undo_all(self, error: BaseException) -> None:
-        """Run all undo steps, also if this task is cancelled meanwhile: a half-undone block is the worst state."""
+        """Run all undo steps, even if this task is cancelled meanwhile, so that no block stays half undone."""
         cancelled: asyncio.CancelledError | None = None
         while self._undos:
             name, undo = self._undos.pop()

@@ -173,7 +173,7 @@ class StepCalls:
                 coro.close()
                 self._log.system(
                     Level.WARN,
-                    f"step call {key!r} was never awaited, so it did not run; write `await {key}(...)`",
+                    f"step call {key!r} was never awaited, so the step did not run; add `await` to the call",
                 )
         self._unstarted.clear()
 

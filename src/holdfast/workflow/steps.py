@@ -13,7 +13,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from holdfast.core import codec
 from holdfast.core.durations import Duration, to_ms
 from holdfast.core.functions import Arguments, Unresolved, check_no_generator, closure_variables, is_async, type_hints
-from holdfast.core.retry import Retry
+from holdfast.core.retry import Retry, check_retry
 from holdfast.core.typed import check_annotation
 from holdfast.errors import InvalidOptionError
 from holdfast.kernel.attempt import StepTx, Transaction
@@ -86,12 +86,6 @@ class StepSpec:
         if len(args) >= self.tx_index:
             return (*args[: self.tx_index], tx, *args[self.tx_index :]), kwargs
         return args, {**kwargs, self.tx_parameter: tx}
-
-
-def check_retry(retry: Any) -> Retry:
-    if not isinstance(retry, Retry):
-        raise InvalidOptionError(f"retry must be a Retry(...), not {retry!r}")
-    return retry
 
 
 def check_raises(raises: Any) -> tuple[type[BaseException], ...]:

@@ -94,7 +94,7 @@ class RunDropped(BaseException):
 
 
 def close_quietly(coro: Any) -> None:
-    """End a coroutine now, also if its cleanup code awaits.
+    """End a coroutine now, even if its cleanup code awaits.
 
     ``close`` does not suffice: if nested coroutines await in their cleanup, it leaves the inner ones to the garbage
     collector.

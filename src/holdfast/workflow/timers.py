@@ -1,4 +1,4 @@
-"""Timers as channels: ``ctx.after``, ``ctx.timer`` and ``ctx.every``. They are durable, as all timers of the loop."""
+"""Timers as channels: ``ctx.after``, ``ctx.timer`` and ``ctx.every``. They are durable, like all timers of the loop."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.core.checks import is_whole_number
 from holdfast.core.limits import Limits
 from holdfast.core.model import StepType
 from holdfast.errors import InvalidOptionError, VersionUnsupportedError
@@ -34,7 +35,7 @@ class Versions:
             fact = Fact(
                 FactState.RESULT, key, 0, StepType.VERSION, now, now, value=str(chosen).encode(), name=change_id
             )
-            self._buffer.facts.append(fact)  # observed, so that a pause, which drops the following part, keeps it
+            self._buffer.add_fact(fact)  # observed, so that a pause, which drops the following part, keeps it
         if not least <= chosen <= most:
             raise VersionUnsupportedError(
                 f"this run uses version {chosen} of {change_id!r}, and the code supports {least} to {most}; "
@@ -44,9 +45,9 @@ class Versions:
 
     def _check(self, change_id: str, least: int, most: int) -> None:
         if not isinstance(change_id, str) or not 0 < len(change_id) <= self._longest:
-            raise InvalidOptionError(f"a change needs an id of 1 or more characters, and not {change_id!r}")
+            raise InvalidOptionError(f"a change id must be text of 1 to {self._longest} characters, not {change_id!r}")
         for bound in (least, most):
-            if not isinstance(bound, int) or isinstance(bound, bool) or abs(bound) > 2**31:
+            if not is_whole_number(bound, -(2**31), 2**31):
                 raise InvalidOptionError(f"the versions of {change_id!r} are whole numbers, not {bound!r}")
         if least > most:
-            raise InvalidOptionError(f"version {change_id!r}: {least} is more than {most}")
+            raise InvalidOptionError(f"version {change_id!r}: min_supported {least} is above max_supported {most}")

@@ -24,8 +24,9 @@ class WaitQueue:
         self._order = 0
         self._waits: dict[str, deque[PendingWait]] = {}
         self._events: dict[str, deque[StoredEvent]] = {}
-        self._known: set[int] = set()
-        self._delivered: set[int] = set()
+        # Dicts as sets of numbers: the garbage collector does not visit them.
+        self._known: dict[int, None] = {}
+        self._delivered: dict[int, None] = {}
 
     def wait_until(self, due: int, pending: PendingWait | PendingTimer) -> None:
         self._order += 1
@@ -37,13 +38,12 @@ class WaitQueue:
     def receive(self, event: StoredEvent) -> None:
         """Queue an event until a wait or a channel can take it. An event that was received before is ignored."""
         if event.n not in self._known:
-            self._known.add(event.n)
+            self._known[event.n] = None
             self._events.setdefault(event.type, deque()).append(event)
 
     def mark_delivered(self, n: int) -> None:
         """Note that an event was delivered before this machine was opened."""
-        self._known.add(n)
-        self._delivered.add(n)
+        self._known[n] = self._delivered[n] = None
 
     def first(self, event_type: str) -> StoredEvent | None:
         events = self._events.get(event_type)

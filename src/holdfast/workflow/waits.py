@@ -16,7 +16,7 @@ from holdfast.store.protocol import Delivery, Fact, FactState, StoredEvent
 from holdfast.workflow import guard
 from holdfast.workflow.execution import Execution
 from holdfast.workflow.keys import Keys
-from holdfast.workflow.pending import DecisionBuffer, PendingWait, drain
+from holdfast.workflow.pending import DecisionBuffer, PendingWait
 from holdfast.workflow.position import Position
 from holdfast.workflow.recorded_history import RecordedHistory
 from holdfast.workflow.wait_queue import WaitQueue
@@ -77,7 +77,7 @@ class Waits:
         self._counts[key] = n + 1
         start = self._history.starts.get((key, n))
         if start is not None and start.wake_at is not None:
-            due = start.wake_at  # the recorded deadline stays, also if the code has another duration now
+            due = start.wake_at  # the recorded deadline applies, even if the code has another duration now
         now = self._position.now_ms
         wait = PendingWait(key, kind, asyncio.Future(loop=self._execution.loop), now, due)
         wait.event_type, wait.n = event_type, n
@@ -87,11 +87,11 @@ class Waits:
             self._wait_queue.wait_for(event_type, wait)
         if start is None:
             fact = Fact(FactState.START, key, n, kind, now, now, wake_at=due, event_type=event_type)
-            self._buffer.opened.append(fact)
+            self._buffer.add_opened(fact)
         return wait
 
     async def _wait(self, wait: PendingWait) -> Fact:
-        """Wait for the result fact. An event that a cancelled wait waited for stays in the mailbox for the next one."""
+        """Wait for the result fact. An event that a cancelled wait awaited stays in the mailbox for the next wait."""
         try:
             result: Fact = await wait.future
         except asyncio.CancelledError:
@@ -109,7 +109,7 @@ class Waits:
             ok=False, value=failure.cancelled(wait.key).encode(), event_type=wait.event_type,
         )  # fmt: skip
         self._history.failures[wait.key] = fact
-        self._buffer.opened.append(fact)
+        self._buffer.add_opened(fact)
 
     # --- waits without a key
 
@@ -121,8 +121,8 @@ class Waits:
     async def poll(self) -> bool:
         """Deliver the events that are in the mailbox now.
 
-        A timer that is due at once ends the poll. Its fact records that there were no more events, so a replay finds
-        the same ones.
+        A timer that is due at once ends the poll. The timer's fact records that no more events came, so a replay finds
+        the same events.
         """
         polled = self.event_future()
         self._execution.loop.call_with_fact(self._position.wall_ms, _set_done, polled)
@@ -135,7 +135,7 @@ class Waits:
         """Consume an event by a wait. Returns the wait's result."""
         now = self._position.wall_ms
         self._received[wait.key] = event
-        self._buffer.deliveries.append(Delivery(event.n, wait.key, now))
+        self._buffer.add_delivery(Delivery(event.n, wait.key, now))
         return wait.received(event, self._position.seq + 1, now)
 
     def event_of(self, result: Fact) -> StoredEvent:
@@ -144,7 +144,7 @@ class Waits:
 
     def take_opened(self) -> Sequence[Fact]:
         """Take the facts that opened or cancelled waits, without the START facts of waits that are over already."""
-        facts = drain(self._buffer.opened)
+        facts = self._buffer.take_opened()
         if not facts:
             return ()
         opened = [f for f in facts if f.state != FactState.START or self._keys.pending(f.key) is not None]

@@ -15,7 +15,7 @@ from holdfast.workflow.run_events import Exit, LinkDown, RunEvents
 
 
 class Watches:
-    """The watches of one run. The store monitors every child for it, so some ends are no ``Exit`` for the code."""
+    """The watches of one run. The store monitors every child; ends of quiet children are not reported."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class Watches:
         self._ends = ends
         self._execution = execution
         self._quiet: set[str] = set()
-        """Pids of runs whose end is no ``Exit`` in ``ctx.events``."""
+        """Pids of runs whose end is not reported as an ``Exit`` in ``ctx.events``."""
 
     def set_quiet(self, pid: str, *, quiet: bool) -> None:
         (self._quiet.add if quiet else self._quiet.discard)(pid)
@@ -97,7 +97,7 @@ class Watches:
             return end.output
 
     def prepare_successor(self) -> None:
-        """Queue watches for the successor of ``continue_as_new``: events that were not received come to it again."""
+        """Queue watches for the successor of ``continue_as_new``, which receives the exits that this run did not."""
         for event in self._events.early_ends():
             watch = Watch.MONITOR if isinstance(event, Exit) else Watch.LINK
             self._operations.queue(StepType.WATCH, event.pid, WatchRun(*self._requests.address(event.pid), watch))

@@ -32,6 +32,7 @@ from holdfast.store.protocol import (
     OnReuse,
     Operation,
     Outbound,
+    OutboxClaimRequest,
     PageQuery,
     Park,
     Release,
@@ -401,7 +402,7 @@ async def test_a_repeated_send_recognises_its_predicted_turn_after_the_run_has_e
 ) -> None:
     run = await world.start_waiting("a", "go")
     requests = [SendRequest(await predict(world, run, waiting("next")), 42)]
-    now = await world.now()
+    now = world.now()
     await send_predicted(Tx(other, "holdfast", now, "me"), requests)
     await world.send("next")
     await world.finish((await world.claim_one("w2")).task)
@@ -597,16 +598,16 @@ async def test_outbound_events_are_added_once(world: World, proxy: Proxy, when: 
 async def test_outbound_events_are_claimed_and_settled_once(world: World, proxy: Proxy, when: Cut) -> None:
     task = await world.start_claimed("a")
     await world.commit(task, outbox=[Outbound("one", None, "s"), Outbound("two", None, "s")])
-    await world.store.claim_outbox("precious", LEASE, 0)
+    await world.store.claim_outbox(OutboxClaimRequest("precious", LEASE, 0))
     proxy.cut("precious", when)
 
-    rows = (await world.store.claim_outbox("precious", LEASE, 9)).rows
+    rows = (await world.store.claim_outbox(OutboxClaimRequest("precious", LEASE, 9))).rows
     proxy.cut(b"COMMIT", when)
     settled = await world.store.settle_outbox("precious", [Delivered(row.run, row.n) for row in rows])
 
     assert proxy.cuts == 2
     assert ([(row.n, row.attempts) for row in rows], settled) == ([(1, 0)], 1)
-    assert [row.n for row in (await world.store.claim_outbox("w", LEASE, 9)).rows] == [2]
+    assert [row.n for row in (await world.store.claim_outbox(OutboxClaimRequest("w", LEASE, 9))).rows] == [2]
 
 
 @BEFORE_AND_AFTER

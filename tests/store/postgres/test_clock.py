@@ -13,7 +13,7 @@ from holdfast.core.model import to_ms
 from holdfast.ports import SystemClock, SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres.clock import DatabaseClock
-from holdfast.store.protocol import ClaimRequest, NewRun
+from holdfast.store.protocol import ClaimRequest, NewRun, RunByName
 from store.world import FLOW, FakeClock
 
 
@@ -49,7 +49,8 @@ async def test_a_lease_expires_by_the_databases_clock(store_in_1970: PostgresSto
 
     expired = await store_in_1970.reap(9)
 
-    assert [task.run for task in expired] == [(await store_in_1970.find(FLOW, "short")).run]  # type: ignore[union-attr]
+    [short] = await store_in_1970.runs(RunByName(FLOW, "short"))
+    assert [task.run for task in expired] == [short.run]
 
 
 async def test_the_clock_shows_the_databases_time(store_in_1970: PostgresStore, other: asyncpg.Connection) -> None:

@@ -17,10 +17,12 @@ from holdfast.store.protocol import (
     EXIT,
     CancelRun,
     Finish,
+    MailboxQuery,
     NewEvent,
     NewRun,
     NextRun,
     Operation,
+    RunsById,
     TaskRef,
     TerminateRun,
     Verdict,
@@ -68,7 +70,7 @@ async def test_the_exits_of_children_that_end_at_the_same_time_all_arrive(store:
         *(store.commit([turn(task, then=Finish(Status.COMPLETE, b"1")) for task in batch]) for batch in batches)
     )
 
-    page = await store.undelivered(parent.run)
+    page = await store.undelivered(MailboxQuery(parent.run))
     assert [event.type for event in page.events] == [EXIT] * 300
     assert [event.n for event in page.events] == list(range(1, 301))
     assert sorted(str(event.sender) for event in page.events) == sorted(pid(f"c{n}") for n in range(300))
@@ -112,7 +114,7 @@ async def test_random_operations_between_runs_do_not_deadlock_and_leave_a_consis
     async with asyncio.timeout(60):
         await asyncio.gather(*(commit_operations(name) for name in names))
 
-    runs = await stores[0].get([task.run for task in tasks.values()])
+    runs = await stores[0].runs(RunsById([task.run for task in tasks.values()]))
     assert {run.status for run in runs} <= {Status.COMPLETE, Status.TERMINATED}
     assert all(run.owner is None for run in runs)
     await _assert_consistent(url)
@@ -217,5 +219,5 @@ async def test_events_move_to_a_successor_in_one_statement(
 
     count = "SELECT count(*), min(n), max(n) FROM holdfast.holdfast_event WHERE run = $1"
     assert tuple(await other.fetchrow(count, new.run)) == (3_000, 1, 3_000)
-    page = await store.undelivered(new.run)
+    page = await store.undelivered(MailboxQuery(new.run))
     assert (len(page.events), page.complete, page.last) == (500, False, 3_000)

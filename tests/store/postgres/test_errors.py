@@ -22,7 +22,7 @@ from holdfast.errors import (
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres.errors import translate
-from holdfast.store.protocol import NewRun
+from holdfast.store.protocol import NewRun, RunByName, TerminateRun
 from postgres_server import execute, server
 from store.world import FLOW, FakeClock, World
 
@@ -74,7 +74,7 @@ async def test_a_read_only_database_can_be_read_and_refuses_writes(url: str, sto
     with pytest.raises(StoreReadOnlyError, match="25006"):
         await read_only.create([NewRun(FLOW, "a")])
 
-    assert await read_only.find(FLOW, "a") is None
+    assert await read_only.runs(RunByName(FLOW, "a")) == []
     await read_only.close()
 
 
@@ -92,10 +92,10 @@ async def test_a_lock_timeout_is_store_busy_and_the_call_works_later(
     await store_with_timeout.open()
 
     with pytest.raises(StoreBusyError, match=setting_name):
-        await store_with_timeout.terminate(FLOW, "a")
+        await store_with_timeout.control(TerminateRun(FLOW, "a"))
 
     await other.execute("ROLLBACK")
-    assert await store_with_timeout.terminate(FLOW, "a") is not None
+    assert (await store_with_timeout.control(TerminateRun(FLOW, "a"))).run is not None
     await store_with_timeout.close()
 
 

@@ -13,7 +13,7 @@ from holdfast.core.model import Status
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres.database import Database
-from holdfast.store.protocol import Finish, NewRun, Outbound, TaskRef
+from holdfast.store.protocol import Finish, NewRun, Outbound, RestartRun, TaskRef
 from store.world import FLOW, LEASE, FakeClock, World, done, result, unit, waiting
 
 
@@ -43,19 +43,19 @@ async def _ended(world: World) -> None:
 
 
 async def _released(world: World) -> None:
-    await world.commit(await _owned_task(world), then=waiting(run_at=await world.now()))
+    await world.commit(await _owned_task(world), then=waiting(run_at=world.now()))
 
 
 async def _terminated(world: World) -> None:
-    await world.store.terminate(FLOW, "waiter")
+    await world.terminate("waiter")
 
 
 async def _paused(world: World) -> None:
-    await world.store.pause(FLOW, "owned")
+    await world.pause("owned")
 
 
 async def _restarted(world: World) -> None:
-    await world.store.restart(FLOW, "waiter")
+    await world.store.control(RestartRun(FLOW, "waiter"))
 
 
 async def _released_claims(world: World) -> None:
@@ -129,7 +129,7 @@ async def test_a_write_that_concerns_no_other_store_sends_no_notification(
 
     await world.advance(done(first, 2), claim_limit=1)
     await world.commit(task, facts=[result("s")])
-    await world.commit(task, then=waiting(run_at=await world.now() + 10**6))
+    await world.commit(task, then=waiting(run_at=world.now() + 10**6))
     await world.store.heartbeat("w1", LEASE)
 
     assert await listening_store.wait_for_change(counter) == counter

@@ -31,14 +31,16 @@ from holdfast.store.protocol import (
     Claimant,
     ClaimRequest,
     Condition,
+    CurrentRuns,
     Delivered,
     Delivery,
     DeliveryFailure,
     Expiry,
+    FactsQuery,
     FactState,
     Finish,
     Lease,
-    ListQuery,
+    MailboxQuery,
     NewEvent,
     NewRun,
     NewUnit,
@@ -46,10 +48,13 @@ from holdfast.store.protocol import (
     OnConflict,
     Operation,
     Outbound,
+    OutboxClaimRequest,
     PageQuery,
     Prediction,
     Reply,
     ReplyToEvent,
+    RestartRun,
+    RunByName,
     TaskRef,
     Term,
     TerminateRun,
@@ -97,7 +102,7 @@ class ReadCounter:
         """The number of rows that a call reads. Without ``scans``, a sequential scan fails the test."""
         await self._connection.execute(self._flush)  # otherwise earlier calls would be counted too
         await self._connection.execute("BEGIN")
-        tx = Tx(self._connection, "holdfast", await self._world.now(), "me")
+        tx = Tx(self._connection, "holdfast", self._world.now(), "me")
         await work(tx, argument)
         table_rows = await self._connection.fetch(ROWS_READ)
         await self._connection.execute("ROLLBACK")
@@ -127,7 +132,7 @@ def _commit_of_all_operations(task: TaskRef) -> operations.OperationsRequest:
 
 
 async def _send_with_turn(tx: Tx, _: None) -> None:
-    run = await reads.find(tx, reads.RunQuery(FLOW, "waiter", None))
+    run = await reads.find_run(tx, FLOW, "waiter", None)
     assert run is not None
     assert tx.now is not None
     commit = turn(
@@ -163,9 +168,9 @@ CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef
         ),
     ),
     "operations": (operations.commit_with_operations, _commit_of_all_operations),
-    "terminate": (control.terminate, lambda _: control.TerminateRequest(control.Target(FLOW, "mine"), None)),
-    "restart": (control.restart, lambda _: control.RestartRequest(control.Target(FLOW, "mine"), None, None, None, 1)),
-    "cancel": (control.cancel, lambda _: control.CancelRequest(control.Target(FLOW, "mine"), b"{}", 10)),
+    "terminate": (control.control, lambda _: control.ControlCall(TerminateRun(FLOW, "mine"), 1)),
+    "restart": (control.control, lambda _: control.ControlCall(RestartRun(FLOW, "mine"), 1)),
+    "cancel": (control.control, lambda _: control.ControlCall(CancelRun(FLOW, "mine", b"{}", 10), 1)),
     "create": (create.create, lambda _: [create.CreateRequest(NewRun(FLOW, "new"), 1)]),
     "create an existing instance": (create.create, lambda _: [create.CreateRequest(NewRun(FLOW, "mine"), 1)]),
     "release": (leases.release, lambda task: [task]),
@@ -179,34 +184,37 @@ CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef
     "reap": (leases.reap, lambda _: 3),
     "fetch signals": (leases.fetch_signals, lambda _: "owner"),
     "heartbeat": (leases.heartbeat, lambda _: leases.HeartbeatRequest("owner", LEASE)),
-    "find": (reads.find, lambda _: reads.RunQuery(FLOW, "mine", None)),
+    "find": (reads.runs, lambda _: RunByName(FLOW, "mine")),
     "load": (reads.load, lambda task: task.run),
     "events": (reads.events, lambda task: PageQuery(task.run, limit=5, descending=True)),
     "logs": (reads.logs, lambda task: PageQuery(task.run, limit=5)),
-    "events of a type": (reads.undelivered, lambda task: reads.MailboxQuery(task.run + 1, frozenset({"rare"}))),
+    "events of a type": (reads.undelivered, lambda task: MailboxQuery(task.run + 1, frozenset({"rare"}))),
     "reply": (reads.reply, lambda task: reads.ReplyQuery(task.run, "key")),
     "relations": (reads.relations, lambda task: task.run),
-    "list by text": (reads.list_runs, lambda _: ListQuery(FLOW, limit=5, search=[Condition("city", "=", "Bonn")])),
-    "list by number": (reads.list_runs, lambda _: ListQuery(limit=5, search=[Condition("n", "=", 3_000_007)])),
+    "list by text": (reads.runs, lambda _: CurrentRuns(FLOW, limit=5, search=[Condition("city", "=", "Bonn")])),
+    "list by number": (reads.runs, lambda _: CurrentRuns(limit=5, search=[Condition("n", "=", 3_000_007)])),
     "list by range": (
-        reads.list_runs,
-        lambda _: ListQuery(limit=5, search=[Condition("n", ">", 3_000_006), Condition("n", "<", 3_000_008)]),
+        reads.runs,
+        lambda _: CurrentRuns(limit=5, search=[Condition("n", ">", 3_000_006), Condition("n", "<", 3_000_008)]),
     ),
     "list by one of two": (
-        reads.list_runs,
-        lambda _: ListQuery(limit=5, search=[Condition("city", "<", "Z"), Condition("n", "=", 3_000_007)]),
+        reads.runs,
+        lambda _: CurrentRuns(limit=5, search=[Condition("city", "<", "Z"), Condition("n", "=", 3_000_007)]),
     ),
-    "list by prefix": (reads.list_runs, lambda _: ListQuery(FLOW, limit=5, id_prefix="min")),
-    "list of all by prefix": (reads.list_runs, lambda _: ListQuery(limit=5, id_prefix="min")),
-    "list by prefix and status": (reads.list_runs, lambda _: ListQuery(FLOW, Status.ACTIVE, limit=5, id_prefix="min")),
+    "list by prefix": (reads.runs, lambda _: CurrentRuns(FLOW, limit=5, id_prefix="min")),
+    "list of all by prefix": (reads.runs, lambda _: CurrentRuns(limit=5, id_prefix="min")),
+    "list by prefix and status": (
+        reads.runs,
+        lambda _: CurrentRuns(FLOW, Status.ACTIVE, limit=5, id_prefix="min"),
+    ),
     "list by prefix and text": (
-        reads.list_runs,
-        lambda _: ListQuery(FLOW, limit=5, search=[Condition("n", "=", 3_000_007)], id_prefix="30-"),
+        reads.runs,
+        lambda _: CurrentRuns(FLOW, limit=5, search=[Condition("n", "=", 3_000_007)], id_prefix="30-"),
     ),
-    "list": (reads.list_runs, lambda _: ListQuery(limit=5)),
-    "list of one workflow": (reads.list_runs, lambda _: ListQuery(FLOW, limit=5)),
-    "list by status": (reads.list_runs, lambda _: ListQuery(status=Status.WAITING, limit=5)),
-    "list of one by status": (reads.list_runs, lambda _: ListQuery(FLOW, Status.COMPLETE, limit=5)),
+    "list": (reads.runs, lambda _: CurrentRuns(limit=5)),
+    "list of one workflow": (reads.runs, lambda _: CurrentRuns(FLOW, limit=5)),
+    "list by status": (reads.runs, lambda _: CurrentRuns(status=Status.WAITING, limit=5)),
+    "list of one by status": (reads.runs, lambda _: CurrentRuns(FLOW, Status.COMPLETE, limit=5)),
 }
 
 
@@ -245,24 +253,24 @@ UNIT_CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[Ta
     "release a unit": (leases.release, lambda task: [task]),
     "send to a run with units": (send.send, lambda _: [send.SendRequest(NewEvent(FLOW, "graph", "go"), 1)]),
     "cancel a run with units": (
-        control.cancel,
-        lambda _: control.CancelRequest(control.Target(FLOW, "cancelled"), b"{}", 10),
+        control.control,
+        lambda _: control.ControlCall(CancelRun(FLOW, "cancelled", b"{}", 10), 1),
     ),
     "heartbeat of one unit": (leases.heartbeat, lambda _: leases.HeartbeatRequest("adder", LEASE)),
-    "facts of keys": (reads.facts, lambda task: reads.FactsQuery(task.run, FactState.ITEM, ["a"])),
+    "facts of keys": (reads.facts, lambda task: FactsQuery(task.run, FactState.ITEM, ["a"])),
     "add to the outbox": (
         batch.apply_batch,
         lambda task: batch.Batch(
             [turn(task, facts=[result("s")], outbox=[Outbound("t", None, "s")])], batch.Receipt(0, 1)
         ),
     ),
-    "claim outbox": (outbox.claim, lambda _: outbox.OutboxClaimRequest("w9", LEASE, 3, 1)),
+    "claim outbox": (outbox.claim, lambda _: outbox.OutboxClaimCall(OutboxClaimRequest("w9", LEASE, 3), 1)),
     "settle outbox": (outbox.settle, lambda task: outbox.OutboxSettlement("deliverer", [Delivered(task.run, 1)])),
     "settle failed deliveries": (
         outbox.settle,
         lambda task: outbox.OutboxSettlement("deliverer", [DeliveryFailure(task.run, 1, "e", 5)]),
     ),
-    "retry outbox": (outbox.retry, lambda task: task.run),
+    "retry outbox": (outbox.redeliver, lambda task: task.run),
 }
 
 
@@ -278,7 +286,7 @@ async def test_rows_read_by_unit_calls_do_not_grow_with_the_stored_rows(
     task = (await world.claim_one("adder", lease_ms=10**9)).task
     await world.graph("cancelled", unit(1), unit(2, 1))  # the cancellation deletes the units of this run only
     await world.commit(task, outbox=[Outbound("t", None, "s")])
-    await world.store.claim_outbox("deliverer", 10**9, 1)
+    await world.store.claim_outbox(OutboxClaimRequest("deliverer", 10**9, 1))
     counter = ReadCounter(other, world)
     for work, argument in UNIT_CALLS.values():
         await counter.rows_read(work, argument(task), scans=True)
@@ -300,7 +308,7 @@ async def _fill_units(world: World, task: TaskRef, n: int) -> TaskRef:
     """Add n waiting units, n due units and n outbound events to the run, and n more runs with units."""
     new_units = [NewUnit(n * 10 + i, f"{n}-{i}", i % 2) for i in range(2 * n)]
     items = [result(f"{n}-{i}")._replace(state=FactState.ITEM) for i in range(n)]
-    released = Advance(task, items, new_units=new_units, release=UnitRelease(await world.now()))
+    released = Advance(task, items, new_units=new_units, release=UnitRelease(world.now()))
     [task] = (await world.advance(released, owner="adder", claim_limit=1)).claimed
     await world.commit(task, outbox=[Outbound("t", None, "s")] * n)
     runs = [
@@ -402,7 +410,7 @@ async def _fill(world: World, n: int) -> None:
         ]
     )
     tasks = [TaskRef(one.run.run, 0, "w1", one.epoch) for one in created]
-    later = await world.now() + 10**6
+    later = world.now() + 10**6
     ends: list[Any] = [None, waiting(run_at=later), waiting("go"), None, Finish(Status.COMPLETE)]
     await world.store.commit(
         [

@@ -11,7 +11,20 @@ import pytest
 from holdfast.core.model import Status
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
-from holdfast.store.protocol import Commit, Delivered, Delivery, Finish, Following, NewRun, Observed, Outbound, TaskRef
+from holdfast.store.protocol import (
+    Commit,
+    Delivered,
+    Delivery,
+    Finish,
+    Following,
+    NewRun,
+    Observed,
+    Outbound,
+    OutboxClaimRequest,
+    RunByName,
+    RunsById,
+    TaskRef,
+)
 from postgres_server import new_database
 from store.world import FLOW, World
 
@@ -47,11 +60,11 @@ async def test_a_statement_of_the_production_page_runs(statement: str) -> None:
         if "WITH old" in statement:
             await connection.execute("UPDATE holdfast.holdfast_run SET completed_at = 1 WHERE completed_at IS NOT NULL")
             await connection.execute(statement)
-            assert [run.instance_id for run in await store.get([1, 2, 3])] == ["waits", "says"]
-            [event] = (await store.claim_outbox("w", 1000, 9)).rows
+            assert [run.instance_id for run in await store.runs(RunsById([1, 2, 3]))] == ["waits", "says"]
+            [event] = (await store.claim_outbox(OutboxClaimRequest("w", 1000, 9))).rows
             await store.settle_outbox("w", [Delivered(event.run, event.n)])
             await connection.execute(statement)
-            assert (await store.get([3]), await store.outbox(3)) == ([], [])
+            assert (await store.runs(RunsById([3])), await store.outbox(3)) == ([], [])
     finally:
         await connection.close()
         await store.close()
@@ -71,5 +84,5 @@ async def test_deleting_an_old_run_deletes_the_dedup_keys_of_its_events(
     await other.execute("UPDATE holdfast.holdfast_run SET completed_at = 1 WHERE completed_at IS NOT NULL")
     await other.execute(retention)
 
-    assert await world.store.find(FLOW, "a", 0) is None
+    assert not await world.store.runs(RunByName(FLOW, "a", 0))
     assert [(await world.send("go", dedup=key)).duplicate for key in ("early", "late")] == [False, True]

@@ -18,6 +18,7 @@ from holdfast.store.protocol import (
     CANCEL,
     Advance,
     Delivered,
+    FactsQuery,
     FactState,
     Finish,
     MissingDecrement,
@@ -25,6 +26,7 @@ from holdfast.store.protocol import (
     NewUnit,
     NextRun,
     Outbound,
+    OutboxClaimRequest,
     Park,
     TaskRef,
     UnitRelease,
@@ -131,12 +133,12 @@ async def test_pauses_and_losses_leave_no_unit_undone(
     async def disturb() -> None:
         while not ended:
             world = rng.choice(worlds)
-            await world.store.pause(FLOW, "a")
+            await world.pause("a")
             clock.advance(2_000)
             await world.store.reap(99)
             held = [TaskRef(one.run, one.unit, "w1", one.epoch) for one in await world.store.heartbeat("w1", 1)]
             await world.store.release(held[:3])
-            await world.store.resume(FLOW, "a")
+            await world.resume("a")
             await asyncio.sleep(0.01)
 
     async with asyncio.timeout(90):
@@ -153,7 +155,7 @@ async def test_a_unit_that_its_worker_claims_during_an_advance_is_claimed_once(
 ) -> None:
     """The unit also has a due time of its own; the claim comes between the advance's read and its write."""
     first, second = await world.graph("a", NewUnit(1, "a"), NewUnit(2, "b"))
-    await world.advance(Advance(second, release=UnitRelease(await world.now() + 10, missing=1)))
+    await world.advance(Advance(second, release=UnitRelease(world.now() + 10, missing=1)))
     await other.execute("BEGIN")
     await other.execute(CLAIM_UNIT_2, first.run)
 
@@ -175,7 +177,7 @@ async def test_a_unit_that_is_freed_while_its_run_is_paused_is_not_due(
     [task] = await world.graph("a", NewUnit(1, "a"))
     world.clock.advance(1_000)
     await other.execute("BEGIN")
-    await other.execute("SELECT holdfast.holdfast_pause($1, 'x', $2, 'a')", await world.now(), FLOW)
+    await other.execute("SELECT holdfast.holdfast_pause($1, 'x', $2, 'a')", world.now(), FLOW)
 
     freeing = asyncio.ensure_future(world.store.reap(9) if freed_by == "reap" else world.store.release([task]))
     await wait_until_blocked(url, freeing)
@@ -211,9 +213,9 @@ async def test_stopping_a_run_waits_for_a_claim_of_its_unit(
 
 async def _stop(world: World, stop: str, run_task: TaskRef) -> object:
     if stop == "pause":
-        return await world.store.pause(FLOW, "a")
+        return await world.pause("a")
     if stop == "terminate":
-        return await world.store.terminate(FLOW, "a")
+        return await world.terminate("a")
     return await world.commit(run_task, then=Finish(Status.CANCELLED))
 
 
@@ -243,7 +245,7 @@ async def test_events_added_while_the_last_one_is_settled_are_delivered(worlds: 
 
     async def deliver(world: World, owner: str) -> None:
         while delivered.total() < 200:
-            rows = (await world.store.claim_outbox(owner, 10**6, 7)).rows
+            rows = (await world.store.claim_outbox(OutboxClaimRequest(owner, 10**6, 7))).rows
             assert await world.store.settle_outbox(owner, [Delivered(row.run, row.n) for row in rows]) == len(rows)
             delivered.update((row.run, row.n) for row in rows)
 
@@ -251,7 +253,7 @@ async def test_events_added_while_the_last_one_is_settled_are_delivered(worlds: 
         await asyncio.gather(commit_events(), *(deliver(world, f"w{n}") for n, world in enumerate(worlds[1:])))
 
     assert delivered == dict.fromkeys([(task.run, n) for task in tasks for n in range(1, 11)], 1)
-    claim = await worlds[0].store.claim_outbox("w", 1, 1)
+    claim = await worlds[0].store.claim_outbox(OutboxClaimRequest("w", 1, 1))
     assert (claim.rows, claim.next_due) == ([], None)
 
 
@@ -260,7 +262,7 @@ async def test_an_event_is_added_to_an_outbox_that_is_being_emptied(
 ) -> None:
     task = await world.start_claimed("a")
     await world.commit(task, outbox=[Outbound("one", None, "s")])
-    await world.store.claim_outbox("w1", 1_000, 1)
+    await world.store.claim_outbox(OutboxClaimRequest("w1", 1_000, 1))
     await other.execute("BEGIN")
     await other.execute(
         "SELECT holdfast.holdfast_outbox_settle(1, 'w1', ARRAY[$1::bigint], '{1}', '{NULL}', '{NULL}')", task.run
@@ -271,7 +273,7 @@ async def test_an_event_is_added_to_an_outbox_that_is_being_emptied(
     await other.execute("COMMIT")
     await committing
 
-    assert [row.type for row in (await world.store.claim_outbox("w1", 1_000, 1)).rows] == ["two"]
+    assert [row.type for row in (await world.store.claim_outbox(OutboxClaimRequest("w1", 1_000, 1))).rows] == ["two"]
 
 
 async def test_settling_the_last_event_keeps_an_event_that_is_being_added(
@@ -279,7 +281,7 @@ async def test_settling_the_last_event_keeps_an_event_that_is_being_added(
 ) -> None:
     task = await world.start_claimed("a")
     await world.commit(task, outbox=[Outbound("one", None, "s")])
-    await world.store.claim_outbox("w1", 1_000, 1)
+    await world.store.claim_outbox(OutboxClaimRequest("w1", 1_000, 1))
     await other.execute("BEGIN")
     await other.execute("SELECT holdfast.holdfast_outbox_add(1, ARRAY[$1::bigint], '{two}', '{NULL}', '{s}')", task.run)
 
@@ -288,7 +290,7 @@ async def test_settling_the_last_event_keeps_an_event_that_is_being_added(
     await other.execute("COMMIT")
 
     assert await settling == 1
-    assert [row.type for row in (await world.store.claim_outbox("w1", 1_000, 1)).rows] == ["two"]
+    assert [row.type for row in (await world.store.claim_outbox(OutboxClaimRequest("w1", 1_000, 1))).rows] == ["two"]
 
 
 async def test_an_end_in_a_commit_of_one_fact_ends_the_units_too(world: World) -> None:
@@ -310,13 +312,13 @@ async def test_a_run_that_its_own_turn_pauses_has_no_unit_due(world: World, requ
     tasks = {claim.task.unit: claim.task for claim in (await world.claim(limit=2)).claims}
     await world.store.release([tasks[2]])
     if requested:
-        await world.store.pause(FLOW, "a")
+        await world.pause("a")
 
     await world.commit(tasks[0], then=None if requested else Park("why"))
 
     claims = await world.claim()
     assert (list(claims.claims), claims.next_due) == ([], None)
-    await world.store.resume(FLOW, "a")
+    await world.resume("a")
     assert await world.claimed_units() == [0, 2]
 
 
@@ -341,7 +343,7 @@ async def test_a_graph_of_many_units_is_created_by_one_statement(
 
     assert list(created.units) == list(range(2, 22, 2))
     assert await other.fetchval("SELECT count(*) FROM holdfast.holdfast_task WHERE run = $1", created.run.run) == 5_001
-    assert len(await worlds[0].store.facts(created.run.run, FactState.START)) == 10
+    assert len(await worlds[0].store.facts(FactsQuery(created.run.run, FactState.START))) == 10
     assert (await worlds[0].commit(TaskRef(created.run.run, 0, "w1", 1), then=Finish(Status.COMPLETE))).verdict is (
         Verdict.LOST
     )

@@ -12,7 +12,7 @@ from holdfast.errors import InputError, InvalidOptionError
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import PostgresStore
 from holdfast.store.postgres.guard import numbered
-from holdfast.store.protocol import NewEvent, NewRun, Statement, TaskRef, Verdict
+from holdfast.store.protocol import NewEvent, NewRun, RunByName, Statement, TaskRef, Verdict
 from store.world import FLOW, FakeClock, World, result
 
 
@@ -144,7 +144,7 @@ async def test_a_start_and_a_message_are_part_of_the_callers_transaction(
         await other.execute("INSERT INTO orders VALUES (1)")
         [created] = await store.create([NewRun(FLOW, "b")], connection=other)
         [sent] = await store.send([NewEvent(FLOW, "waiter", "go")], connection=other)
-        assert await store.find(FLOW, "b") is None
+        assert not await store.runs(RunByName(FLOW, "b"))
 
     assert (created.created, sent.woken) == (True, True)
     assert await world.find("b") == created.run

@@ -13,7 +13,7 @@ from typing import Any
 import apsw
 
 from holdfast.store.sqlite import SqliteStore
-from holdfast.store.sqlite.connection import Mode
+from holdfast.store.sqlite.jobs import Mode
 
 SOURCE = Path(__file__).parents[3] / "src"
 TESTS = Path(__file__).parents[2]

@@ -17,6 +17,7 @@ from holdfast.store.protocol import (
     Attributes,
     Condition,
     Expiry,
+    FactsQuery,
     NewEvent,
     NewRun,
     OnConflict,
@@ -63,7 +64,7 @@ async def test_chains_and_graphs_can_be_created_on_the_callers_connection(
     with mine:
         chain, made = await store.create([NewRun(FLOW, "c", kind="chain", plan=[plan("s")]), graph], connection=mine)
 
-    assert await store.facts(chain.run.run) == [plan("s")]
+    assert await store.facts(FactsQuery(chain.run.run)) == [plan("s")]
     assert await world.starts(made.run.run) == [("a", 1)]
     advanced = await world.advance(done(TaskRef(made.run.run, 1, "w1", 1), 2), claim_limit=1)
     assert [one.unit for one in advanced.claimed] == [2]
@@ -75,7 +76,7 @@ async def test_a_rolled_back_graph_leaves_no_rows(world: World, store: SqliteSto
 
     mine.execute("ROLLBACK")
 
-    assert await store.facts(made.run.run) == []
+    assert await store.facts(FactsQuery(made.run.run)) == []
     assert await world.claimed_units() == []
 
 
@@ -210,7 +211,7 @@ async def test_runs_on_the_callers_connection_have_the_stores_time(
 ) -> None:
     [created] = await store.create([NewRun(FLOW, "a")], connection=mine)
 
-    assert created.run.created_at == (await world.find("a")).created_at == await world.now()
+    assert created.run.created_at == (await world.find("a")).created_at == world.now()
 
 
 async def test_the_callers_row_tracer_and_cursor_factory_do_not_matter(

@@ -22,8 +22,7 @@ from holdfast.errors import (
     StoreUnavailableError,
 )
 from holdfast.store.protocol import NewRun, Verdict
-from holdfast.store.sqlite import SqliteStore, opening
-from holdfast.store.sqlite import connection as connections
+from holdfast.store.sqlite import SqliteStore, job_runner, opening
 from store.sqlite.internals import finish, on_writer, process
 from store.world import FLOW, LEASE, FakeClock, World, result
 
@@ -147,7 +146,7 @@ async def test_a_locked_file_is_waited_for(world: World, path: str) -> None:
 async def test_a_file_that_stays_locked_is_an_error_and_then_usable_again(
     world: World, store: SqliteStore, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "BUSY_S", 1)  # the inline attempt sets the busy timeout to this value again
+    monkeypatch.setattr(job_runner, "BUSY_S", 1)  # the inline attempt sets the busy timeout to this value again
     await on_writer(store, lambda found: found.set_busy_timeout(20))
     other = apsw.Connection(path)
     other.execute("BEGIN IMMEDIATE")
@@ -266,8 +265,8 @@ async def test_after_a_failed_fsync_the_handle_is_not_used_again(
     task = await world.start_claimed("a")
     writer = store._writer
     assert writer is not None
-    failing = FailingCommit(writer.connection, error)
-    writer.connection = failing  # type: ignore[assignment]
+    failing = FailingCommit(writer.tx.connection, error)
+    writer.tx.connection = failing  # type: ignore[assignment]
 
     with pytest.raises(expected):
         await world.commit(task, facts=[result("s")])
@@ -308,7 +307,7 @@ def test_a_forked_child_must_open_its_own_store(path: str) -> None:
                 child = os.fork()
                 if not child:
                     try:
-                        await store.find(FLOW, "a")
+                        await store.runs(RunByName(FLOW, "a"))
                     except StoreUnavailableError as error:
                         print(error, flush=True)
                     await store.close()

@@ -17,7 +17,7 @@ from holdfast.errors import (
     StoreUnavailableError,
     UniqueConstraintError,
 )
-from holdfast.store.protocol import LiveTransaction, NewRun, Statement, Verdict
+from holdfast.store.protocol import LiveTransaction, NewRun, RunByName, Statement, Verdict
 from holdfast.store.sqlite import SqliteStore, live
 from holdfast.store.sqlite.sql import statements
 from store.sqlite.internals import finish, on_writer, process
@@ -72,7 +72,7 @@ async def _endless(store: SqliteStore, live: LiveTransaction) -> asyncio.Task[ob
         return 1
 
     assert store._writer is not None
-    store._writer.connection.create_scalar_function("started", tell)
+    store._writer.tx.connection.create_scalar_function("started", tell)
     task: asyncio.Task[object] = asyncio.create_task(live.fetch(ENDLESS, ()))
     await started.wait()
     return task
@@ -246,12 +246,11 @@ async def test_reads_continue_in_a_database_in_memory(clock: FakeClock, options:
     live = await store.begin()
     await live.execute("CREATE TABLE theirs (a)", ())
 
-    found = await asyncio.wait_for(store.find(FLOW, "a"), 5)
+    [found] = await asyncio.wait_for(store.runs(RunByName(FLOW, "a")), 5)
 
-    assert found is not None
     assert found.instance_id == "a"
     await live.rollback()
-    assert (await store.find(FLOW, "b")) is None
+    assert not await store.runs(RunByName(FLOW, "b"))
     await store.close()
 
 
@@ -263,12 +262,12 @@ async def test_in_memory_a_read_does_not_wait_for_a_transaction_that_opens_befor
     await store.open()
     await store.create([NewRun(FLOW, "a")])
 
-    live, found = await asyncio.wait_for(asyncio.gather(store.begin(), store.find(FLOW, "a")), 2)
+    reading = store.runs(RunByName(FLOW, "a"))
+    live, [found] = await asyncio.wait_for(asyncio.gather(store.begin(), reading), 2)
 
-    assert found is not None
     assert found.instance_id == "a"
     await live.rollback()
-    assert (await store.find(FLOW, "b")) is None
+    assert not await store.runs(RunByName(FLOW, "b"))
     await store.close()
 
 
@@ -307,7 +306,7 @@ async def test_two_stores_on_one_file_wait_for_each_other(
 
     waiting = asyncio.create_task(_begin(second, 2))
     beating = asyncio.create_task(second.heartbeat("w1", LEASE))
-    assert await second.find(FLOW, "a")  # the event loop and reads continue
+    assert await second.runs(RunByName(FLOW, "a"))  # the event loop and reads continue
     assert not waiting.done()
     await world.commit(a, facts=[result("s")], transaction=one)
     answer = await World(second, clock).commit(b, facts=[result("s")], transaction=await waiting)
@@ -445,8 +444,8 @@ async def test_after_a_failed_fsync_the_handle_is_not_used_again(world: World, s
     live = await _begin(store, 1)
     writer = store._writer
     assert writer is not None
-    failing = FailingCommit(writer.connection, apsw.IOError)
-    writer.connection = failing  # type: ignore[assignment]
+    failing = FailingCommit(writer.tx.connection, apsw.IOError)
+    writer.tx.connection = failing  # type: ignore[assignment]
 
     with pytest.raises(StoreUnavailableError):
         await world.commit(task, facts=[result("s")], transaction=live)
@@ -469,7 +468,7 @@ async def test_a_handle_that_breaks_under_a_statement_takes_the_transaction_with
 
     writer = store._writer
     assert writer is not None
-    writer.connection.create_scalar_function("broken", fail)
+    writer.tx.connection.create_scalar_function("broken", fail)
     with pytest.raises(StoreUnavailableError):
         await live.fetch("SELECT broken()", ())
 
@@ -486,7 +485,7 @@ async def test_a_failed_commit_writes_neither_rows_nor_facts(world: World, store
     await world.commit(task, facts=[result("s")])
     live = await _begin(store, 1)
 
-    with pytest.raises(StateError, match="already stored"):
+    with pytest.raises(StateError, match="the row exists already"):
         await world.commit(task, facts=[result("t"), result("s")], transaction=live)
 
     assert _stored(path) == []

@@ -14,16 +14,18 @@ from holdfast.store.protocol import (
     Advance,
     Attributes,
     Condition,
+    CurrentRuns,
     Delivered,
     Delivery,
     Expiry,
     Finish,
-    ListQuery,
+    MailboxQuery,
     MissingDecrement,
     NewEvent,
     NewRun,
     NewUnit,
     Outbound,
+    OutboxClaimRequest,
     Reply,
     ReplyToEvent,
     TaskRef,
@@ -31,8 +33,8 @@ from holdfast.store.protocol import (
 )
 from holdfast.store.sqlite import SqliteStore, migrate
 from holdfast.store.sqlite.leases import reap
-from holdfast.store.sqlite.mailbox import MailboxQuery, ReplyQuery, reply, undelivered
-from holdfast.store.sqlite.reads import list_runs
+from holdfast.store.sqlite.mailbox import ReplyQuery, reply, undelivered
+from holdfast.store.sqlite.reads import runs
 from holdfast.store.sqlite.sql import groups, statements
 from store.sqlite.internals import on_writer
 from store.world import FLOW, LEASE, World, result, turn, waiting
@@ -108,12 +110,12 @@ async def test_the_cost_of_reaping_does_not_grow_with_the_number_of_owned_tasks(
 
 
 async def test_the_cost_of_a_list_page_does_not_grow_with_the_number_of_runs(world: World, store: SqliteStore) -> None:
-    query = ListQuery(FLOW, Status.COMPLETE, limit=5)
+    query = CurrentRuns(FLOW, Status.COMPLETE, limit=5)
     await _fill(world, 20)
-    small = await cost(store, lambda: store._write(list_runs, query))
+    small = await cost(store, lambda: store._write(runs, query))
     await _fill(world, 3_000)
 
-    large = await cost(store, lambda: store._write(list_runs, query))
+    large = await cost(store, lambda: store._write(runs, query))
 
     assert large < small * 1.5, (small, large)
 
@@ -124,42 +126,42 @@ async def test_the_cost_of_finding_a_rare_term_does_not_grow_with_the_number_of_
     world: World, store: SqliteStore, status: Status | None, conditions: list[str]
 ) -> None:
     search = [Condition(key, op, 1) for key, op in map(str.split, conditions)]
-    query = ListQuery(FLOW, status, limit=5, search=search)
+    query = CurrentRuns(FLOW, status, limit=5, search=search)
     await _describe(world, FEW)
-    small = await cost(store, lambda: store._write(list_runs, query))
+    small = await cost(store, lambda: store._write(runs, query))
     await _describe(world, 3_000)
 
-    large = await cost(store, lambda: store._write(list_runs, query))
+    large = await cost(store, lambda: store._write(runs, query))
 
     assert large < small * 1.5, (small, large)
-    assert len(await store.list(query)) == 1
+    assert len(await store.runs(query)) == 1
 
 
 @pytest.mark.parametrize("status", [None, Status.ACTIVE])
 async def test_the_cost_of_a_list_by_id_prefix_does_not_grow_with_other_ids(
     world: World, store: SqliteStore, status: Status | None
 ) -> None:
-    query = ListQuery(FLOW, status, limit=5, id_prefix="mine-")
+    query = CurrentRuns(FLOW, status, limit=5, id_prefix="mine-")
     await world.create("mine-1")
     await _describe(world, FEW)
-    small = await cost(store, lambda: store._write(list_runs, query))
+    small = await cost(store, lambda: store._write(runs, query))
     await _describe(world, 3_000)
 
-    large = await cost(store, lambda: store._write(list_runs, query))
+    large = await cost(store, lambda: store._write(runs, query))
 
     assert large < small * 1.5, (small, large)
-    assert len(await store.list(query)) == 1
+    assert len(await store.runs(query)) == 1
 
 
 async def test_the_cost_of_a_page_of_a_common_term_does_not_grow_with_the_number_of_runs(
     world: World, store: SqliteStore
 ) -> None:
-    query = ListQuery(FLOW, Status.ACTIVE, limit=5, search=[Condition("common", "=", 1), Condition("n", ">=", 0)])
+    query = CurrentRuns(FLOW, Status.ACTIVE, limit=5, search=[Condition("common", "=", 1), Condition("n", ">=", 0)])
     await _describe(world, FEW)
-    small = await cost(store, lambda: store._write(list_runs, query))
+    small = await cost(store, lambda: store._write(runs, query))
     await _describe(world, 3_000)
 
-    large = await cost(store, lambda: store._write(list_runs, query))
+    large = await cost(store, lambda: store._write(runs, query))
 
     assert large < small * 1.5, (small, large)
 
@@ -279,9 +281,9 @@ async def test_the_cost_of_the_outbox_does_not_grow_with_its_length(world: World
     async def measure(count: int) -> list[int]:
         task = await world.start_claimed(f"r{count}")
         await world.commit(task, outbox=[Outbound("x", None, "s")] * count)
-        claiming = await cost(store, lambda: store.claim_outbox("w1", 10**6, 5))
+        claiming = await cost(store, lambda: store.claim_outbox(OutboxClaimRequest("w1", 10**6, 5)))
         settling = await cost(store, lambda: store.settle_outbox("w1", [Delivered(task.run, 1)]))
-        await store.claim_outbox("w1", 10**6, 5)
+        await store.claim_outbox(OutboxClaimRequest("w1", 10**6, 5))
         return [claiming, settling]
 
     small, large = await measure(20), await measure(3_000)
@@ -329,7 +331,7 @@ async def _fill(world: World, n: int) -> None:
         [NewRun(FLOW, f"{n}-{kind}-{i}", owner=_owner(kind), lease_ms=LEASE) for kind in range(5) for i in range(n)]
     )
     tasks = [TaskRef(one.run.run, 0, "w1", one.epoch) for one in created]
-    later = await world.now() + 10**6
+    later = world.now() + 10**6
     ends: list[Any] = [None, waiting(run_at=later), waiting("go"), None, Finish(Status.COMPLETE)]
     await world.store.commit(
         [turn(task, facts=[result("s")], then=ends[i // n]) for i, task in enumerate(tasks) if _owner(i // n)]

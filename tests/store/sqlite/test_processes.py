@@ -92,7 +92,7 @@ async def test_writes_of_many_processes_leave_a_sound_file(path: str, clock: Fak
             await store.open()
             for n in range(40):
                 await store.create([NewRun(FLOW, f"{sys.argv[2]}-{n}-{i}", b"x" * 2000) for i in range(10)])
-                store._writer._wal_pages = 10**6  # checkpoint and restart the WAL as often as possible
+                store._writer.tx._wal_pages = 10**6  # checkpoint and restart the WAL as often as possible
             await store.close()
 
         asyncio.run(main())

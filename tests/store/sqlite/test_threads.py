@@ -130,7 +130,7 @@ async def test_the_wal_file_stays_bounded(world: World, path: str) -> None:
 
     for n in range(60):
         await world.commit(task, facts=[result(f"s{n}", value=b"x" * 2**20)])
-        await world.store.facts(task.run + 1)
+        await world.facts(task.run + 1)
 
     assert Path(path + "-wal").stat().st_size < 32 * 2**20
 
@@ -242,9 +242,9 @@ async def _use_everything(world: World, name: str = "a") -> TaskRef:
     await world.start_waiting(other, "go")
     await world.send("go", other)
     await world.claim("w2")
-    await world.store.pause(FLOW, other)
+    await world.pause(other)
     await world.restart(other)
-    await world.store.pause(FLOW, other)
+    await world.pause(other)
     task = await world.start_claimed(name)
     await world.commit(task, facts=[result("s")], logs=[log_line("l")])
     return task

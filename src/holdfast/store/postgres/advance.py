@@ -14,16 +14,14 @@ from typing import Any, NamedTuple
 from holdfast.errors import StoreError
 from holdfast.ports import Randomness
 from holdfast.store.postgres.batch import Receipt
+from holdfast.store.postgres.columns import ADVANCE
 from holdfast.store.postgres.database import Database
 from holdfast.store.postgres.receipts import Receipts
-from holdfast.store.postgres.rows import columns, encode_text, fact_rows, log_rows, unit_rows
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tokens import token
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import Advance, Advanced, Claimant, TaskRef
 
-_WIDTH, _FACT_WIDTH, _LOG_WIDTH, _DELIVERY_WIDTH = 9, 17, 9, 4
-_DECREMENT_WIDTH, _REMOVED_WIDTH, _NEW_UNIT_WIDTH = 3, 2, 4
 _NO_RELEASE: Row = (False, None, None)
 
 
@@ -33,7 +31,7 @@ class AdvanceRequest(NamedTuple):
     claim_limit: int
     receipt: Receipt
     token: int
-    """Tells the tasks that this call claims from those that the claimant claims meanwhile by other calls."""
+    """Distinguishes the tasks that this call claims from tasks that the claimant claims meanwhile by other calls."""
 
 
 async def advance(tx: Tx, request: AdvanceRequest) -> Advanced:
@@ -49,6 +47,7 @@ async def advance(tx: Tx, request: AdvanceRequest) -> Advanced:
 
 
 def _columns(advances: Sequence[Advance]) -> list[Any]:
+    """The array arguments of holdfast_advance."""
     rows: list[Row] = []
     facts: list[Row] = []
     logs: list[Row] = []
@@ -59,22 +58,21 @@ def _columns(advances: Sequence[Advance]) -> list[Any]:
     for n, one in enumerate(advances, 1):
         release = _NO_RELEASE if one.release is None else (True, *one.release)
         rows.append((*one.task, *release, one.seen, one.started_at))
-        facts += fact_rows(one.results, n)
-        facts += fact_rows(one.facts, n)
-        logs += log_rows(one.logs, n)
-        deliveries += [(n, event, encode_text(key), at) for event, key, at in one.deliveries]
+        facts += [(n, *fact) for fact in (*one.results, *one.facts)]
+        logs += [(n, *log) for log in one.logs]
+        deliveries += [(n, *delivery) for delivery in one.deliveries]
         decrements += [(n, *decrement) for decrement in one.decrements]
         removed_units += [(n, unit) for unit in one.removed_units]
-        new_units += [(n, *row) for row in unit_rows(one.new_units)]
-    return [
-        *columns(rows, _WIDTH),
-        *columns(facts, _FACT_WIDTH),
-        *columns(logs, _LOG_WIDTH),
-        *columns(deliveries, _DELIVERY_WIDTH),
-        *columns(decrements, _DECREMENT_WIDTH),
-        *columns(removed_units, _REMOVED_WIDTH),
-        *columns(new_units, _NEW_UNIT_WIDTH),
-    ]
+        new_units += [(n, *unit) for unit in one.new_units]
+    return ADVANCE.arrays(
+        advances=rows,
+        facts=facts,
+        logs=logs,
+        deliveries=deliveries,
+        decrements=decrements,
+        removed_units=removed_units,
+        new_units=new_units,
+    )
 
 
 @dataclass(slots=True)
@@ -116,7 +114,7 @@ class Advances:
         try:
             while call.transactions:
                 await self._apply_next(call)
-        except StoreError:  # it may have been committed nevertheless
+        except StoreError:  # the batch may have been committed nevertheless
             self._pending[key] = call
             raise
         return Advanced(call.applied, call.claimed, call.due)
@@ -140,7 +138,10 @@ class Advances:
 
 
 def transactions(advances: Sequence[Advance]) -> Iterator[list[Advance]]:
-    """Split advances into transactions: none has two advances of which the second undoes a change of the first."""
+    """Split advances into transactions.
+
+    In one transaction no task is advanced twice or after its removal, and no unit is added and then removed.
+    """
     batch: list[Advance] = []
     released: set[tuple[int, int]] = set()
     added: set[tuple[int, int]] = set()

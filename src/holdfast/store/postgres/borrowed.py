@@ -1,4 +1,4 @@
-"""Finds the asyncpg connection of a caller who wants writes in the caller's own transaction."""
+"""Finds the asyncpg connection behind a caller's connection, for writes in the caller's transaction."""
 
 from __future__ import annotations
 

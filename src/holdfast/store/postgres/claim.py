@@ -1,17 +1,18 @@
-"""Claims due tasks. The cost depends on the number of lanes and of claimed tasks, not of waiting tasks."""
+"""Claims due tasks. The cost depends on the number of lanes (equal queue, workflow, bucket and priority) and claims."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from holdfast.core.model import TaskKind
+from holdfast.store.postgres.constants import Bucket
 from holdfast.store.postgres.rows import claimed_row, mailbox_page, record
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import Claim, Claimant, ClaimRequest, ClaimResult, TaskRef
 
-_BUCKETS = [0, 1, 2]
-_WITHOUT_SUSPECTS = [0, 1]
+_BUCKETS = list(Bucket)
+_WITHOUT_SUSPECTS = [Bucket.CONTINUING, Bucket.STARTING]
 _NOW, _OVERDUE, _UNIT, _EPOCH, _KIND, _LOST, _MAILBOX, _RECORD = 0, 2, 3, 4, 5, 6, slice(7, 14), 14
 
 

@@ -20,9 +20,10 @@ from holdfast.errors import StateError, StoreError
 from holdfast.ports import Randomness
 from holdfast.store.postgres.batch import NO_RECEIPT, Batch, Receipt, apply_batch
 from holdfast.store.postgres.create import CreateRequest, create
-from holdfast.store.postgres.database import Database, MarkedTransaction
+from holdfast.store.postgres.database import Database
 from holdfast.store.postgres.guard import Guard
 from holdfast.store.postgres.live import Live
+from holdfast.store.postgres.markers import MarkedTransaction
 from holdfast.store.postgres.operations import OperationsRequest, affects_others, commit_with_operations
 from holdfast.store.postgres.receipts import Receipts
 from holdfast.store.postgres.send import SendRequest, send
@@ -87,7 +88,7 @@ class Commits:
             pending = _Pending(part, self._receipts.take(), token(self._random))
         try:
             results = await self._try(pending)
-        except StoreError:  # it may have been committed nevertheless
+        except StoreError:  # the transaction may have been committed nevertheless
             pending.is_retry = True
             self._pending[key] = pending
             raise

@@ -1,76 +1,78 @@
-"""Control requests: pause, resume, cancel, terminate, restart. Terminal runs are never changed."""
+"""Control requests: pause, resume, cancel, terminate, restart, redeliver. Terminal runs are never changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import affected, columns, encode_text, record, unit_rows
+from holdfast.store.postgres import outbox
+from holdfast.store.postgres.columns import UNIT
+from holdfast.store.postgres.reads import find_run
+from holdfast.store.postgres.rows import affected, record
 from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.text import encode_text
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import AffectedRuns, ControlResult, Expiry, NewUnit, RunRecord, cancel_reason
+from holdfast.store.protocol import (
+    AffectedRuns,
+    CancelRun,
+    ControlRequest,
+    ControlResult,
+    PauseRun,
+    RedeliverOutbox,
+    RestartRun,
+    ResumeRun,
+    TerminateRun,
+    cancel_reason,
+)
 
 RESTARTED = "restarted"
-_UNIT_WIDTH = 3
 
 
-class Target(NamedTuple):
-    workflow: str
-    instance_id: str
-
-
-class TerminateRequest(NamedTuple):
-    target: Target
-    reason: str | None
-
-
-class CancelRequest(NamedTuple):
-    target: Target
-    payload: bytes
-    deadline_ms: int | None
-
-
-class RestartRequest(NamedTuple):
-    target: Target
-    expires_ms: int | None
-    expiry: Expiry | None
-    options: bytes | None
+class ControlCall(NamedTuple):
+    request: ControlRequest
     token: int
-    """By which a repeated call recognises the run that it created."""
-    units: Sequence[NewUnit] = ()
+    """Token by which a repeated call recognises the run that its restart created."""
 
 
-async def pause(tx: Tx, target: Target) -> RunRecord | None:
-    row = await _row(tx, "pause", target)
-    return None if row is None else record(row)
+async def control(tx: Tx, call: ControlCall) -> ControlResult:
+    request = call.request
+    match request:
+        case PauseRun():
+            return _record_only(await _row(tx, "pause", request))
+        case ResumeRun():
+            return _record_only(await _row(tx, "resume", request))
+        case TerminateRun():
+            return _control_result(await _row(tx, "terminate", request, encode_text(request.reason)))
+        case CancelRun():
+            arguments = (request.payload, encode_text(cancel_reason(request.payload)), request.deadline_ms)
+            return _control_result(await _row(tx, "cancel", request, *arguments))
+        case RestartRun():
+            return await _restart(tx, request, call.token)
+        case RedeliverOutbox():
+            return await _redeliver(tx, request)
 
 
-async def resume(tx: Tx, target: Target) -> RunRecord | None:
-    row = await _row(tx, "resume", target)
-    return None if row is None else record(row)
-
-
-async def terminate(tx: Tx, request: TerminateRequest) -> ControlResult:
-    return _control_result(await _row(tx, "terminate", request.target, encode_text(request.reason)))
-
-
-async def cancel(tx: Tx, request: CancelRequest) -> ControlResult:
-    reason = encode_text(cancel_reason(request.payload))
-    return _control_result(await _row(tx, "cancel", request.target, request.payload, reason, request.deadline_ms))
-
-
-async def restart(tx: Tx, request: RestartRequest) -> ControlResult:
+async def _restart(tx: Tx, request: RestartRun, token: int) -> ControlResult:
     expiry = None if request.expires_ms is None else request.expiry
-    arguments = (encode_text(RESTARTED), request.expires_ms, expiry, request.options, request.token)
-    units = columns(unit_rows(request.units), _UNIT_WIDTH)
-    return _control_result(await _row(tx, "restart", request.target, *arguments, *units))
+    arguments = (encode_text(RESTARTED), request.expires_ms, expiry, request.options, token)
+    units = UNIT.arrays(request.units)
+    return _control_result(await _row(tx, "restart", request, *arguments, *units))
 
 
-async def _row(tx: Tx, statement: str, target: Target, *arguments: object) -> Row | None:
-    row = await tx.connection.fetchrow(
-        statements("control", tx.schema)[statement], tx.now, tx.store_id, *target, *arguments
-    )
+async def _redeliver(tx: Tx, request: RedeliverOutbox) -> ControlResult:
+    run = await find_run(tx, request.workflow, request.instance_id, request.number)
+    redelivered = 0 if run is None else await outbox.redeliver(tx, run.run)
+    return ControlResult(run, AffectedRuns(), redelivered)
+
+
+async def _row(tx: Tx, statement: str, request: ControlRequest, *arguments: object) -> Row | None:
+    sql = statements("control", tx.schema)[statement]
+    address = (request.workflow, request.instance_id)
+    row = await tx.connection.fetchrow(sql, tx.now, tx.store_id, *address, *arguments)
     return None if row is None else tuple(row)
+
+
+def _record_only(row: Row | None) -> ControlResult:
+    return ControlResult(None if row is None else record(row), AffectedRuns())
 
 
 def _control_result(row: Row | None) -> ControlResult:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from holdfast.core.model import Status
-from holdfast.store.postgres.rows import affected, columns, encode_text, fact_rows, record
+from holdfast.store.postgres.columns import NEW_RUN, NEW_RUN_OPTIONS, NEW_RUN_RARE, PLANS_AND_UNITS, START_EVENT, TERM
+from holdfast.store.postgres.rows import affected, record
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.terms import term_rows
 from holdfast.store.postgres.tx import Row, Tx
@@ -16,18 +16,19 @@ from holdfast.store.protocol import (
     Attributes,
     Created,
     NewRun,
+    OnConflict,
+    OnReuse,
     RequestResult,
-    RunRecord,
     StoredEvent,
 )
 
-_WIDTH = 11
-_START_EVENT_WIDTH, _TERM_WIDTH = 2, 3
 _NO_ATTRIBUTES = Attributes()
-_NO_RARE_COLUMNS: Row = (None,) * 12
+_PLAN, _UNITS = PLANS_AND_UNITS.parts.values()
+_NO_OPTIONS: Row = (None,) * len(NEW_RUN_OPTIONS)
 _NO_RANGE: Row = (None, None)
-_NO_PLAN: Row = (None,) * 17
-_NO_UNITS: Row = (None,) * 5
+_NO_RARE_ARRAYS: Row = (None,) * len(NEW_RUN_RARE)
+_NO_PLAN: Row = (None,) * len(_PLAN)
+_NO_UNITS: Row = (None,) * len(_UNITS)
 
 
 class CreateRequest(NamedTuple):
@@ -89,20 +90,18 @@ def new_columns(runs: Sequence[CreateRequest]) -> list[Any]:
     plain = True
     for one in runs:
         row = (
-            *_rare_columns(one.new),
+            *_options(one.new),
             *_add_start_events(one.new, start_events),
             *_add_terms(one.new, terms),
             len(one.new.units) or None,
         )
         plain = plain and row == _NO_RARE_ARRAYS
         rare_rows.append(row)
-    common = columns([_row(one) for one in runs], _WIDTH)
-    rare = _NO_RARE_ARRAYS if plain else columns(rare_rows, len(_NO_RARE_ARRAYS))
     return [
-        *common,
-        *rare,
-        *columns(start_events, _START_EVENT_WIDTH),
-        *columns(terms, _TERM_WIDTH),
+        *NEW_RUN.arrays([_row(one) for one in runs]),
+        *(_NO_RARE_ARRAYS if plain else NEW_RUN_RARE.arrays(rare_rows)),
+        *START_EVENT.arrays(start_events),
+        *TERM.arrays(terms),
         *_plan_and_unit_columns(runs),
     ]
 
@@ -112,66 +111,30 @@ def _plan_and_unit_columns(runs: Sequence[CreateRequest]) -> list[Row]:
     plan: list[Row] = []
     units: list[Row] = []
     for n, one in enumerate(runs, 1):
-        plan += fact_rows(one.new.plan, n)
+        plan += [(n, *fact) for fact in one.new.plan]
         if one.new.units:
-            taken = set(initially_claimed(one.new))
-            units += [(n, unit, encode_text(key), missing, unit in taken) for unit, key, missing in one.new.units]
-    return [*(columns(plan, 0) if plan else _NO_PLAN), *(columns(units, 0) if units else _NO_UNITS)]
-
-
-def initially_claimed(new: NewRun) -> list[int]:
-    """Units that are created claimed."""
-    if new.owner is None or new.delay_ms > 0:
-        return []
-    return sorted(unit.unit for unit in new.units if not unit.missing)[: new.claim_limit]
+            claimed = {unit.unit for unit in one.new.claimed_units()}
+            units += [(n, *unit, unit.unit in claimed) for unit in one.new.units]
+    return [*(_PLAN.arrays(plan) if plan else _NO_PLAN), *(_UNITS.arrays(units) if units else _NO_UNITS)]
 
 
 def created(key: RunKey, new: NewRun, others: AffectedRuns | None = None) -> Created:
-    attributes = new.attributes or _NO_ATTRIBUTES
-    owner = None if new.units else _owner(new)
-    made = RunRecord(
-        run=key.run,
-        workflow=new.workflow,
-        instance_id=new.instance_id,
-        number=key.number,
-        kind=new.kind,
-        status=Status.WAITING if new.delay_ms > 0 else Status.ACTIVE,
-        params=new.params,
-        output=None,
-        error=None,
-        queue=new.queue,
-        priority=new.priority,
-        created_at=key.at,
-        updated_at=key.at,
-        started_at=None,
-        completed_at=None,
-        instance=key.instance,
-        seed=new.seed,
-        parent=new.parent,
-        options=new.options,
-        memo=attributes.memo,
-        search=attributes.search,
-        run_at=None if new.units else key.at + new.delay_ms,
-        owner=owner,
-        expires_at=None if new.expires_ms is None else key.at + new.expires_ms,
-        expiry=None if new.expires_ms is None else new.expiry,
-    )
+    made = new.record(key.run, key.number, key.instance, key.at)
     events = [
         StoredEvent(n, start_event.type, start_event.payload, key.at, new.sender)
         for n, start_event in enumerate(new.start_events, 1)
     ]
-    return Created(
-        RequestResult.DONE, made, 0 if owner is None else FIRST_EPOCH, events, initially_claimed(new), affected=others
-    )
+    epoch = 0 if made.owner is None else FIRST_EPOCH
+    return Created(RequestResult.DONE, made, epoch, events, [unit.unit for unit in new.claimed_units()], others)
 
 
 def _owner(new: NewRun) -> str | None:
-    """The owner of the new run's task. A delayed run has none: its task is not due yet."""
-    return None if new.delay_ms > 0 or (new.units and not initially_claimed(new)) else new.owner
+    """The owner of the run or of its claimed units. A delayed run has none: its task is not due yet."""
+    return None if new.delay_ms > 0 or (new.units and not new.claimed_units()) else new.owner
 
 
 def _is_plain(new: NewRun) -> bool:
-    return _rare_columns(new) == _NO_RARE_COLUMNS and not (new.start_events or new.plan or new.units)
+    return _options(new) == _NO_OPTIONS and not (new.start_events or new.plan or new.units)
 
 
 def _row(one: CreateRequest) -> Row:
@@ -191,13 +154,13 @@ def _row(one: CreateRequest) -> Row:
     )
 
 
-def _rare_columns(new: NewRun) -> Row:
-    """Columns that most runs leave at their defaults; a default is NULL."""
+def _options(new: NewRun) -> Row:
+    """The columns NEW_RUN_OPTIONS."""
     attributes = new.attributes or _NO_ATTRIBUTES
     child = new.parent_run is not None
     return (
-        None if new.on_conflict == "use_existing" else new.on_conflict,
-        None if new.on_reuse == "use_existing" else new.on_reuse,
+        None if new.on_conflict == OnConflict.USE_EXISTING else new.on_conflict,
+        None if new.on_reuse == OnReuse.USE_EXISTING else new.on_reuse,
         new.options,
         attributes.memo,
         attributes.search,
@@ -207,12 +170,12 @@ def _rare_columns(new: NewRun) -> Row:
         new.parent_run,
         new.parent_close if child else None,
         int(new.watch) if child else None,
-        encode_text(new.sender) if new.start_events else None,
+        new.sender if new.start_events else None,
     )
 
 
 def _add_start_events(new: NewRun, start_events: list[Row]) -> Row:
-    """Append the run's start events to those of all runs; their first and last position."""
+    """Append the run's start events to those of all runs; returns their first and last position."""
     if not new.start_events:
         return _NO_RANGE
     first = len(start_events) + 1
@@ -221,15 +184,12 @@ def _add_start_events(new: NewRun, start_events: list[Row]) -> Row:
 
 
 def _add_terms(new: NewRun, terms: list[Row]) -> Row:
-    """Append the run's search terms to those of all runs; their first and last position."""
+    """Append the run's search terms to those of all runs; returns their first and last position."""
     if new.attributes is None or not new.attributes.terms or new.attributes.search is None:
         return _NO_RANGE
     first = len(terms) + 1
     terms += term_rows(new.attributes.terms)
     return (first, len(terms))
-
-
-_NO_RARE_ARRAYS: Row = (*_NO_RARE_COLUMNS, *_NO_RANGE, *_NO_RANGE, None)
 
 
 async def _existing_runs(

@@ -1,9 +1,10 @@
-"""Connections to the server, and retries when a connection breaks.
+"""Connections to the server, and calls of intents on them.
 
 Calls of clients and workers use a pool. One more connection is reserved for heartbeats, so that they never wait for
 other calls. A call that failed with a deadlock is repeated; a call whose connection broke is repeated as soon as the
-server is available again, for at most ``connect_timeout``. Whether the first attempt was committed is not known then.
-The intents make sure that nothing is written twice: they recognise the rows that an earlier attempt wrote.
+server is available again, for at most ``connect_timeout`` (``store/retry.py`` has the rules for all calls). Whether the
+first attempt was committed is not known then. The intents make sure that nothing is written twice: they recognise the
+rows that an earlier attempt wrote.
 """
 
 from __future__ import annotations
@@ -12,19 +13,19 @@ import asyncio
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import asyncpg
 
 from holdfast.errors import AppClosedError
 from holdfast.ports import Clock, Randomness
 from holdfast.store.postgres.errors import DRIVER_ERRORS, Fault, classify, is_gone, translate
+from holdfast.store.postgres.markers import MarkedTransaction, Markers, is_committed
 from holdfast.store.postgres.pool import Pool
 from holdfast.store.postgres.settings import Settings
-from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Connection, Tx, Work
+from holdfast.store.retry import backoff, call_with_retry
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -37,14 +38,6 @@ _STATEMENT_TIMEOUT_S = 60.0
 _CLEAN_UP_TIMEOUT_S = 5.0
 _KEPT_FREE = 2
 """Connections of the pool that live transactions must leave for other calls."""
-
-
-@dataclass(slots=True)
-class MarkedTransaction(Generic[R]):
-    """A transaction whose outcome may be unknown: its marker, and the result to return if it was committed."""
-
-    marker: str | None = None
-    result: R | None = None
 
 
 class Database:
@@ -61,6 +54,7 @@ class Database:
         self._settings = settings
         self._schema = schema
         self._store_id = store_id
+        self.markers = Markers(schema)
         self._now = now
         self._local = local
         self._random = random
@@ -69,7 +63,6 @@ class Database:
         self._reserved: Connection | None = None
         self._reserved_lock = asyncio.Lock()
         self._step_slots = asyncio.Semaphore(settings.pool_size - _KEPT_FREE)
-        self._used_markers: list[str] = []
         self._step_connections: set[Connection] = set()
         """Connections of live transactions."""
 
@@ -103,7 +96,7 @@ class Database:
 
     # --- calls
 
-    async def call(self, work: Work[A, R], argument: A) -> R:
+    def call(self, work: Work[A, R], argument: A) -> Awaitable[R]:
         """Run an intent on a connection of the pool."""
         is_retry = False
 
@@ -113,7 +106,7 @@ class Database:
             is_retry = True
             return self._run(tx, work, argument)
 
-        return await self._with_retry(partial(self._with_connection, use))
+        return self._with_retry(partial(self._with_connection, use))
 
     async def call_reserved(self, work: Work[A, R], argument: A) -> R:
         """Run an intent on the reserved connection."""
@@ -137,10 +130,10 @@ class Database:
         *,
         user_statements: bool = False,
     ) -> R:
-        """Run an intent in its own transaction, and commit if ``should_commit`` says so.
+        """Run an intent in its own transaction, and commit if ``should_commit`` returns True.
 
         ``transaction`` holds what is known of earlier attempts; after a failure the caller passes it again.
-        ``user_statements``: the intent runs users' statements, which may leave settings behind.
+        ``user_statements``: the intent runs users' statements, which may change settings of the session.
         """
 
         async def use(connection: Connection) -> R:
@@ -153,9 +146,9 @@ class Database:
                 await connection.execute("ROLLBACK")
                 return result
             transaction.result = result
-            transaction.marker = await self.insert_marker(connection)
+            transaction.marker = await self.markers.insert(connection)
             await connection.execute("COMMIT")
-            self.discard_marker(transaction.marker)
+            self.markers.discard(transaction.marker)
             return result
 
         return await self._with_retry(partial(self._with_connection, use, user_statements=user_statements))
@@ -186,16 +179,6 @@ class Database:
             return await self._was_committed(connection, marker)
 
         return await self._with_retry(partial(self._with_connection, use))
-
-    async def insert_marker(self, connection: Connection) -> str:
-        """Insert a marker by which ``was_committed`` can tell the outcome of this transaction."""
-        used, self._used_markers = self._used_markers, []
-        marker: str = await connection.fetchval(statements("commit", self._schema)["insert_marker"], used)
-        return marker
-
-    def discard_marker(self, marker: str) -> None:
-        """The outcome is known; the next transaction deletes the marker."""
-        self._used_markers.append(marker)
 
     # --- internals
 
@@ -229,7 +212,7 @@ class Database:
         return connection
 
     async def _was_committed(self, connection: Connection, marker: str) -> bool:
-        return await self._run(self.tx(connection), _query_outcome, marker)
+        return await self._run(self.tx(connection), is_committed, marker)
 
     async def _with_connection(self, use: Callable[[Connection], Awaitable[R]], *, user_statements: bool = False) -> R:
         connection = self._idle() or await self._take()
@@ -292,36 +275,24 @@ class Database:
                 raise ConnectionResetError("the connection is closed") from error
             raise
 
-    async def _with_retry(self, once: Callable[[], Awaitable[R]]) -> R:
-        until = self._local.monotonic() + self._settings.connect_timeout
-        failures = 0
-        while True:
-            try:
-                return await once()
-            except DRIVER_ERRORS as error:
-                failures += 1
-                fault_kind = classify(error, None)
-                if self._closing or fault_kind is Fault.OTHER:
-                    raise translate(error, self.where) from error
-                if fault_kind is Fault.TRANSIENT and failures > _MAX_DEADLOCKS:
-                    raise translate(error, self.where) from error
-                if fault_kind is Fault.UNAVAILABLE and self._local.monotonic() >= until:
-                    raise translate(error, self.where) from error
-            await asyncio.sleep(self._backoff(failures))
+    def _with_retry(self, once: Callable[[], Awaitable[R]]) -> Awaitable[R]:
+        deadline = self._local.monotonic() + self._settings.connect_timeout
+        return call_with_retry(once, DRIVER_ERRORS, self._pause_after, deadline)
 
-    def _backoff(self, failures: int) -> float:
-        doubled: float = _FIRST_BACKOFF_S * 2 ** min(failures - 1, 10)
-        return min(_MAX_BACKOFF_S, doubled) * (0.5 + self._random.random())
+    def _pause_after(self, error: Exception, failures: int, deadline: float) -> float:
+        """Seconds until the next attempt of a failed call; raises the translated error if there is none."""
+        fault = classify(error, None)
+        retry = (fault is Fault.TRANSIENT and failures <= _MAX_DEADLOCKS) or (
+            fault is Fault.UNAVAILABLE and self._local.monotonic() < deadline
+        )
+        if self._closing or not retry:
+            raise translate(error, self.where) from error
+        return backoff(failures, self._random, _FIRST_BACKOFF_S, _MAX_BACKOFF_S)
 
 
 def _is_broken(error: BaseException, connection: Connection) -> bool:
     """True if the connection was closed before use, which the driver reports as a wrong use of its interface."""
     return isinstance(error, asyncpg.InterfaceError) and is_gone(connection)
-
-
-async def _query_outcome(tx: Tx, marker: str) -> bool:
-    committed: bool = await tx.connection.fetchval(statements("commit", tx.schema)["was_committed"], marker)
-    return committed
 
 
 def _is_to_standby(connection: Connection) -> bool:

@@ -19,21 +19,23 @@ from holdfast.errors import (
 from holdfast.store.postgres.tx import Connection
 
 _BROKEN = (OSError, asyncpg.InternalClientError)
-"""The connection is broken. InternalClientError: it was used between the server's last message and its end."""
+"""Errors of a broken connection. InternalClientError: a call used the connection after the server had ended it."""
 DRIVER_ERRORS: tuple[type[Exception], ...] = (asyncpg.PostgresError, asyncpg.InterfaceError, *_BROKEN)
 """All errors that the driver raises. A TimeoutError is an OSError."""
 
 UNIQUE = "23505"
 NOT_CONSUMABLE = "HF001"
 """The store's own SQLSTATE: a delivery of an event that does not exist or was consumed before."""
+STALE_RETRY = "HF002"
+"""The store's own SQLSTATE: a repeated call whose receipt was used by a later call."""
 PREDICTION_FAILED = "HF003"
 """The store's own SQLSTATE: a prediction does not hold (holdfast_send_predicted)."""
 
 _TRANSLATIONS: dict[str, tuple[type[HoldfastError], str]] = {
     "08": (StoreUnavailableError, "the connection to {where} broke. Check the network and the server"),
-    "22": (StateError, "{where} cannot hold this; nothing of this call was done"),
-    "23": (StateError, "{where} cannot hold this; nothing of this call was done"),
-    "23505": (StateError, "already stored, and written once only; nothing of this call was done"),
+    "22": (StateError, "{where} cannot store a value of this call; nothing of this call was done"),
+    "23": (StateError, "{where} cannot store a value of this call; nothing of this call was done"),
+    "23505": (StateError, "the row is stored already and can be written only once; nothing of this call was done"),
     "25006": (
         StoreReadOnlyError,
         "{where} cannot be written: it is a standby, or set to read only. Name the primary server",
@@ -42,7 +44,7 @@ _TRANSLATIONS: dict[str, tuple[type[HoldfastError], str]] = {
     "28": (StoreUnavailableError, "{where} refused the login. Check the user and the password in the URL"),
     "3D000": (StoreUnavailableError, "{where} does not exist. Check the database's name in the URL, or create it"),
     "3F000": (SchemaVersionError, "the store's schema is gone from {where}. Restore it, or run `holdfast migrate`"),
-    "40": (StoreBusyError, "others changed the same rows in {where} again and again; nothing was written. Try again"),
+    "40": (StoreBusyError, "other transactions kept changing the same rows in {where}; nothing was written. Try again"),
     "42501": (
         StoreUnavailableError,
         "this user lacks a right in {where}. Grant it, or run `holdfast migrate` as the owner of the schema",
@@ -57,13 +59,13 @@ _TRANSLATIONS: dict[str, tuple[type[HoldfastError], str]] = {
     ),
     "55P03": (
         StoreBusyError,
-        "others held locks in {where} for longer than lock_timeout; nothing was written. Look for a long transaction",
+        "other sessions held locks in {where} past lock_timeout; nothing was written. Look for a long transaction",
     ),
     "57014": (
         StoreBusyError,
         "{where} cancelled a statement after statement_timeout; nothing was written. Raise it, or see what is slow",
     ),
-    "57P": (StoreUnavailableError, "{where} shuts down or starts up. Try again"),
+    "57P": (StoreUnavailableError, "{where} is shutting down or starting up. Try again"),
     "58": (StoreUnavailableError, "{where} failed to read or write its files. Look at its log and its disk"),
     "HF001": (StateError, "an event cannot be consumed: it does not exist or was consumed before"),
 }
@@ -131,5 +133,5 @@ def _translated(error: BaseException, where: str) -> HoldfastError:
     if isinstance(error, _BROKEN):
         return StoreUnavailableError(f"{where} cannot be reached ({error}). Check the URL, the network and the server")
     if isinstance(error, asyncpg.InterfaceError) and isinstance(error, ValueError):
-        return StateError(f"{where} cannot hold this; nothing of this call was done ({error})")
+        return StateError(f"{where} cannot store a value of this call; nothing of this call was done ({error})")
     return StoreError(f"{where} refused a statement; nothing of this call was done (PostgreSQL {state}: {error})")

@@ -1,6 +1,6 @@
 """Runs users' statements inside a commit, and rejects those that change the engine's tables.
 
-PostgreSQL has no hook that sees each statement. It has something better: a transaction keeps the lock of every table
+PostgreSQL has no hook that is called for each statement. But a transaction keeps the lock of every table
 that it wrote to or altered, in whatever way, until it ends. The guard therefore looks for the engine's tables among the
 locks, after users' statements and before the store's own; if it finds one, the transaction is rolled back. Reading is
 allowed: the store's schema is the last one in the search path.
@@ -78,7 +78,7 @@ class Guard:
 async def execute(connection: Connection, statement: Statement) -> tuple[list[Any], str]:
     """Run one statement; returns its rows and the server's status message.
 
-    Always prepared, because a text with several statements cannot be prepared.
+    The statement is always prepared: PostgreSQL refuses to prepare a text with several statements.
     """
     word = _FIRST_WORD.match(statement.sql)
     if word is not None and word[1].upper() in _TRANSACTION_WORDS:

@@ -2,22 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from holdfast.core.model import Status
-from holdfast.store.postgres.rows import columns, fact_rows, log_rows
+from holdfast.store.postgres.columns import FACT, LOG
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Tx
-from holdfast.store.protocol import Fact, Log
-
-_FACT_WIDTH, _LOG_WIDTH = 16, 8
-
-
-class LateResults(NamedTuple):
-    run: int
-    facts: Sequence[Fact]
-    logs: Sequence[Log]
+from holdfast.store.protocol import LateResults
 
 
 async def add(tx: Tx, late: LateResults) -> bool:
@@ -27,7 +16,7 @@ async def add(tx: Tx, late: LateResults) -> bool:
     if status is None:
         return False
     if status == Status.TERMINATED and late.facts:
-        await tx.connection.execute(sql["facts"], late.run, *columns(fact_rows(late.facts), _FACT_WIDTH))
+        await tx.connection.execute(sql["facts"], late.run, *FACT.arrays(late.facts))
     if late.logs:
-        await tx.connection.execute(sql["logs"], late.run, *columns(log_rows(late.logs), _LOG_WIDTH))
+        await tx.connection.execute(sql["logs"], late.run, *LOG.arrays(late.logs))
     return True

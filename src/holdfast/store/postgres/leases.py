@@ -5,14 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import columns, encode_text
+from holdfast.store.postgres.columns import HEARTBEAT, LEASE, TASK
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import SUSPECT_LOSSES, ExpiredTask, Fact, Heartbeat, HeldTask, Lease, Signal, TaskRef
-
-_TASK_WIDTH = 4
-_HEARTBEAT_WIDTH = 12
-_LEASE_WIDTH = 5
 
 
 class HeartbeatRequest(NamedTuple):
@@ -44,7 +40,7 @@ async def fetch_signals(tx: Tx, owner: str) -> list[HeldTask]:
 
 
 def _owned(tx: Tx, run: int, unit: int, epoch: int, signal: int) -> HeldTask:
-    """In a retry every run may have events: the first attempt, whose reply was lost, cleared the signals."""
+    """An owned task. In a retry, every run has EVENTS: the first attempt, whose reply was lost, may have cleared it."""
     events = Signal.EVENTS if tx.is_retry and unit == 0 else Signal.NONE
     return HeldTask(run, unit, epoch, Signal(signal) | events)
 
@@ -52,12 +48,12 @@ def _owned(tx: Tx, run: int, unit: int, epoch: int, signal: int) -> HeldTask:
 async def record(tx: Tx, heartbeats: Sequence[Heartbeat]) -> None:
     latest = {(task, fact.key, fact.n): _heartbeat_row(task, fact) for task, fact in heartbeats}
     sql = statements("leases", tx.schema)["record_heartbeats"]
-    await tx.connection.execute(sql, *columns(list(latest.values()), _HEARTBEAT_WIDTH))
+    await tx.connection.execute(sql, *HEARTBEAT.arrays(list(latest.values())))
 
 
 def _heartbeat_row(task: TaskRef, fact: Fact) -> Row:
     return (
-        *task, encode_text(fact.key), fact.n, fact.kind, fact.at, fact.started_at, fact.value, fact.max_attempts,
+        *task, fact.key, fact.n, fact.kind, fact.at, fact.started_at, fact.value, fact.max_attempts,
         fact.timeout_ms,
     )  # fmt: skip
 
@@ -65,7 +61,7 @@ def _heartbeat_row(task: TaskRef, fact: Fact) -> Row:
 async def set_leases(tx: Tx, leases: list[Lease]) -> list[bool]:
     rows = [(*lease.task, lease.lease_ms) for lease in leases]
     sql = statements("leases", tx.schema)["set_leases"]
-    found = await tx.connection.fetch(sql, tx.now, *columns(rows, _LEASE_WIDTH))
+    found = await tx.connection.fetch(sql, tx.now, *LEASE.arrays(rows))
     return [held for row in found for held in row.values()]
 
 
@@ -77,5 +73,5 @@ async def reap(tx: Tx, max_losses: int) -> list[ExpiredTask]:
 
 async def release(tx: Tx, tasks: Sequence[TaskRef]) -> int:
     sql = statements("leases", tx.schema)["release"]
-    count: int = await tx.connection.fetchval(sql, tx.now, tx.store_id, *columns(list(tasks), _TASK_WIDTH))
+    count: int = await tx.connection.fetchval(sql, tx.now, tx.store_id, *TASK.arrays(tasks))
     return count

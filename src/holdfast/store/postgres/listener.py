@@ -15,6 +15,7 @@ from typing import Any
 
 from holdfast.ports import Randomness
 from holdfast.store.postgres.errors import DRIVER_ERRORS
+from holdfast.store.retry import backoff
 
 _log = logging.getLogger("holdfast")
 
@@ -25,6 +26,7 @@ _POLL_S = 0.5
 _START_TIMEOUT_S = 5.0
 _ECHO_S = 2.0
 _CHECK_INTERVAL_S = 20.0
+_FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 10.0
 
 
@@ -85,10 +87,10 @@ class Listener:
             failures = 0 if self._receives else failures + 1
             self._receives = False
             self._tried.set()
-            await asyncio.sleep(min(_MAX_BACKOFF_S, 0.05 * 2 ** min(failures, 10)) * (0.5 + self._random.random()))
+            await asyncio.sleep(backoff(failures + 1, self._random, _FIRST_BACKOFF_S, _MAX_BACKOFF_S))
 
     async def _listen(self) -> None:
-        """Listen while own notifications arrive: behind a pooler LISTEN succeeds, but no notification ever arrives."""
+        """Listen while test notifications arrive: behind a pooler LISTEN succeeds, but no notification ever arrives."""
         connection = await self._connect()
         connection.add_termination_listener(lambda _: self._closed.set())
         try:
@@ -111,7 +113,7 @@ class Listener:
     async def _receives_own(self, connection: Any, *, pooled: bool) -> bool:
         """True if a test notification arrives.
 
-        ``pooled``: it is sent from another connection, because through a pooler a connection receives only its own.
+        ``pooled``: another connection sends it, because through a pooler a connection receives only its own.
         """
         self._echo.clear()
         sender_connection = await self._connect() if pooled else connection

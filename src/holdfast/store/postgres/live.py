@@ -68,7 +68,7 @@ class Live:
                         return _rejected(f"broke: {error}")
                     raise translate(error, self.database.where) from error
             finally:
-                await self._end("is over")
+                await self._end("has ended")
         return await self._outcome(self._marker)
 
     async def _commit(self, apply: Callable[[Tx, Commit], Awaitable[Committed]], commit: Commit) -> Committed:
@@ -79,10 +79,10 @@ class Live:
         result = await apply(tx, commit)
         if result.verdict not in _NOTHING_WRITTEN:
             self._result = result
-            marker = self._marker = await self.database.insert_marker(self._connection)
+            marker = self._marker = await self.database.markers.insert(self._connection)
             await self._connection.execute("COMMIT")
             self._marker = None
-            self.database.discard_marker(marker)
+            self.database.markers.discard(marker)
         return result
 
     async def _outcome(self, marker: str) -> Committed:

@@ -26,7 +26,7 @@ class _State(NamedTuple):
     functions_digest: int = 0
 
     def has(self, latest: int, new: Functions) -> bool:
-        return self.version >= latest and not new.replace(self.functions_release, self.functions_digest)
+        return self.version >= latest and not new.must_replace(self.functions_release, self.functions_digest)
 
 
 async def migrate(tx: Tx, steps: Sequence[Migration] | None = None, new: Functions | None = None) -> Migrated:
@@ -73,7 +73,7 @@ async def _apply(tx: Tx, steps: Sequence[Migration], new: Functions) -> _State:
             if step.version > before.version:
                 await connection.execute(step.script)
                 await connection.fetch(sql["set_state"], "schema_version", step.version)
-        if new.replace(before.functions_release, before.functions_digest):
+        if new.must_replace(before.functions_release, before.functions_digest):
             await connection.execute(new.script)
             await connection.fetch(sql["set_state"], "functions_release", new.release)
             await connection.fetch(sql["set_state"], "functions_digest", new.digest)

@@ -12,9 +12,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.ports import Randomness
-from holdfast.store.postgres.batch import VERDICTS, Receipt, batch_columns
+from holdfast.store.postgres.batch import Receipt, batch_columns
+from holdfast.store.postgres.columns import FOLLOWING, OPERATIONS, TERM, UNIT
+from holdfast.store.postgres.constants import VERDICTS, OperationKind
 from holdfast.store.postgres.create import CreateRequest, RunKey, created, new_columns
-from holdfast.store.postgres.rows import affected, columns, encode_text, fact_rows, unit_rows
+from holdfast.store.postgres.rows import affected
 from holdfast.store.postgres.send import dedup_key
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.terms import term_rows
@@ -26,6 +28,7 @@ from holdfast.store.protocol import (
     Commit,
     Committed,
     Created,
+    Fact,
     Finish,
     Following,
     NewEvent,
@@ -41,7 +44,6 @@ from holdfast.store.protocol import (
     cancel_reason,
 )
 
-_OPERATION_WIDTH, _FACT_WIDTH, _TERM_WIDTH, _UNIT_WIDTH = 12, 14, 3, 3
 _NO_END: Row = (None,) * 4
 _NO_SUCCESSOR: Row = (False, None, None, None, None, None, None, None)
 _NO_ATTRIBUTES = Attributes()
@@ -69,7 +71,7 @@ class OperationsRequest:
         for recorded in commit.following.operations:
             if isinstance(recorded.operation, NewRun):
                 request.starts.append(CreateRequest(recorded.operation, token(random)))
-                request.operation_rows.append(_row("start", number=len(request.starts)))
+                request.operation_rows.append(_row(OperationKind.START, number=len(request.starts)))
             else:
                 request.operation_rows.append(_operation_row(recorded.operation, token(random)))
         return request
@@ -87,16 +89,15 @@ async def commit_with_operations(tx: Tx, request: OperationsRequest) -> Committe
         *request.receipt,
         commit.task.run,
         end is not None,
-        *columns(request.operation_rows, _OPERATION_WIDTH),
-        *new_columns(request.starts),
-        *batch_columns([replace(commit, following=own_following)]),
-        *columns([_fact_row(recorded) for recorded in following.operations], _FACT_WIDTH),
+        *FOLLOWING.parts["facts"].arrays([_fact_row(recorded.fact) for recorded in following.operations]),
         attributes.memo,
         attributes.search,
-        *columns(term_rows(attributes.terms), _TERM_WIDTH),
-        *_end(end),
-        request.token,
-        *columns(_successor_units(end), _UNIT_WIDTH),
+        *TERM.arrays(term_rows(attributes.terms)),
+        *FOLLOWING.parts["end"].encode((*_end(end), request.token)),
+        *UNIT.arrays(end.next.units if end is not None and end.next is not None else ()),
+        *OPERATIONS.arrays(operations=request.operation_rows),
+        *new_columns(request.starts),
+        *batch_columns([replace(commit, following=own_following)]),
     )
     sql = statements("operations", tx.schema)["commit_with_operations"]
     verdict, signal, due, more = await tx.connection.fetchrow(sql, *arguments)
@@ -130,52 +131,52 @@ def _operation_row(operation: Operation, token: int) -> Row:
     match operation:
         case NewEvent():
             return _row(
-                "send",
+                OperationKind.SEND,
                 operation.workflow,
                 operation.instance_id,
                 operation.type,
                 operation.payload,
-                encode_text(operation.sender),
+                operation.sender,
                 dedup_key(operation, token),
-                encode_text(operation.ask),
+                operation.ask,
                 token,
             )
         case WatchRun(workflow, instance_id, watch):
-            return _row("watch", workflow, instance_id, number=int(watch))
+            return _row(OperationKind.WATCH, workflow, instance_id, number=int(watch))
         case UnwatchRun(workflow, instance_id, watch):
-            return _row("unwatch", workflow, instance_id, number=int(watch))
+            return _row(OperationKind.UNWATCH, workflow, instance_id, number=int(watch))
         case CancelRun(workflow, instance_id, payload, deadline_ms):
-            reason = encode_text(cancel_reason(payload))
-            return _row("cancel", workflow, instance_id, payload=payload, number=deadline_ms, note=reason)
+            reason = cancel_reason(payload)
+            return _row(OperationKind.CANCEL, workflow, instance_id, payload=payload, number=deadline_ms, note=reason)
         case TerminateRun(workflow, instance_id, reason):
-            return _row("terminate", workflow, instance_id, note=encode_text(reason))
+            return _row(OperationKind.TERMINATE, workflow, instance_id, note=reason)
         case ReplyToEvent(event, (ok, value)):
-            return _row("reply", payload=value, number=event, ok=ok)
+            return _row(OperationKind.REPLY, payload=value, number=event, ok=ok)
         case _:
             raise AssertionError(f"{type(operation).__name__} has no operation row")
 
 
 def _row(
-    kind: str,
+    kind: OperationKind,
     workflow: str | None = None,
     instance_id: str | None = None,
     type_: str | None = None,
     payload: bytes | None = None,
-    sender: bytes | None = None,
+    sender: str | None = None,
     dedup: bytes | None = None,
-    ask: bytes | None = None,
+    ask: str | None = None,
     token: int | None = None,
     *,
     number: int | None = None,
-    note: bytes | None = None,
+    note: str | None = None,
     ok: bool | None = None,
 ) -> Row:
     return (kind, workflow, instance_id, type_, payload, sender, dedup, ask, token, number, note, ok)
 
 
-def _fact_row(recorded: RecordedOperation) -> Row:
+def _fact_row(fact: Fact) -> Row:
     """The row of the fact without ``ok`` and ``value``, which the database sets from the result."""
-    [(state, key, n, kind, at, started_at, seq, _, _, *rest)] = fact_rows([recorded.fact])
+    state, key, n, kind, at, started_at, seq, _, _, *rest = fact
     return (state, key, n, kind, at, started_at, seq, *rest)
 
 
@@ -183,14 +184,9 @@ def _end(end: Finish | None) -> Row:
     if end is None:
         return (*_NO_END, *_NO_SUCCESSOR)
     next_ = end.next
-    ended = (end.status, end.output, end.error, encode_text(end.note))
+    ended = (end.status, end.output, end.error, end.note)
     if next_ is None:
         return (*ended, *_NO_SUCCESSOR)
     expiry = None if next_.expires_ms is None else next_.expiry
     then = (next_.params, next_.run_at, next_.attempt, next_.expires_ms, expiry, next_.continues, next_.options)
     return (*ended, True, *then)
-
-
-def _successor_units(end: Finish | None) -> list[Row]:
-    """Rows of the units of the successor."""
-    return [] if end is None or end.next is None else unit_rows(end.next.units)

@@ -7,24 +7,22 @@ need not read the events behind it.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import NamedTuple
 
-from holdfast.store.postgres.rows import columns, decode_text, encode_text
+from holdfast.store.postgres.columns import OUTCOME
 from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.text import decode_text
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import Delivered, DeliveryFailure, OutboxClaim, OutboxRow
+from holdfast.store.protocol import Delivered, DeliveryFailure, OutboxClaim, OutboxClaimRequest, OutboxRow
 
-_WIDTH = 4
+_TEXTS = [index for index, field in enumerate(fields(OutboxRow)) if field.name in ("step", "type", "error")]
 
 
-class OutboxClaimRequest(NamedTuple):
-    """The claiming owner, its lease, and the maximum number of events."""
-
-    owner: str
-    lease_ms: int
-    limit: int
+class OutboxClaimCall(NamedTuple):
+    request: OutboxClaimRequest
     token: int
-    """By which a repeated call recognises the events that it claimed."""
+    """Token by which a repeated call recognises the events that it claimed."""
 
 
 class OutboxSettlement(NamedTuple):
@@ -32,14 +30,15 @@ class OutboxSettlement(NamedTuple):
     outcomes: Sequence[Delivered | DeliveryFailure]
 
 
-async def claim(tx: Tx, request: OutboxClaimRequest) -> OutboxClaim:
-    rows = await tx.connection.fetch(statements("outbox", tx.schema)["claim"], tx.now, *request, tx.is_retry)
+async def claim(tx: Tx, call: OutboxClaimCall) -> OutboxClaim:
+    sql = statements("outbox", tx.schema)["claim"]
+    rows = await tx.connection.fetch(sql, tx.now, *call.request, call.token, tx.is_retry)
     *claimed, last = [tuple(row.values()) for row in rows]
     return OutboxClaim([_row(row[1:]) for row in claimed], last[0])
 
 
 async def settle(tx: Tx, settlement: OutboxSettlement) -> int:
-    arguments = columns([_outcome_row(outcome) for outcome in settlement.outcomes], _WIDTH)
+    arguments = OUTCOME.arrays([_outcome_row(outcome) for outcome in settlement.outcomes])
     sql = statements("outbox", tx.schema)["settle"]
     count: int = await tx.connection.fetchval(sql, tx.now, settlement.owner, *arguments)
     return count
@@ -50,7 +49,8 @@ async def outbox(tx: Tx, run: int) -> list[OutboxRow]:
     return [_row(tuple(row.values())) for row in rows]
 
 
-async def retry(tx: Tx, run: int) -> int:
+async def redeliver(tx: Tx, run: int) -> int:
+    """Make the parked events of a run due again; returns their number."""
     count: int = await tx.connection.fetchval(statements("outbox", tx.schema)["retry"], tx.now, tx.store_id, run)
     return count
 
@@ -60,23 +60,11 @@ def _outcome_row(outcome: Delivered | DeliveryFailure) -> Row:
         case Delivered(run, n):
             return (run, n, None, None)
         case DeliveryFailure(run, n, error, run_at):
-            return (run, n, encode_text(error), run_at)
+            return (run, n, error, run_at)
 
 
 def _row(row: Row) -> OutboxRow:
-    run, n, workflow, instance_id, number, step, type_, payload, created_at, attempts, run_at, error, *ends = row
-    return OutboxRow(
-        run,
-        n,
-        workflow,
-        instance_id,
-        number,
-        decode_text(step),
-        decode_text(type_),
-        payload,
-        created_at,
-        attempts,
-        run_at,
-        decode_text(error),
-        *ends,
-    )
+    values = list(row)
+    for index in _TEXTS:
+        values[index] = decode_text(values[index])
+    return OutboxRow(*values)

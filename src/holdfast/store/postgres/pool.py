@@ -1,7 +1,7 @@
 """A pool of connections, each lent to one caller at a time.
 
-The driver's own pool goes round the event loop several times when a connection is released, which costs as much as a
-short statement. Callers of this pool release a connection clean or closed.
+The driver's own pool needs several iterations of the event loop to release a connection, which cost as much as a
+short statement. A caller of this pool resets or closes a connection before it releases the connection.
 """
 
 from __future__ import annotations

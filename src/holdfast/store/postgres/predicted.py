@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import asyncpg
 
 from holdfast.store.postgres import batch
+from holdfast.store.postgres.columns import SEND_PREDICTED
 from holdfast.store.postgres.errors import PREDICTION_FAILED, UNIQUE, sqlstate
 from holdfast.store.postgres.operations import affects_others
-from holdfast.store.postgres.rows import encode_text
 from holdfast.store.postgres.send import SendRequest, send
 from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.text import encode_text
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import Delivery, Fact, FactState, NewEvent, Prediction, Sent
 
 _NO_CLAIM: Row = (None, None)
-_NO_OTHER_ARGUMENTS: Row = (None,) * 11
+_COMMON, _RARE = SEND_PREDICTED.parts.values()
+_NO_RARE_ARGUMENTS: list[Any] = [None] * len(_RARE)
 
 
 async def send_predicted(tx: Tx, events: Sequence[SendRequest]) -> list[Sent]:
@@ -49,32 +52,34 @@ async def write_prediction(tx: Tx, request: SendRequest, prediction: Prediction)
         return False
     [fact] = commit.observed.facts
     next_, status, output, *rest = batch.next_columns(commit.following.next)
-    common: Row = (
-        tx.store_id,
-        commit.task.run,
-        commit.task.epoch,
-        prediction.n,
-        prediction.at,
-        event.type,
-        event.payload,
-        request.token,
-        encode_text(fact.key),
-        fact.kind,
-        fact.started_at,
-        fact.seq,
-        fact.wake_at,
-        next_,
-        status,
-        output,
+    common = _COMMON.encode(
+        (
+            tx.store_id,
+            commit.task.run,
+            commit.task.epoch,
+            prediction.n,
+            prediction.at,
+            event.type,
+            event.payload,
+            request.token,
+            fact.key,
+            fact.kind,
+            fact.started_at,
+            fact.seq,
+            fact.wake_at,
+            next_,
+            status,
+            output,
+        )
     )
     claims = (claimant.owner, claimant.lease_ms) if commit.following.next is None else _NO_CLAIM
-    other: Row = (*rest, encode_text(event.sender), encode_text(event.dedup), *claims, tx.now)
+    rare = _RARE.encode((*rest, event.sender, event.dedup, *claims, tx.now))
     sql = statements("send", tx.schema)
     try:
-        if other == _NO_OTHER_ARGUMENTS:
+        if rare == _NO_RARE_ARGUMENTS:
             written: bool = await tx.connection.fetchval(sql["send_predicted"], *common)
         else:
-            written = await tx.connection.fetchval(sql["send_predicted_all_arguments"], *common, *other)
+            written = await tx.connection.fetchval(sql["send_predicted_all_arguments"], *common, *rare)
     except asyncpg.PostgresError as error:
         if sqlstate(error) not in (PREDICTION_FAILED, UNIQUE):
             raise

@@ -6,23 +6,30 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.core.model import Status
-from holdfast.store.postgres.rows import columns, encode_text, fact, mailbox_page, record, stored_event, stored_log
+from holdfast.store.postgres.columns import CONDITION
+from holdfast.store.postgres.rows import fact, mailbox_page, record, stored_event, stored_log
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.terms import condition_rows
+from holdfast.store.postgres.text import encode_text
 from holdfast.store.postgres.tx import Tx
 from holdfast.store.protocol import (
     ANY_TOPIC,
     CANCEL,
     EXIT,
     REPLY,
+    CurrentRuns,
     Fact,
-    ListQuery,
+    FactsQuery,
     MailboxPage,
+    MailboxQuery,
     PageQuery,
     RelatedRun,
     Relations,
     Reply,
+    RunByName,
+    RunQuery,
     RunRecord,
+    RunsById,
     Snapshot,
     StoredEvent,
     StoredLog,
@@ -30,30 +37,9 @@ from holdfast.store.protocol import (
 )
 
 _MAX_BIGINT = 2**63 - 1
-_CONDITION_WIDTH = 4
 _ENGINE_TOPICS = frozenset({EXIT, REPLY, CANCEL})
 _MAX_RELATIONS = 100
 """Maximum number of each kind of relation."""
-
-
-class RunQuery(NamedTuple):
-    workflow: str
-    instance_id: str
-    number: int | None
-
-
-class MailboxQuery(NamedTuple):
-    run: int
-    topics: frozenset[str] | None
-    after: int = 0
-
-
-class FactsQuery(NamedTuple):
-    """Facts of a run: all, of one state, or of that state with these keys."""
-
-    run: int
-    state: int | None = None
-    keys: Sequence[str] | None = None
 
 
 class ReplyQuery(NamedTuple):
@@ -66,25 +52,40 @@ async def now(tx: Tx, _: None) -> int:
     return found
 
 
-async def find(tx: Tx, query: RunQuery) -> RunRecord | None:
+async def runs(tx: Tx, query: RunQuery) -> list[RunRecord]:
+    match query:
+        case RunByName():
+            return await _run_by_name(tx, query)
+        case RunsById(ids):
+            return await _runs_by_id(tx, ids)
+        case CurrentRuns():
+            return await _current_runs(tx, query)
+
+
+async def _run_by_name(tx: Tx, query: RunByName) -> list[RunRecord]:
+    run = await find_run(tx, query.workflow, query.instance_id, query.number)
+    return [] if run is None else [run]
+
+
+async def find_run(tx: Tx, workflow: str, instance_id: str, number: int | None) -> RunRecord | None:
     sql = statements("reads", tx.schema)
-    if query.number is None:
-        row = await tx.connection.fetchrow(sql["current"], query.workflow, query.instance_id)
+    if number is None:
+        row = await tx.connection.fetchrow(sql["current"], workflow, instance_id)
     else:
-        row = await tx.connection.fetchrow(sql["numbered"], *query)
+        row = await tx.connection.fetchrow(sql["numbered"], workflow, instance_id, number)
     return None if row is None else record(tuple(row))
 
 
-async def get(tx: Tx, runs: Sequence[int]) -> list[RunRecord]:
-    rows = await tx.connection.fetch(statements("reads", tx.schema)["records"], runs)
+async def _runs_by_id(tx: Tx, ids: Sequence[int]) -> list[RunRecord]:
+    rows = await tx.connection.fetch(statements("reads", tx.schema)["records"], ids)
     found = {run.run: run for run in (record(tuple(row.values())) for row in rows)}
-    return [found[run] for run in runs if run in found]
+    return [found[run] for run in ids if run in found]
 
 
-async def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
+async def _current_runs(tx: Tx, query: CurrentRuns) -> list[RunRecord]:
     before = _MAX_BIGINT if query.before is None else query.before
     sql = statements("reads", tx.schema)["list"]
-    conditions = columns(condition_rows(query.search), _CONDITION_WIDTH)
+    conditions = CONDITION.arrays(condition_rows(query.search))
     page = (query.workflow, query.status, before, query.limit, query.id_prefix)
     rows = await tx.connection.fetch(sql, *page, *conditions)
     return [record(tuple(row.values())) for row in rows]

@@ -9,7 +9,7 @@ from holdfast.store.postgres.batch import Receipt
 
 
 class Receipts:
-    """Numbered receipts on lines. Each concurrent call uses its own line; on a line, calls follow one another."""
+    """Assigns receipts. The database keeps one receipt per line, and only one call at a time uses a line."""
 
     def __init__(self) -> None:
         self._numbers = count(1)

@@ -1,21 +1,16 @@
-"""Conversion between rows and records.
-
-Free text is stored as bytes, because PostgreSQL's TEXT cannot hold NUL, and UTF-8 cannot encode lone surrogates.
-"""
+"""Records of the store protocol, made from stored rows."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, overload
-
 from holdfast.core.model import Status
+from holdfast.store.postgres.columns import FACT, LOG
+from holdfast.store.postgres.text import decode_text
 from holdfast.store.postgres.tx import Row
 from holdfast.store.protocol import (
     AffectedRuns,
     Fact,
     Log,
     MailboxPage,
-    NewUnit,
     RunRecord,
     Signal,
     StoredEvent,
@@ -29,22 +24,6 @@ _NO_TOPICS: frozenset[str] = frozenset()
 PAGE_SIZE = 500
 """Maximum number of events in a mailbox page. The SQL functions read one more, to see whether there are more."""
 _EMPTY_PAGE = MailboxPage((), complete=True, last=0)
-
-
-@overload
-def encode_text(text: str) -> bytes: ...
-
-
-@overload
-def encode_text(text: str | None) -> bytes | None: ...
-
-
-def encode_text(text: str | None) -> bytes | None:
-    return None if text is None else text.encode("utf-8", "surrogatepass")
-
-
-def decode_text(text: bytes | None) -> Any:
-    return None if text is None else text.decode("utf-8", "surrogatepass")
 
 
 def record(row: Row) -> RunRecord:
@@ -74,17 +53,8 @@ def affected(ended: list[int] | None, woken: list[int] | None, work: bool | None
     return AffectedRuns(ended or [], woken or [], bool(work)) if ended or woken or work else None
 
 
-def fact_rows(facts: Iterable[Fact], *prefix: int) -> list[Row]:
-    """Rows of facts; each begins with ``prefix``, which names the commit or run that the fact belongs to."""
-    return [
-        (*prefix, state, encode_text(key), n, kind, at, started_at, seq, ok, value, encode_text(name), *rest)
-        for state, key, n, kind, at, started_at, seq, ok, value, name, *rest in facts
-    ]
-
-
 def fact(row: Row) -> Fact:
-    state, key, n, kind, at, started_at, seq, ok, value, name, *rest = row
-    return Fact(state, decode_text(key), n, kind, at, started_at, seq, ok, value, decode_text(name), *rest)
+    return Fact(*FACT.decode(row))
 
 
 def stored_event(row: Row) -> StoredEvent:
@@ -106,22 +76,6 @@ def mailbox_page(row: Row) -> MailboxPage:
     return MailboxPage(events[:PAGE_SIZE], complete=len(events) <= PAGE_SIZE, last=last)
 
 
-def log_rows(lines: Iterable[Log], *prefix: int) -> list[Row]:
-    return [
-        (*prefix, level, category, encode_text(message), data, at, encode_text(step_key), *rest)
-        for level, category, message, data, at, step_key, *rest in lines
-    ]
-
-
 def stored_log(row: Row) -> StoredLog:
-    n, level, category, message, data, at, step_key, attempt, is_replay = row
-    return StoredLog(n, Log(level, category, decode_text(message), data, at, decode_text(step_key), attempt, is_replay))
-
-
-def unit_rows(units: Iterable[NewUnit]) -> list[Row]:
-    return [(unit, encode_text(key), missing) for unit, key, missing in units]
-
-
-def columns(rows: Sequence[Row], width: int) -> list[Row]:
-    """Transpose rows into one array per column: the form in which a batch is passed to a SQL function."""
-    return list(zip(*rows, strict=True)) if rows else [()] * width
+    n, *log = row
+    return StoredLog(n, Log(*LOG.decode(log)))

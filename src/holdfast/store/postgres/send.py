@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.store.postgres.claim import claim_of_woken
-from holdfast.store.postgres.rows import columns, encode_text, record
+from holdfast.store.postgres.columns import EVENT
+from holdfast.store.postgres.rows import record
 from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.text import encode_text
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import SUSPECT_LOSSES, Claimant, NewEvent, Sent
 
-_WIDTH = 11
 _NOT_UTF8 = b"\xff"
 """First byte of a dedup key made for a call. No UTF-8 text begins with it, so it never equals a sender's key."""
 _NO_CLAIMANT: Row = (None, None, None)
@@ -34,8 +35,8 @@ async def send(tx: Tx, requests: Sequence[SendRequest]) -> list[Sent]:
         if sent is not None:
             return [sent]
     sql = statements("send", tx.schema)["send"]
-    arguments = columns([_row(request) for request in requests], _WIDTH)
-    rows = await tx.connection.fetch(sql, tx.now, tx.store_id, *arguments, SUSPECT_LOSSES, tx.is_retry)
+    arguments = EVENT.arrays([_row(request) for request in requests])
+    rows = await tx.connection.fetch(sql, tx.now, tx.store_id, SUSPECT_LOSSES, tx.is_retry, *arguments)
     return [_sent(tuple(row.values()), request.event) for row, request in zip(rows, requests, strict=True)]
 
 
@@ -43,7 +44,8 @@ async def _send_one(tx: Tx, request: SendRequest) -> Sent | None:
     """Send one event to an unfinished run. None: the call needs the general function."""
     sql = statements("send", tx.schema)["send_one"]
     at = None if request.event.prediction is None else request.event.prediction.at
-    row = tuple(await tx.connection.fetchrow(sql, tx.now, tx.store_id, *_row(request), SUSPECT_LOSSES, at))
+    arguments = EVENT.encode(_row(request))
+    row = tuple(await tx.connection.fetchrow(sql, tx.now, tx.store_id, SUSPECT_LOSSES, at, *arguments))
     return None if row[_SEND_ONE_RECORD] is None else _sent((True, False, *row), request.event)
 
 
@@ -64,10 +66,10 @@ def _row(request: SendRequest) -> Row:
         event.instance_id,
         event.type,
         event.payload,
-        encode_text(event.sender),
+        event.sender,
         dedup_key(event, request.token),
         request.token,
-        encode_text(event.ask),
+        event.ask,
         *_claimant(event.claimant),
     )
 

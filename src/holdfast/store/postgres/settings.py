@@ -13,7 +13,7 @@ N = TypeVar("N", int, float)
 _SCHEMES = ("postgresql", "postgres")
 _POOL_SIZE = 8
 _SMALLEST_POOL = 3
-"""A step's transaction and a batch of commits may use one each, which leaves one for other calls."""
+"""A live transaction and a batch of commits may use one connection each, which leaves one for other calls."""
 _CONNECT_TIMEOUT_S = 10.0
 _STATEMENT_CACHE_SIZE = 200
 

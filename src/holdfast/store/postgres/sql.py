@@ -5,6 +5,9 @@ newer release opens the database. Workers of the previous release may still be r
 name, its arguments and their meaning for one release: a function with other arguments gets another name, and a
 migration of a later release drops the old one. An additional argument with a default makes another function too:
 PostgreSQL keeps both, and calls become ambiguous.
+
+Functions and statements get the columns of batches, and constants, by placeholders (``sql_template``). Migrations do
+not: a migration stays as it was released.
 """
 
 from __future__ import annotations
@@ -19,6 +22,7 @@ from typing import NamedTuple
 from holdfast._version import __version__
 from holdfast.core.show import shown
 from holdfast.errors import InvalidOptionError
+from holdfast.store.postgres.sql_template import expand
 
 _NAME_PREFIX = "-- name: "
 _MAX_SCHEMA_LENGTH = 50
@@ -37,11 +41,11 @@ class Functions(NamedTuple):
     release: int
     """The package's version as a number: 1.2.3 is 1_002_003."""
     digest: int
-    """A hash of the script, as a 64-bit integer."""
+    """A hash of the script with its placeholders replaced, except the schema, as a 64-bit integer."""
     script: str
 
-    def replace(self, release: int, digest: int) -> bool:
-        """True if these functions replace those in the database: newer, or changed during development of a release."""
+    def must_replace(self, release: int, digest: int) -> bool:
+        """True if these functions must replace those in the database: newer, or different in the same release."""
         return self.release > release or (self.release == release and self.digest != digest)
 
 
@@ -50,8 +54,8 @@ def check_schema(name: object) -> str:
     if isinstance(name, str) and len(name) <= _MAX_SCHEMA_LENGTH and _SCHEMA.fullmatch(name):
         return name
     raise InvalidOptionError(
-        f"schema={shown(name)}: the name of a schema has 1 to {_MAX_SCHEMA_LENGTH} letters, digits and '_', does not "
-        "start with a digit, and pg_ is PostgreSQL's own"
+        f"schema={shown(name)}: the name of a schema has 1 to {_MAX_SCHEMA_LENGTH} letters, digits and '_', and does "
+        "not start with a digit or with pg_, which is reserved by PostgreSQL"
     )
 
 
@@ -70,7 +74,8 @@ def statements(group: str, schema: str) -> dict[str, str]:
             lines = found.setdefault(line.removeprefix(_NAME_PREFIX).strip(), [])
         elif not line.startswith("--"):
             lines.append(line)
-    return {name: _for_schema(schema, "\n".join(text).strip().removesuffix(";")) for name, text in found.items()}
+    texts = {name: expand("\n".join(lines).strip().removesuffix(";")) for name, lines in found.items()}
+    return {name: _for_schema(schema, text) for name, text in texts.items()}
 
 
 def groups() -> list[str]:
@@ -89,7 +94,7 @@ def migrations(schema: str) -> tuple[Migration, ...]:
 def functions(schema: str) -> Functions:
     """The functions and views of this release. A function may call one that is created after it."""
     scripts = sorted((file for file in _folder("functions").iterdir()), key=lambda file: file.name)
-    text = "\n".join(file.read_text("utf-8") for file in scripts)
+    text = expand("\n".join(file.read_text("utf-8") for file in scripts))
     digest = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], signed=True)
     release = sum(int(part) * 1000**n for n, part in enumerate(reversed(__version__.split("."))))
     return Functions(release, digest, _for_schema(schema, f"SET LOCAL check_function_bodies = off;\n{text}"))

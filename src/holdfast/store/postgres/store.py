@@ -11,27 +11,27 @@ Times come from the database's clock: leases, due times and all stored times, ho
 
 from __future__ import annotations
 
-import builtins
 import os
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StoreUnavailableError
 from holdfast.ports import Clock, Randomness, SystemClock
+from holdfast.store.batching import Batcher
 from holdfast.store.postgres import control, late, leases, migrate, outbox, reads, workers
 from holdfast.store.postgres.advance import Advances
 from holdfast.store.postgres.borrowed import driver_connection
-from holdfast.store.postgres.call_batching import CallBatcher
 from holdfast.store.postgres.claim import ClaimCall, claim
 from holdfast.store.postgres.clock import DatabaseClock
 from holdfast.store.postgres.commit import Commits
 from holdfast.store.postgres.create import CreateRequest, create
-from holdfast.store.postgres.database import Database, MarkedTransaction
+from holdfast.store.postgres.database import Database
 from holdfast.store.postgres.errors import DRIVER_ERRORS, translate
 from holdfast.store.postgres.guard import Guard
 from holdfast.store.postgres.listener import Listener
 from holdfast.store.postgres.live import Live
+from holdfast.store.postgres.markers import MarkedTransaction
 from holdfast.store.postgres.predicted import send_predicted
 from holdfast.store.postgres.receipts import Receipts
 from holdfast.store.postgres.send import SendRequest, send
@@ -47,29 +47,31 @@ from holdfast.store.protocol import (
     ClaimResult,
     Commit,
     Committed,
+    ControlRequest,
     ControlResult,
     Created,
     Delivered,
     DeliveryFailure,
     ExpiredTask,
-    Expiry,
     Fact,
+    FactsQuery,
     Heartbeat,
     HeldTask,
+    LateResults,
     Lease,
-    ListQuery,
     LiveTransaction,
-    Log,
     MailboxPage,
+    MailboxQuery,
     Migrated,
     NewEvent,
     NewRun,
-    NewUnit,
     OutboxClaim,
+    OutboxClaimRequest,
     OutboxRow,
     PageQuery,
     Relations,
     Reply,
+    RunQuery,
     RunRecord,
     Sent,
     Snapshot,
@@ -82,10 +84,11 @@ from holdfast.store.protocol import (
 
 A = TypeVar("A")
 R = TypeVar("R")
-List = builtins.list  # inside the class the name is a method of the protocol
 
 _UNANSWERED_S = 300.0
 """Seconds for which a claim without a reply is remembered: after that it was executed or never will be."""
+_WRITERS = 4
+_MAX_ITEMS = 500
 
 
 class PostgresStore:
@@ -106,9 +109,9 @@ class PostgresStore:
         self._advances: Advances
         self._guard: Guard
         self._listener: Listener
-        self._creates = CallBatcher[CreateRequest, Created](self._create)
-        self._sends = CallBatcher[SendRequest, Sent](self._send)
-        self._leases = CallBatcher[Lease, bool](self._set_leases)
+        self._creates = _batcher("holdfast-create", self._create)
+        self._sends = _batcher("holdfast-send", self._send)
+        self._leases = _batcher("holdfast-set-leases", self._set_leases)
         self._unanswered_claims: dict[int, tuple[str, float]] = {}
         """Tokens of claims whose replies were lost, with their owners and the times until which they are remembered."""
         self._process = 0
@@ -150,57 +153,30 @@ class PostgresStore:
         await self._listener.stop()
         await database.close()
 
-    async def now(self) -> int:
-        return await self._call(reads.now, None) if self._test_clock is None else to_ms(self._test_clock.now())
-
     @property
     def clock(self) -> Clock:
         return self._clock if self._test_clock is None else self._test_clock
 
-    # --- writes of a client
+    # --- writes of clients
 
-    async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> List[Created]:
+    async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> list[Created]:
         requests = [CreateRequest(new, token(self._random)) for new in runs]
         if connection is None:
             self._require_open()
             return await self._creates(requests)
         return await self._write_on(connection, create, requests)
 
-    async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> List[Sent]:
+    async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> list[Sent]:
         requests = [SendRequest(event, token(self._random)) for event in events]
         if connection is None:
             self._require_open()
             return await self._sends(requests)
         return await self._write_on(connection, send, requests)
 
-    async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
-        return await self._control(control.pause, control.Target(workflow, instance_id))
+    async def control(self, request: ControlRequest) -> ControlResult:
+        return await self._transact(control.control, control.ControlCall(request, token(self._random)))
 
-    async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
-        return await self._control(control.resume, control.Target(workflow, instance_id))
-
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> ControlResult:
-        target = control.Target(workflow, instance_id)
-        return await self._control(control.terminate, control.TerminateRequest(target, reason))
-
-    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> ControlResult:
-        target = control.Target(workflow, instance_id)
-        return await self._control(control.cancel, control.CancelRequest(target, payload, deadline_ms))
-
-    async def restart(
-        self,
-        workflow: str,
-        instance_id: str,
-        expires_ms: int | None = None,
-        expiry: Expiry | None = None,
-        options: bytes | None = None,
-        units: Sequence[NewUnit] = (),
-    ) -> ControlResult:
-        target = control.Target(workflow, instance_id)
-        request = control.RestartRequest(target, expires_ms, expiry, options, token(self._random), units)
-        return await self._control(control.restart, request)
-
-    # --- writes of a worker
+    # --- writes of turns
 
     async def claim(self, request: ClaimRequest) -> ClaimResult:
         unanswered = self._take_unanswered(request.owner) if request.run is None else []
@@ -212,7 +188,7 @@ class PostgresStore:
             self._unanswered_claims |= dict.fromkeys((*call.unanswered, call.token), (request.owner, until))
             raise
 
-    async def commit(self, commits: Sequence[Commit]) -> List[Committed]:
+    async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
         self._require_open()
         return await self._commits.apply(commits)
 
@@ -220,28 +196,17 @@ class PostgresStore:
         self._require_open()
         return await self._advances.apply(advances, claimant, claim_limit)
 
-    async def heartbeat(self, owner: str, lease_ms: int) -> List[HeldTask]:
+    async def begin(self) -> LiveTransaction:
         database = self._require_open()
-        sent_at = self._local.monotonic()
-        now, held = await database.call_reserved(leases.heartbeat, leases.HeartbeatRequest(owner, lease_ms))
-        self._clock.set(now, sent_at, self._local.monotonic())
-        return held
-
-    async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
-        await self._call(leases.record, heartbeats)
-
-    async def fetch_signals(self, owner: str) -> List[HeldTask]:
-        return await self._call(leases.fetch_signals, owner)
-
-    async def set_leases(self, requested: Sequence[Lease]) -> List[bool]:
-        self._require_open()
-        return await self._leases(requested)
-
-    async def reap(self, max_losses: int) -> List[ExpiredTask]:
-        return await self._call(leases.reap, max_losses)
+        return await Live.begin(database, self._guard)
 
     async def release(self, tasks: Sequence[TaskRef]) -> int:
         return await self._call(leases.release, tasks)
+
+    async def add_late_results(self, results: LateResults) -> bool:
+        return await self._transact(late.add, results)
+
+    # --- workers and leases
 
     async def register_worker(self, worker: WorkerProfile, lease_ms: int) -> None:
         await self._require_open().call_reserved(workers.register_worker, workers.WorkerRegistration(worker, lease_ms))
@@ -249,34 +214,56 @@ class PostgresStore:
     async def unregister_worker(self, owner: str) -> None:
         await self._require_open().call_reserved(workers.unregister_worker, owner)
 
-    async def begin(self) -> LiveTransaction:
+    async def heartbeat(self, owner: str, lease_ms: int) -> list[HeldTask]:
         database = self._require_open()
-        return await Live.begin(database, self._guard)
+        sent_at = self._local.monotonic()
+        now, held = await database.call_reserved(leases.heartbeat, leases.HeartbeatRequest(owner, lease_ms))
+        self._clock.set(now, sent_at, self._local.monotonic())
+        return held
 
-    async def add_late_results(self, run: int, facts: Sequence[Fact], logs: Sequence[Log]) -> bool:
-        return await self._control(late.add, late.LateResults(run, facts, logs))
+    async def fetch_signals(self, owner: str) -> list[HeldTask]:
+        return await self._call(leases.fetch_signals, owner)
+
+    async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
+        await self._call(leases.record, heartbeats)
+
+    async def set_leases(self, requested: Sequence[Lease]) -> list[bool]:
+        self._require_open()
+        return await self._leases(list(requested))
+
+    async def reap(self, max_losses: int) -> list[ExpiredTask]:
+        return await self._call(leases.reap, max_losses)
 
     # --- the outbox
 
-    async def claim_outbox(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
-        return await self._call(outbox.claim, outbox.OutboxClaimRequest(owner, lease_ms, limit, token(self._random)))
+    async def claim_outbox(self, request: OutboxClaimRequest) -> OutboxClaim:
+        return await self._call(outbox.claim, outbox.OutboxClaimCall(request, token(self._random)))
 
     async def settle_outbox(self, owner: str, outcomes: Sequence[Delivered | DeliveryFailure]) -> int:
-        return await self._control(outbox.settle, outbox.OutboxSettlement(owner, outcomes))
+        return await self._transact(outbox.settle, outbox.OutboxSettlement(owner, outcomes))
 
-    async def outbox(self, run: int) -> List[OutboxRow]:
+    async def outbox(self, run: int) -> list[OutboxRow]:
         return await self._call(outbox.outbox, run)
 
-    async def retry_outbox(self, run: int) -> int:
-        return await self._control(outbox.retry, run)
-
     # --- reads
+
+    async def runs(self, query: RunQuery) -> list[RunRecord]:
+        return await self._call(reads.runs, query)
+
+    async def facts(self, query: FactsQuery) -> list[Fact]:
+        return await self._call(reads.facts, query)
+
+    async def events(self, query: PageQuery) -> list[StoredEvent]:
+        return await self._call(reads.events, query)
+
+    async def logs(self, query: PageQuery) -> list[StoredLog]:
+        return await self._call(reads.logs, query)
 
     async def load(self, run: int) -> Snapshot:
         return await self._call(reads.load, run)
 
-    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> MailboxPage:
-        return await self._call(reads.undelivered, reads.MailboxQuery(run, topics, after))
+    async def undelivered(self, query: MailboxQuery) -> MailboxPage:
+        return await self._call(reads.undelivered, query)
 
     async def reply(self, run: int, dedup: str) -> Reply | None:
         return await self._call(reads.reply, reads.ReplyQuery(run, dedup))
@@ -284,25 +271,7 @@ class PostgresStore:
     async def relations(self, run: int) -> Relations:
         return await self._call(reads.relations, run)
 
-    async def find(self, workflow: str, instance_id: str, number: int | None = None) -> RunRecord | None:
-        return await self._call(reads.find, reads.RunQuery(workflow, instance_id, number))
-
-    async def get(self, runs: Sequence[int]) -> List[RunRecord]:
-        return await self._call(reads.get, runs)
-
-    async def list(self, query: ListQuery) -> List[RunRecord]:
-        return await self._call(reads.list_runs, query)
-
-    async def facts(self, run: int, state: int | None = None, keys: Sequence[str] | None = None) -> List[Fact]:
-        return await self._call(reads.facts, reads.FactsQuery(run, state, keys))
-
-    async def events(self, query: PageQuery) -> List[StoredEvent]:
-        return await self._call(reads.events, query)
-
-    async def logs(self, query: PageQuery) -> List[StoredLog]:
-        return await self._call(reads.logs, query)
-
-    async def workers(self) -> List[WorkerRecord]:
+    async def workers(self) -> list[WorkerRecord]:
         return await self._call(workers.workers, None)
 
     async def wait_for_change(self, since: int | None) -> int:
@@ -311,13 +280,13 @@ class PostgresStore:
 
     # --- internals
 
-    def _create(self, requests: List[CreateRequest]) -> Awaitable[List[Created]]:
+    def _create(self, requests: list[CreateRequest]) -> Awaitable[list[Created]]:
         return self._call(create, requests)
 
-    def _send(self, requests: List[SendRequest]) -> Awaitable[List[Sent]]:
+    def _send(self, requests: list[SendRequest]) -> Awaitable[list[Sent]]:
         return self._call(send_predicted, requests)
 
-    def _set_leases(self, requested: List[Lease]) -> Awaitable[List[bool]]:
+    def _set_leases(self, requested: list[Lease]) -> Awaitable[list[bool]]:
         return self._call(leases.set_leases, requested)
 
     def _call(self, work: Work[A, R], argument: A) -> Awaitable[R]:
@@ -331,7 +300,7 @@ class PostgresStore:
         except DRIVER_ERRORS as error:
             raise translate(error, database.where) from error
 
-    async def _control(self, work: Work[A, R], request: A) -> R:
+    async def _transact(self, work: Work[A, R], request: A) -> R:
         return await self._require_open().transact(work, request, lambda _: True, MarkedTransaction())
 
     def _require_open(self) -> Database:
@@ -353,13 +322,17 @@ class PostgresStore:
         sent_at = self._local.monotonic()
         self._clock.set(await database.call(reads.now, None), sent_at, self._local.monotonic())
 
-    def _take_unanswered(self, owner: str) -> List[int]:
+    def _take_unanswered(self, owner: str) -> list[int]:
         now = self._local.monotonic()
         self._unanswered_claims = {number: entry for number, entry in self._unanswered_claims.items() if entry[1] > now}
         tokens = [number for number, (claim_owner, _) in self._unanswered_claims.items() if claim_owner == owner]
         for number in tokens:
             del self._unanswered_claims[number]
         return tokens
+
+
+def _batcher(name: str, write: Callable[[list[A]], Awaitable[list[R]]]) -> Batcher[A, R]:
+    return Batcher(name, write, max_items=lambda: _MAX_ITEMS, writers=_WRITERS)
 
 
 async def _migrate(tx: Tx, _: None) -> Migrated:
@@ -370,6 +343,6 @@ async def _verify(tx: Tx, _: None) -> Migrated:
     return await migrate.verify(tx)
 
 
-async def _relations(tx: Tx, _: None) -> List[int]:
-    found: List[int] = await tx.connection.fetchval(statements("schema", tx.schema)["relations"], tx.schema)
+async def _relations(tx: Tx, _: None) -> list[int]:
+    found: list[int] = await tx.connection.fetchval(statements("schema", tx.schema)["relations"], tx.schema)
     return found

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.store.postgres.rows import encode_text
 from holdfast.store.postgres.tx import Row
 from holdfast.store.protocol import Condition, Term
 
@@ -12,12 +11,12 @@ Value = str | int | float
 
 
 def term_rows(terms: Sequence[Term]) -> list[Row]:
-    return [(encode_text(term.key), *_text_or_number(term.value)) for term in terms]
+    return [(term.key, *_text_or_number(term.value)) for term in terms]
 
 
 def condition_rows(conditions: Sequence[Condition]) -> list[Row]:
-    return [(encode_text(key), op, *_text_or_number(value)) for key, op, value in conditions]
+    return [(key, op, *_text_or_number(value)) for key, op, value in conditions]
 
 
-def _text_or_number(value: Value) -> tuple[bytes | None, int | float | None]:
-    return (encode_text(value), None) if isinstance(value, str) else (None, value)
+def _text_or_number(value: Value) -> tuple[str | None, int | float | None]:
+    return (value, None) if isinstance(value, str) else (None, value)

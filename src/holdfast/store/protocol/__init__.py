@@ -20,11 +20,11 @@ paused.
 
 How a run ends
 --------------
-A run ends by ``Finish`` in a commit, by ``terminate`` or ``restart``, by an operation of another run, by a start that
-terminates the existing run, or by the end of its parent. A graph also ends by ``cancel``. The same transaction notifies
-the watchers: each receives an ``EXIT`` event, or watches the successor if there is one. The same transaction also
-applies ``parent_close`` to the children that have not ended (unless ``NextRun.continues``). A child that is terminated
-by this rule is treated in the same way, with all its descendants.
+A run ends by ``Finish`` in a commit, by ``TerminateRun`` or ``RestartRun``, by a start that terminates the existing
+run, or by the end of its parent. A graph also ends by ``CancelRun``. The same transaction notifies the watchers: each
+receives an ``EXIT`` event, or watches the successor if there is one. The same transaction also applies
+``parent_close`` to the children that have not ended (unless ``NextRun.continues``). A child that is terminated by this
+rule is treated in the same way, with all its descendants.
 
 The fence
 ---------
@@ -34,7 +34,7 @@ receives ``LOST``. The fence does *not* prevent the step functions of such a tur
 running. Steps are therefore executed at least once; only their recorded result is exactly-once.
 
 Times are integer milliseconds since 1970 by the store's clock, never by a worker's clock.
-Payloads are bytes of ASCII JSON. The store neither encodes nor decodes them.
+Payloads are bytes of JSON in UTF-8. The store neither encodes nor decodes them.
 
 The conformance suite (``tests/store``) defines this contract: what the suite does not test is not part of it.
 """
@@ -51,14 +51,16 @@ from holdfast.core.facts import (
     MailboxPage,
     StoredEvent,
     StoredLog,
+    Watch,
     cancel_reason,
 )
+from holdfast.core.statement import Statement
 from holdfast.store.protocol.commits import (
-    CancelRun,
     Commit,
     Committed,
     Finish,
     Following,
+    LateResults,
     LiveTransaction,
     NextRun,
     Observed,
@@ -67,21 +69,40 @@ from holdfast.store.protocol.commits import (
     RecordedOperation,
     Release,
     ReplyToEvent,
-    Statement,
-    TerminateRun,
     UnwatchRun,
     Verdict,
     WatchRun,
 )
-from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, Outbound, OutboxClaim, OutboxRow
+from holdfast.store.protocol.control import (
+    CancelRun,
+    ControlRequest,
+    ControlResult,
+    PauseRun,
+    RedeliverOutbox,
+    RestartRun,
+    ResumeRun,
+    TerminateRun,
+)
+from holdfast.store.protocol.outbox import (
+    Delivered,
+    DeliveryFailure,
+    Outbound,
+    OutboxClaim,
+    OutboxClaimRequest,
+    OutboxRow,
+)
 from holdfast.store.protocol.reads import (
     Condition,
-    ControlResult,
-    ListQuery,
+    CurrentRuns,
+    FactsQuery,
+    MailboxQuery,
     Migrated,
     PageQuery,
     RelatedRun,
     Relations,
+    RunByName,
+    RunQuery,
+    RunsById,
 )
 from holdfast.store.protocol.runs import (
     FIRST_EPOCH,
@@ -103,7 +124,6 @@ from holdfast.store.protocol.runs import (
     Sent,
     StartEvent,
     Term,
-    Watch,
 )
 from holdfast.store.protocol.store import Store
 from holdfast.store.protocol.tasks import (
@@ -143,8 +163,10 @@ __all__ = [
     "Commit",
     "Committed",
     "Condition",
+    "ControlRequest",
     "ControlResult",
     "Created",
+    "CurrentRuns",
     "Delivered",
     "Delivery",
     "DeliveryFailure",
@@ -152,15 +174,17 @@ __all__ = [
     "Expiry",
     "Fact",
     "FactState",
+    "FactsQuery",
     "Finish",
     "Following",
     "Heartbeat",
     "HeldTask",
+    "LateResults",
     "Lease",
-    "ListQuery",
     "LiveTransaction",
     "Log",
     "MailboxPage",
+    "MailboxQuery",
     "Migrated",
     "MissingDecrement",
     "NewEvent",
@@ -173,19 +197,27 @@ __all__ = [
     "Operation",
     "Outbound",
     "OutboxClaim",
+    "OutboxClaimRequest",
     "OutboxRow",
     "PageQuery",
     "ParentClose",
     "Park",
+    "PauseRun",
     "Prediction",
     "RecordedOperation",
+    "RedeliverOutbox",
     "RelatedRun",
     "Relations",
     "Release",
     "Reply",
     "ReplyToEvent",
     "RequestResult",
+    "RestartRun",
+    "ResumeRun",
+    "RunByName",
+    "RunQuery",
     "RunRecord",
+    "RunsById",
     "Sent",
     "Signal",
     "Snapshot",

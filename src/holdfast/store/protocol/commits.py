@@ -7,8 +7,10 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 
-from holdfast.core.facts import Delivery, Fact, Log
+from holdfast.core.facts import Delivery, Fact, Log, Watch
 from holdfast.core.model import Status, TaskKind
+from holdfast.core.statement import Statement
+from holdfast.store.protocol.control import CancelRun, TerminateRun
 from holdfast.store.protocol.outbox import Outbound
 from holdfast.store.protocol.runs import (
     AffectedRuns,
@@ -20,17 +22,9 @@ from holdfast.store.protocol.runs import (
     Reply,
     RequestResult,
     Sent,
-    Watch,
 )
 from holdfast.store.protocol.tasks import Signal
 from holdfast.store.protocol.units import NewUnit, TaskRef
-
-
-class Statement(NamedTuple):
-    """A user's SQL statement that is executed in the commit of a step."""
-
-    sql: str
-    args: tuple[Any, ...]
 
 
 class LiveTransaction(Protocol):
@@ -75,15 +69,15 @@ class Observed:
 class NextRun:
     """The successor of a run that ends: a continuation, a retry of the workflow, or the next tick of a schedule.
 
-    The successor belongs to the same instance and has the next number. It takes over the queue, priority, kind, seed,
+    The successor belongs to the same instance and has the next number. It inherits the queue, priority, kind, seed,
     parent, options, memo, search and watchers of its predecessor. Undelivered events are moved to the successor in
     their order; the engine's own events only with ``continues``, except CANCEL, which is always moved. With
-    ``continues`` the successor also takes over the children that have not ended and the predecessor's watches on other
+    ``continues`` the successor also inherits the children that have not ended and the predecessor's watches on other
     runs. Without it, ``parent_close`` is applied to the children as at any end, and these watches are dropped. An
     expiry of kind CANCEL is kept if it is the earlier one.
 
     The successor belongs to the *line* of its predecessor: a ``NewEvent.dedup`` key is unique within a line. A run
-    that is created in another way, including by ``restart``, begins a new line.
+    that is created in another way, including by ``RestartRun``, begins a new line.
     """
 
     params: bytes | None
@@ -124,32 +118,18 @@ class WatchRun(NamedTuple):
 
 
 class UnwatchRun(NamedTuple):
-    """Stop watching a run. The result is DONE also if this run did not watch it."""
+    """Stop watching a run. The result is DONE even if this run did not watch it."""
 
     workflow: str
     instance_id: str
     watch: Watch
 
 
-class CancelRun(NamedTuple):
-    workflow: str
-    instance_id: str
-    payload: bytes
-    """The payload of the CANCEL event."""
-    deadline_ms: int | None
-
-
-class TerminateRun(NamedTuple):
-    workflow: str
-    instance_id: str
-    reason: str | None
-
-
 class ReplyToEvent(NamedTuple):
     """Reply to an event of the run's own mailbox.
 
     The reply is stored with the event. If a run asked, the reply is also sent to that run as a REPLY event. The result
-    is DONE also if the asking run has ended, because no run waits for the reply any more.
+    is DONE even if the asking run has ended, because no run waits for the reply any more.
     """
 
     event: int
@@ -260,3 +240,13 @@ class Committed:
     claimed_children: Sequence[Created] = ()
     """Runs that operations created claimed."""
     affected: AffectedRuns | None = None
+
+
+class LateResults(NamedTuple):
+    """Results and log lines that a worker had not yet written when its run was ended by another process."""
+
+    run: int
+    facts: Sequence[Fact]
+    """Results of steps that had finished. They are added only to a terminated run; existing facts are not changed."""
+    logs: Sequence[Log]
+    """Log lines of cancelled attempts."""

@@ -42,6 +42,14 @@ class OutboxRow:
     parked_at: int | None = None
 
 
+class OutboxClaimRequest(NamedTuple):
+    """The worker that claims, its lease, and the maximum number of events."""
+
+    owner: str
+    lease_ms: int
+    limit: int
+
+
 @dataclass(slots=True)
 class OutboxClaim:
     rows: list[OutboxRow]

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from holdfast.core.facts import Watch
 from holdfast.core.model import Status
-from holdfast.store.protocol.runs import AffectedRuns, RunRecord, Watch
 
 
 class Condition(NamedTuple):
@@ -36,8 +36,24 @@ class Relations:
     watched_by: Sequence[tuple[str, Watch]]
 
 
+class RunsById(NamedTuple):
+    """The runs with these ids, in this order; ids without a run are left out."""
+
+    ids: Sequence[int]
+
+
+class RunByName(NamedTuple):
+    """The current run of an instance, or the run with this number; the result is empty if there is none."""
+
+    workflow: str
+    instance_id: str
+    number: int | None = None
+
+
 @dataclass(slots=True)
-class ListQuery:
+class CurrentRuns:
+    """A page of the current runs that match all filters, newest instance first. Every filter uses an index."""
+
     workflow: str | None = None
     status: Status | None = None
     before: int | None = None
@@ -47,6 +63,26 @@ class ListQuery:
     """Conditions that must all hold."""
     id_prefix: str | None = None
     """Only instances whose id begins with this text."""
+
+
+RunQuery = RunsById | RunByName | CurrentRuns
+
+
+class FactsQuery(NamedTuple):
+    """All facts of a run, those of one state (one range scan), or those of that state with these keys."""
+
+    run: int
+    state: int | None = None
+    keys: Sequence[str] | None = None
+
+
+class MailboxQuery(NamedTuple):
+    """The oldest undelivered events of a run with a number higher than ``after``, at most one page."""
+
+    run: int
+    topics: frozenset[str] | None = None
+    """Only events of these types, and the engine's own. None: all types."""
+    after: int = 0
 
 
 @dataclass(slots=True)
@@ -60,13 +96,6 @@ class PageQuery:
     descending: bool = False
     level: str | None = None
     category: str | None = None
-
-
-class ControlResult(NamedTuple):
-    """The run that a control request addressed (None: no such instance), and the other runs that were affected."""
-
-    run: RunRecord | None
-    affected: AffectedRuns
 
 
 class Migrated(NamedTuple):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import IntFlag, StrEnum
+from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from holdfast.core.facts import Fact, StoredEvent
+from holdfast.core.facts import Fact, StoredEvent, Watch
 from holdfast.core.model import Status
 from holdfast.store.protocol.units import NewUnit
 
@@ -89,21 +89,15 @@ class Attributes:
     """All search terms; replaced together with ``search``."""
 
 
+_NO_ATTRIBUTES = Attributes()
+
+
 class ParentClose(StrEnum):
     """What happens to a child that has not ended when its parent ends."""
 
     TERMINATE = "terminate"
     ABANDON = "abandon"
     REQUEST_CANCEL = "request_cancel"
-
-
-class Watch(IntFlag):
-    """The reasons why a watcher receives the EXIT event of a run."""
-
-    MONITOR = 1
-    LINK = 2
-    ASK = 4
-    """The watched run was asked, and may end without a reply."""
 
 
 class Expiry(StrEnum):
@@ -184,6 +178,52 @@ class NewRun:
     claim_limit: int = 0
     """Maximum number of due units that ``owner`` claims, lowest unit numbers first."""
 
+    @property
+    def status(self) -> Status:
+        return Status.WAITING if self.delay_ms > 0 else Status.ACTIVE
+
+    @property
+    def run_owner(self) -> str | None:
+        """First owner of unit 0; None for a delayed run, which is not due yet, and for a run with units."""
+        return None if self.units or self.delay_ms > 0 else self.owner
+
+    def claimed_units(self) -> list[NewUnit]:
+        """The units that are created claimed."""
+        if self.owner is None or self.delay_ms > 0 or not self.units:
+            return []
+        return sorted(unit for unit in self.units if not unit.missing)[: self.claim_limit]
+
+    def record(self, run: int, number: int, instance: int, at: int) -> RunRecord:
+        """The record of this run, created at ``at`` with these ids."""
+        attributes = self.attributes or _NO_ATTRIBUTES
+        return RunRecord(
+            run=run,
+            workflow=self.workflow,
+            instance_id=self.instance_id,
+            number=number,
+            kind=self.kind,
+            status=self.status,
+            params=self.params,
+            output=None,
+            error=None,
+            queue=self.queue,
+            priority=self.priority,
+            created_at=at,
+            updated_at=at,
+            started_at=None,
+            completed_at=None,
+            instance=instance,
+            seed=self.seed,
+            parent=self.parent,
+            options=self.options,
+            memo=attributes.memo,
+            search=attributes.search,
+            run_at=None if self.units else at + self.delay_ms,
+            owner=self.run_owner,
+            expires_at=None if self.expires_ms is None else at + self.expires_ms,
+            expiry=None if self.expires_ms is None else self.expiry,
+        )
+
 
 FIRST_EPOCH = 1
 """The epoch of a run that is created claimed, and of the first claim of any other run."""
@@ -249,7 +289,7 @@ class Claimant:
 
 @dataclass(slots=True)
 class Prediction:
-    """The turn that an event will cause, computed before the event is sent by the worker that caches the run's machine.
+    """The turn that an event will cause, computed by the worker that caches the run's machine before the event is sent.
 
     The prediction holds if the run has not changed since. Its commit may then be written together with the event.
     """

@@ -62,7 +62,10 @@ class ClaimRequest:
     therefore owns at most one suspect at a time, and soon the task that causes the crashes is lost alone.
     """
     run: int | None = None
-    """Claim only units of this run, in the order of their numbers; unit 0 with its mailbox. No overdue runs."""
+    """Claim only units of this run, in the order of their numbers; no overdue runs are claimed.
+
+    A claim of unit 0 includes its mailbox page.
+    """
 
 
 @dataclass(slots=True)

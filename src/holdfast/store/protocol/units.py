@@ -21,8 +21,8 @@ from holdfast.core.facts import Delivery, Fact, Log
 GRAPH = "graph"
 """The kind of run that consists of units.
 
-A graph has no code that could react to a cancellation, so ``cancel`` ends the run at once (CANCELLED). The transaction
-that terminates or cancels a graph writes a TOMBSTONE fact with the reason (JSON text, or null).
+A graph has no code that could react to a cancellation, so ``CancelRun`` ends the run at once (CANCELLED). The
+transaction that terminates or cancels a graph writes a TOMBSTONE fact with the reason (JSON text, or null).
 """
 
 
@@ -79,7 +79,7 @@ class Advance:
     """Events that were consumed; only with unit 0, which owns the mailbox."""
     decrements: Sequence[MissingDecrement] = ()
     removed_units: Sequence[int] = ()
-    """Units that must not run any more: their tasks are deleted, also if they are owned."""
+    """Units that must not run any more: their tasks are deleted, even if they are owned."""
     new_units: Sequence[NewUnit] = ()
     release: UnitRelease | None = None
     """None: the unit's own task is deleted."""
@@ -104,6 +104,6 @@ class Advanced:
     applied: Sequence[bool]
     """One for each advance; False: the fence did not hold, and nothing of it was written."""
     claimed: Sequence[TaskRef] = ()
-    """Units, including unit 0, that became due by this and are now owned by the claimant."""
+    """Units, including unit 0, that the batch made due and that the claimant owns now."""
     due: bool = False
     """True if more units became due than were claimed."""

@@ -1,6 +1,6 @@
 """Applies advances of units: the fence first, then facts, then tasks that are deleted, inserted and made due.
 
-Advances that have nothing in common except the units that they make due are written together, with one statement for
+Advances of units other than unit 0 that neither add nor remove units are written together, with one statement for
 each kind of row. An advance that removes or adds units changes what other advances read, and so does an advance of the
 run itself (unit 0). These are applied alone, in their order.
 """
@@ -141,7 +141,7 @@ class _Batch:
         self._decrements: Counter[Unit] = Counter()
         """Decrement of ``missing`` per unit; 0 means: only check whether the unit is ready."""
         self._due_now: set[Unit] = set()
-        """Units that are due whatever they miss."""
+        """Units that are due even if their ``missing`` is not 0."""
         self._paused_runs: set[int] = set()
         """Runs that are paused or being paused: none of their units is made due."""
         self._pausing: list[int] = []

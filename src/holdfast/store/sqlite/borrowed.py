@@ -14,7 +14,7 @@ from holdfast.store.protocol import Committed
 from holdfast.store.sqlite.errors import translate
 from holdfast.store.sqlite.guard import Guard
 from holdfast.store.sqlite.opening import MEMORY, FileIdentity, identity
-from holdfast.store.sqlite.tx import Work
+from holdfast.store.sqlite.tx import Work, write_transaction
 
 A = TypeVar("A")
 R = TypeVar("R")
@@ -52,7 +52,10 @@ def check(connection: Any, path: str, file: FileIdentity | None) -> apsw.Connect
 def write(connection: apsw.Connection, path: str, now: int, work: Work[A, R], argument: A) -> R:
     """Do the work atomically, in the caller's open transaction or else in a transaction of its own."""
     try:
-        with _plain_rows(connection), _savepoint(connection) if connection.in_transaction else _transaction(connection):
+        with (
+            _plain_rows(connection),
+            _savepoint(connection) if connection.in_transaction else write_transaction(connection),
+        ):
             return work(Borrowed(connection, now), argument)
     except apsw.Error as error:
         raise translate(error, path, connection.pragma("busy_timeout") / 1000) from error
@@ -69,19 +72,6 @@ def _savepoint(connection: apsw.Connection) -> Iterator[None]:
             connection.execute("RELEASE holdfast_call")
         raise
     connection.execute("RELEASE holdfast_call")
-
-
-@contextmanager
-def _transaction(connection: apsw.Connection) -> Iterator[None]:
-    # A savepoint would begin as a reader, and its first write fails at once if another connection wrote in between.
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        yield
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 @contextmanager

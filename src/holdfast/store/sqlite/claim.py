@@ -1,4 +1,4 @@
-"""Claims due tasks. The cost depends on the number of lanes and of tasks claimed, not of tasks waiting."""
+"""Claims due tasks. The cost depends on the number of lanes (equal queue, workflow, bucket and priority) and claims."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def _claim_units(tx: Tx, request: ClaimRequest, run: int) -> ClaimResult:
 
 
 def _overdue(tx: Tx, request: ClaimRequest) -> list[Claim]:
-    """Claim expired runs, also those that are owned. Almost always one query finds that there are none."""
+    """Claim expired runs, including owned ones. Almost always one query finds that there are none."""
     expires = _expires(tx)
     if expires is None or expires > tx.now:
         return []

@@ -110,7 +110,7 @@ def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
     affected = batch.propagate_ends()
     if not affected:
         return results
-    return [_with_affected(answer, affected.get(run)) for run, answer in zip(commits, results, strict=True)]
+    return [_with_affected(result, affected.get(run)) for run, result in zip(commits, results, strict=True)]
 
 
 def _apply_alone(tx: Tx, one: Commit) -> Committed:
@@ -122,7 +122,7 @@ def _apply_alone(tx: Tx, one: Commit) -> Committed:
     started = create(tx, one.observed.starts)
     sent = send(tx, one.observed.sends)
     if started and not _check_fence(_read_ownerships(tx, [one.task]), one.task):
-        # One of the starts terminated this run or its parent (TERMINATE_EXISTING). The observed part is written still.
+        # One of the starts terminated this run or its parent (TERMINATE_EXISTING). The observed part is still written.
         return _with_results(_write_observed(tx, one), started, sent)
     return _with_results(_apply_together(tx, {one.task.run: one})[0], started, sent)
 
@@ -134,13 +134,13 @@ def _write_observed(tx: Tx, one: Commit) -> Committed:
     return _APPLIED
 
 
-def _with_affected(answer: Committed, affected: AffectedRuns | None) -> Committed:
+def _with_affected(result: Committed, affected: AffectedRuns | None) -> Committed:
     if affected is None:
-        return answer
+        return result
     both = AffectedRuns()
-    ends.merge(both, answer.affected)
+    ends.merge(both, result.affected)
     ends.merge(both, affected)
-    return replace(answer, affected=both)
+    return replace(result, affected=both)
 
 
 def _unreachable(tx: Tx, observed: Observed) -> Committed | None:
@@ -158,8 +158,8 @@ def _unreachable(tx: Tx, observed: Observed) -> Committed | None:
     return None
 
 
-def _with_results(answer: Committed, started: list[Created], sent: list[Sent]) -> Committed:
-    return replace(answer, started=started, sent=sent) if started or sent else answer
+def _with_results(result: Committed, started: list[Created], sent: list[Sent]) -> Committed:
+    return replace(result, started=started, sent=sent) if started or sent else result
 
 
 def _run_statements(tx: Tx, one: Commit) -> Committed | None:
@@ -171,7 +171,7 @@ def _run_statements(tx: Tx, one: Commit) -> Committed | None:
     tx.connection.execute("SAVEPOINT holdfast_statements")
     rejected = tx.guard.run(tx.connection, one.observed.statements)
     if not tx.connection.in_transaction:
-        tx.rejections[id(one)] = rejected or Committed(Verdict.REJECTED, message="it rolled the transaction back")
+        tx.rejections[id(one)] = rejected or Committed(Verdict.REJECTED, message="a statement ended the transaction")
         raise TransactionRolledBack
     if rejected is not None:
         tx.connection.execute("ROLLBACK TO holdfast_statements")
@@ -300,10 +300,10 @@ class _Batch:
         applied = perform(self._tx, run, operations)
         self._put("insert_fact", *fact_rows(run, result_facts(operations, applied.results)))
         ownership = _check_fence(_read_ownerships(self._tx, [one.task]), one.task)
-        answer = _APPLIED if ownership is None else self._apply_next(one, ownership)
+        result = _APPLIED if ownership is None else self._apply_next(one, ownership)
         affected = applied.affected if applied.affected != AffectedRuns() else None
         return replace(
-            answer, operation_results=applied.results, claimed_children=applied.claimed_children, affected=affected
+            result, operation_results=applied.results, claimed_children=applied.claimed_children, affected=affected
         )
 
     def _apply_next(self, one: Commit, ownership: _Ownership) -> Committed:

@@ -1,23 +1,25 @@
-"""Control requests: pause, resume, cancel, terminate, restart. Terminal runs are never changed."""
+"""Control requests: pause, resume, cancel, terminate, restart, redeliver. Terminal runs are never changed."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import NamedTuple
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
     CANCEL,
     GRAPH,
     AffectedRuns,
+    CancelRun,
+    ControlRequest,
     ControlResult,
-    Expiry,
-    NewUnit,
+    PauseRun,
+    RedeliverOutbox,
+    RestartRun,
+    ResumeRun,
     RunRecord,
+    TerminateRun,
     cancel_reason,
 )
-from holdfast.store.sqlite import ends, successors
-from holdfast.store.sqlite.reads import find_current
+from holdfast.store.sqlite import ends, outbox, successors
+from holdfast.store.sqlite.reads import find_run, record_of
 from holdfast.store.sqlite.rows import encode_text_or_none
 from holdfast.store.sqlite.send import QueuedEvent, add_effect, add_event
 from holdfast.store.sqlite.sql import statements
@@ -28,28 +30,26 @@ _PAUSE = statements("pause")
 RESTARTED = "restarted"
 
 
-class Target(NamedTuple):
-    workflow: str
-    instance_id: str
-
-
-class TerminateRequest(NamedTuple):
-    target: Target
-    reason: str | None
-
-
-class CancelRequest(NamedTuple):
-    target: Target
-    payload: bytes
-    deadline_ms: int | None
-
-
-class RestartRequest(NamedTuple):
-    target: Target
-    expires_ms: int | None
-    expiry: Expiry | None
-    options: bytes | None = None
-    units: Sequence[NewUnit] = ()
+def control(tx: Tx, request: ControlRequest) -> ControlResult:
+    number = request.number if isinstance(request, RedeliverOutbox) else None
+    run = find_run(tx, request.workflow, request.instance_id, number)
+    affected = AffectedRuns()
+    if run is None:
+        return ControlResult(None, affected)
+    match request:
+        case PauseRun():
+            pause(tx, run)
+        case ResumeRun():
+            resume(tx, run)
+        case TerminateRun():
+            terminate(tx, run, request.reason, affected)
+        case CancelRun():
+            cancel(tx, run, request, affected)
+        case RestartRun():
+            run = restart(tx, run, request, affected)
+        case RedeliverOutbox():
+            return ControlResult(run, affected, outbox.redeliver(tx, run.run))
+    return ControlResult(run, affected)
 
 
 def set_paused(tx: Tx, run: int, note: str | None = None) -> None:
@@ -58,43 +58,32 @@ def set_paused(tx: Tx, run: int, note: str | None = None) -> None:
     tx.connection.execute(_PAUSE["task"], (run,))
 
 
-def pause(tx: Tx, target: Target) -> RunRecord | None:
-    run = find_current(tx, target.workflow, target.instance_id)
-    if run is None or run.status.terminal or run.status is Status.PAUSED:
-        return run
+def pause(tx: Tx, run: RunRecord) -> None:
+    if run.status.terminal or run.status is Status.PAUSED:
+        return
     if run.owner is None:
         set_paused(tx, run.run)
     else:
         tx.connection.execute(_SQL["signal_pause"], (run.run,))
-    return run
 
 
-def resume(tx: Tx, target: Target) -> RunRecord | None:
-    run = find_current(tx, target.workflow, target.instance_id)
-    if run is None:
-        return None
+def resume(tx: Tx, run: RunRecord) -> None:
     if run.status is Status.PAUSED:
         kind = TaskKind.RESUME
         tx.connection.execute(_SQL["resume_run"], (run.run, tx.now))
         tx.connection.execute(_SQL["resume_task"], (run.run, tx.now, kind, kind.bucket))
     elif run.pausing:
         tx.connection.execute(_SQL["withdraw_pause"], (run.run,))
-    return run
 
 
-def terminate(tx: Tx, request: TerminateRequest) -> ControlResult:
-    run = find_current(tx, *request.target)
-    if run is None or run.status.terminal:
-        return ControlResult(run, AffectedRuns())
-    return ControlResult(run, ends.terminate(tx, run.run, request.reason))
+def terminate(tx: Tx, run: RunRecord, reason: str | None, affected: AffectedRuns) -> None:
+    if not run.status.terminal:
+        ends.merge(affected, ends.terminate(tx, run.run, reason))
 
 
-def cancel(tx: Tx, request: CancelRequest) -> ControlResult:
-    run = find_current(tx, *request.target)
-    affected = AffectedRuns()
-    if run is not None and not run.status.terminal:
+def cancel(tx: Tx, run: RunRecord, request: CancelRun, affected: AffectedRuns) -> None:
+    if not run.status.terminal:
         request_cancel(tx, run, QueuedEvent(CANCEL, request.payload), request.deadline_ms, affected)
-    return ControlResult(run, affected)
 
 
 def request_cancel(tx: Tx, run: RunRecord, event: QueuedEvent, deadline_ms: int | None, affected: AffectedRuns) -> None:
@@ -108,18 +97,16 @@ def request_cancel(tx: Tx, run: RunRecord, event: QueuedEvent, deadline_ms: int 
         affected.work = True  # a worker must end the run then, so workers must read the next due time again
 
 
-def restart(tx: Tx, request: RestartRequest) -> ControlResult:
-    old = find_current(tx, *request.target)
-    if old is None:
-        return ControlResult(None, AffectedRuns())
+def restart(tx: Tx, old: RunRecord, request: RestartRun, affected: AffectedRuns) -> RunRecord:
+    """Create the new run and end the old one; returns the new run."""
     was_running = not old.status.terminal
     if was_running:
         ends.close(tx, old.run, RESTARTED)
     expires = successors.expires_in(request.expires_ms, request.expiry, tx.now)
     successor = successors.Successor(old.params, tx.now, 1, expires, request.options, request.units, in_line=False)
     new = successors.create_successor(tx, old, successor)
-    affected = AffectedRuns(work=True)
+    affected.work = True
     if was_running:
         affected.ended.append(old.run)
         ends.merge(affected, ends.propagate(tx, [ends.End(old.run, new)]).get(old.run))
-    return ControlResult(find_current(tx, *request.target), affected)
+    return record_of(tx, new)

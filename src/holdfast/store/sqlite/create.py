@@ -13,7 +13,6 @@ from holdfast.store.protocol import (
     Attributes,
     Created,
     NewRun,
-    NewUnit,
     OnConflict,
     OnReuse,
     RequestResult,
@@ -26,14 +25,14 @@ from holdfast.store.sqlite.rows import encode_text_or_none
 from holdfast.store.sqlite.search import delete_terms, insert_terms
 from holdfast.store.sqlite.send import QueuedEvent, add_effect, add_event
 from holdfast.store.sqlite.sql import statements
-from holdfast.store.sqlite.successors import Expires, expires_in, supersede
+from holdfast.store.sqlite.successors import expires_in, supersede
 from holdfast.store.sqlite.tx import Row, Tx
 from holdfast.store.sqlite.unit_tasks import OwnerLease, UnitInserts, UnitQueue
 from holdfast.store.sqlite.watching import watch
 
 _SQL = statements("create")
 _NO_ATTRIBUTES = Attributes()
-REPLACED = "terminated: another run was started with its id"
+REPLACED = "terminated: another run was started with the same id"
 
 
 class _Key(NamedTuple):
@@ -69,7 +68,7 @@ def _insert_plans_and_units(tx: Tx, made: Sequence[tuple[int, NewRun]]) -> None:
     for run, new in made:
         units.plan(run, new.plan)
         queue = UnitQueue(run, new.workflow, new.queue, new.priority, tx.now + new.delay_ms)
-        claimed = _initially_claimed(new)
+        claimed = new.claimed_units()
         if claimed and new.owner is not None:
             numbers = {unit.unit for unit in claimed}
             units.add_claimed(queue, claimed, OwnerLease(new.owner, tx.now + new.lease_ms))
@@ -79,13 +78,6 @@ def _insert_plans_and_units(tx: Tx, made: Sequence[tuple[int, NewRun]]) -> None:
     units.write()
 
 
-def _initially_claimed(new: NewRun) -> list[NewUnit]:
-    """The units that are created claimed."""
-    if new.owner is None or new.delay_ms > 0:
-        return []
-    return sorted(unit for unit in new.units if not unit.missing)[: new.claim_limit]
-
-
 def _run_row(key: _Key, new: NewRun, now: int) -> Row:
     attributes = new.attributes or _NO_ATTRIBUTES
     return (
@@ -93,7 +85,7 @@ def _run_row(key: _Key, new: NewRun, now: int) -> Row:
         new.workflow,
         new.instance_id,
         new.kind,
-        _status(new),
+        new.status,
         new.params,
         new.queue,
         new.priority,
@@ -109,7 +101,7 @@ def _run_row(key: _Key, new: NewRun, now: int) -> Row:
 
 
 def _task_row(run: int, new: NewRun, now: int) -> Row:
-    owner = _owner(new)
+    owner = new.run_owner
     lease_until, epoch = (None, 0) if owner is None else (now + new.lease_ms, FIRST_EPOCH)
     kind = TaskKind.RUN
     return (
@@ -119,31 +111,13 @@ def _task_row(run: int, new: NewRun, now: int) -> Row:
         kind.bucket,
         kind,
         new.priority,
-        _run_at(new, now),
+        None if new.units else now + new.delay_ms,
         owner,
         lease_until,
         epoch,
-        *_expires(new, now),
+        *expires_in(new.expires_ms, new.expiry, now),
         len(new.units),
     )
-
-
-def _status(new: NewRun) -> Status:
-    return Status.WAITING if new.delay_ms > 0 else Status.ACTIVE
-
-
-def _run_at(new: NewRun, now: int) -> int | None:
-    """A run with units is due when all of them are done."""
-    return None if new.units else now + new.delay_ms
-
-
-def _owner(new: NewRun) -> str | None:
-    """A delayed run is not created claimed, because it is not due yet."""
-    return None if new.units or new.delay_ms > 0 else new.owner
-
-
-def _expires(new: NewRun, now: int) -> Expires:
-    return expires_in(new.expires_ms, new.expiry, now)
 
 
 def _created(tx: Tx, key: _Key, new: NewRun, affected: AffectedRuns | None = None) -> Created:
@@ -156,36 +130,9 @@ def _created(tx: Tx, key: _Key, new: NewRun, affected: AffectedRuns | None = Non
             pid = f"{new.workflow}/{new.instance_id}"
             tx.connection.execute(_SQL["delete_exit_event"], (new.parent_run, EXIT, pid))
         watch(tx, new.parent_run, key.run, new.watch)
-    owner, expires = _owner(new), _expires(new, tx.now)
-    record = RunRecord(
-        run=key.run,
-        workflow=new.workflow,
-        instance_id=new.instance_id,
-        number=key.number,
-        kind=new.kind,
-        status=_status(new),
-        params=new.params,
-        output=None,
-        error=None,
-        queue=new.queue,
-        priority=new.priority,
-        created_at=tx.now,
-        updated_at=tx.now,
-        started_at=None,
-        completed_at=None,
-        instance=key.instance,
-        seed=new.seed,
-        parent=new.parent,
-        options=new.options,
-        memo=attributes.memo,
-        search=attributes.search,
-        run_at=_run_at(new, tx.now),
-        owner=owner,
-        expires_at=expires.at,
-        expiry=expires.expiry,
-    )
-    epoch = 0 if owner is None else FIRST_EPOCH
-    claimed = [unit.unit for unit in _initially_claimed(new)] if new.units else ()
+    record = new.record(key.run, key.number, key.instance, tx.now)
+    epoch = 0 if record.owner is None else FIRST_EPOCH
+    claimed = [unit.unit for unit in new.claimed_units()]
     return Created(RequestResult.DONE, record, epoch, _insert_start_events(tx, key.run, new), claimed, affected)
 
 
@@ -252,7 +199,7 @@ def _use_existing(tx: Tx, new: NewRun, run: RunRecord) -> Created:
 
 
 def _replace(tx: Tx, new: NewRun, old: RunRecord) -> _Key:
-    """Insert a run with the next number that takes over nothing of the old run."""
+    """Insert a run with the next number. It inherits nothing from the old run."""
     supersede(tx, old.run)
     delete_terms(tx, old.run)
     last: int = tx.connection.execute(_SQL["last_id"]).get

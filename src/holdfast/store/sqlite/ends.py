@@ -27,7 +27,7 @@ class End(NamedTuple):
     run: int
     successor: int | None = None
     continues: bool = False
-    """The successor also takes over the children, and the run's watches on other runs."""
+    """The successor also inherits the children, and the run's watches on other runs."""
 
 
 def close(tx: Tx, run: int, reason: str | None) -> None:
@@ -103,7 +103,7 @@ def _with_relations(tx: Tx, ends: Sequence[End]) -> list[End]:
 
 
 def _propagate_one(tx: Tx, end: End) -> AffectedRuns:
-    """Level by level and not recursively: the tree of children can be deeper than Python's stack."""
+    """Apply the consequences level by level, not recursively: the tree can be deeper than Python's stack."""
     affected = AffectedRuns()
     level = [end]
     while level:
@@ -114,7 +114,7 @@ def _propagate_one(tx: Tx, end: End) -> AffectedRuns:
 
 
 def _propagate_to_relations(tx: Tx, end: End, affected: AffectedRuns) -> list[int]:
-    """Notify watchers and close children of one ended run; returns the children that ended by this."""
+    """Notify watchers and close children of one ended run; returns the children that this ended."""
     # The run's own watches first: an ended run must not receive the EXIT events of its children.
     if end.successor is not None and end.continues:
         tx.connection.execute(_SQL["move_own_watches"], (end.run, end.successor))

@@ -26,7 +26,7 @@ _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (
         apsw.BusyError,
         StoreBusyError,
-        "{path} stayed locked by others for {busy:g} s; nothing was written. Look for a long transaction on it",
+        "{path} stayed locked by other processes for {busy:g} s; nothing was written. Look for a long transaction",
     ),
     (
         apsw.ReadOnlyError,
@@ -66,14 +66,14 @@ _TRANSLATIONS: tuple[tuple[type[apsw.Error], type[StoreError], str], ...] = (
     (
         apsw.ProtocolError,
         StoreBusyError,
-        "{path} could not be locked because too many others use it; nothing was written. Try again",
+        "{path} could not be locked because too many other processes use it; nothing was written. Try again",
     ),
 )
 
 _INPUT_ERRORS = (apsw.ConstraintError, apsw.MismatchError, apsw.TooBigError)
 
 ENVIRONMENT: tuple[type[apsw.Error], ...] = tuple(source for source, _, _ in _TRANSLATIONS)
-"""Errors that the statement did not cause: the same transaction would fail without it."""
+"""Errors that the statement did not cause: the transaction would also fail without the statement."""
 
 BROKEN = (apsw.IOError, apsw.CorruptError, apsw.NotADBError, apsw.CantOpenError)
 """Errors after which the connection must not be used: after a failed fsync the contents of the disk are unknown."""
@@ -97,7 +97,7 @@ def _translated(error: apsw.Error, path: str, busy_s: float) -> HoldfastError:
         if isinstance(error, source):
             return target(f"{text.format(path=path, busy=busy_s)} (SQLite: {error})")
     if is_unique_violation(error):
-        return StateError(f"already stored, and written once only; nothing of this call was done ({error})")
+        return StateError(f"the row exists already and is written only once; nothing of this call was done ({error})")
     if isinstance(error, _INPUT_ERRORS):  # not a StoreError, because a retry would fail again
-        return StateError(f"{path} cannot hold this; nothing of this call was done ({error})")
+        return StateError(f"{path} cannot store a value of this call; nothing of this call was done ({error})")
     return StoreError(f"SQLite refused a statement on {path}; nothing of this call was done ({error})")

@@ -2,23 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
-
 from holdfast.core.model import Status
-from holdfast.store.protocol import Fact, Log
+from holdfast.store.protocol import LateResults
 from holdfast.store.sqlite.rows import fact_rows, log_rows
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("late")
 _NEW_LOG = statements("commit")["insert_log"]
-
-
-class LateResults(NamedTuple):
-    run: int
-    facts: Sequence[Fact]
-    logs: Sequence[Log]
 
 
 def add(tx: Tx, late: LateResults) -> bool:

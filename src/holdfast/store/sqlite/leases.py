@@ -91,7 +91,7 @@ def _expire(tx: Tx, task: _Expired, max_losses: int) -> ExpiredTask:
     parked = losses >= max_losses
     if parked:
         times = "once" if losses == 1 else f"{losses} times in a row"
-        set_paused(tx, task.run, f"parked: its worker died {times}; resume to try again")
+        set_paused(tx, task.run, f"parked: the lease of its task expired {times}; resume to try again")
     elif task.signal & Signal.PAUSE:
         set_paused(tx, task.run)  # the pause was requested while the task was owned
     return ExpiredTask(task.run, task.unit, losses, parked)

@@ -23,9 +23,10 @@ import apsw
 from holdfast.errors import InputError, StateError, UniqueConstraintError
 from holdfast.store.protocol import Commit, Committed, Statement, Verdict
 from holdfast.store.sqlite.commit import commit
-from holdfast.store.sqlite.connection import Database, Job, Mode, resolve_from_thread
+from holdfast.store.sqlite.database import Database
 from holdfast.store.sqlite.errors import ENVIRONMENT, is_unique_violation
 from holdfast.store.sqlite.guard import TransactionRolledBack
+from holdfast.store.sqlite.jobs import Job, Mode, resolve_from_thread
 from holdfast.store.sqlite.opening import BUSY_S
 from holdfast.store.sqlite.tx import Tx
 
@@ -39,17 +40,18 @@ _ROLLED_BACK = (Verdict.LOST, Verdict.REJECTED)
 
 
 class Live:
-    """A ``LiveTransaction``. The first part of the methods is called by the step, the last on the writer's thread."""
+    """A ``LiveTransaction``. The step calls the first methods; the last section runs on the writer's thread."""
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self._tx = database.tx
         self._jobs: SimpleQueue[Job | None] = SimpleQueue()
         self._lock = Lock()
-        """Guards ``_end_answer``: no job is queued after the end."""
+        """Guards ``_end_result``: no job is queued after the end."""
         self._abort_requested = False
         """Interrupts a running statement, which could otherwise take forever."""
-        self._end_answer: Committed | None = None
-        """Set at the end of the transaction: the answer to commits and statements that come later."""
+        self._end_result: Committed | None = None
+        """Set at the end of the transaction: the result of commits and statements that come later."""
         self._idle_timer: asyncio.TimerHandle | None = None
         """Without a thread: rolls the transaction back when it has had no statement for too long."""
 
@@ -68,7 +70,7 @@ class Live:
     async def commit(self, one: Commit) -> Committed:
         """Apply the commit and end. If it is lost or rejected, the step's own statements are rolled back too."""
         future = self._submit(self._commit, one)
-        return self._late_answer() if future is None else await future
+        return self._late_result() if future is None else await future
 
     def request_end(self) -> None:
         """Request a rollback without waiting for it. May be called by any thread."""
@@ -79,7 +81,7 @@ class Live:
     async def _statement(self, work: Callable[[Statement], R], sql: str, args: tuple[Any, ...]) -> R:
         future = self._submit(work, Statement(sql, args))
         if future is None:
-            raise StateError(self._late_answer().message)
+            raise StateError(self._late_result().message)
         return await future
 
     def _submit(self, work: Callable[[A], R], argument: A) -> asyncio.Future[R] | None:
@@ -96,16 +98,16 @@ class Live:
 
     def _enqueue(self, job: Job) -> bool:
         with self._lock:
-            if self._end_answer is not None:
+            if self._end_result is not None:
                 return False
             self._jobs.put(job)
         self._serve_if_unthreaded()
         return True
 
-    def _late_answer(self) -> Committed:
-        if self._end_answer is None:
+    def _late_result(self) -> Committed:
+        if self._end_result is None:
             raise AssertionError("the transaction has not ended")
-        return self._end_answer
+        return self._end_result
 
     # --- without a thread
 
@@ -119,7 +121,7 @@ class Live:
         """Run the jobs that are queued now; the counterpart of ``serve`` in a store without threads."""
         while not self._jobs.empty():
             self._handle(self._jobs.get())
-        if self._end_answer is None:
+        if self._end_result is None:
             self._idle_timer = asyncio.get_running_loop().call_later(_IDLE_TIMEOUT_S, self._on_idle)
         else:
             self._idle_timer = None
@@ -132,14 +134,14 @@ class Live:
     # --- on the thread
 
     def open(self) -> None:
-        self.database.begin()
+        self._tx.begin_checked()
 
     def serve(self) -> None:
-        """Run jobs until the transaction has ended; then answer the remaining jobs."""
+        """Run jobs until the transaction has ended; then reject the remaining jobs."""
         if not self.database.threaded:
             self._serve_pending()
             return
-        while self._end_answer is None or not self._jobs.empty():
+        while self._end_result is None or not self._jobs.empty():
             try:
                 job = self._jobs.get(timeout=_IDLE_TIMEOUT_S)
             except Empty:
@@ -160,15 +162,15 @@ class Live:
 
     def _run_job(self, job: Job) -> None:
         try:
-            job.result = job.work(self.database, job.argument)
+            job.result = job.work(self._tx, job.argument)
         except Exception as error:  # noqa: BLE001, RUF100  (the step handles it)
-            self.database.fail([job], error)
-        if self._end_answer is None and not self.database.in_transaction:
+            self.database.runner.fail([job], error)
+        if self._end_result is None and not self._tx.in_transaction:
             self._end(_rejected(f"was rolled back by the database: {job.error}"))
         resolve_from_thread(job)
 
     def _execute(self, statement: Statement) -> int:
-        connection = self.database.connection
+        connection = self._tx.connection
         before = connection.total_changes()
         with self._guarded() as run:
             for _ in run(statement):
@@ -187,46 +189,46 @@ class Live:
     @contextmanager
     def _guarded(self) -> Iterator[Callable[[Statement], apsw.Cursor]]:
         """Run a user's statements under the guard, and translate their errors."""
-        if self._end_answer is not None:
-            raise StateError(self._end_answer.message)
-        database = self.database
-        connection = database.connection
+        if self._end_result is not None:
+            raise StateError(self._end_result.message)
+        tx = self._tx
+        connection = tx.connection
         connection.set_progress_handler(lambda: self._abort_requested, _ABORT_CHECK_INTERVAL)
         try:
-            with database.guard.enforcing():
+            with tx.guard.enforcing():
                 yield lambda statement: connection.execute(statement.sql, statement.args, can_cache=False)
         except ENVIRONMENT:
             raise
         except apsw.Error as error:
-            if not database.in_transaction:
+            if not tx.in_transaction:
                 self._end(_rejected(f"was rolled back: {error}", unique=is_unique_violation(error)))
-            raise _statement_error(error, database.guard.refusal) from error
+            raise _statement_error(error, tx.guard.refusal) from error
         finally:
             connection.set_progress_handler(None)
 
     def _commit(self, one: Commit) -> Committed:
-        if self._end_answer is not None:
-            return self._end_answer
-        database = self.database
+        if self._end_result is not None:
+            return self._end_result
+        tx = self._tx
         try:
-            database.prepare()
-            [committed] = commit(database, [one])
+            tx.prepare()
+            [committed] = commit(tx, [one])
             if committed.verdict not in _ROLLED_BACK:
-                database.connection.execute("COMMIT")
+                tx.connection.execute("COMMIT")
         except TransactionRolledBack:
-            committed = database.rejections.pop(id(one))
+            committed = tx.rejections.pop(id(one))
         finally:
             self._roll_back("has ended")
         return committed
 
     def _roll_back(self, why: str) -> None:
-        if self._end_answer is None:
+        if self._end_result is None:
             self._end(_rejected(why))
-            self.database.roll_back()
+            self._tx.roll_back()
 
-    def _end(self, answer: Committed) -> None:
+    def _end(self, result: Committed) -> None:
         with self._lock:
-            self._end_answer = answer
+            self._end_result = result
 
 
 def _rejected(why: str, *, unique: bool = False) -> Committed:

@@ -1,4 +1,4 @@
-"""Mailboxes of runs: pages of undelivered events, replies, and the events that a successor takes over."""
+"""Mailboxes of runs: pages of undelivered events, replies, and the events that are moved to a successor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import NamedTuple
 
-from holdfast.store.protocol import ANY_TOPIC, CANCEL, MailboxPage, Reply, StoredEvent
+from holdfast.store.protocol import ANY_TOPIC, CANCEL, MailboxPage, MailboxQuery, Reply, StoredEvent
 from holdfast.store.sqlite.rows import encode_text, stored_event
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
@@ -20,12 +20,6 @@ PAGE_SIZE = 500
 EMPTY = MailboxPage((), complete=True, last=0)
 ENGINE_PREFIX = "@"
 """The first character of the types of the engine's own events."""
-
-
-class MailboxQuery(NamedTuple):
-    run: int
-    topics: frozenset[str] | None
-    after: int = 0
 
 
 class ReplyQuery(NamedTuple):

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from holdfast.errors import SchemaVersionError
 from holdfast.store.protocol import Migrated
 from holdfast.store.sqlite.sql import Migration, migrations, statements
-from holdfast.store.sqlite.tx import Connection
+from holdfast.store.sqlite.tx import Connection, write_transaction
 
 _SQL = statements("schema")
 
@@ -43,17 +43,11 @@ def version(connection: Connection) -> int:
 
 
 def _apply(connection: Connection, step: Migration) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with write_transaction(connection):
         connection.execute(_SQL["meta"])
         if version(connection) < step.version:  # another process may have been faster
             connection.execute(step.script)
             connection.execute(_SQL["set_version"], (step.version,))
-        connection.execute("COMMIT")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def _refuse_newer(found: int, latest: int, path: str) -> None:

@@ -92,7 +92,7 @@ def identity(path: str) -> FileIdentity | None:
 
 
 def _create_private(path: str) -> None:
-    # SQLite would create the file with the umask's mode. Its -wal and -shm files take over the mode of this file.
+    # SQLite would create the file with the umask's mode, and it gives the -wal and -shm files the mode of this file.
     try:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
     except FileExistsError:

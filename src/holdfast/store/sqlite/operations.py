@@ -23,6 +23,7 @@ from holdfast.store.protocol import (
     RunRecord,
     TerminateRun,
     UnwatchRun,
+    Watch,
     WatchRun,
 )
 from holdfast.store.sqlite import ends
@@ -75,16 +76,28 @@ class _Performer:
                 return self._start(operation)
             case NewEvent():
                 return self._send(operation)
-            case WatchRun():
-                return self._watch(operation)
-            case UnwatchRun():
-                return self._unwatch(operation)
-            case CancelRun():
-                return self._cancel(operation)
-            case TerminateRun():
-                return self._terminate(operation)
             case ReplyToEvent():
                 return self._reply(operation)
+            case _:
+                target = find_current(self._tx, operation.workflow, operation.instance_id)
+                return RequestResult.MISSING if target is None else self._apply_to(target, operation)
+
+    def _apply_to(
+        self, target: RunRecord, operation: WatchRun | UnwatchRun | CancelRun | TerminateRun
+    ) -> RequestResult:
+        match operation:
+            case WatchRun():
+                self._watch(target, operation.watch)
+            case UnwatchRun():
+                unwatch(self._tx, self._run.run, target.run, operation.watch)
+            case _ if target.status.terminal:
+                return RequestResult.ENDED
+            case CancelRun():
+                event = QueuedEvent(CANCEL, operation.payload, sender=ends.pid_of(self._run))
+                request_cancel(self._tx, target, event, operation.deadline_ms, self.done.affected)
+            case TerminateRun():
+                ends.merge(self.done.affected, ends.terminate(self._tx, target.run, operation.reason))
+        return RequestResult.DONE
 
     def _start(self, new: NewRun) -> RequestResult:
         [created] = create(self._tx, [new])
@@ -107,42 +120,11 @@ class _Performer:
             self.done.affected.work |= sent.run.owner is None
         return RequestResult.DONE
 
-    def _watch(self, operation: WatchRun) -> RequestResult:
-        target = find_current(self._tx, operation.workflow, operation.instance_id)
-        if target is None:
-            return RequestResult.MISSING
+    def _watch(self, target: RunRecord, kind: Watch) -> None:
         if target.status.terminal:
-            exit_event = ends.exit_event(target, operation.watch)
-            send_engine_event(self._tx, self._run.run, exit_event, self.done.affected)
+            send_engine_event(self._tx, self._run.run, ends.exit_event(target, kind), self.done.affected)
         else:
-            watch(self._tx, self._run.run, target.run, operation.watch)
-        return RequestResult.DONE
-
-    def _unwatch(self, operation: UnwatchRun) -> RequestResult:
-        target = find_current(self._tx, operation.workflow, operation.instance_id)
-        if target is None:
-            return RequestResult.MISSING
-        unwatch(self._tx, self._run.run, target.run, operation.watch)
-        return RequestResult.DONE
-
-    def _cancel(self, operation: CancelRun) -> RequestResult:
-        target = find_current(self._tx, operation.workflow, operation.instance_id)
-        if target is None:
-            return RequestResult.MISSING
-        if target.status.terminal:
-            return RequestResult.ENDED
-        event = QueuedEvent(CANCEL, operation.payload, sender=ends.pid_of(self._run))
-        request_cancel(self._tx, target, event, operation.deadline_ms, self.done.affected)
-        return RequestResult.DONE
-
-    def _terminate(self, operation: TerminateRun) -> RequestResult:
-        target = find_current(self._tx, operation.workflow, operation.instance_id)
-        if target is None:
-            return RequestResult.MISSING
-        if target.status.terminal:
-            return RequestResult.ENDED
-        ends.merge(self.done.affected, ends.terminate(self._tx, target.run, operation.reason))
-        return RequestResult.DONE
+            watch(self._tx, self._run.run, target.run, kind)
 
     def _reply(self, operation: ReplyToEvent) -> RequestResult:
         tx, key = self._tx, (self._run.run, operation.event)

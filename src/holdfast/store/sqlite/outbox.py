@@ -7,22 +7,16 @@ events wait behind it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import fields
 from typing import NamedTuple
 
-from holdfast.store.protocol import Delivered, DeliveryFailure, Outbound, OutboxClaim, OutboxRow
+from holdfast.store.protocol import Delivered, DeliveryFailure, Outbound, OutboxClaim, OutboxClaimRequest, OutboxRow
 from holdfast.store.sqlite.rows import decode_text, encode_text
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("outbox")
-
-
-class OutboxClaimRequest(NamedTuple):
-    """The worker that claims, its lease, and the maximum number of events."""
-
-    owner: str
-    lease_ms: int
-    limit: int
+_TEXTS = [index for index, field in enumerate(fields(OutboxRow)) if field.name in ("step", "type", "error")]
 
 
 class OutboxSettlement(NamedTuple):
@@ -69,7 +63,8 @@ def outbox(tx: Tx, run: int) -> list[OutboxRow]:
     return [_row(row) for row in tx.connection.execute(_SQL["of_run"], (run,))]
 
 
-def retry(tx: Tx, run: int) -> int:
+def redeliver(tx: Tx, run: int) -> int:
+    """Make the parked events of a run due again; returns their number."""
     tx.connection.execute(_SQL["unpark"], (run, tx.now))
     parked = tx.connection.changes()
     tx.connection.execute(_SQL["clear_due"], (run,))
@@ -78,19 +73,7 @@ def retry(tx: Tx, run: int) -> int:
 
 
 def _row(row: Row) -> OutboxRow:
-    run, n, workflow, instance_id, number, step, type_, payload, created_at, attempts, run_at, error, *ends = row
-    return OutboxRow(
-        run,
-        n,
-        workflow,
-        instance_id,
-        number,
-        decode_text(step),
-        decode_text(type_),
-        payload,
-        created_at,
-        attempts,
-        run_at,
-        decode_text(error),
-        *ends,
-    )
+    values = list(row)
+    for index in _TEXTS:
+        values[index] = decode_text(values[index])
+    return OutboxRow(*values)

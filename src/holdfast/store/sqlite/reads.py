@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from heapq import merge
 from itertools import islice
-from typing import NamedTuple
 
-from holdfast.store.protocol import Fact, ListQuery, PageQuery, RunRecord, Snapshot, StoredEvent, StoredLog
+from holdfast.store.protocol import (
+    CurrentRuns,
+    Fact,
+    FactsQuery,
+    PageQuery,
+    RunByName,
+    RunQuery,
+    RunRecord,
+    RunsById,
+    Snapshot,
+    StoredEvent,
+    StoredLog,
+)
 from holdfast.store.sqlite.rows import encode_text, fact, record, stored_event, stored_log
 from holdfast.store.sqlite.search import matching
 from holdfast.store.sqlite.sql import statements
@@ -17,20 +28,6 @@ from holdfast.store.sqlite.tx import Row, Tx
 _SQL = statements("reads")
 _MAX_INTEGER = 2**63 - 1
 _INSTANCE_COLUMN = 15
-
-
-class FactsQuery(NamedTuple):
-    """Facts of a run: all, those of a state, or those of that state with these keys."""
-
-    run: int
-    state: int | None = None
-    keys: Sequence[str] | None = None
-
-
-class RunQuery(NamedTuple):
-    workflow: str
-    instance_id: str
-    number: int | None
 
 
 def record_of(tx: Tx, run: int) -> RunRecord:
@@ -45,10 +42,26 @@ def find_current(tx: Tx, workflow: str, instance_id: str) -> RunRecord | None:
     return None if row is None else record(row)
 
 
-def find(tx: Tx, query: RunQuery) -> RunRecord | None:
-    if query.number is None:
-        return find_current(tx, query.workflow, query.instance_id)
-    row = tx.connection.execute(_SQL["numbered"], query).fetchone()
+def runs(tx: Tx, query: RunQuery) -> list[RunRecord]:
+    match query:
+        case RunByName():
+            return _run_by_name(tx, query)
+        case RunsById(ids):
+            found = records_by_run(tx, json.dumps(ids))
+            return [found[run] for run in ids if run in found]
+        case CurrentRuns():
+            return _current_runs(tx, query)
+
+
+def _run_by_name(tx: Tx, query: RunByName) -> list[RunRecord]:
+    run = find_run(tx, query.workflow, query.instance_id, query.number)
+    return [] if run is None else [run]
+
+
+def find_run(tx: Tx, workflow: str, instance_id: str, number: int | None) -> RunRecord | None:
+    if number is None:
+        return find_current(tx, workflow, instance_id)
+    row = tx.connection.execute(_SQL["numbered"], (workflow, instance_id, number)).fetchone()
     return None if row is None else record(row)
 
 
@@ -57,12 +70,7 @@ def records_by_run(tx: Tx, runs: str) -> dict[int, RunRecord]:
     return {row[0]: record(row) for row in tx.connection.execute(_SQL["records"], (runs,))}
 
 
-def get(tx: Tx, runs: Sequence[int]) -> list[RunRecord]:
-    found = records_by_run(tx, json.dumps(runs))
-    return [found[run] for run in runs if run in found]
-
-
-def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
+def _current_runs(tx: Tx, query: CurrentRuns) -> list[RunRecord]:
     """A page of one workflow is an index range; a page of all workflows merges one range per workflow."""
     if query.workflow is not None:
         workflows = [query.workflow]
@@ -73,7 +81,7 @@ def list_runs(tx: Tx, query: ListQuery) -> list[RunRecord]:
     return [record(row) for row in islice(newest_first, query.limit)]
 
 
-def _newest_first(tx: Tx, workflow: str, query: ListQuery) -> Iterable[Row]:
+def _newest_first(tx: Tx, workflow: str, query: CurrentRuns) -> Iterable[Row]:
     before = _MAX_INTEGER if query.before is None else query.before
     if query.search or query.id_prefix is not None:
         return matching(tx, workflow, query, before)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from math import inf
 from typing import NamedTuple
 
-from holdfast.store.protocol import Attributes, Condition, ListQuery, Term
+from holdfast.store.protocol import Attributes, Condition, CurrentRuns, Term
 from holdfast.store.sqlite.rows import Text, encode_text
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
@@ -53,7 +53,7 @@ def delete_terms(tx: Tx, run: int) -> None:
     tx.connection.execute(_SQL["delete_terms"], (run,))
 
 
-def matching(tx: Tx, workflow: str, query: ListQuery, before: int) -> Iterator[Row]:
+def matching(tx: Tx, workflow: str, query: CurrentRuns, before: int) -> Iterator[Row]:
     """Rows of one workflow's matching current runs, the newest instance first."""
     ranges = [_range(condition) for condition in query.search if condition.op != "="]
     for instance in _candidates(tx, workflow, query, before):
@@ -63,7 +63,7 @@ def matching(tx: Tx, workflow: str, query: ListQuery, before: int) -> Iterator[R
                 yield row
 
 
-def _candidates(tx: Tx, workflow: str, query: ListQuery, before: int) -> Iterator[int]:
+def _candidates(tx: Tx, workflow: str, query: CurrentRuns, before: int) -> Iterator[int]:
     equal = [condition for condition in query.search if condition.op == "="]
     steps = [_next_equal(tx, workflow, condition) for condition in equal]
     if not query.search:
@@ -82,7 +82,7 @@ def _intersect(steps: Sequence[_Next], before: int) -> Iterator[int]:
 
 
 def _next_common(steps: Sequence[_Next], before: int) -> int | None:
-    """The newest instance that all steps have: the oldest result of a step is where the others continue."""
+    """The newest instance that all steps match. Each step continues at the oldest instance that a step has found."""
     candidate = before - 1
     while True:
         for step in steps:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
 import os
 from collections.abc import Sequence
 from typing import Any, TypeVar
@@ -21,30 +20,35 @@ from holdfast.store.protocol import (
     ClaimResult,
     Commit,
     Committed,
+    ControlRequest,
     ControlResult,
     Created,
+    CurrentRuns,
     Delivered,
     DeliveryFailure,
     ExpiredTask,
-    Expiry,
     Fact,
+    FactsQuery,
     Heartbeat,
     HeldTask,
+    LateResults,
     Lease,
-    ListQuery,
     LiveTransaction,
-    Log,
     MailboxPage,
+    MailboxQuery,
     Migrated,
     NewEvent,
     NewRun,
-    NewUnit,
     OutboxClaim,
+    OutboxClaimRequest,
     OutboxRow,
     PageQuery,
     Relations,
     Reply,
+    RunByName,
+    RunQuery,
     RunRecord,
+    RunsById,
     Sent,
     Snapshot,
     StoredEvent,
@@ -57,9 +61,10 @@ from holdfast.store.sqlite import borrowed, control, late, leases, mailbox, open
 from holdfast.store.sqlite.advance import AdvanceRequest, advance
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
-from holdfast.store.sqlite.connection import Database, Mode, Spawn
 from holdfast.store.sqlite.create import create
+from holdfast.store.sqlite.database import Database, Spawn
 from holdfast.store.sqlite.guard import Guard
+from holdfast.store.sqlite.jobs import Mode
 from holdfast.store.sqlite.live import Live
 from holdfast.store.sqlite.predicted import send_predicted
 from holdfast.store.sqlite.send import send
@@ -68,7 +73,6 @@ from holdfast.store.sqlite.watching import relations
 
 A = TypeVar("A")
 R = TypeVar("R")
-List = builtins.list  # inside the class the name is a method of the protocol
 
 
 _POLL_SECONDS = 0.025
@@ -122,57 +126,31 @@ class SqliteStore:
             await reader.stop()
         await writer.stop()
 
-    async def now(self) -> int:
-        return self._now()
-
     @property
     def clock(self) -> Clock:
         return self._clock
 
-    # --- writes of a client
+    # --- writes of clients
 
-    async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> List[Created]:
+    async def create(self, runs: Sequence[NewRun], *, connection: Any = None) -> list[Created]:
         if connection is not None:
             return self._write_on(connection, create, runs)
         return await self._write(create, runs, Mode.MERGED, inline=_row_count(runs) <= _INLINE_MAX_ROWS)
 
-    async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> List[Sent]:
+    async def send(self, events: Sequence[NewEvent], *, connection: Any = None) -> list[Sent]:
         if connection is not None:
             return self._write_on(connection, send, events)
         return await self._write(send_predicted, events, Mode.MERGED, inline=len(events) <= _INLINE_MAX_ROWS)
 
-    async def pause(self, workflow: str, instance_id: str) -> RunRecord | None:
-        return await self._write(control.pause, control.Target(workflow, instance_id))
+    async def control(self, request: ControlRequest) -> ControlResult:
+        return await self._write(control.control, request)
 
-    async def resume(self, workflow: str, instance_id: str) -> RunRecord | None:
-        return await self._write(control.resume, control.Target(workflow, instance_id))
-
-    async def terminate(self, workflow: str, instance_id: str, reason: str | None = None) -> ControlResult:
-        target = control.Target(workflow, instance_id)
-        return await self._write(control.terminate, control.TerminateRequest(target, reason))
-
-    async def cancel(self, workflow: str, instance_id: str, payload: bytes, deadline_ms: int | None) -> ControlResult:
-        target = control.Target(workflow, instance_id)
-        return await self._write(control.cancel, control.CancelRequest(target, payload, deadline_ms))
-
-    async def restart(
-        self,
-        workflow: str,
-        instance_id: str,
-        expires_ms: int | None = None,
-        expiry: Expiry | None = None,
-        options: bytes | None = None,
-        units: Sequence[NewUnit] = (),
-    ) -> ControlResult:
-        target = control.Target(workflow, instance_id)
-        return await self._write(control.restart, control.RestartRequest(target, expires_ms, expiry, options, units))
-
-    # --- writes of a worker
+    # --- writes of turns
 
     async def claim(self, request: ClaimRequest) -> ClaimResult:
         return await self._write(claim, request, inline=True)
 
-    async def commit(self, commits: Sequence[Commit]) -> List[Committed]:
+    async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
         if any(one.observed.transaction is not None for one in commits):
             return await self._commit_live(commits)
         # Users' statements may take any amount of time.
@@ -184,32 +162,6 @@ class SqliteStore:
         request = AdvanceRequest(advances, claimant, claim_limit)
         inline = len(advances) <= _INLINE_MAX_ROWS
         return await self._write(advance, request, inline=inline, immediate=True)  # already batched by the caller
-
-    async def heartbeat(self, owner: str, lease_ms: int) -> List[HeldTask]:
-        return await self._write(leases.heartbeat, leases.HeartbeatRequest(owner, lease_ms))
-
-    async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
-        await self._write(leases.record, heartbeats)
-
-    async def fetch_signals(self, owner: str) -> List[HeldTask]:
-        # Polled often and almost always empty: read first, and leave the write lock to other processes.
-        if not await self._read(leases.has_signals, owner):
-            return []
-        return await self._write(leases.fetch_signals, owner)
-
-    async def set_leases(self, requested: Sequence[Lease]) -> List[bool]:
-        return await self._write(leases.set_leases, requested, inline=len(requested) <= _INLINE_MAX_ROWS)
-
-    async def reap(self, max_losses: int) -> List[ExpiredTask]:
-        if not await self._read(leases.expired, None):
-            return []
-        return await self._write(leases.reap, max_losses)
-
-    async def register_worker(self, worker: WorkerProfile, lease_ms: int) -> None:
-        await self._write(workers.register_worker, workers.WorkerRegistration(worker, lease_ms))
-
-    async def unregister_worker(self, owner: str) -> None:
-        await self._write(workers.unregister_worker, owner)
 
     async def begin(self) -> LiveTransaction:
         writer = self._require_open(self._writer)
@@ -224,36 +176,73 @@ class SqliteStore:
     async def release(self, tasks: Sequence[TaskRef]) -> int:
         return await self._write(leases.release, tasks)
 
-    async def add_late_results(self, run: int, facts: Sequence[Fact], logs: Sequence[Log]) -> bool:
-        return await self._write(late.add, late.LateResults(run, facts, logs))
+    async def add_late_results(self, results: LateResults) -> bool:
+        return await self._write(late.add, results)
+
+    # --- workers and leases
+
+    async def register_worker(self, worker: WorkerProfile, lease_ms: int) -> None:
+        await self._write(workers.register_worker, workers.WorkerRegistration(worker, lease_ms))
+
+    async def unregister_worker(self, owner: str) -> None:
+        await self._write(workers.unregister_worker, owner)
+
+    async def heartbeat(self, owner: str, lease_ms: int) -> list[HeldTask]:
+        return await self._write(leases.heartbeat, leases.HeartbeatRequest(owner, lease_ms))
+
+    async def fetch_signals(self, owner: str) -> list[HeldTask]:
+        # Polled often and almost always empty: read first, and leave the write lock to other processes.
+        if not await self._read(leases.has_signals, owner):
+            return []
+        return await self._write(leases.fetch_signals, owner)
+
+    async def record_heartbeats(self, heartbeats: Sequence[Heartbeat]) -> None:
+        await self._write(leases.record, heartbeats)
+
+    async def set_leases(self, requested: Sequence[Lease]) -> list[bool]:
+        return await self._write(leases.set_leases, requested, inline=len(requested) <= _INLINE_MAX_ROWS)
+
+    async def reap(self, max_losses: int) -> list[ExpiredTask]:
+        if not await self._read(leases.expired, None):
+            return []
+        return await self._write(leases.reap, max_losses)
 
     # --- the outbox
 
-    async def claim_outbox(self, owner: str, lease_ms: int, limit: int) -> OutboxClaim:
+    async def claim_outbox(self, request: OutboxClaimRequest) -> OutboxClaim:
         # Polled often and almost always empty, as signals are.
         due = await self._read(outbox.next_due, None, short=True)
         if due is None or due > self._now():
             return OutboxClaim([], due)
-        return await self._write(outbox.claim, outbox.OutboxClaimRequest(owner, lease_ms, limit), inline=True)
+        return await self._write(outbox.claim, request, inline=True)
 
     async def settle_outbox(self, owner: str, outcomes: Sequence[Delivered | DeliveryFailure]) -> int:
         return await self._write(
             outbox.settle, outbox.OutboxSettlement(owner, outcomes), inline=len(outcomes) <= _INLINE_MAX_ROWS
         )
 
-    async def outbox(self, run: int) -> List[OutboxRow]:
+    async def outbox(self, run: int) -> list[OutboxRow]:
         return await self._read(outbox.outbox, run)
 
-    async def retry_outbox(self, run: int) -> int:
-        return await self._write(outbox.retry, run)
-
     # --- reads
+
+    async def runs(self, query: RunQuery) -> list[RunRecord]:
+        return await self._read(reads.runs, query, short=_is_short(query))
+
+    async def facts(self, query: FactsQuery) -> list[Fact]:
+        return await self._read(reads.facts, query, short=True)
+
+    async def events(self, query: PageQuery) -> list[StoredEvent]:
+        return await self._read(reads.events, query)
+
+    async def logs(self, query: PageQuery) -> list[StoredLog]:
+        return await self._read(reads.logs, query)
 
     async def load(self, run: int) -> Snapshot:
         return await self._read(reads.load, run)
 
-    async def undelivered(self, run: int, topics: frozenset[str] | None = None, after: int = 0) -> MailboxPage:
-        return await self._read(mailbox.undelivered, mailbox.MailboxQuery(run, topics, after), short=True)
+    async def undelivered(self, query: MailboxQuery) -> MailboxPage:
+        return await self._read(mailbox.undelivered, query, short=True)
 
     async def reply(self, run: int, dedup: str) -> Reply | None:
         return await self._read(mailbox.reply, mailbox.ReplyQuery(run, dedup), short=True)
@@ -261,25 +250,7 @@ class SqliteStore:
     async def relations(self, run: int) -> Relations:
         return await self._read(relations, run)
 
-    async def find(self, workflow: str, instance_id: str, number: int | None = None) -> RunRecord | None:
-        return await self._read(reads.find, reads.RunQuery(workflow, instance_id, number), short=True)
-
-    async def get(self, runs: Sequence[int]) -> List[RunRecord]:
-        return await self._read(reads.get, runs, short=len(runs) <= _INLINE_MAX_ROWS)
-
-    async def list(self, query: ListQuery) -> List[RunRecord]:
-        return await self._read(reads.list_runs, query)
-
-    async def facts(self, run: int, state: int | None = None, keys: Sequence[str] | None = None) -> List[Fact]:
-        return await self._read(reads.facts, reads.FactsQuery(run, state, keys), short=True)
-
-    async def events(self, query: PageQuery) -> List[StoredEvent]:
-        return await self._read(reads.events, query)
-
-    async def logs(self, query: PageQuery) -> List[StoredLog]:
-        return await self._read(reads.logs, query)
-
-    async def workers(self) -> List[WorkerRecord]:
+    async def workers(self) -> list[WorkerRecord]:
         return await self._read(workers.workers, None)
 
     async def wait_for_change(self, since: int | None) -> int:
@@ -295,13 +266,13 @@ class SqliteStore:
     ) -> asyncio.Future[R]:
         return self._require_open(self._writer).submit(work, argument, mode, inline=inline, immediate=immediate)
 
-    async def _commit_live(self, commits: Sequence[Commit]) -> List[Committed]:
+    async def _commit_live(self, commits: Sequence[Commit]) -> list[Committed]:
         """Apply commits that carry a live transaction first: no other write can run before that transaction ends."""
-        answers = {id(one): await self._live(one).commit(one) for one in commits if one.observed.transaction}
-        others = [one for one in commits if id(one) not in answers]
+        results = {id(one): await self._live(one).commit(one) for one in commits if one.observed.transaction}
+        others = [one for one in commits if id(one) not in results]
         if others:
-            answers |= zip(map(id, others), await self.commit(others), strict=True)
-        return [answers[id(one)] for one in commits]
+            results |= zip(map(id, others), await self.commit(others), strict=True)
+        return [results[id(one)] for one in commits]
 
     def _live(self, one: Commit) -> Live:
         live = one.observed.transaction
@@ -375,13 +346,24 @@ class SqliteStore:
         # SQLite continues to write to a file that was deleted or replaced: commits acknowledged then would be lost.
         if self._path != opening.MEMORY and opening.identity(self._path) != self._file:
             raise StoreUnavailableError(
-                f"{self._path} was deleted or replaced while it was in use. Stop, put the right file back, start again"
+                f"{self._path} was deleted or replaced while in use. Stop, restore the file, start again"
             )
 
 
 def _row_count(runs: Sequence[NewRun]) -> int:
     """Approximate number of rows to insert."""
     return len(runs) + sum(len(new.units) + len(new.plan) for new in runs)
+
+
+def _is_short(query: RunQuery) -> bool:
+    """True if the query reads a few rows, so that it may run on the event loop's thread."""
+    match query:
+        case RunByName():
+            return True
+        case RunsById(ids):
+            return len(ids) <= _INLINE_MAX_ROWS
+        case CurrentRuns():
+            return False
 
 
 def _open(_: Tx, live: Live) -> None:

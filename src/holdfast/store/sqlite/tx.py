@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol, TypeVar
 
 from holdfast.store.protocol import Committed, Statement
@@ -63,9 +64,23 @@ class Tx(Protocol):
 
     @property
     def rejections(self) -> dict[int, Committed]:
-        """Answers to commits that rolled back a transaction, by ``id``; not applied when the other jobs run again."""
+        """Results of commits whose statements rolled back the transaction, by ``id``; these are not applied again."""
         ...
 
 
 Work = Callable[[Tx, A], R]
 """The work of an intent. It may run again if its transaction was rolled back."""
+
+
+@contextmanager
+def write_transaction(connection: Connection) -> Iterator[None]:
+    """A transaction that is committed at the end of the block, or rolled back if the block raises."""
+    # A transaction that begins as a reader fails at its first write if another connection wrote in between.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

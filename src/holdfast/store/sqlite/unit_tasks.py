@@ -16,7 +16,7 @@ _SQL = statements("unit_tasks")
 _NEW_FACT = statements("commit")["insert_fact"]
 _START = int(FactState.START)
 _NODE = "node"
-_NO_MORE = (None,) * 5
+_UNUSED_FACT_COLUMNS = (None,) * 5
 
 
 class UnitQueue(NamedTuple):
@@ -95,6 +95,6 @@ def write_starts(tx: Tx, starts: Sequence[Start], owner_lease: OwnerLease) -> No
 def start_rows(starts: Sequence[Start], owner_lease: OwnerLease) -> list[Row]:
     value = owner_lease.start
     return [
-        (run, _START, key, epoch, _NODE, at, at, None, True, value, None, 0, *_NO_MORE)
+        (run, _START, key, epoch, _NODE, at, at, None, True, value, None, 0, *_UNUSED_FACT_COLUMNS)
         for run, key, epoch, at in starts
     ]

@@ -1,17 +1,12 @@
-"""Deterministic simulation: whole workers, clients and the real SQL in one seeded loop with virtual time, under faults.
+"""Deterministic simulation: whole workers and clients, with the real SQL, in virtual time and under faults.
 
-Example::
+``simulate.py`` is the entry for users' workflows; read it first, then ``seed_run.py``. A seed run executes the scenario
+once: the app's workers (``app_process.py``) and the client that sends events (``external_client.py``) are processes of
+one loop (``loop.py``, ``scenario_loop.py``). Faults are injected around each step call (``step_calls.py``,
+``fault_plan.py``). ``comparison.py`` compares the result with the baseline, the run without faults.
 
-    report = run_seed(7)
-    assert not report.failures, report.failures
-
-``python -m holdfast.testing.simulation --seeds 1000`` runs many, and tells the story of the first that fails. Read
-``run.py`` first, then ``world.py``. What a seed does: a few workers and clients (``node.py``), each a whole app with
-ports of its own (``ports.py``, ``node_store.py``), run random programs (``programs.py``, ``code.py``) that clients ask
-for (``workload.py``), on one database (``database.py``), in one loop (``loop.py``), while things go wrong
-(``faults.py``); what must hold is looked at on the way and at the end (``database.py``, ``checker.py``).
+The lower part has no knowledge of scenarios, and is also used by the simulation that tests the engine itself: the loop,
+the shared database (``database.py``) with the checks of each write (``row_triggers.py``, ``fence_watch.py``,
+``progress_watch.py``), a process's connection to it (``node_store.py``), the other ports (``ports.py``), faults by
+place (``faults.py``, ``streams.py``) and the minimization of failures (``minimize.py``).
 """
-
-from holdfast.testing.simulation.run import Report, run_seed
-
-__all__ = ["Report", "run_seed"]

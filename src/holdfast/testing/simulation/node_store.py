@@ -18,7 +18,15 @@ from holdfast.errors import StoreBusyError, StoreError, StoreFullError, StoreUna
 from holdfast.store.protocol import Commit, Committed, LiveTransaction
 from holdfast.store.sqlite.live import Live
 from holdfast.testing.simulation.database import SimulatedDatabase
-from holdfast.testing.simulation.faults import CALL_FAULTS, NOTIFICATION_FAULTS, Faults, Kind
+from holdfast.testing.simulation.faults import (
+    CALL_FAULTS,
+    NOTIFICATION_FAULTS,
+    UNREACHABLE,
+    CallFault,
+    Faults,
+    NotificationFault,
+)
+from holdfast.testing.simulation.operation_text import operation_name
 from holdfast.testing.simulation.ports import LoopClock
 from holdfast.testing.simulation.streams import chance
 
@@ -28,10 +36,10 @@ _REQUEST_TIMEOUT = 0.5
 _MAX_WAIT = 0.6
 """Default maximum time in seconds of ``wait_for_change``."""
 _WITH_RECEIPT = frozenset({"commit", "advance"})
-_ERRORS: dict[Kind, type[StoreError]] = {
-    Kind.REFUSED: StoreUnavailableError,
-    Kind.BUSY: StoreBusyError,
-    Kind.FULL: StoreFullError,
+_ERRORS: dict[CallFault, type[StoreError]] = {
+    CallFault.REFUSED: StoreUnavailableError,
+    CallFault.BUSY: StoreBusyError,
+    CallFault.FULL: StoreFullError,
 }
 
 
@@ -59,7 +67,7 @@ class RemoteTransaction:
     def disconnect(self) -> None:
         """Roll the transaction back, unless it has ended."""
         self._disconnected = True
-        if self._live is not None and self._live._end_answer is None:
+        if self._live is not None and self._live._end_result is None:
             self._database.roll_back(self._live)
 
     def with_live(self, commit: Commit) -> Commit:
@@ -152,9 +160,9 @@ class NodeStore:
         self._calls["notification"] += 1
         place = f"{self._name}.notification#{self._calls['notification']}"
         kind = self._faults.at(NOTIFICATION_FAULTS, "notification", place)
-        if kind is Kind.NOTIFY_LOST:
+        if kind is NotificationFault.LOST:
             self._missed = True
-        elif kind is Kind.NOTIFY_LATE:
+        elif kind is NotificationFault.LATE:
             asyncio.get_running_loop().call_later(chance(self._faults.seed, f"late.{place}"), self._publish_change)
         else:
             self._publish_change()
@@ -184,19 +192,20 @@ class NodeStore:
             transaction.disconnect()  # a commit ends the transaction, also if it fails
 
     async def _run_statement(self, operation: str, statement: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-        async def request(kind: Kind | None) -> Any:
+        async def request(kind: CallFault | None) -> Any:
             answer = await asyncio.shield(self._database.run_statement(statement()))
-            if kind is Kind.CRASH_AFTER:
+            if kind is CallFault.CRASH_AFTER:
                 await self._crash(f"after its {operation} was done")
             return answer
 
         return await self._send(operation, request)
 
     async def _call(self, operation: str, *args: Any, **options: Any) -> Any:
-        return await self._send(operation, lambda kind: self._request(operation, args, options, kind), args)
+        name = operation_name(operation, args)
+        return await self._send(name, lambda kind: self._request(operation, args, options, kind), args)
 
     async def _send(
-        self, operation: str, request: Callable[[Kind | None], Awaitable[Any]], args: tuple[Any, ...] = ()
+        self, operation: str, request: Callable[[CallFault | None], Awaitable[Any]], args: tuple[Any, ...] = ()
     ) -> Any:
         """Send a request to the database with the latency and the fault that the seed has for this call."""
         self._calls[operation] += 1
@@ -204,35 +213,37 @@ class NodeStore:
         kind = self._faults.at(CALL_FAULTS, operation, place)
         slowness = chance(self._faults.seed, f"late.{place}")
         await asyncio.sleep(_LATENCY * slowness)
-        if kind is Kind.LATE_REQUEST:
+        if kind is CallFault.LATE_REQUEST:
             await asyncio.sleep(self._max_delay * slowness)
         if self.unreachable:
-            self._faults.counts[Kind.PARTITION, operation] += 1
-        if kind is Kind.LOST_REQUEST or self.unreachable:
+            self._faults.counts[UNREACHABLE, operation] += 1
+        if kind is CallFault.LOST_REQUEST or self.unreachable:
             await asyncio.sleep(_REQUEST_TIMEOUT * slowness)
             raise StoreUnavailableError(f"simulated: {operation} did not arrive")
         if kind is not None and kind in _ERRORS:
             raise _ERRORS[kind](f"simulated: {operation} was refused")
-        if kind is Kind.CRASH_BEFORE:
+        if kind is CallFault.CRASH_BEFORE:
             await self._crash(f"before its {operation} was sent")
         answer = await request(kind)
-        if kind is Kind.LATE_ANSWER:
+        if kind is CallFault.LATE_ANSWER:
             await asyncio.sleep(self._max_delay * slowness)
-        if kind is Kind.AMBIGUOUS:
+        if kind is CallFault.AMBIGUOUS:
             if operation in _WITH_RECEIPT:
                 self._receipts[_receipt_key(args)] = args, answer
             raise StoreUnavailableError(f"simulated: the connection was lost after {operation} was executed")
         return answer
 
-    async def _request(self, operation: str, args: tuple[Any, ...], options: dict[str, Any], kind: Kind | None) -> Any:
+    async def _request(
+        self, operation: str, args: tuple[Any, ...], options: dict[str, Any], kind: CallFault | None
+    ) -> Any:
         if operation in _WITH_RECEIPT:
             receipt = self._receipts.pop(_receipt_key(args), None)
             if receipt is not None:
                 return receipt[1]
 
         def on_done() -> None:
-            if kind is Kind.CRASH_AFTER:
-                self._kill(f"after its {operation} was written")
+            if kind is CallFault.CRASH_AFTER:
+                self._kill(f"after its {operation_name(operation, args)} was written")
 
         return await asyncio.shield(self._database.call(self._name, operation, args, options, on_done))
 

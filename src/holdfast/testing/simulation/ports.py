@@ -13,7 +13,7 @@ from typing import Any
 from holdfast.kernel.notify import Hub
 from holdfast.ports import WatchCallback
 from holdfast.store.protocol import Signal
-from holdfast.testing.simulation.faults import NOTIFICATION_FAULTS, Faults, Kind
+from holdfast.testing.simulation.faults import NOTIFICATION_FAULTS, Faults, NotificationFault
 
 _START = datetime(2030, 1, 1, tzinfo=UTC)
 _LATE_SECONDS = 0.4
@@ -65,7 +65,7 @@ def _run_into(future: asyncio.Future[Any], call: Callable[[], Any]) -> None:
             future.set_exception(error)
 
 
-class HostileHub(Hub):
+class UnreliableHub(Hub):
     """A hub that loses, repeats and delays notifications inside a process.
 
     Only notifications that the engine treats as hints are affected. The notification that a run has ended is reliable
@@ -79,23 +79,23 @@ class HostileHub(Hub):
         self._count: Counter[str] = Counter()
 
     def work(self, due_at: int | None = None) -> None:
-        self._notify("work", lambda: super(HostileHub, self).work(due_at))
+        self._notify("work", lambda: super(UnreliableHub, self).work(due_at))
 
     def outbox_written(self) -> None:
-        self._notify("outbox_written", lambda: super(HostileHub, self).outbox_written())
+        self._notify("outbox_written", lambda: super(UnreliableHub, self).outbox_written())
 
     def signal(self, run: int, signal: Signal | None) -> None:
         if signal is None:
             super().signal(run, signal)
         else:
-            self._notify("signal", lambda: super(HostileHub, self).signal(run, signal))
+            self._notify("signal", lambda: super(UnreliableHub, self).signal(run, signal))
 
     def _notify(self, name: str, notify: Callable[[], None]) -> None:
         self._count[name] += 1
         kind = self._faults.at(NOTIFICATION_FAULTS, name, f"{self._name}.{name}#{self._count[name]}")
-        if kind is Kind.NOTIFY_LATE:
+        if kind is NotificationFault.LATE:
             asyncio.get_running_loop().call_later(_LATE_SECONDS, notify)
-        elif kind is not Kind.NOTIFY_LOST:
+        elif kind is not NotificationFault.LOST:
             notify()
-            if kind is Kind.NOTIFY_TWICE:
+            if kind is NotificationFault.TWICE:
                 notify()

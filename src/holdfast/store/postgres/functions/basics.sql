@@ -54,7 +54,8 @@ $$;
 -- Lock the tasks of p_also, of p_ending, and of all runs that the end of p_ending affects: their watchers, and their
 -- unfinished children, recursively. Repeated until the set is stable, because a run may get a successor while this call
 -- waits for its lock.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_lock_affected(p_ending BIGINT[], p_also BIGINT[]) RETURNS void LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.holdfast_lock_affected(p_ending BIGINT[], p_also BIGINT[]) RETURNS void
+LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_all BIGINT[];
@@ -65,7 +66,7 @@ BEGIN
             SELECT unnest(p_ending)
             UNION
             SELECT c.id FROM ending AS e CROSS JOIN LATERAL {schema}.holdfast_unfinished_children(e.run) AS c
-             WHERE c.parent_close <> 'abandon'
+             WHERE c.parent_close <> {ParentClose.ABANDON}
         )
         SELECT array_agg(run ORDER BY run) INTO v_all
           FROM (SELECT run FROM ending
@@ -92,15 +93,17 @@ BEGIN
     RETURN {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
 END $$;
 
-CREATE OR REPLACE FUNCTION {schema}.holdfast_merge_affected(p_a {schema}.holdfast_affected, p_b {schema}.holdfast_affected)
-RETURNS {schema}.holdfast_affected LANGUAGE sql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION {schema}.holdfast_merge_affected(
+    p_a {schema}.holdfast_affected, p_b {schema}.holdfast_affected
+) RETURNS {schema}.holdfast_affected LANGUAGE sql IMMUTABLE AS $$
     SELECT ROW((p_a).ended || (p_b).ended, (p_a).woken || (p_b).woken,
                coalesce((p_a).work, false) OR coalesce((p_b).work, false))::{schema}.holdfast_affected
 $$;
 
 -- Text in ASCII: non-ASCII characters, and characters whose codes are in p_escaped, are written as JSON escapes. The
 -- argument is BYTEA because it may hold lone surrogates, which TEXT cannot.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_ascii(p_text BYTEA, p_escaped INTEGER[]) RETURNS TEXT LANGUAGE plpgsql IMMUTABLE AS $$
+CREATE OR REPLACE FUNCTION {schema}.holdfast_ascii(p_text BYTEA, p_escaped INTEGER[]) RETURNS TEXT
+LANGUAGE plpgsql IMMUTABLE AS $$
 DECLARE
     v_ascii TEXT := '';
     v_at INTEGER := 0;
@@ -137,7 +140,8 @@ BEGIN
     RETURN convert_to('"' || {schema}.holdfast_ascii(p_text, '{34,92}') || '"', 'UTF8');
 END $$;
 
-CREATE OR REPLACE FUNCTION {schema}.holdfast_pid(p_workflow TEXT, p_instance_id TEXT) RETURNS BYTEA LANGUAGE sql STABLE AS $$
+CREATE OR REPLACE FUNCTION {schema}.holdfast_pid(p_workflow TEXT, p_instance_id TEXT) RETURNS BYTEA
+LANGUAGE sql STABLE AS $$
     SELECT convert_to(p_workflow || '/' || p_instance_id, 'UTF8')
 $$;
 

@@ -43,7 +43,7 @@ BEGIN
           FROM {schema}.holdfast_lanes(v_now, v_room, p_queues, p_workflows, p_buckets)
          WHERE run_at <= v_now GROUP BY bucket, priority ORDER BY bucket, priority
     LOOP
-        IF v_rank.bucket = 2 THEN
+        IF v_rank.bucket = {Bucket.SUSPECT} THEN
             v_room := least(v_room, 1);
         END IF;
         EXIT WHEN v_room <= 0;
@@ -64,7 +64,7 @@ BEGIN
         v_units := v_units || v_found_unit;
         v_lost := v_lost || v_found_lost;
         v_room := v_room - cardinality(v_found);
-        v_suspect := v_rank.bucket = 2;
+        v_suspect := v_rank.bucket = {Bucket.SUSPECT};
         EXIT WHEN v_suspect;
     END LOOP;
     IF cardinality(v_runs) > 0 THEN
@@ -76,7 +76,8 @@ BEGIN
                NULL::boolean, NULL::bigint[], NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[],
                NULL::bytea[], NULL::bigint, NULL::{schema}.holdfast_record
           FROM {schema}.holdfast_lanes(v_now, p_limit, p_queues, p_workflows,
-                                       CASE WHEN v_suspect THEN array_remove(p_buckets, 2) ELSE p_buckets END);
+                                       CASE WHEN v_suspect THEN array_remove(p_buckets, {Bucket.SUSPECT})
+                                            ELSE p_buckets END);
 END $$;
 
 -- Claim due units of one run, in the order of their numbers; suspects come last.
@@ -114,7 +115,7 @@ BEGIN
         SELECT array_agg(unit), array_agg(lost) INTO v_found, v_found_lost
           FROM (SELECT t.unit, t.lost FROM {schema}.holdfast_task AS t
                  WHERE t.run = p_run AND t.unit > 0 AND t.owner IS NULL AND t.run_at IS NOT NULL AND t.run_at <= v_now
-                   AND (t.bucket = 2) = (v_suspect = 1)
+                   AND (t.bucket = {Bucket.SUSPECT}) = (v_suspect = 1)
                  ORDER BY t.unit LIMIT least(greatest(p_limit - cardinality(v_units), 0),
                                              CASE WHEN v_suspect = 1 THEN 1 ELSE p_limit END)
                    FOR NO KEY UPDATE SKIP LOCKED) AS found;
@@ -132,7 +133,7 @@ BEGIN
     RETURN QUERY
         SELECT v_now, (SELECT t.run_at FROM {schema}.holdfast_task AS t
                         WHERE t.run = p_run AND t.unit > 0 AND t.owner IS NULL AND t.run_at IS NOT NULL
-                          AND (v_suspects OR t.bucket <> 2)
+                          AND (v_suspects OR t.bucket <> {Bucket.SUSPECT})
                         ORDER BY t.run_at LIMIT 1),
                NULL::boolean, NULL::bigint, NULL::bigint, NULL::int, NULL::boolean, NULL::bigint[], NULL::text[],
                NULL::bytea[], NULL::bigint[], NULL::bytea[], NULL::bytea[], NULL::bigint,
@@ -155,8 +156,8 @@ BEGIN
         PERFORM {schema}.holdfast_write_starts(p_now, p_owner, p_now + p_lease_ms, p_runs[p_already_owned + 1:],
                                                p_units[p_already_owned + 1:]);
     END IF;
-    UPDATE {schema}.holdfast_run SET status = 'active', updated_at = p_now
-     WHERE id = ANY (p_runs) AND status = 'waiting';
+    UPDATE {schema}.holdfast_run SET status = {Status.ACTIVE}, updated_at = p_now
+     WHERE id = ANY (p_runs) AND status = {Status.WAITING};
     RETURN QUERY
         SELECT p_now, NULL::bigint, false, t.unit, t.epoch, t.kind, a.lost, m.mailbox_n, m.mailbox_type,
                m.mailbox_payload, m.mailbox_at, m.mailbox_sender, m.mailbox_ask, m.mailbox_last, rec
@@ -184,14 +185,14 @@ DECLARE
     v_value BYTEA := {schema}.holdfast_start_value(p_owner, p_lease_until);
 BEGIN
     INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts)
-    SELECT t.run, 1, t.key, t.epoch, 'node', s.at, s.at, true, v_value, 0
+    SELECT t.run, {FactState.START}, t.key, t.epoch, {StepType.NODE}, s.at, s.at, true, v_value, 0
       FROM unnest(p_runs, p_units) AS a (run, unit)
      CROSS JOIN LATERAL (
            SELECT * FROM {schema}.holdfast_task WHERE run = a.run AND unit = a.unit OFFSET 0) AS t
      CROSS JOIN LATERAL (
            SELECT CASE WHEN t.epoch = 1 THEN p_now ELSE greatest(p_now, 1 + (
                SELECT f.at FROM {schema}.holdfast_fact AS f
-                WHERE f.run = t.run AND f.state = 1 AND f.key = t.key AND f.n < t.epoch
+                WHERE f.run = t.run AND f.state = {FactState.START} AND f.key = t.key AND f.n < t.epoch
                 ORDER BY f.n DESC LIMIT 1)) END) AS s (at)
      WHERE a.unit > 0;
 END $$;

@@ -13,11 +13,11 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    IF v_record.epoch IS NOT NULL AND v_record.status <> 'paused' THEN
+    IF v_record.epoch IS NOT NULL AND v_record.status <> {Status.PAUSED} THEN
         IF v_record.owner IS NULL THEN
             PERFORM {schema}.holdfast_set_paused(v_now, v_run, NULL);
         ELSE
-            UPDATE {schema}.holdfast_task SET signal = signal | 2 WHERE run = v_run AND unit = 0;
+            UPDATE {schema}.holdfast_task SET signal = signal | {Signal.PAUSE} WHERE run = v_run AND unit = 0;
         END IF;
         PERFORM pg_notify('{channel}', p_store);
     END IF;
@@ -32,7 +32,7 @@ BEGIN
     UPDATE {schema}.holdfast_task SET owner = NULL, lease_until = NULL, run_at = NULL, signal = 0
      WHERE run = p_run AND unit = 0;
     PERFORM {schema}.holdfast_pause_units(p_run);
-    UPDATE {schema}.holdfast_run SET status = 'paused', note = p_note, updated_at = p_now WHERE id = p_run;
+    UPDATE {schema}.holdfast_run SET status = {Status.PAUSED}, note = p_note, updated_at = p_now WHERE id = p_run;
 END $$;
 
 -- Clear the due times of a run's units that have no owner. Called before the row of the run is updated, because a claim
@@ -48,7 +48,7 @@ END $$;
 CREATE OR REPLACE FUNCTION {schema}.holdfast_keep_paused(p_run BIGINT, p_unit BIGINT) RETURNS void LANGUAGE sql AS $$
     UPDATE {schema}.holdfast_task SET run_at = NULL
      WHERE run = p_run AND unit = p_unit
-       AND EXISTS (SELECT FROM {schema}.holdfast_run WHERE id = p_run AND status = 'paused')
+       AND EXISTS (SELECT FROM {schema}.holdfast_run WHERE id = p_run AND status = {Status.PAUSED})
 $$;
 
 CREATE OR REPLACE FUNCTION {schema}.holdfast_resume(p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT)
@@ -64,13 +64,14 @@ BEGIN
     IF NOT FOUND THEN
         RETURN;
     END IF;
-    IF v_record.status = 'paused' THEN
-        UPDATE {schema}.holdfast_task SET run_at = v_now, kind = 2, bucket = 0, losses = lost::int
+    IF v_record.status = {Status.PAUSED} THEN
+        UPDATE {schema}.holdfast_task
+           SET run_at = v_now, kind = {TaskKind.RESUME}, bucket = {Bucket.CONTINUING}, losses = lost::int
          WHERE run = v_run AND (unit = 0 OR (owner IS NULL AND missing = 0));
-        UPDATE {schema}.holdfast_run SET status = 'active', note = NULL, updated_at = v_now WHERE id = v_run;
+        UPDATE {schema}.holdfast_run SET status = {Status.ACTIVE}, note = NULL, updated_at = v_now WHERE id = v_run;
         PERFORM pg_notify('{channel}', p_store);
-    ELSIF v_record.signal & 2 <> 0 THEN
-        UPDATE {schema}.holdfast_task SET signal = signal & ~2 WHERE run = v_run AND unit = 0;
+    ELSIF v_record.signal & {Signal.PAUSE} <> 0 THEN
+        UPDATE {schema}.holdfast_task SET signal = signal & ~{Signal.PAUSE} WHERE run = v_run AND unit = 0;
     END IF;
     RETURN NEXT v_record;
 END $$;
@@ -92,7 +93,8 @@ BEGIN
         RETURN;
     END IF;
     IF v_record.epoch IS NOT NULL THEN
-        v_affected := {schema}.holdfast_end_run(v_now, p_store, v_run, 'terminated', NULL, NULL, p_reason, NULL, false);
+        v_affected := {schema}.holdfast_end_run(
+            v_now, p_store, v_run, {Status.TERMINATED}, NULL, NULL, p_reason, NULL, false);
         v_affected.ended := v_run || v_affected.ended;
     END IF;
     RETURN QUERY SELECT v_affected.ended, v_affected.woken, v_affected.work, v_record;
@@ -146,7 +148,7 @@ BEGIN
             p_unit, p_unit_key, p_unit_missing, false);
         IF v_old.completed_at IS NULL THEN
             v_affected := {schema}.holdfast_end_run(
-                v_now, p_store, v_old.id, 'terminated', NULL, NULL, p_reason, v_run, false);
+                v_now, p_store, v_old.id, {Status.TERMINATED}, NULL, NULL, p_reason, v_run, false);
             v_affected.ended := v_old.id || v_affected.ended;
         END IF;
     END IF;

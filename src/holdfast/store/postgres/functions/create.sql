@@ -4,41 +4,23 @@
 -- p_start_event_* and p_term_* hold the start events and terms of all runs; p_start_events_from/_to and
 -- p_terms_from/_to hold the first and last position of each run's entries in them.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_build_new_runs(
-    p_token BIGINT[], p_workflow TEXT[], p_instance_id TEXT[], p_kind TEXT[], p_params BYTEA[], p_queue TEXT[],
-    p_priority BIGINT[], p_delay_ms BIGINT[], p_seed BIGINT[], p_owner TEXT[], p_lease_ms BIGINT[],
-    p_on_conflict TEXT[], p_on_reuse TEXT[], p_options BYTEA[], p_memo BYTEA[], p_search BYTEA[], p_expires_ms BIGINT[],
-    p_expiry TEXT[], p_parent TEXT[], p_parent_run BIGINT[], p_parent_close TEXT[], p_watch INTEGER[], p_sender BYTEA[],
-    p_start_events_from INTEGER[], p_start_events_to INTEGER[], p_terms_from INTEGER[], p_terms_to INTEGER[],
-    p_units BIGINT[], p_start_event_type TEXT[], p_start_event_payload BYTEA[], p_term_key BYTEA[], p_term_text BYTEA[],
-    p_term_number NUMERIC[]
+    {create.parameters}
 ) RETURNS {schema}.holdfast_new_run[] LANGUAGE sql VOLATILE AS $$
     SELECT array_agg(ROW(
-               a.ord, nextval('{schema}.holdfast_run_id'), NULL, NULL, a.token, a.workflow, a.instance_id, a.kind,
-               a.params, a.queue, a.priority, a.delay_ms, a.seed, a.owner, a.lease_ms, a.on_conflict, a.on_reuse,
-               a.options, a.memo, a.search, a.expires_ms, a.expiry, a.parent, a.parent_run, a.parent_close, a.watch,
-               a.sender, p_start_event_type[a.l1:a.l2], p_start_event_payload[a.l1:a.l2], p_term_key[a.t1:a.t2],
-               p_term_text[a.t1:a.t2], p_term_number[a.t1:a.t2], a.units)::{schema}.holdfast_new_run ORDER BY a.ord)
-      FROM unnest(p_token, p_workflow, p_instance_id, p_kind, p_params, p_queue, p_priority, p_delay_ms, p_seed,
-                  p_owner, p_lease_ms, p_on_conflict, p_on_reuse, p_options, p_memo, p_search, p_expires_ms, p_expiry,
-                  p_parent, p_parent_run, p_parent_close, p_watch, p_sender, p_start_events_from, p_start_events_to,
-                  p_terms_from, p_terms_to, p_units)
-           WITH ORDINALITY AS a (token, workflow, instance_id, kind, params, queue, priority, delay_ms, seed, owner,
-                                 lease_ms, on_conflict, on_reuse, options, memo, search, expires_ms, expiry, parent,
-                                 parent_run, parent_close, watch, sender, l1, l2, t1, t2, units, ord)
+               a.ord, nextval('{schema}.holdfast_run_id'), NULL, NULL, {new_run.columns a},
+               p_start_event_type[a.start_events_from:a.start_events_to],
+               p_start_event_payload[a.start_events_from:a.start_events_to],
+               p_term_key[a.terms_from:a.terms_to], p_term_text[a.terms_from:a.terms_to],
+               p_term_number[a.terms_from:a.terms_to], a.units)::{schema}.holdfast_new_run ORDER BY a.ord)
+      FROM {create.runs.numbered_rows}
 $$;
 
 -- Build a holdfast_plans_and_units; NULL if none of the runs has a plan or units.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_build_plans_and_units(
-    p_f_run_ord INTEGER[], p_f_state INTEGER[], p_f_key BYTEA[], p_f_n BIGINT[], p_f_kind TEXT[], p_f_at BIGINT[],
-    p_f_started_at BIGINT[], p_f_seq BIGINT[], p_f_ok BOOLEAN[], p_f_value BYTEA[], p_f_name BYTEA[],
-    p_f_attempts BIGINT[], p_f_max_attempts BIGINT[], p_f_timeout_ms BIGINT[], p_f_wake_at BIGINT[],
-    p_f_event_type TEXT[], p_f_event BIGINT[],
-    p_u_run_ord INTEGER[], p_u_unit BIGINT[], p_u_key BYTEA[], p_u_missing BIGINT[], p_u_taken BOOLEAN[]
+    {plans_and_units.parameters}
 ) RETURNS {schema}.holdfast_plans_and_units LANGUAGE sql IMMUTABLE AS $$
-    SELECT CASE WHEN p_f_run_ord IS NOT NULL OR p_u_run_ord IS NOT NULL THEN ROW(
-        p_f_run_ord, p_f_state, p_f_key, p_f_n, p_f_kind, p_f_at, p_f_started_at, p_f_seq, p_f_ok, p_f_value, p_f_name,
-        p_f_attempts, p_f_max_attempts, p_f_timeout_ms, p_f_wake_at, p_f_event_type, p_f_event, p_u_run_ord, p_u_unit,
-        p_u_key, p_u_missing, p_u_taken)::{schema}.holdfast_plans_and_units END
+    SELECT CASE WHEN p_f_run_ord IS NOT NULL OR p_u_run_ord IS NOT NULL THEN 
+               ROW({plans_and_units.names})::{schema}.holdfast_plans_and_units END
 $$;
 
 -- Insert runs with their tasks, plans, units, start events, terms and watches, except those whose instance has a run
@@ -60,8 +42,8 @@ BEGIN
                                            queue, priority, seed, created_at, updated_at, made_by, parent, parent_run,
                                            parent_close, options, memo, search)
         SELECT a.id, coalesce(a.instance, a.id), a.workflow, a.instance_id, coalesce(a.number, 0), true, a.kind,
-               CASE WHEN a.delay_ms > 0 THEN 'waiting' ELSE 'active' END, a.params, a.queue, a.priority, a.seed, p_now,
-               p_now, a.token, a.parent, a.parent_run, a.parent_close, a.options, a.memo, a.search
+               CASE WHEN a.delay_ms > 0 THEN {Status.WAITING} ELSE {Status.ACTIVE} END, a.params, a.queue, a.priority,
+               a.seed, p_now, p_now, a.token, a.parent, a.parent_run, a.parent_close, a.options, a.memo, a.search
           FROM unnest(p_new) AS a ORDER BY a.workflow COLLATE "C", a.instance_id COLLATE "C", a.ord
         ON CONFLICT (workflow, instance_id, number) DO NOTHING
         RETURNING id
@@ -76,7 +58,8 @@ BEGIN
         INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner,
                                             lease_until, epoch, losses, lost, signal, topics, expires_at, expiry, bound,
                                             missing)
-        SELECT a.id, 0, a.workflow, a.queue, 1, 3, a.priority, CASE WHEN a.units IS NULL THEN p_now + a.delay_ms END,
+        SELECT a.id, 0, a.workflow, a.queue, {Bucket.STARTING}, {TaskKind.RUN}, a.priority,
+               CASE WHEN a.units IS NULL THEN p_now + a.delay_ms END,
                h.owner, CASE WHEN h.owner IS NOT NULL THEN p_now + a.lease_ms END,
                CASE WHEN h.owner IS NULL THEN 0 ELSE 1 END, 0, false, 0, '', p_now + a.expires_ms, a.expiry,
                a.parent_run IS NOT NULL, a.units
@@ -107,25 +90,33 @@ BEGIN
          CROSS JOIN LATERAL unnest(a.term_key, a.term_text, a.term_number) AS t (key, text, number);
     END IF;
     IF v_children THEN
-        UPDATE {schema}.holdfast_task SET bound = true
-         WHERE run = ANY (ARRAY(SELECT parent_run FROM unnest(p_new))) AND unit = 0 AND NOT bound;
-        -- An undelivered exit event of an earlier run of the child's instance would be taken for the new child's.
-        DELETE FROM {schema}.holdfast_event AS e USING unnest(p_new) AS a
-         WHERE a.instance IS NOT NULL AND e.run = a.parent_run AND e.type = '@exit' AND e.delivered_at IS NULL
-           AND e.sender = {schema}.holdfast_pid(a.workflow, a.instance_id);
-        -- A parent that watched an earlier run of the instance watches this one already.
-        INSERT INTO {schema}.holdfast_watch AS w (target, watcher, kind)
-        SELECT a.id, a.parent_run, a.watch FROM unnest(p_new) AS a
-         WHERE a.watch <> 0
-           AND (SELECT true FROM {schema}.holdfast_task AS t WHERE t.run = a.parent_run AND t.unit = 0)
-        ON CONFLICT (target, watcher) DO UPDATE SET kind = w.kind | excluded.kind;
-        INSERT INTO {schema}.holdfast_watch AS w (target, watcher, kind)
-        SELECT a.parent_run, a.id, 2 FROM unnest(p_new) AS a
-         WHERE a.watch & 2 <> 0
-           AND (SELECT true FROM {schema}.holdfast_task AS t WHERE t.run = a.parent_run AND t.unit = 0)
-        ON CONFLICT (target, watcher) DO UPDATE SET kind = w.kind | excluded.kind;
+        PERFORM {schema}.holdfast_bind_children(p_new);
     END IF;
     RETURN v_inserted;
+END $$;
+
+-- Bind inserted children to their parents: the end of a parent affects its children, and parents may watch them.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_bind_children(p_new {schema}.holdfast_new_run[]) RETURNS void
+LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+BEGIN
+    UPDATE {schema}.holdfast_task SET bound = true
+     WHERE run = ANY (ARRAY(SELECT parent_run FROM unnest(p_new))) AND unit = 0 AND NOT bound;
+    -- An undelivered exit event of an earlier run of the child's instance would be taken for the new child's.
+    DELETE FROM {schema}.holdfast_event AS e USING unnest(p_new) AS a
+     WHERE a.instance IS NOT NULL AND e.run = a.parent_run AND e.type = {EXIT} AND e.delivered_at IS NULL
+       AND e.sender = {schema}.holdfast_pid(a.workflow, a.instance_id);
+    -- A parent that watched an earlier run of the instance watches this one already.
+    INSERT INTO {schema}.holdfast_watch AS w (target, watcher, kind)
+    SELECT a.id, a.parent_run, a.watch FROM unnest(p_new) AS a
+     WHERE a.watch <> 0
+       AND (SELECT true FROM {schema}.holdfast_task AS t WHERE t.run = a.parent_run AND t.unit = 0)
+    ON CONFLICT (target, watcher) DO UPDATE SET kind = w.kind | excluded.kind;
+    INSERT INTO {schema}.holdfast_watch AS w (target, watcher, kind)
+    SELECT a.parent_run, a.id, {Watch.LINK} FROM unnest(p_new) AS a
+     WHERE a.watch & {Watch.LINK} <> 0
+       AND (SELECT true FROM {schema}.holdfast_task AS t WHERE t.run = a.parent_run AND t.unit = 0)
+    ON CONFLICT (target, watcher) DO UPDATE SET kind = w.kind | excluded.kind;
 END $$;
 
 -- Insert the plans and units of runs that were inserted. Returns the number of units that have a due time and no owner.
@@ -147,37 +138,31 @@ BEGIN
         v_owner[v_new_run.ord] := v_new_run.owner;
         v_lease_until[v_new_run.ord] := p_now + v_new_run.lease_ms;
     END LOOP;
-    INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts,
-                                        max_attempts, timeout_ms, wake_at, event_type, event)
-    SELECT v_id[f.o], f.state, f.key, f.n, f.kind, f.at, f.started_at, f.seq, f.ok, f.value, f.name, f.attempts,
-           f.max_attempts, f.timeout_ms, f.wake_at, f.event_type, f.event
-      FROM unnest(p_parts.f_run_ord, p_parts.f_state, p_parts.f_key, p_parts.f_n, p_parts.f_kind, p_parts.f_at,
-                  p_parts.f_started_at, p_parts.f_seq, p_parts.f_ok, p_parts.f_value, p_parts.f_name,
-                  p_parts.f_attempts, p_parts.f_max_attempts, p_parts.f_timeout_ms, p_parts.f_wake_at,
-                  p_parts.f_event_type, p_parts.f_event)
-           AS f (o, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms,
-                 wake_at, event_type, event)
-     WHERE v_id[f.o] IS NOT NULL;
+    INSERT INTO {schema}.holdfast_fact (run, {fact.columns})
+    SELECT v_id[f.run_ord], {fact.columns f}
+      FROM {plans_and_units.facts.rows p_parts}
+     WHERE v_id[f.run_ord] IS NOT NULL;
     IF p_parts.u_run_ord IS NULL THEN
         RETURN 0;
     END IF;
     WITH tasks AS (
         INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner,
                                             lease_until, epoch, losses, lost, signal, topics, missing, key)
-        SELECT t.run, u.unit, t.workflow, t.queue, 1, 3, t.priority, CASE WHEN u.missing = 0 THEN v_run_at[u.o] END,
-               CASE WHEN u.taken THEN v_owner[u.o] END, CASE WHEN u.taken THEN v_lease_until[u.o] END,
+        SELECT t.run, u.unit, t.workflow, t.queue, {Bucket.STARTING}, {TaskKind.RUN}, t.priority,
+               CASE WHEN u.missing = 0 THEN v_run_at[u.run_ord] END,
+               CASE WHEN u.taken THEN v_owner[u.run_ord] END, CASE WHEN u.taken THEN v_lease_until[u.run_ord] END,
                CASE WHEN u.taken THEN 1 ELSE 0 END, 0, false, 0, '', u.missing, u.key
-          FROM unnest(p_parts.u_run_ord, p_parts.u_unit, p_parts.u_key, p_parts.u_missing, p_parts.u_taken)
-               AS u (o, unit, key, missing, taken)
-         CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_task WHERE run = v_id[u.o] AND unit = 0 OFFSET 0) AS t
+          FROM {plans_and_units.units.rows p_parts}
+         CROSS JOIN LATERAL (
+               SELECT * FROM {schema}.holdfast_task WHERE run = v_id[u.run_ord] AND unit = 0 OFFSET 0) AS t
         RETURNING owner, run_at
     )
     SELECT count(*) FILTER (WHERE owner IS NULL AND run_at IS NOT NULL) INTO v_claimable FROM tasks;
     INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts)
-    SELECT v_id[u.o], 1, u.key, 1, 'node', p_now, p_now, true,
-           {schema}.holdfast_start_value(v_owner[u.o], v_lease_until[u.o]), 0
-      FROM unnest(p_parts.u_run_ord, p_parts.u_key, p_parts.u_taken) AS u (o, key, taken)
-     WHERE u.taken AND v_id[u.o] IS NOT NULL;
+    SELECT v_id[u.run_ord], {FactState.START}, u.key, 1, {StepType.NODE}, p_now, p_now, true,
+           {schema}.holdfast_start_value(v_owner[u.run_ord], v_lease_until[u.run_ord]), 0
+      FROM {plans_and_units.units.rows p_parts}
+     WHERE u.taken AND v_id[u.run_ord] IS NOT NULL;
     RETURN v_claimable;
 END $$;
 
@@ -198,7 +183,7 @@ DECLARE
     v_new_run {schema}.holdfast_new_run;
 BEGIN
     RETURN QUERY
-        SELECT a.ord, 'done', a.id, 0::bigint, a.id, v_now, NULL::bigint[], NULL::bigint[], false
+        SELECT a.ord, {RequestResult.DONE}, a.id, 0::bigint, a.id, v_now, NULL::bigint[], NULL::bigint[], false
           FROM unnest(p_new) AS a WHERE cardinality(v_inserted) = cardinality(p_new) OR a.id = ANY (v_inserted);
     IF cardinality(v_inserted) = cardinality(p_new) THEN
         RETURN;
@@ -218,8 +203,7 @@ END $$;
 -- Create one run with default options and without plan, units, start events or parent: the most common call. Returns
 -- the run's id and the time as one text, which is faster than a row; NULL if the instance exists already.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_create_one(
-    p_now BIGINT, p_store TEXT, p_token BIGINT, p_workflow TEXT, p_instance_id TEXT, p_kind TEXT, p_params BYTEA,
-    p_queue TEXT, p_priority BIGINT, p_delay_ms BIGINT, p_seed BIGINT, p_owner TEXT, p_lease_ms BIGINT
+    p_now BIGINT, p_store TEXT, {create_one.parameters}
 ) RETURNS TEXT LANGUAGE plpgsql AS $$
 DECLARE
     v_at BIGINT := {schema}.holdfast_begin(p_now);
@@ -228,15 +212,15 @@ BEGIN
     INSERT INTO {schema}.holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, params,
                                        queue, priority, seed, created_at, updated_at, made_by)
     VALUES (v_run, v_run, p_workflow, p_instance_id, 0, true, p_kind,
-            CASE WHEN p_delay_ms > 0 THEN 'waiting' ELSE 'active' END, p_params, p_queue, p_priority, p_seed, v_at,
-            v_at, p_token)
+            CASE WHEN p_delay_ms > 0 THEN {Status.WAITING} ELSE {Status.ACTIVE} END, p_params, p_queue, p_priority,
+            p_seed, v_at, v_at, p_token)
     ON CONFLICT (workflow, instance_id, number) DO NOTHING;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
     INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner, lease_until,
                                         epoch, losses, lost, signal, topics)
-    VALUES (v_run, 0, p_workflow, p_queue, 1, 3, p_priority, v_at + p_delay_ms, p_owner,
+    VALUES (v_run, 0, p_workflow, p_queue, {Bucket.STARTING}, {TaskKind.RUN}, p_priority, v_at + p_delay_ms, p_owner,
             CASE WHEN p_owner IS NOT NULL THEN v_at + p_lease_ms END, CASE WHEN p_owner IS NULL THEN 0 ELSE 1 END, 0,
             false, 0, '');
     IF p_owner IS NULL THEN
@@ -260,40 +244,42 @@ DECLARE
     v_policy TEXT;
 BEGIN
     IF p_is_retry THEN
-        SELECT 'done', r.id, r.number, r.instance, r.created_at INTO result, run, number, instance, at
+        SELECT {RequestResult.DONE}, r.id, r.number, r.instance, r.created_at INTO result, run, number, instance, at
           FROM {schema}.holdfast_run AS r
          WHERE r.workflow = p_new.workflow AND r.instance_id = p_new.instance_id AND r.made_by = p_new.token;
         IF FOUND THEN
             RETURN;
         END IF;
     END IF;
-    IF p_new.on_conflict = 'terminate_existing' THEN
+    IF p_new.on_conflict = {OnConflict.TERMINATE_EXISTING} THEN
         run := {schema}.holdfast_lock_for_end(p_new.workflow, p_new.instance_id);
     ELSE
         run := {schema}.holdfast_lock_current_run(p_new.workflow, p_new.instance_id);
     END IF;
     SELECT * INTO v_old FROM {schema}.holdfast_record AS r WHERE r.run = holdfast_resolve_conflict.run;
-    v_policy := coalesce(CASE WHEN v_old.epoch IS NULL THEN p_new.on_reuse ELSE p_new.on_conflict END, 'use_existing');
-    IF v_policy IN ('fail', 'reject') OR (v_policy = 'allow_if_failed' AND v_old.status = 'complete') THEN
-        result := 'exists';
-    ELSIF v_policy = 'use_existing' AND v_old.epoch IS NULL THEN
-        result := CASE WHEN p_new.start_event_type IS NULL THEN 'existing' ELSE 'ended' END;
-    ELSIF v_policy = 'use_existing' THEN
-        result := 'existing';
+    v_policy := coalesce(CASE WHEN v_old.epoch IS NULL THEN p_new.on_reuse ELSE p_new.on_conflict END,
+                         {OnConflict.USE_EXISTING});
+    IF v_policy IN ({OnConflict.FAIL}, {OnReuse.REJECT})
+       OR (v_policy = {OnReuse.ALLOW_IF_FAILED} AND v_old.status = {Status.COMPLETE}) THEN
+        result := {RequestResult.EXISTS};
+    ELSIF v_policy = {OnConflict.USE_EXISTING} AND v_old.epoch IS NULL THEN
+        result := CASE WHEN p_new.start_event_type IS NULL THEN {RequestResult.EXISTING} ELSE {RequestResult.ENDED} END;
+    ELSIF v_policy = {OnConflict.USE_EXISTING} THEN
+        result := {RequestResult.EXISTING};
         FOR i IN 1..coalesce(cardinality(p_new.start_event_type), 0) LOOP
             v_effect := {schema}.holdfast_add_event(
                 p_now, v_old, p_new.start_event_type[i], p_new.start_event_payload[i], p_new.sender, NULL,
                 '\xff'::bytea || int8send(p_new.token) || int4send(i), p_new.token);
-            IF v_effect > 1 THEN
+            IF v_effect >= {AddedEvent.SIGNALLED} THEN
                 woken := ARRAY[v_old.run];
-                work := coalesce(work, false) OR v_effect = 3;
+                work := coalesce(work, false) OR v_effect = {AddedEvent.DUE};
                 PERFORM pg_notify('{channel}', p_store);
             END IF;
             -- Read again: the event may have made the run due.
             SELECT * INTO v_old FROM {schema}.holdfast_record AS r WHERE r.run = v_old.run;
         END LOOP;
     ELSE
-        result := 'done';
+        result := {RequestResult.DONE};
         run := p_new.id;
         number := v_old.number + 1;
         instance := v_old.instance;
@@ -304,8 +290,8 @@ BEGIN
         DELETE FROM {schema}.holdfast_term AS t WHERE t.instance = v_old.instance;
         PERFORM {schema}.holdfast_insert_runs(p_now, p_store, ARRAY[p_new], p_parts);
         IF v_old.epoch IS NOT NULL THEN
-            v_affected := {schema}.holdfast_end_run(p_now, p_store, v_old.run, 'terminated', NULL, NULL,
-                                               'terminated: another run was started with its id'::bytea, p_new.id,
+            v_affected := {schema}.holdfast_end_run(p_now, p_store, v_old.run, {Status.TERMINATED}, NULL, NULL,
+                                               'terminated: another run was started with the same id'::bytea, p_new.id,
                                                false);
             ended := v_old.run || v_affected.ended;
             woken := v_affected.woken;

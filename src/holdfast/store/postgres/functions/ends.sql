@@ -4,8 +4,9 @@
 CREATE OR REPLACE FUNCTION {schema}.holdfast_write_tombstone(p_now BIGINT, p_run BIGINT, p_reason BYTEA) RETURNS void
 LANGUAGE sql AS $$
     INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts)
-    SELECT id, 6, 'tombstone', 0, 'tombstone', p_now, p_now, true, {schema}.holdfast_json_string(p_reason), 0
-      FROM {schema}.holdfast_run WHERE id = p_run AND kind = 'graph'
+    SELECT id, {FactState.TOMBSTONE}, 'tombstone', 0, 'tombstone', p_now, p_now, true,
+           {schema}.holdfast_json_string(p_reason), 0
+      FROM {schema}.holdfast_run WHERE id = p_run AND kind = {GRAPH}
 $$;
 
 -- The reason recorded for a run that is ended because its parent has ended.
@@ -52,7 +53,7 @@ BEGIN
         IF v_receiver IS NOT NULL THEN
             RETURN QUERY
                 SELECT DISTINCT a.by, NULL::bigint, p.run, p.due
-                  FROM {schema}.holdfast_send_engine_events(p_now, v_receiver, '@exit', v_payload, v_sender) AS p
+                  FROM {schema}.holdfast_send_engine_events(p_now, v_receiver, {EXIT}, v_payload, v_sender) AS p
                   JOIN unnest(v_receiver, v_receiver_by) AS a (run, by) ON a.run = p.run;
         END IF;
 
@@ -61,36 +62,37 @@ BEGIN
                             FROM {schema}.holdfast_run AS p WHERE p.id = a.run) ORDER BY c.id)
           INTO v_receiver, v_receiver_by, v_sender
           FROM unnest(v_ended, v_by) AS a (run, by) CROSS JOIN LATERAL {schema}.holdfast_unfinished_children(a.run) AS c
-         WHERE c.parent_close = 'request_cancel' AND c.kind <> 'graph';
+         WHERE c.parent_close = {ParentClose.REQUEST_CANCEL} AND c.kind <> {GRAPH};
         IF v_receiver IS NOT NULL THEN
             v_payload := ARRAY(SELECT '{"reason":'::bytea || {schema}.holdfast_json_string(
                                    'its parent '::bytea || s || ' has ended'::bytea) || ',"deadlineMs":null}'::bytea
                                  FROM unnest(v_sender) WITH ORDINALITY AS a (s, o) ORDER BY o);
             RETURN QUERY
                 SELECT a.by, NULL::bigint, p.run, p.due
-                  FROM {schema}.holdfast_send_engine_events(p_now, v_receiver, '@cancel', v_payload, v_sender) AS p
+                  FROM {schema}.holdfast_send_engine_events(p_now, v_receiver, {CANCEL}, v_payload, v_sender) AS p
                   JOIN unnest(v_receiver, v_receiver_by) AS a (run, by) ON a.run = p.run;
         END IF;
 
         SELECT array_agg(c.id ORDER BY c.id), array_agg(a.by ORDER BY c.id) INTO v_ended, v_by
           FROM unnest(v_ended, v_by) AS a (run, by) CROSS JOIN LATERAL {schema}.holdfast_unfinished_children(a.run) AS c
-         WHERE c.parent_close = 'terminate' OR (c.parent_close = 'request_cancel' AND c.kind = 'graph');
+         WHERE c.parent_close = {ParentClose.TERMINATE}
+            OR (c.parent_close = {ParentClose.REQUEST_CANCEL} AND c.kind = {GRAPH});
         PERFORM {schema}.holdfast_write_tombstone(p_now, c.id, {schema}.holdfast_parent_ended_reason(c.parent))
-           FROM {schema}.holdfast_run AS c WHERE c.id = ANY (v_ended) AND c.kind = 'graph';
+           FROM {schema}.holdfast_run AS c WHERE c.id = ANY (v_ended) AND c.kind = {GRAPH};
         DELETE FROM {schema}.holdfast_task WHERE run = ANY (v_ended);
         UPDATE {schema}.holdfast_run AS c
-           SET status = 'terminated', updated_at = p_now, completed_at = p_now,
+           SET status = {Status.TERMINATED}, updated_at = p_now, completed_at = p_now,
                note = {schema}.holdfast_parent_ended_reason(c.parent)
-         WHERE c.id = ANY (v_ended) AND c.parent_close = 'terminate';
+         WHERE c.id = ANY (v_ended) AND c.parent_close = {ParentClose.TERMINATE};
         UPDATE {schema}.holdfast_run AS c
-           SET status = 'cancelled', updated_at = p_now, completed_at = p_now,
+           SET status = {Status.CANCELLED}, updated_at = p_now, completed_at = p_now,
                error = {schema}.holdfast_cancelled_error({schema}.holdfast_parent_ended_reason(c.parent))
-         WHERE c.id = ANY (v_ended) AND c.parent_close = 'request_cancel';
+         WHERE c.id = ANY (v_ended) AND c.parent_close = {ParentClose.REQUEST_CANCEL};
         RETURN QUERY SELECT a.by, a.run, NULL::bigint, false FROM unnest(v_ended, v_by) AS a (run, by);
     END LOOP;
 END $$;
 
--- End an unfinished run whose task is locked. p_successor: NULL, or the next run of the instance, which takes over the
+-- End an unfinished run whose task is locked. p_successor: NULL, or the next run of the instance, which inherits the
 -- watchers of this one; with p_continues also its unfinished children and its own watches.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_end_run(
     p_now BIGINT, p_store TEXT, p_run BIGINT, p_status TEXT, p_output BYTEA, p_error BYTEA, p_note BYTEA,
@@ -101,7 +103,7 @@ DECLARE
 BEGIN
     WITH gone AS (DELETE FROM {schema}.holdfast_task WHERE run = p_run RETURNING bound)
     SELECT bool_or(bound) INTO v_bound FROM gone;
-    IF p_status = 'terminated' THEN
+    IF p_status = {Status.TERMINATED} THEN
         PERFORM {schema}.holdfast_write_tombstone(p_now, p_run, p_note);
     END IF;
     UPDATE {schema}.holdfast_run
@@ -149,29 +151,27 @@ BEGIN
                                        queue, priority, seed, created_at, updated_at, made_by, parent, parent_run,
                                        parent_close, attempt, options, memo, search, line)
     SELECT v_new, o.instance, o.workflow, o.instance_id, o.number + 1, true, o.kind,
-           CASE WHEN p_run_at > p_now THEN 'waiting' ELSE 'active' END, p_params, o.queue, o.priority, o.seed,
-           o.created_at, p_now, p_token, o.parent, o.parent_run, o.parent_close, p_attempt,
+           CASE WHEN p_run_at > p_now THEN {Status.WAITING} ELSE {Status.ACTIVE} END, p_params, o.queue, o.priority,
+           o.seed, o.created_at, p_now, p_token, o.parent, o.parent_run, o.parent_close, p_attempt,
            coalesce(p_options, o.options), o.memo, o.search, CASE WHEN p_in_line THEN coalesce(o.line, o.id) END
       FROM {schema}.holdfast_run AS o WHERE o.id = p_old;
     INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, epoch, losses, lost,
                                         signal, topics, expires_at, expiry, missing)
-    SELECT v_new, 0, o.workflow, o.queue, 1, 3, o.priority, CASE WHEN v_units IS NULL THEN p_run_at END, 0, 0, false, 0,
-           '', p_expires_at, p_expiry, v_units
+    SELECT v_new, 0, o.workflow, o.queue, {Bucket.STARTING}, {TaskKind.RUN}, o.priority,
+           CASE WHEN v_units IS NULL THEN p_run_at END, 0, 0, false, {Signal.NONE}, '', p_expires_at, p_expiry, v_units
       FROM {schema}.holdfast_run AS o WHERE o.id = p_old;
     IF v_units > 0 THEN
         INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, epoch, losses,
                                             lost, signal, topics, missing, key)
-        SELECT v_new, u.unit, o.workflow, o.queue, 1, 3, o.priority, CASE WHEN u.missing = 0 THEN p_run_at END, 0, 0,
-               false, 0, '', u.missing, u.key
+        SELECT v_new, u.unit, o.workflow, o.queue, {Bucket.STARTING}, {TaskKind.RUN}, o.priority,
+               CASE WHEN u.missing = 0 THEN p_run_at END, 0, 0, false, {Signal.NONE}, '', u.missing, u.key
           FROM {schema}.holdfast_run AS o
          CROSS JOIN unnest(p_unit, p_unit_key, p_unit_missing) AS u (unit, key, missing)
          WHERE o.id = p_old;
     END IF;
-    INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts,
-                                        max_attempts, timeout_ms, wake_at, event_type, event)
-    SELECT v_new, f.state, f.key, f.n, f.kind, f.at, f.started_at, f.seq, f.ok, f.value, f.name, f.attempts,
-           f.max_attempts, f.timeout_ms, f.wake_at, f.event_type, f.event
-      FROM {schema}.holdfast_fact AS f WHERE f.run = p_old AND f.state = 3;
+    INSERT INTO {schema}.holdfast_fact (run, {fact.columns})
+    SELECT v_new, {fact.columns f}
+      FROM {schema}.holdfast_fact AS f WHERE f.run = p_old AND f.state = {FactState.PLAN};
     PERFORM pg_notify('{channel}', p_store);
     RETURN v_new;
 END $$;
@@ -193,17 +193,18 @@ DECLARE
     v_engine_events BOOLEAN;
     v_affected {schema}.holdfast_affected;
 BEGIN
-    SELECT expires_at INTO v_cancel_at FROM {schema}.holdfast_task WHERE run = p_run AND unit = 0 AND expiry = 'cancel';
+    SELECT expires_at INTO v_cancel_at FROM {schema}.holdfast_task
+     WHERE run = p_run AND unit = 0 AND expiry = {Expiry.CANCEL};
     IF v_cancel_at <= coalesce(v_expires_at, v_cancel_at) THEN
         v_expires_at := v_cancel_at;
-        v_expiry := 'cancel';
+        v_expiry := {Expiry.CANCEL};
     END IF;
     v_new := {schema}.holdfast_insert_successor(
         p_now, p_store, p_run, p_token, p_params, v_run_at, p_attempt, v_expires_at, v_expiry, p_options, p_unit,
         p_unit_key, p_unit_missing, true);
     v_moving := ARRAY(SELECT n FROM {schema}.holdfast_event
                        WHERE run = p_run AND delivered_at IS NULL
-                         AND (p_continues OR type = '@cancel' OR type NOT LIKE '@%') ORDER BY n);
+                         AND (p_continues OR type = {CANCEL} OR type NOT LIKE '@%') ORDER BY n);
     IF cardinality(v_moving) > 0 THEN
         WITH moved AS (
             UPDATE {schema}.holdfast_event AS e SET run = v_new, n = m.place

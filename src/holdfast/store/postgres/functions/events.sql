@@ -3,12 +3,12 @@
 -- True if an event of this type wakes a run that waits for these topics. Engine events ("@...") always do.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_matches_topics(p_type TEXT, p_topics TEXT) RETURNS BOOLEAN
 LANGUAGE sql IMMUTABLE AS $$
-    SELECT p_type LIKE '@%' OR position(' * ' IN p_topics) > 0 OR position(' ' || p_type || ' ' IN p_topics) > 0
+    SELECT p_type LIKE '@%' OR position(' ' || {ANY_TOPIC} || ' ' IN p_topics) > 0
+        OR position(' ' || p_type || ' ' IN p_topics) > 0
 $$;
 
 -- Add an event to the mailbox of an unfinished run whose task is locked; p_to is its record, read under the lock.
--- Returns 0: the dedup key exists already; 1: stored, the run does not wait for it; 2: stored, the owner is signalled;
--- 3: stored, the run is due.
+-- Returns an AddedEvent.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_add_event(
     p_now BIGINT, p_to {schema}.holdfast_record, p_type TEXT, p_payload BYTEA, p_sender BYTEA, p_ask BYTEA,
     p_dedup BYTEA, p_token BIGINT
@@ -19,16 +19,17 @@ BEGIN
             p_type, p_payload, p_now, p_sender, p_ask, p_dedup, p_token, p_to.line)
     ON CONFLICT (line, dedup) WHERE dedup IS NOT NULL DO NOTHING;
     IF NOT FOUND THEN
-        RETURN 0;
+        RETURN {AddedEvent.DUPLICATE};
     ELSIF p_to.owner IS NOT NULL THEN
-        UPDATE {schema}.holdfast_task SET signal = signal | 1 WHERE run = p_to.run AND unit = 0;
-        RETURN 2;
-    ELSIF p_to.status = 'paused' OR NOT {schema}.holdfast_matches_topics(p_type, p_to.topics) THEN
-        RETURN 1;
+        UPDATE {schema}.holdfast_task SET signal = signal | {Signal.EVENTS} WHERE run = p_to.run AND unit = 0;
+        RETURN {AddedEvent.SIGNALLED};
+    ELSIF p_to.status = {Status.PAUSED} OR NOT {schema}.holdfast_matches_topics(p_type, p_to.topics) THEN
+        RETURN {AddedEvent.STORED};
     ELSIF p_to.run_at IS NULL OR p_to.run_at > p_now THEN
-        UPDATE {schema}.holdfast_task SET run_at = p_now, kind = 0, bucket = 0 WHERE run = p_to.run AND unit = 0;
+        UPDATE {schema}.holdfast_task SET run_at = p_now, kind = {TaskKind.WAKE}, bucket = {Bucket.CONTINUING}
+         WHERE run = p_to.run AND unit = 0;
     END IF;
-    RETURN 3;
+    RETURN {AddedEvent.DUE};
 END $$;
 
 -- Add an engine event to the mailboxes of runs whose tasks are locked; ended runs are skipped. Returns the woken runs;
@@ -45,12 +46,13 @@ BEGIN
      WHERE (SELECT true FROM {schema}.holdfast_task AS t WHERE t.run = a.run AND t.unit = 0);
     RETURN QUERY
         UPDATE {schema}.holdfast_task AS t
-           SET signal = CASE WHEN t.owner IS NULL THEN t.signal ELSE t.signal | 1 END,
+           SET signal = CASE WHEN t.owner IS NULL THEN t.signal ELSE t.signal | {Signal.EVENTS} END,
                run_at = CASE WHEN t.owner IS NULL THEN least(t.run_at, p_now) ELSE t.run_at END,
-               kind = CASE WHEN t.owner IS NULL AND t.run_at <= p_now IS NOT TRUE THEN 0 ELSE t.kind END,
-               bucket = CASE WHEN t.owner IS NULL AND t.run_at <= p_now IS NOT TRUE THEN 0 ELSE t.bucket END
+               kind = CASE WHEN t.owner IS NULL AND t.run_at <= p_now IS NOT TRUE THEN {TaskKind.WAKE} ELSE t.kind END,
+               bucket = CASE WHEN t.owner IS NULL AND t.run_at <= p_now IS NOT TRUE THEN {Bucket.CONTINUING}
+                             ELSE t.bucket END
          WHERE t.run = ANY (p_run) AND t.unit = 0
-           AND (t.owner IS NOT NULL OR (SELECT status FROM {schema}.holdfast_run WHERE id = t.run) <> 'paused')
+           AND (t.owner IS NOT NULL OR (SELECT status FROM {schema}.holdfast_run WHERE id = t.run) <> {Status.PAUSED})
         RETURNING t.run, t.owner IS NULL;
 END $$;
 
@@ -71,22 +73,23 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_request_cancel(
 DECLARE
     v_affected {schema}.holdfast_affected;
 BEGIN
-    IF (SELECT kind FROM {schema}.holdfast_run WHERE id = p_run) = 'graph' THEN
+    IF (SELECT kind FROM {schema}.holdfast_run WHERE id = p_run) = {GRAPH} THEN
         PERFORM {schema}.holdfast_write_tombstone(p_now, p_run, p_reason);
         v_affected := {schema}.holdfast_end_run(
-            p_now, p_store, p_run, 'cancelled', NULL, {schema}.holdfast_cancelled_error(p_reason), NULL, NULL, false);
+            p_now, p_store, p_run, {Status.CANCELLED}, NULL, {schema}.holdfast_cancelled_error(p_reason), NULL, NULL,
+            false);
         v_affected.ended := p_run || v_affected.ended;
         RETURN v_affected;
     END IF;
-    v_affected := {schema}.holdfast_send_engine_event(p_now, p_run, '@cancel', p_payload, p_sender);
-    UPDATE {schema}.holdfast_task SET expires_at = p_now + p_deadline_ms, expiry = 'cancel'
+    v_affected := {schema}.holdfast_send_engine_event(p_now, p_run, {CANCEL}, p_payload, p_sender);
+    UPDATE {schema}.holdfast_task SET expires_at = p_now + p_deadline_ms, expiry = {Expiry.CANCEL}
      WHERE run = p_run AND unit = 0 AND p_deadline_ms IS NOT NULL AND expires_at <= p_now + p_deadline_ms IS NOT TRUE;
     -- work makes workers claim again: the new deadline may precede the next due time that they know.
     v_affected.work := coalesce(v_affected.work, false) OR p_deadline_ms IS NOT NULL;
     RETURN v_affected;
 END $$;
 
--- Undelivered events of a run, oldest first: at most 501, one more than a page (500), to show whether there are more.
+-- Undelivered events of a run, oldest first: at most one more than a page, to show whether there are more.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_mailbox_page(p_run BIGINT, p_after BIGINT)
 RETURNS TABLE (mailbox_n BIGINT[], mailbox_type TEXT[], mailbox_payload BYTEA[], mailbox_at BIGINT[],
                mailbox_sender BYTEA[], mailbox_ask BYTEA[], mailbox_last BIGINT)
@@ -94,16 +97,14 @@ LANGUAGE sql STABLE AS $$
     SELECT array_agg(e.n), array_agg(e.type), array_agg(e.payload), array_agg(e.created_at), array_agg(e.sender),
            array_agg(e.ask), (SELECT max(n) FROM {schema}.holdfast_event WHERE run = p_run)
       FROM (SELECT * FROM {schema}.holdfast_event
-             WHERE run = p_run AND n > p_after AND delivered_at IS NULL ORDER BY n LIMIT 501) AS e
+             WHERE run = p_run AND n > p_after AND delivered_at IS NULL ORDER BY n LIMIT {PAGE_SIZE} + 1) AS e
 $$;
 
 -- Send a batch of events. p_dedup has a key for each event: the sender's, or one made for this call. p_owner,
 -- p_lease_ms and p_queues describe the claimant, which claims the run if the event wakes it (p_queues: queue names,
 -- each between two newlines). p_is_retry: an earlier attempt of this call may have been committed.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_send(
-    p_now BIGINT, p_store TEXT, p_workflow TEXT[], p_instance_id TEXT[], p_type TEXT[], p_payload BYTEA[],
-    p_sender BYTEA[], p_dedup BYTEA[], p_token BIGINT[], p_ask BYTEA[], p_owner TEXT[], p_lease_ms BIGINT[],
-    p_queues TEXT[], p_suspect_losses INTEGER, p_is_retry BOOLEAN
+    p_now BIGINT, p_store TEXT, {send.parameters}, p_suspect_losses INTEGER, p_is_retry BOOLEAN
 ) RETURNS TABLE (ord BIGINT, accepted BOOLEAN, duplicate BOOLEAN, woken BOOLEAN, epoch BIGINT, kind INTEGER,
                  lost BOOLEAN, now BIGINT, mailbox_n BIGINT[], mailbox_type TEXT[], mailbox_payload BYTEA[],
                  mailbox_at BIGINT[], mailbox_sender BYTEA[], mailbox_ask BYTEA[], mailbox_last BIGINT,
@@ -129,10 +130,7 @@ BEGIN
           ORDER BY t.run FOR NO KEY UPDATE;
     END IF;
     FOR v_event IN
-        SELECT * FROM unnest(p_workflow, p_instance_id, p_type, p_payload, p_sender, p_dedup, p_token, p_ask, p_owner,
-                             p_lease_ms, p_queues)
-            WITH ORDINALITY AS a (workflow, instance_id, type, payload, sender, dedup, token, ask, owner, lease_ms,
-                                  queues, ord)
+        SELECT * FROM {send.events.numbered_rows}
     LOOP
         v_run := {schema}.holdfast_lock_current_run(v_event.workflow, v_event.instance_id);
         v_record := NULL;
@@ -143,22 +141,21 @@ BEGIN
         IF v_record.epoch IS NOT NULL THEN  -- it has a task, so the run has not ended
             v_effect := {schema}.holdfast_add_event(v_now, v_record, v_event.type, v_event.payload, v_event.sender,
                                                     v_event.ask, v_event.dedup, v_event.token);
-            IF v_effect = 0 AND EXISTS (SELECT FROM {schema}.holdfast_event
+            IF v_effect = {AddedEvent.DUPLICATE} AND EXISTS (SELECT FROM {schema}.holdfast_event
                                          WHERE line = v_record.line AND dedup = v_event.dedup
                                            AND sent_by = v_event.token) THEN
-                v_effect := 2;  -- an earlier attempt of this call sent it
+                v_effect := {AddedEvent.SIGNALLED};  -- an earlier attempt of this call sent it
                 SELECT * INTO v_task FROM {schema}.holdfast_task AS t
                  WHERE t.run = v_run AND t.unit = 0 AND (t.owner = v_event.owner) IS TRUE
                    AND t.claimed_by = v_event.token;
-            ELSIF v_effect = 3 THEN
+            ELSIF v_effect = {AddedEvent.DUE} THEN
                 v_task := {schema}.holdfast_claim_woken(v_now, v_run, v_event.token, v_event.owner, v_event.lease_ms,
                                                         v_event.queues, p_suspect_losses);
             END IF;
-            v_notify := v_notify OR (v_effect > 1 AND v_task.run IS NULL);
+            v_notify := v_notify OR (v_effect >= {AddedEvent.SIGNALLED} AND v_task.run IS NULL);
             RETURN QUERY
-                SELECT v_event.ord, true, v_effect = 0, v_effect > 1, v_task.epoch, v_task.kind, v_task.lost, v_now,
-                       m.*,
-                       v_record
+                SELECT v_event.ord, true, v_effect = {AddedEvent.DUPLICATE}, v_effect >= {AddedEvent.SIGNALLED},
+                       v_task.epoch, v_task.kind, v_task.lost, v_now, m.*, v_record
                   FROM (SELECT) AS x LEFT JOIN LATERAL {schema}.holdfast_mailbox_page(v_task.run, 0) AS m
                        ON v_task.run IS NOT NULL;
         ELSE
@@ -179,10 +176,9 @@ END $$;
 -- Send one event to an unfinished run: the most common call, in half the time of holdfast_send. Returns NULLs, and
 -- writes nothing, if the call needs the general function: there is no such run, it has ended, or the dedup key exists.
 -- t is the task before the call. p_at is the time that the sender predicted for the event (Prediction); it is used if
--- it differs from now by at most MAX_CLOCK_SKEW_MS (200) and the run is not due.
+-- it differs from now by at most MAX_CLOCK_SKEW_MS and the run is not due.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_send_one(
-    p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_type TEXT, p_payload BYTEA, p_sender BYTEA,
-    p_dedup BYTEA, p_token BIGINT, p_ask BYTEA, p_owner TEXT, p_lease_ms BIGINT, p_queues TEXT,
+    p_now BIGINT, p_store TEXT, {send_one.parameters},
     p_suspect_losses INTEGER, p_at BIGINT, OUT woken BOOLEAN, OUT epoch BIGINT,
     OUT kind INTEGER, OUT lost BOOLEAN, OUT now BIGINT, OUT mailbox_n BIGINT[], OUT mailbox_type TEXT[],
     OUT mailbox_payload BYTEA[], OUT mailbox_at BIGINT[], OUT mailbox_sender BYTEA[], OUT mailbox_ask BYTEA[],
@@ -204,7 +200,7 @@ BEGIN
     END IF;
     SELECT * INTO r FROM {schema}.holdfast_run WHERE id = t.run;
     v_due := t.run_at <= now;
-    v_at := CASE WHEN v_due IS NOT TRUE AND abs(p_at - now) <= 200 THEN p_at ELSE now END;
+    v_at := CASE WHEN v_due IS NOT TRUE AND abs(p_at - now) <= {MAX_CLOCK_SKEW_MS} THEN p_at ELSE now END;
     INSERT INTO {schema}.holdfast_event (run, n, type, payload, created_at, sender, ask, dedup, sent_by, line)
     VALUES (t.run, 1 + coalesce((SELECT max(n) FROM {schema}.holdfast_event WHERE run = t.run), 0), p_type, p_payload,
             v_at, p_sender, p_ask, p_dedup, p_token, coalesce(r.line, r.id))
@@ -214,22 +210,23 @@ BEGIN
         r := NULL;
         RETURN;
     END IF;
-    woken := t.owner IS NOT NULL OR (r.status <> 'paused' AND {schema}.holdfast_matches_topics(p_type, t.topics));
+    woken := t.owner IS NOT NULL
+             OR (r.status <> {Status.PAUSED} AND {schema}.holdfast_matches_topics(p_type, t.topics));
     IF t.owner IS NOT NULL THEN
-        UPDATE {schema}.holdfast_task AS x SET signal = x.signal | 1 WHERE x.run = t.run AND x.unit = 0;
+        UPDATE {schema}.holdfast_task AS x SET signal = x.signal | {Signal.EVENTS} WHERE x.run = t.run AND x.unit = 0;
     ELSIF woken AND p_owner IS NOT NULL AND t.losses < p_suspect_losses
           AND position(E'\n' || t.queue || E'\n' IN p_queues) > 0 THEN
         epoch := t.epoch + 1;
-        kind := CASE WHEN v_due THEN t.kind ELSE 0 END;
+        kind := CASE WHEN v_due THEN t.kind ELSE {TaskKind.WAKE} END;
         lost := t.lost;
         UPDATE {schema}.holdfast_task AS x
            SET owner = p_owner, lease_until = now + p_lease_ms, lease_ms = NULL, lost = false,
                epoch = holdfast_send_one.epoch, claimed_by = p_token, kind = holdfast_send_one.kind,
                run_at = CASE WHEN v_due THEN x.run_at ELSE now END,
-               bucket = CASE WHEN v_due THEN x.bucket ELSE 0 END
+               bucket = CASE WHEN v_due THEN x.bucket ELSE {Bucket.CONTINUING} END
          WHERE x.run = t.run AND x.unit = 0;
-        IF r.status = 'waiting' THEN
-            UPDATE {schema}.holdfast_run SET status = 'active', updated_at = now WHERE id = t.run;
+        IF r.status = {Status.WAITING} THEN
+            UPDATE {schema}.holdfast_run SET status = {Status.ACTIVE}, updated_at = now WHERE id = t.run;
         END IF;
         IF mailbox_last = 1 THEN  -- the mailbox was empty
             mailbox_n := ARRAY[mailbox_last];
@@ -245,7 +242,8 @@ BEGIN
         END IF;
         RETURN;
     ELSIF woken AND v_due IS NOT TRUE THEN
-        UPDATE {schema}.holdfast_task AS x SET run_at = now, kind = 0, bucket = 0 WHERE x.run = t.run AND x.unit = 0;
+        UPDATE {schema}.holdfast_task AS x SET run_at = now, kind = {TaskKind.WAKE}, bucket = {Bucket.CONTINUING}
+         WHERE x.run = t.run AND x.unit = 0;
     END IF;
     IF woken THEN
         PERFORM pg_notify('{channel}', p_store);
@@ -273,7 +271,8 @@ BEGIN
        SET owner = p_owner, lease_until = p_now + p_lease_ms, lease_ms = NULL, lost = false, epoch = epoch + 1,
            claimed_by = p_token
      WHERE run = p_run AND unit = 0;
-    UPDATE {schema}.holdfast_run SET status = 'active', updated_at = p_now WHERE id = p_run AND status = 'waiting';
+    UPDATE {schema}.holdfast_run SET status = {Status.ACTIVE}, updated_at = p_now
+     WHERE id = p_run AND status = {Status.WAITING};
     v_task.epoch := v_task.epoch + 1;
     RETURN v_task;
 END $$;

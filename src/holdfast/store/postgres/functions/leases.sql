@@ -12,23 +12,24 @@ DECLARE
 BEGIN
     WITH signalled AS (
         SELECT t.run, t.unit FROM {schema}.holdfast_task AS t
-         WHERE t.owner = p_owner AND t.signal <> 0 AND t.signal & 1 <> 0 FOR NO KEY UPDATE SKIP LOCKED
+         WHERE t.owner = p_owner AND t.signal <> 0 AND t.signal & {Signal.EVENTS} <> 0 FOR NO KEY UPDATE SKIP LOCKED
     ), cleared AS (
-        UPDATE {schema}.holdfast_task AS t SET signal = t.signal & ~1
+        UPDATE {schema}.holdfast_task AS t SET signal = t.signal & ~{Signal.EVENTS}
           FROM signalled AS m WHERE t.run = m.run AND t.unit = m.unit RETURNING t.run
     )
     SELECT array_agg(c.run) INTO v_signalled FROM cleared AS c;
     IF p_all THEN
         RETURN QUERY
             SELECT t.run, t.unit, t.epoch,
-                   t.signal | CASE WHEN t.unit = 0 AND t.run = ANY (v_signalled) THEN 1 ELSE 0 END
+                   t.signal | CASE WHEN t.unit = 0 AND t.run = ANY (v_signalled) THEN {Signal.EVENTS}
+                                   ELSE {Signal.NONE} END
               FROM {schema}.holdfast_task AS t WHERE t.owner = p_owner;
     ELSE
         RETURN QUERY
             SELECT t.run, t.unit, t.epoch, t.signal FROM {schema}.holdfast_task AS t
              WHERE t.owner = p_owner AND t.signal <> 0 AND t.run <> ALL (coalesce(v_signalled, '{}'))
             UNION ALL
-            SELECT t.run, t.unit, t.epoch, t.signal | 1 FROM {schema}.holdfast_task AS t
+            SELECT t.run, t.unit, t.epoch, t.signal | {Signal.EVENTS} FROM {schema}.holdfast_task AS t
              WHERE t.run = ANY (v_signalled) AND t.unit = 0 AND t.owner = p_owner;
     END IF;
 END $$;
@@ -77,8 +78,9 @@ END $$;
 -- Free tasks whose lease expired: both the claim and the owner's last heartbeat are too old. There are few owners and
 -- many tasks, so this seeks each owner once and then reads only the expired tasks. A unit is freed with the task of its
 -- run locked, so that a concurrent pause either finds it free or comes first.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(p_now BIGINT, p_store TEXT, p_max_losses INTEGER, p_suspect_losses INTEGER)
-RETURNS TABLE (run BIGINT, unit BIGINT, losses INTEGER, parked BOOLEAN) LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION {schema}.holdfast_reap(
+    p_now BIGINT, p_store TEXT, p_max_losses INTEGER, p_suspect_losses INTEGER
+) RETURNS TABLE (run BIGINT, unit BIGINT, losses INTEGER, parked BOOLEAN) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
 #variable_conflict use_column
@@ -125,14 +127,16 @@ BEGIN
         v_notify := true;
         v_losses := v_task.losses + 1;
         UPDATE {schema}.holdfast_task AS t
-           SET owner = NULL, lease_until = NULL, run_at = v_now, kind = 1, losses = v_losses, lost = true,
-               bucket = CASE WHEN v_losses >= p_suspect_losses THEN 2 ELSE 0 END, signal = 0
+           SET owner = NULL, lease_until = NULL, run_at = v_now, kind = {TaskKind.RETRY}, losses = v_losses,
+               lost = true,
+               bucket = CASE WHEN v_losses >= p_suspect_losses THEN {Bucket.SUSPECT} ELSE {Bucket.CONTINUING} END,
+               signal = 0
          WHERE t.run = v_lost.run AND t.unit = v_lost.unit;
         IF v_losses >= p_max_losses THEN
-            PERFORM {schema}.holdfast_set_paused(v_now, v_lost.run, convert_to('parked: its worker died '
+            PERFORM {schema}.holdfast_set_paused(v_now, v_lost.run, convert_to('parked: the lease of its task expired '
                 || CASE WHEN v_losses = 1 THEN 'once' ELSE v_losses || ' times in a row' END
                 || '; resume to try again', 'UTF8'));
-        ELSIF v_task.signal & 2 <> 0 THEN  -- a pause was requested while the task was owned
+        ELSIF v_task.signal & {Signal.PAUSE} <> 0 THEN  -- a pause was requested while the task was owned
             PERFORM {schema}.holdfast_set_paused(v_now, v_lost.run, NULL);
         ELSE
             PERFORM {schema}.holdfast_keep_paused(v_lost.run, v_lost.unit);
@@ -169,7 +173,7 @@ BEGIN
         CONTINUE WHEN NOT FOUND;
         v_count := v_count + 1;
         IF EXISTS (SELECT FROM {schema}.holdfast_task AS t
-                    WHERE t.run = v_task.run AND t.unit = v_task.unit AND t.signal & 2 <> 0) THEN
+                    WHERE t.run = v_task.run AND t.unit = v_task.unit AND t.signal & {Signal.PAUSE} <> 0) THEN
             PERFORM {schema}.holdfast_set_paused(v_now, v_task.run, NULL);
         ELSE
             -- The next owner must learn of a loss that no commit has followed yet.

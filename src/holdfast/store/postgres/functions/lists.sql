@@ -1,7 +1,7 @@
 -- Lists of runs.
 
 CREATE OR REPLACE FUNCTION {schema}.holdfast_statuses() RETURNS TEXT[] LANGUAGE sql IMMUTABLE AS $$
-    SELECT ARRAY['active', 'waiting', 'paused', 'complete', 'errored', 'terminated', 'cancelled']
+    SELECT ARRAY[{Status}]
 $$;
 
 -- Current runs, newest instance first, of one workflow or (NULL) of all. Finds each workflow with one index seek, reads

@@ -2,15 +2,10 @@
 
 -- Build one holdfast_operation for each entry of the arrays.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_build_operations(
-    p_kind TEXT[], p_workflow TEXT[], p_instance_id TEXT[], p_type TEXT[], p_payload BYTEA[], p_sender BYTEA[],
-    p_dedup BYTEA[], p_ask BYTEA[], p_token BIGINT[], p_number BIGINT[], p_note BYTEA[], p_ok BOOLEAN[]
+    {operations.parameters}
 ) RETURNS {schema}.holdfast_operation[] LANGUAGE sql STABLE AS $$
-    SELECT array_agg(ROW(a.kind, a.workflow, a.instance_id, a.type, a.payload, a.sender, a.dedup, a.ask, a.token,
-                         a.number, a.note, a.ok)::{schema}.holdfast_operation ORDER BY a.ord)
-      FROM unnest(p_kind, p_workflow, p_instance_id, p_type, p_payload, p_sender, p_dedup, p_ask, p_token, p_number,
-                  p_note, p_ok)
-           WITH ORDINALITY AS a (kind, workflow, instance_id, type, payload, sender, dedup, ask, token, number, note,
-                                 ok, ord)
+    SELECT array_agg(ROW({operations.columns a})::{schema}.holdfast_operation ORDER BY a.ord)
+      FROM {operations.operations.numbered_rows}
 $$;
 
 -- Lock the task of a run that is about to commit and the tasks of all runs that the commit affects, in lock order.
@@ -27,15 +22,15 @@ DECLARE
     v_ending BIGINT[];
     v_others BIGINT[];
 BEGIN
-    SELECT array_agg(run) FILTER (WHERE kind IN ('terminate', 'cancel')), array_agg(run)
+    SELECT array_agg(run) FILTER (WHERE kind IN ({OperationKind.TERMINATE}, {OperationKind.CANCEL})), array_agg(run)
       INTO v_ending, v_others
       FROM (SELECT d.kind, CASE d.kind
-                WHEN 'reply' THEN {schema}.holdfast_run_of_pid(
+                WHEN {OperationKind.REPLY} THEN {schema}.holdfast_run_of_pid(
                     (SELECT e.sender FROM {schema}.holdfast_event AS e WHERE e.run = p_run AND e.n = d.number))
                 ELSE {schema}.holdfast_current_run(d.workflow, d.instance_id) END AS run
-              FROM unnest(p_operations) AS d WHERE d.kind <> 'start'
+              FROM unnest(p_operations) AS d WHERE d.kind <> {OperationKind.START}
             UNION ALL
-            SELECT CASE WHEN n.on_conflict = 'terminate_existing' THEN 'terminate' END,
+            SELECT CASE WHEN n.on_conflict = {OnConflict.TERMINATE_EXISTING} THEN {OperationKind.TERMINATE} END,
                    {schema}.holdfast_current_run(n.workflow, n.instance_id)
               FROM unnest(p_new) AS n) AS x
      WHERE run IS NOT NULL;
@@ -55,13 +50,7 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_apply_following(
     p_verdict INTEGER, p_more TEXT, p_now BIGINT, p_store TEXT, p_line INTEGER, p_run BIGINT,
     p_operations {schema}.holdfast_operation[], p_new {schema}.holdfast_new_run[],
     p_parts {schema}.holdfast_plans_and_units,
-    p_f_state INTEGER[], p_f_key BYTEA[], p_f_n BIGINT[], p_f_kind TEXT[], p_f_at BIGINT[], p_f_started_at BIGINT[],
-    p_f_seq BIGINT[], p_f_name BYTEA[], p_f_attempts BIGINT[], p_f_max_attempts BIGINT[], p_f_timeout_ms BIGINT[],
-    p_f_wake_at BIGINT[], p_f_event_type TEXT[], p_f_event BIGINT[],
-    p_memo BYTEA, p_search BYTEA, p_term_key BYTEA[], p_term_text BYTEA[], p_term_number NUMERIC[],
-    p_status TEXT, p_output BYTEA, p_error BYTEA, p_note BYTEA, p_next BOOLEAN, p_params BYTEA, p_run_at BIGINT,
-    p_attempt BIGINT, p_expires_ms BIGINT, p_expiry TEXT, p_continues BOOLEAN, p_options BYTEA, p_token BIGINT,
-    p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[]
+    {following.parameters}
 ) RETURNS TEXT LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -73,10 +62,11 @@ DECLARE
     v_claimed TEXT[];
     v_first INTEGER := 1;
     v_last INTEGER;
+    v_started RECORD;
     v_result RECORD;
     v_more TEXT;
 BEGIN
-    IF p_more IS NOT NULL OR p_verdict < 3 THEN
+    IF p_more IS NOT NULL OR p_verdict < {VerdictNumber.APPLIED} THEN
         RETURN p_more;
     END IF;
     SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = p_run;
@@ -95,30 +85,16 @@ BEGIN
     WHILE v_first <= coalesce(cardinality(p_operations), 0) LOOP
         v_last := v_first;
         IF p_run = ANY (v_affected.ended) THEN  -- ended by an earlier operation of this commit
-            v_results := v_results || 'ended'::text;
-        ELSIF p_operations[v_first].kind = 'start' THEN  -- adjacent starts are created together
-            WHILE p_operations[v_last + 1].kind = 'start' LOOP
+            v_results := v_results || {RequestResult.ENDED}::text;
+        ELSIF p_operations[v_first].kind = {OperationKind.START} THEN  -- adjacent starts are created together
+            WHILE p_operations[v_last + 1].kind = {OperationKind.START} LOOP
                 v_last := v_last + 1;
             END LOOP;
-            FOR v_result IN
-                SELECT * FROM {schema}.holdfast_create(
-                    p_now, p_store, false, p_new[p_operations[v_first].number:p_operations[v_last].number], p_parts)
-            LOOP
-                v_results[v_first + v_result.ord - p_operations[v_first].number] := v_result.result;
-                IF v_result.result = 'done' AND p_new[v_result.ord].owner IS NOT NULL THEN
-                    v_claimed := v_claimed || jsonb_build_array(
-                        v_first + v_result.ord - p_operations[v_first].number, v_result.run, v_result.number,
-                        v_result.instance)::text;
-                    v_result.work := v_result.work OR (p_new[v_result.ord].units > 0 AND EXISTS (
-                        SELECT FROM {schema}.holdfast_task
-                         WHERE run = v_result.run AND unit > 0 AND owner IS NULL AND run_at IS NOT NULL));
-                ELSIF v_result.result = 'done' THEN
-                    v_result.work := v_result.work OR p_new[v_result.ord].delay_ms <= 0;
-                END IF;
-                v_affected.ended := v_affected.ended || v_result.ended;
-                v_affected.woken := v_affected.woken || v_result.woken;
-                v_affected.work := coalesce(v_affected.work, false) OR coalesce(v_result.work, false);
-            END LOOP;
+            v_started := {schema}.holdfast_apply_starts(
+                p_now, p_store, p_new, p_parts, p_operations[v_first].number, p_operations[v_last].number, v_first);
+            v_results := v_results || v_started.results;
+            v_claimed := v_claimed || v_started.claimed;
+            v_affected := {schema}.holdfast_merge_affected(v_affected, v_started.affected);
         ELSE
             SELECT d.* INTO v_result
               FROM {schema}.holdfast_apply_operation(p_now, p_store, v_record, p_operations[v_first]) AS d;
@@ -127,15 +103,10 @@ BEGIN
         END IF;
         v_first := v_last + 1;
     END LOOP;
-    INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts,
-                                        max_attempts, timeout_ms, wake_at, event_type, event)
-    SELECT p_run, f.state, f.key, f.n, f.kind, f.at, f.started_at, f.seq, f.result IN ('done', 'existing'),
-           convert_to('"' || f.result || '"', 'UTF8'), f.name, f.attempts, f.max_attempts, f.timeout_ms, f.wake_at,
-           f.event_type, f.event
-      FROM unnest(v_results, p_f_state, p_f_key, p_f_n, p_f_kind, p_f_at, p_f_started_at, p_f_seq, p_f_name,
-                  p_f_attempts, p_f_max_attempts, p_f_timeout_ms, p_f_wake_at, p_f_event_type, p_f_event)
-           AS f (result, state, key, n, kind, at, started_at, seq, name, attempts, max_attempts, timeout_ms, wake_at,
-                 event_type, event);
+    INSERT INTO {schema}.holdfast_fact (run, ok, value, {following.facts.columns})
+    SELECT p_run, f.result IN ({RequestResult.DONE}, {RequestResult.EXISTING}),
+           convert_to('"' || f.result || '"', 'UTF8'), {following.facts.columns f}
+      FROM unnest(v_results, {following.facts.names}) AS f (result, {following.facts.columns});
 
     -- Unless an operation has ended the run.
     IF p_status IS NOT NULL AND EXISTS (SELECT FROM {schema}.holdfast_task WHERE run = p_run AND unit = 0) THEN
@@ -147,12 +118,44 @@ BEGIN
                 p_now, p_store, p_run, p_status, p_output, p_error, p_note, NULL, false) END);
     END IF;
     -- The result reports events that the run sent to itself, so the signal is cleared.
-    UPDATE {schema}.holdfast_task SET signal = signal & ~1 WHERE run = p_run AND unit = 0 AND signal & 1 <> 0;
+    UPDATE {schema}.holdfast_task SET signal = signal & ~{Signal.EVENTS}
+     WHERE run = p_run AND unit = 0 AND signal & {Signal.EVENTS} <> 0;
     v_more := jsonb_build_object(
         'operation_results', v_results, 'claimed_children', v_claimed, 'at', p_now, 'events', FOUND,
         'ended', v_affected.ended, 'woken', v_affected.woken, 'work', v_affected.work)::text;
     UPDATE {schema}.holdfast_receipt SET more = v_more WHERE store = p_store AND line = p_line;
     RETURN v_more;
+END $$;
+
+-- Create the runs p_new[p_from:p_to], which adjacent operations start; p_position is the position of the first of these
+-- operations. Returns the results, the runs that were created claimed (as JSON: position, run, number, instance), and
+-- the affected runs.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_apply_starts(
+    p_now BIGINT, p_store TEXT, p_new {schema}.holdfast_new_run[], p_parts {schema}.holdfast_plans_and_units,
+    p_from BIGINT, p_to BIGINT, p_position INTEGER,
+    OUT results TEXT[], OUT claimed TEXT[], OUT affected {schema}.holdfast_affected
+) LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_result RECORD;
+BEGIN
+    FOR v_result IN
+        SELECT * FROM {schema}.holdfast_create(p_now, p_store, false, p_new[p_from:p_to], p_parts)
+    LOOP
+        results[v_result.ord - p_from + 1] := v_result.result;
+        IF v_result.result = {RequestResult.DONE} AND p_new[v_result.ord].owner IS NOT NULL THEN
+            claimed := claimed || jsonb_build_array(
+                p_position + v_result.ord - p_from, v_result.run, v_result.number, v_result.instance)::text;
+            v_result.work := v_result.work OR (p_new[v_result.ord].units > 0 AND EXISTS (
+                SELECT FROM {schema}.holdfast_task
+                 WHERE run = v_result.run AND unit > 0 AND owner IS NULL AND run_at IS NOT NULL));
+        ELSIF v_result.result = {RequestResult.DONE} THEN
+            v_result.work := v_result.work OR p_new[v_result.ord].delay_ms <= 0;
+        END IF;
+        affected.ended := affected.ended || v_result.ended;
+        affected.woken := affected.woken || v_result.woken;
+        affected.work := coalesce(affected.work, false) OR coalesce(v_result.work, false);
+    END LOOP;
 END $$;
 
 -- Apply one operation other than a start; returns its result and the affected runs. holdfast_lock_for_operations has
@@ -168,11 +171,11 @@ DECLARE
     v_target {schema}.holdfast_record;
     v_effect INTEGER;
 BEGIN
-    result := 'done';
-    IF p_operation.kind = 'reply' THEN
+    result := {RequestResult.DONE};
+    IF p_operation.kind = {OperationKind.REPLY} THEN
         affected := {schema}.holdfast_reply(p_now, p_own.run, v_pid, p_operation);
         IF affected IS NULL THEN
-            result := 'missing';
+            result := {RequestResult.MISSING};
         END IF;
         PERFORM pg_notify('{channel}', p_store);  -- the asker may be a client in another process
         RETURN;
@@ -180,30 +183,30 @@ BEGIN
     v_run := {schema}.holdfast_lock_current_run(p_operation.workflow, p_operation.instance_id);
     SELECT * INTO v_target FROM {schema}.holdfast_record WHERE run = v_run;
     IF v_target.run IS NULL THEN
-        result := 'missing';
-    ELSIF p_operation.kind = 'watch' THEN
+        result := {RequestResult.MISSING};
+    ELSIF p_operation.kind = {OperationKind.WATCH} THEN
         affected := {schema}.holdfast_watch_run(p_now, p_own.run, v_target, p_operation.number::int);
-    ELSIF p_operation.kind = 'unwatch' THEN
+    ELSIF p_operation.kind = {OperationKind.UNWATCH} THEN
         PERFORM {schema}.holdfast_unwatch_run(p_own.run, v_target.run, p_operation.number::int);
-        IF p_operation.number & 2 <> 0 THEN
-            PERFORM {schema}.holdfast_unwatch_run(v_target.run, p_own.run, 2);
+        IF p_operation.number & {Watch.LINK} <> 0 THEN
+            PERFORM {schema}.holdfast_unwatch_run(v_target.run, p_own.run, {Watch.LINK});
         END IF;
     ELSIF v_target.epoch IS NULL THEN
-        result := 'ended';
-    ELSIF p_operation.kind = 'send' THEN
+        result := {RequestResult.ENDED};
+    ELSIF p_operation.kind = {OperationKind.SEND} THEN
         v_effect := {schema}.holdfast_add_event(p_now, v_target, p_operation.type, p_operation.payload,
                                                 p_operation.sender, p_operation.ask, p_operation.dedup,
                                                 p_operation.token);
-        IF v_effect > 1 THEN
+        IF v_effect >= {AddedEvent.SIGNALLED} THEN
             affected.woken := ARRAY[v_target.run];
-            affected.work := v_effect = 3;
+            affected.work := v_effect = {AddedEvent.DUE};
         END IF;
-    ELSIF p_operation.kind = 'cancel' THEN
+    ELSIF p_operation.kind = {OperationKind.CANCEL} THEN
         affected := {schema}.holdfast_request_cancel(
             p_now, p_store, v_target.run, p_operation.payload, p_operation.note, p_operation.number, v_pid);
     ELSE
-        affected := {schema}.holdfast_end_run(p_now, p_store, v_target.run, 'terminated', NULL, NULL, p_operation.note,
-                                              NULL, false);
+        affected := {schema}.holdfast_end_run(
+            p_now, p_store, v_target.run, {Status.TERMINATED}, NULL, NULL, p_operation.note, NULL, false);
         affected.ended := v_target.run || affected.ended;
     END IF;
     IF affected.woken IS NOT NULL THEN
@@ -218,21 +221,22 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_watch_run(
 BEGIN
     IF p_target.epoch IS NULL THEN
         RETURN (SELECT {schema}.holdfast_send_engine_event(
-                           p_now, p_own, '@exit', {schema}.holdfast_exit_payload(p_watch, r),
+                           p_now, p_own, {EXIT}, {schema}.holdfast_exit_payload(p_watch, r),
                            {schema}.holdfast_pid(r.workflow, r.instance_id))
                   FROM {schema}.holdfast_run AS r WHERE r.id = p_target.run);
     END IF;
     UPDATE {schema}.holdfast_task SET bound = true WHERE run IN (p_own, p_target.run) AND unit = 0 AND NOT bound;
     INSERT INTO {schema}.holdfast_watch AS w (target, watcher, kind)
     SELECT a.target, a.watcher, bit_or(a.kind)
-      FROM (VALUES (p_target.run, p_own, p_watch), (p_own, p_target.run, p_watch & 2)) AS a (target, watcher, kind)
+      FROM (VALUES (p_target.run, p_own, p_watch), (p_own, p_target.run, p_watch & {Watch.LINK}))
+           AS a (target, watcher, kind)
      WHERE a.kind <> 0 GROUP BY a.target, a.watcher
     ON CONFLICT (target, watcher) DO UPDATE SET kind = w.kind | excluded.kind;
     RETURN NULL;
 END $$;
 
-CREATE OR REPLACE FUNCTION {schema}.holdfast_unwatch_run(p_watcher BIGINT, p_target BIGINT, p_watch INTEGER) RETURNS void
-LANGUAGE plpgsql AS $$
+CREATE OR REPLACE FUNCTION {schema}.holdfast_unwatch_run(p_watcher BIGINT, p_target BIGINT, p_watch INTEGER)
+RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE {schema}.holdfast_watch SET kind = kind & ~p_watch WHERE target = p_target AND watcher = p_watcher;
     DELETE FROM {schema}.holdfast_watch WHERE target = p_target AND watcher = p_watcher AND kind = 0;
@@ -260,7 +264,7 @@ BEGIN
     IF v_asker IS NOT NULL THEN
         PERFORM 1 FROM {schema}.holdfast_task WHERE run = v_asker AND unit = 0 FOR NO KEY UPDATE;
         v_affected := {schema}.holdfast_send_engine_event(
-            p_now, v_asker, '@reply', '{"ask":'::bytea || {schema}.holdfast_json_string(v_event.ask)
+            p_now, v_asker, {REPLY}, '{"ask":'::bytea || {schema}.holdfast_json_string(v_event.ask)
                 || CASE WHEN p_operation.ok THEN ',"ok":true,"value":'::bytea ELSE ',"ok":false,"value":'::bytea END
                 || coalesce(p_operation.payload, 'null'::bytea) || '}'::bytea, p_pid);
     END IF;

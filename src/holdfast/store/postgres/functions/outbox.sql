@@ -114,7 +114,8 @@ BEGIN
 END $$;
 
 -- Make the parked events of a run due again. An event that is being delivered stays first.
-CREATE OR REPLACE FUNCTION {schema}.holdfast_outbox_retry(p_now BIGINT, p_store TEXT, p_run BIGINT) RETURNS BIGINT LANGUAGE plpgsql
+CREATE OR REPLACE FUNCTION {schema}.holdfast_outbox_retry(p_now BIGINT, p_store TEXT, p_run BIGINT) RETURNS BIGINT
+LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET jit = off AS $$
 DECLARE
     v_now BIGINT := {schema}.holdfast_begin(p_now);

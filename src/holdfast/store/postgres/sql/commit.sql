@@ -1,20 +1,11 @@
 -- name: commit
-SELECT verdicts, signals, due, more FROM {schema}.holdfast_commit(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24, $25,
-    $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39, $40, $41, $42, $43, $44, $45, $46, $47, $48,
-    $49, $50, $51, $52, $53, $54, $55, $56, $57
-);
+SELECT verdicts, signals, due, more FROM {schema}.holdfast_commit($1, $2, $3, $4, {commit.arguments});
 
 -- name: commit_one
-SELECT {schema}.holdfast_commit_one(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23
-);
+SELECT {schema}.holdfast_commit_one({commit_one.common.arguments});
 
 -- name: commit_one_all_arguments
-SELECT {schema}.holdfast_commit_one(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
-    $25, $26, $27, $28, $29, $30, $31, $32, $33, $34, $35, $36, $37, $38, $39
-);
+SELECT {schema}.holdfast_commit_one({commit_one.arguments});
 
 -- Checked before users' statements run. The lock is taken later, by the commit, so that no other transaction waits for
 -- the statements.

@@ -21,7 +21,8 @@ SELECT {schema}.holdfast_release($1, $2, $3, $4, $5, $6);
 -- name: record_heartbeats
 INSERT INTO {schema}.holdfast_fact (run, state, key, n, kind, at, started_at, ok, value, attempts, max_attempts,
                                     timeout_ms)
-SELECT t.run, 7, b.key, b.n, b.kind, b.at, b.started_at, true, b.value, b.n, b.max_attempts, b.timeout_ms
+SELECT t.run, {FactState.HEARTBEAT}, b.key, b.n, b.kind, b.at, b.started_at, true, b.value, b.n, b.max_attempts,
+       b.timeout_ms
   FROM unnest($1::bigint[], $2::bigint[], $3::text[], $4::bigint[], $5::bytea[], $6::bigint[], $7::text[],
               $8::bigint[], $9::bigint[], $10::bytea[], $11::bigint[], $12::bigint[])
        AS b (run, unit, owner, epoch, key, n, kind, at, started_at, value, max_attempts, timeout_ms)

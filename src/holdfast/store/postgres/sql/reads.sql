@@ -11,13 +11,11 @@ SELECT * FROM {schema}.holdfast_record WHERE run = ANY ($1::bigint[]);
 SELECT * FROM {schema}.holdfast_list($1, $2, $3, $4, $5, $6, $7, $8, $9);
 
 -- name: facts
-SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
-       event_type, event
+SELECT {fact.columns}
   FROM {schema}.holdfast_fact WHERE run = $1 ORDER BY state, key, n;
 
 -- name: facts_of_state
-SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
-       event_type, event
+SELECT {fact.columns}
   FROM {schema}.holdfast_fact WHERE run = $1 AND state = $2 ORDER BY state, key, n;
 
 -- One range of the primary key for each key; the keys must be distinct. With key = ANY, PostgreSQL before 17 may read
@@ -25,8 +23,7 @@ SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_
 -- name: facts_of_keys
 SELECT f.*
   FROM unnest($3::bytea[]) AS requested (key)
- CROSS JOIN LATERAL (SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
-                            timeout_ms, wake_at, event_type, event
+ CROSS JOIN LATERAL (SELECT {fact.columns}
                        FROM {schema}.holdfast_fact
                       WHERE run = $1 AND state = $2 AND key = requested.key OFFSET 0) AS f
  ORDER BY f.state, f.key, f.n;
@@ -49,8 +46,8 @@ SELECT array_agg(n), array_agg(type), array_agg(payload), array_agg(created_at),
           FROM unnest($2::text[]) AS requested (type)
          CROSS JOIN LATERAL (SELECT * FROM {schema}.holdfast_event
                               WHERE run = $1 AND type = requested.type AND n > $3 AND delivered_at IS NULL
-                              ORDER BY n LIMIT 501) AS e
-         ORDER BY e.n LIMIT 501) AS oldest;
+                              ORDER BY n LIMIT {PAGE_SIZE} + 1) AS e
+         ORDER BY e.n LIMIT {PAGE_SIZE} + 1) AS oldest;
 
 -- The event may be in the mailbox of another run of the line: an earlier run, or a successor to which it was moved.
 -- name: reply
@@ -80,13 +77,13 @@ SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM {schema}.holdfast_event WHERE run = $1 AND n < $2 ORDER BY n DESC LIMIT $3;
 
 -- name: logs
-SELECT n, level, category, message, data, at, step_key, attempt, is_replay
+SELECT n, {log.columns}
   FROM {schema}.holdfast_log
  WHERE run = $1 AND n > $2 AND ($4::text IS NULL OR level = $4) AND ($5::text IS NULL OR category = $5)
  ORDER BY n LIMIT $3;
 
 -- name: logs_descending
-SELECT n, level, category, message, data, at, step_key, attempt, is_replay
+SELECT n, {log.columns}
   FROM {schema}.holdfast_log
  WHERE run = $1 AND n < $2 AND ($4::text IS NULL OR level = $4) AND ($5::text IS NULL OR category = $5)
  ORDER BY n DESC LIMIT $3;

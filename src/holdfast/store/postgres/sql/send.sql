@@ -1,7 +1,7 @@
 -- name: send
 SELECT s.accepted, s.duplicate, s.woken, s.epoch, s.kind, s.lost, s.now, s.mailbox_n, s.mailbox_type, s.mailbox_payload,
        s.mailbox_at, s.mailbox_sender, s.mailbox_ask, s.mailbox_last, (s.r).*
-  FROM {schema}.holdfast_send($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) AS s;
+  FROM {schema}.holdfast_send($1, $2, {send.arguments}, $3, $4) AS s;
 
 -- name: send_one
 SELECT s.woken, s.epoch, s.kind, s.lost, s.now, s.mailbox_n, s.mailbox_type, s.mailbox_payload, s.mailbox_at,
@@ -11,18 +11,13 @@ SELECT s.woken, s.epoch, s.kind, s.lost, s.now, s.mailbox_n, s.mailbox_type, s.m
        (s.r).note, (s.r).parent, (s.r).attempt,
        (s.r).options, (s.r).memo, (s.r).search, (s.r).current, (s.t).run_at, (s.t).owner, (s.t).losses, (s.t).signal,
        (s.t).expires_at, (s.t).expiry, (s.t).topics
-  FROM {schema}.holdfast_send_one($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15) AS s;
+  FROM {schema}.holdfast_send_one($1, $2, {send_one.arguments}, $3, $4) AS s;
 
 -- name: send_predicted
-SELECT {schema}.holdfast_send_predicted(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16
-);
+SELECT {schema}.holdfast_send_predicted({send_predicted.common.arguments});
 
 -- name: send_predicted_all_arguments
-SELECT {schema}.holdfast_send_predicted(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,
-    $18, $19, $20, $21, $22, $23, $24, $25, $26, $27
-);
+SELECT {schema}.holdfast_send_predicted({send_predicted.arguments});
 
 -- name: prediction_written
 SELECT {schema}.holdfast_prediction_written($1, $2, $3);

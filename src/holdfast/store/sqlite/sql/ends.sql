@@ -11,7 +11,7 @@ SELECT id, 6, 'tombstone', 0, 'tombstone', ?3, ?3, 1, ?2, 0 FROM holdfast_run WH
 -- name: delete_task
 DELETE FROM holdfast_task WHERE run = ?1;
 
--- The runs that have watchers, watches or living children. Almost always none; if there are no watches and no living
+-- The runs that have watchers, watches or unfinished children. Almost always none; if there are no watches and no such
 -- children at all, the first condition decides for all runs.
 -- name: with_relations
 SELECT json_group_array(item.value) FROM json_each(?1) AS item

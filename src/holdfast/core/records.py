@@ -1,0 +1,171 @@
+"""The records that users read.
+
+Records are frozen; their field names are the snake_case forms of the HTTP fields. This module does not depend on a
+store.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Generic, TypeVar
+
+from holdfast.core.model import DEFAULT_KIND
+from holdfast.errors import ErrorInfo
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceStatus:
+    """The status of a run. ``error`` and ``output`` are set only after the run has ended."""
+
+    status: str
+    error: ErrorInfo | None = None
+    output: Any = None
+    kind: str = DEFAULT_KIND
+    native_status: str | None = None
+    """The status in the terms of the run's kind, or None if the kind has no terms of its own. A chain is RUNNING,
+    COMPLETED, FAILED or CANCELED."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """One durable step, sleep or wait, derived from its facts."""
+
+    id: str
+    run_number: int
+    step_key: str
+    name: str
+    type: str
+    status: str
+    attempts: int
+    max_attempts: int | None
+    timeout_ms: int | None
+    next_retry_at: datetime | None
+    wake_at: datetime | None
+    wait_event_type: str | None
+    result: Any
+    error: ErrorInfo | None
+    created_at: datetime
+    updated_at: datetime
+    state: str | None = None
+    """The state of a chain's step (PENDING, READY, RUNNING, WAITING, DONE or DEAD) or of a graph's node (pending,
+    started, retrying, ok, error or skipped). None in workflows."""
+    step_seq: int | None = None
+    """The position of a chain's step, from 0. None in workflows and graphs."""
+    progress: Any = None
+    """The value reported by the last heartbeat of a step that is not completed."""
+    heartbeat_at: datetime | None = None
+    """The time of that heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """One event sent to a run. ``delivered_at`` is set when a wait or a listener has consumed the event."""
+
+    id: str
+    run_number: int
+    type: str
+    payload: Any
+    created_at: datetime
+    delivered_at: datetime | None
+    consumed_by_step_key: str | None
+    sender: str | None = None
+    """The pid of the run that sent the event. None: the event came from outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    id: str
+    run_number: int
+    step_key: str | None
+    attempt: int | None
+    level: str
+    category: str
+    message: str
+    data: Any
+    is_replay: bool
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class History:
+    """The history of one run: its steps in the order they began, its events in the order they arrived."""
+
+    run_number: int
+    steps: list[StepRecord]
+    events: list[EventRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRecord:
+    """A run started by the described run."""
+
+    pid: str
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceDescription:
+    """A full description of an instance. ``why`` states in one sentence what the instance is waiting for."""
+
+    id: str
+    workflow_name: str
+    kind: str
+    status: str
+    error: ErrorInfo | None
+    output: Any
+    run_number: int
+    params: Any
+    created_at: datetime
+    updated_at: datetime
+    started_at: datetime | None
+    completed_at: datetime | None
+    current_step: StepRecord | None
+    why: str
+    memo: dict[str, Any] = field(default_factory=dict)
+    search: dict[str, Any] = field(default_factory=dict)
+    parent: str | None = None
+    children: list[ChildRecord] = field(default_factory=list)
+    links: list[str] = field(default_factory=list)
+    monitors: list[str] = field(default_factory=list)
+    attempt: int = 1
+    summary: str | None = None
+    native_status: str | None = None
+    """As in ``InstanceStatus``."""
+    workflow_version: int | None = None
+    """The version of the definition that the run was started with. None: the definition has no version."""
+    killed: bool = False
+    """True if the run is a graph with a tombstone: it was killed, terminated or cancelled."""
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceSummary:
+    """One row of a list of instances."""
+
+    id: str
+    workflow_name: str
+    details: InstanceStatus
+    created_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerInfo:
+    """A worker that is running, or that died within the last day."""
+
+    id: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    concurrency: int
+    started_at: datetime
+    seen_at: datetime
+    """The time of the worker's last heartbeat."""
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Page(Generic[T]):
+    items: list[T]
+    cursor: str | None = None

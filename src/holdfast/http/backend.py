@@ -1,0 +1,27 @@
+"""The parts of an app that the HTTP API uses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from holdfast.client import Client
+from holdfast.core.limits import Limits
+from holdfast.kernel.definition import Registry
+
+
+class Tick(Protocol):
+    async def __call__(self, *, max_instances: int | None = None, max_steps: int | None = None) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """The parts of an app that the HTTP API uses."""
+
+    registry: Registry
+    limits: Limits
+    client: Callable[[], Client]
+    """Raises ``AppClosedError`` while the app is not open."""
+    tick: Tick | None
+    """None: ticks over HTTP are not enabled."""

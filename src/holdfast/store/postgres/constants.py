@@ -1,0 +1,118 @@
+"""Values that SQL shares with Python, by name: in a ``.sql`` file, ``{Status.WAITING}`` stands for ``'waiting'``.
+
+The values of the enums in ``ENUMS`` and of ``_VALUES`` appear in a ``.sql`` file by name only.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, IntEnum, StrEnum
+
+from holdfast.core.facts import ANY_TOPIC, CANCEL, EXIT, REPLY, FactState
+from holdfast.core.model import Status, StepType, TaskKind
+from holdfast.store.postgres.errors import NOT_CONSUMABLE, PREDICTION_FAILED, STALE_RETRY
+from holdfast.store.postgres.rows import PAGE_SIZE
+from holdfast.store.protocol import (
+    GRAPH,
+    MAX_CLOCK_SKEW_MS,
+    Expiry,
+    OnConflict,
+    OnReuse,
+    ParentClose,
+    RequestResult,
+    Signal,
+    Verdict,
+    Watch,
+)
+
+
+class VerdictNumber(IntEnum):
+    """The verdict of a commit. A row is written if the verdict is not lower than the one that the row needs."""
+
+    LOST = 0
+    PAUSING = 1
+    PAUSED = 2
+    APPLIED = 3
+
+
+VERDICTS = tuple(Verdict[number.name] for number in VerdictNumber)
+
+
+class Next(IntEnum):
+    """The type of ``Following.next``; KEEP: None."""
+
+    KEEP = 0
+    FINISH = 1
+    PARK = 2
+    RELEASE = 3
+
+
+class CommitOneResult(IntEnum):
+    """The result of holdfast_commit_one."""
+
+    NOT_WRITTEN = 0
+    """The commit needs holdfast_commit."""
+    APPLIED = 1
+    APPLIED_AND_DUE = 2
+    """The released task is due at once."""
+
+
+class Bucket(IntEnum):
+    """The order in which due tasks are claimed."""
+
+    CONTINUING = TaskKind.WAKE.bucket
+    STARTING = TaskKind.RUN.bucket
+    SUSPECT = 2
+
+
+class AddedEvent(IntEnum):
+    """The effect of adding an event to a mailbox. From SIGNALLED upwards the event wakes the run."""
+
+    DUPLICATE = 0
+    """The dedup key exists; nothing was written."""
+    STORED = 1
+    """The run does not wait for the event."""
+    SIGNALLED = 2
+    """The owner of the task is signalled."""
+    DUE = 3
+
+
+class OperationKind(StrEnum):
+    START = "start"
+    SEND = "send"
+    WATCH = "watch"
+    UNWATCH = "unwatch"
+    CANCEL = "cancel"
+    TERMINATE = "terminate"
+    REPLY = "reply"
+
+
+ENUMS: tuple[type[Enum], ...] = (
+    Status, FactState, StepType, TaskKind, Bucket, Signal, Watch, VerdictNumber, Next, CommitOneResult, AddedEvent,
+    OperationKind, RequestResult, OnConflict, OnReuse, ParentClose, Expiry,
+)  # fmt: skip
+_VALUES: dict[str, str | int] = {
+    "EXIT": EXIT,
+    "CANCEL": CANCEL,
+    "REPLY": REPLY,
+    "ANY_TOPIC": ANY_TOPIC,
+    "GRAPH": GRAPH,
+    "MAX_CLOCK_SKEW_MS": MAX_CLOCK_SKEW_MS,
+    "PAGE_SIZE": PAGE_SIZE,
+    "NOT_CONSUMABLE": NOT_CONSUMABLE,
+    "STALE_RETRY": STALE_RETRY,
+    "PREDICTION_FAILED": PREDICTION_FAILED,
+}
+
+
+def sql_literals() -> dict[str, str]:
+    """SQL literals by the names that stand for them: of constants, of members of enums, and of all members."""
+    literals = {name: _literal(value) for name, value in _VALUES.items()}
+    for enum in ENUMS:
+        members = {f"{enum.__name__}.{name}": _literal(member.value) for name, member in enum.__members__.items()}
+        literals |= members
+        literals[enum.__name__] = ", ".join(members.values())
+    return literals
+
+
+def _literal(value: str | int) -> str:
+    return str(int(value)) if isinstance(value, int) else f"'{value}'"

@@ -1,0 +1,25 @@
+"""The time at which the harness has something to do next."""
+
+from __future__ import annotations
+
+from holdfast.app import Holdfast
+from holdfast.store.protocol import ClaimRequest, OutboxClaim, OutboxClaimRequest
+from holdfast.testing.counting_store import CountingStore
+from holdfast.testing.virtual import VirtualTimers
+
+
+async def next_due(app: Holdfast, store: CountingStore, timers: VirtualTimers) -> int | None:
+    """Return the time at which a task, an outbound event or a timer of an owned run is due next."""
+    config = app.worker_config
+    request = ClaimRequest("harness", 1000, 0, config.queues, app.registry.runnable())
+    queued = (await store.claim(request)).next_due
+    times = queued, await _next_outbound(app, store), timers.next_at()
+    return min((t for t in times if t is not None), default=None)
+
+
+async def _next_outbound(app: Holdfast, store: CountingStore) -> int | None:
+    """Return the time at which the next outbound event is due."""
+    if app.registry.outbox is None:
+        return None
+    claim: OutboxClaim = await store.claim_outbox(OutboxClaimRequest("harness", 1000, 0))
+    return claim.next_due

@@ -1,0 +1,66 @@
+"""The text of an operation of the store in a trace."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.store.protocol import (
+    CancelRun,
+    Commit,
+    Committed,
+    CurrentRuns,
+    PauseRun,
+    RestartRun,
+    ResumeRun,
+    RunByName,
+    RunsById,
+    TerminateRun,
+)
+
+_REQUESTS: dict[type, str] = {
+    PauseRun: "pause",
+    ResumeRun: "resume",
+    TerminateRun: "terminate",
+    CancelRun: "cancel",
+    RestartRun: "restart",
+    RunByName: "find",
+    RunsById: "get",
+    CurrentRuns: "list",
+}
+
+
+def operation_name(operation: str, args: tuple[Any, ...]) -> str:
+    """The name of a call in traces and in the places of faults: for ``control`` and ``runs`` that of the request."""
+    return _REQUESTS.get(type(args[0]), operation) if args else operation
+
+
+def operation_text(operation: str, args: tuple[Any, ...], answer: Any) -> str:
+    return f"{operation_name(operation, args)} {_details(operation, args, answer)}".rstrip()
+
+
+def _details(operation: str, args: tuple[Any, ...], answer: Any) -> str:
+    match operation:
+        case "commit":
+            return "; ".join(_commit_text(commit, done) for commit, done in zip(args[0], answer, strict=True))
+        case "claim":
+            return ", ".join(f"run {c.task.run} epoch {c.task.epoch}" for c in [*answer.claims, *answer.overdue])
+        case "create":
+            return ", ".join(f"{c.run.pid} (run {c.run.run}, {c.result})" for c in answer)
+        case "send":
+            return ", ".join(f"{e.type} to {e.instance_id}" for e in args[0])
+        case "control":
+            return str(args[0].instance_id)
+        case "reap":
+            return ", ".join(f"run {f.run} ({f.losses} losses)" for f in answer)
+        case "heartbeat" | "fetch_signals":
+            return ", ".join(f"run {h.run} epoch {h.epoch} signal {int(h.signal)}" for h in answer)
+        case _:
+            return ""
+
+
+def _commit_text(commit: Commit, done: Committed) -> str:
+    facts = ", ".join(f"{'+' if f.ok else '-'}{f.key}" for f in [*commit.observed.facts, *commit.following.facts])
+    operations = ", ".join(type(recorded.operation).__name__ for recorded in commit.following.operations)
+    after = commit.following.next
+    parts = [facts, operations, "" if after is None else type(after).__name__.lower()]
+    return f"run {commit.task.run} epoch {commit.task.epoch} [{'; '.join(p for p in parts if p)}] {done.verdict}"

@@ -1,1 +1,0 @@
-"""The engine as its users meet it: through the test harness and through an open app."""

@@ -1,0 +1,1 @@
+"""The checks of the engine's promises in a simulation."""

@@ -1,0 +1,65 @@
+"""The simulated database with the watches that know the programs of the engine's simulation."""
+
+from __future__ import annotations
+
+from holdfast.store.protocol import TaskRef
+from holdfast.testing.simulation.database import SimulatedDatabase
+from holdfast.testing.simulation.loop import SimulatedLoop
+from holdfast.testing.simulation.trace import Trace
+from simulation.checks.buffered_results import ResultWatch
+from simulation.checks.lease_watch import LeaseWatch
+from simulation.programs.external_system import CREATE_EFFECT_TABLE, Effect
+
+
+class WatchedDatabase(SimulatedDatabase):
+    def __init__(self, loop: SimulatedLoop, trace: Trace) -> None:
+        super().__init__(loop, trace)
+        self.results = ResultWatch(self.rows)
+        self._leases = LeaseWatch()
+        self.watches += [self.results, self._leases]
+
+    async def open(self) -> None:
+        await super().open()
+        self.connection.execute(CREATE_EFFECT_TABLE)
+        self._report_granted_leases()
+        self._report_terminations()
+
+    def watch_lease(self, owner: str, effect: Effect, lease_ms: int, *, safe: bool) -> None:
+        """Watch the lease of a chain step that a worker calls, if the worker still owns the run.
+
+        ``safe``: no fault is active, so the worker renews the lease until the step ends.
+        """
+        instance, number, step = effect
+        for row in self.rows(
+            "SELECT t.run, t.unit, t.owner, t.epoch FROM holdfast_task AS t JOIN holdfast_run AS r ON r.id = t.run "
+            "WHERE r.instance_id = ? AND r.number = ? AND t.owner = ?",
+            instance,
+            number,
+            owner,
+        ):
+            for violation in self._leases.called(TaskRef(*row), step, lease_ms, safe=safe):
+                self.violate(violation, owner)
+
+    def _report_granted_leases(self) -> None:
+        """Let triggers tell the lease watch each lease that is granted."""
+
+        def granted(run: int, unit: int, owner: str, epoch: int, ms: int) -> None:
+            for violation in self._leases.granted(TaskRef(run, unit, owner, epoch), ms):
+                self.violate(violation)
+
+        self.connection.create_scalar_function("granted", granted, deterministic=False)
+        for event in ("INSERT", "UPDATE OF lease_until"):
+            self.connection.execute(
+                f"CREATE TEMP TRIGGER granted_by_{event[:6]} AFTER {event} ON holdfast_task "
+                "WHEN new.lease_until IS NOT NULL BEGIN SELECT granted(new.run, new.unit, new.owner, new.epoch, "
+                "new.lease_until - simulated_now()); END"
+            )
+
+    def _report_terminations(self) -> None:
+        """Let a trigger tell the result watch each claim that a termination ends."""
+        self.connection.create_scalar_function("terminated", self.results.terminated, deterministic=False)
+        self.connection.execute(
+            "CREATE TEMP TRIGGER terminated AFTER UPDATE OF status ON holdfast_run WHEN new.status = 'terminated' "
+            "BEGIN SELECT terminated(run, owner, epoch) FROM holdfast_task "
+            "WHERE run = new.id AND unit = 0 AND owner IS NOT NULL; END"
+        )

@@ -1,0 +1,1 @@
+"""The workflows, chains and graphs of the engine's simulation, and the results that are possible for each."""

@@ -1,0 +1,24 @@
+"""Names of the simulated workflows, chains and graphs.
+
+Ids of children are derived from these names, and places of faults from the ids: another name would give every seed
+another execution, and ``seeds.txt`` would lose its meaning.
+"""
+
+from __future__ import annotations
+
+PROGRAM = "program"
+"""The workflow that runs a program."""
+BUFFERED_PROGRAM = "buffered_program"
+"""The same workflow with ``persist="task"``."""
+PROGRAMS = (PROGRAM, BUFFERED_PROGRAM)
+CHAIN = "relay"
+CHAIN_WITH_LEASES = "leased"
+GRAPH = "diamond"
+GRAPH_OF_RUNS = "family"
+GRAPH_WITH_FAILING_ITEMS = "sieve"
+MAY_FAIL = "mortal"
+"""A workflow that returns its parameter or fails."""
+REPLIER = "answerer"
+"""A workflow that replies to an ask or rejects it."""
+LINKED = "bound"
+"""A workflow that is linked to a failing run."""

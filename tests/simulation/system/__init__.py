@@ -1,0 +1,1 @@
+"""The processes of the engine's simulation, their workload and their faults."""

@@ -1,0 +1,179 @@
+"""A simulated process: a whole app, with a worker or as a client only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import cast
+
+from holdfast.app import Holdfast
+from holdfast.client import Client
+from holdfast.core.limits import Limits
+from holdfast.kernel.definition import Registry
+from holdfast.open_app import OpenApp
+from holdfast.ports import LoopTimers, Runtime
+from holdfast.runner.config import WorkerConfig
+from holdfast.store.protocol import Store, TaskRef
+from holdfast.testing.simulation.database import SimulatedDatabase
+from holdfast.testing.simulation.faults import Faults
+from holdfast.testing.simulation.loop import Process, SimulatedLoop
+from holdfast.testing.simulation.node_store import NodeStore
+from holdfast.testing.simulation.ports import InlineSpawn, LoopClock, UnreliableHub
+from holdfast.testing.simulation.streams import mixed
+from holdfast.testing.virtual import SeededRandomness
+from simulation.programs.chain_and_graph import register_chain, register_graph
+from simulation.programs.external_system import ExternalSystem
+from simulation.programs.failing_items import register_graph_with_failing_items
+from simulation.programs.graph_of_runs import register_graph_of_runs
+from simulation.programs.interpreter import register_programs
+from simulation.programs.run_parts import register_peers
+from simulation.programs.step_leases import register_chain_with_leases
+from simulation.system.faults import Fault
+
+_LEASES = (0.2, 0.5, 1.0, 2.0)
+_SHORT_LEASE = 0.05
+_MAX_SKEW = 0.5
+_REMAINING_SKEW = 0.02
+"""Part of a clock's error that remains in the estimate of the store's time."""
+_LIMITS = Limits(event_wait_min="1 ms")
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Objects that all processes of a simulation share."""
+
+    seed: int
+    loop: SimulatedLoop
+    database: SimulatedDatabase
+    faults: Faults
+    external: ExternalSystem
+    _code: dict[int, Registry] = field(default_factory=dict)
+
+    def code(self, version: int) -> Registry:
+        """The registry of processes with this version of the code. It is built once and shared."""
+        if version not in self._code:
+            app = Holdfast("sqlite://", limits=_LIMITS)
+            register_programs(app, self.external, version)
+            register_peers(app)
+            register_chain(app, self.external)
+            register_graph(app, self.external)
+            register_graph_of_runs(app, self.external)
+            register_chain_with_leases(app, self.external)
+            register_graph_with_failing_items(app, self.external)
+            self._code[version] = app.registry
+        return self._code[version]
+
+
+class Node:
+    """A process that boots again after its death, under the same name. Each boot begins a new life.
+
+    ``died`` is called with the node and the circumstances whenever the process is killed.
+    """
+
+    def __init__(self, name: str, shared: Shared, died: Callable[[Node, str], None], *, works: bool) -> None:
+        self.name = name
+        self.works = works
+        self.version = 1
+        self.lives = 0
+        self.process: Process | None = None
+        self.store: NodeStore | None = None
+        self.opened: OpenApp | None = None
+        self._shared = shared
+        self._died = died
+        self._opened: list[OpenApp] = []
+        """The apps of all lives."""
+        self.clock = LoopClock(shared.loop)
+        """The clock of the machine."""
+        self._estimate = LoopClock(shared.loop)
+        """The worker's estimate of the store's time, which has a small error."""
+        self.config = self._settings()
+
+    @property
+    def alive(self) -> bool:
+        return self.process is not None and self.process.alive
+
+    @property
+    def busy(self) -> bool:
+        """True if the worker has turns, reserved slots or graph runs in memory."""
+        worker = self.opened.worker if self.opened is not None else None
+        return self.alive and worker is not None and worker.occupied
+
+    def task_of(self, instance: str, number: int) -> TaskRef | None:
+        """The claim under which the worker of this node executes a run."""
+        worker = self.opened.worker if self.opened is not None else None
+        turns = () if worker is None else worker._table.snapshot().values()
+        runs = ((turn.task, turn.claim.run) for turn in turns)
+        return next((task for task, run in runs if (run.instance_id, run.number) == (instance, number)), None)
+
+    @property
+    def client(self) -> Client:
+        if self.opened is None:
+            raise RuntimeError(f"{self.name} has not booted")
+        return self.opened.client
+
+    def boot(self) -> Process:
+        self.lives += 1
+        self.process = self._shared.loop.start_process(self.name)
+        self.process.context().run(self._boot)
+        return self.process
+
+    def kill(self, how: str, process: Process | None = None) -> None:
+        """Kill ``process``, by default the current life, if it is alive."""
+        target = process or self.process
+        if target is None or not target.alive:
+            return
+        target.kill()
+        if self.store is not None:
+            self.store.disconnect()
+        self._died(self, how)
+
+    async def shut_down(self) -> None:
+        """Close the app, as a deploy does."""
+        if self.opened is not None:
+            await self.opened.close()
+
+    def end(self) -> None:
+        """Close the machines that killed lives left in memory."""
+        for opened in self._opened:
+            if opened.worker is not None:
+                opened.worker._cache.clear()
+
+    def _boot(self) -> None:
+        shared, life = self._shared, f"{self.name}.{self.lives}"
+        runtime = Runtime(self.clock, SeededRandomness(mixed(shared.seed, life)))
+        app = Holdfast("sqlite://", runtime=runtime, worker=self.config, limits=_LIMITS)
+        app.registry = shared.code(self.version)
+        max_delay = 1.5 * self.config.lease_ms / 1000
+        self.store = NodeStore(
+            life,
+            shared.database,
+            self._estimate,
+            shared.faults,
+            kill=partial(self.kill, process=self.process),
+            max_delay=max_delay,
+        )
+        timers = LoopTimers(self._estimate)
+        store = cast("Store", self.store)
+        self.opened = OpenApp(app, store, timers, InlineSpawn(), UnreliableHub(life, shared.faults))
+        self._opened.append(self.opened)
+        if self.works:
+            self.opened.start_worker(self.config)
+
+    def _settings(self) -> WorkerConfig:
+        faults, draw = self._shared.faults, self._shared.faults.draw(f"settings.{self.name}")
+        lease, poll, concurrency = draw.choice(_LEASES), draw.choice([0.4, 1.0]), draw.choice([3, 100])
+        skew = draw.uniform(-_MAX_SKEW, _MAX_SKEW)
+        if faults.has(Fault.SHORT_LEASE, self.name):
+            lease = _SHORT_LEASE
+        if faults.has(Fault.SKEW, self.name):
+            self.clock.error = timedelta(seconds=skew)
+            self._estimate.error = timedelta(seconds=skew * _REMAINING_SKEW)
+        return WorkerConfig(
+            lease=lease,
+            poll=poll,
+            drain=0.5,
+            concurrency=1 if faults.has(Fault.ONE_AT_A_TIME, self.name) else concurrency,
+            cache=0 if faults.has(Fault.NO_CACHE, self.name) else 100,
+        )
