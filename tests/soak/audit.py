@@ -110,7 +110,8 @@ class Auditor(DatabaseProbe):
         """Everything that was acknowledged came out right, and nothing is left; how many runs there were."""
         await self.sweep(age=0)
         told = {tuple(line.split()) for line in acknowledged.read_text().splitlines()}
-        assert told <= self._right, f"lost: {sorted(told - self._right)[:5]}"
+        lost = sorted(told - self._right)
+        assert not lost, f"lost {len(lost)} of {len(told)}: {lost[:5]}; {await self.open_runs()} runs are open"
         assert not self.forbidden()
         await self._check_balances()
         if self._deleting:

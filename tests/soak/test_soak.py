@@ -13,7 +13,7 @@ from .flat import What
 from .samples import HAS_PROC
 from .soak import Size, Soak
 
-SHORT = Size(seconds=4, rate=12, workers=2, fault_every=0.6, sample_every=0.2, kept=1, calm=30)
+SHORT = Size(seconds=4, rate=12, workers=2, fault_every=0.6, sample_every=0.2, kept=1, calm=60)
 
 
 @pytest.mark.slow

@@ -22,6 +22,9 @@ _CACHED_STATEMENTS = 256
 _WAL_SIZE_LIMIT = 64 * 1024 * 1024
 _WAL_ATTEMPTS = 200
 _WAL_PREALLOCATED_BYTES = 8 * 1024 * 1024
+_WAL_PIECE_BYTES = 16 * 1024
+"""Size of one write of zeros. Linux caches a file in pieces as large as the writes that made them, and may write the
+whole piece at each sync: after one write of 8 MiB, a sync of 8 KiB wrote 1.3 MiB."""
 
 
 class FileIdentity(NamedTuple):
@@ -154,10 +157,10 @@ def _preallocate_wal(connection: Connection, path: str) -> None:
     """
     connection.execute("BEGIN IMMEDIATE")
     try:
-        with open(f"{path}-wal", "r+b") as log:  # noqa: PTH123
+        with open(f"{path}-wal", "r+b", buffering=0) as log:  # noqa: PTH123
             missing = _WAL_PREALLOCATED_BYTES - log.seek(0, os.SEEK_END)
+            log.writelines(bytes(_WAL_PIECE_BYTES) for _ in range(0, missing, _WAL_PIECE_BYTES))
             if missing > 0:
-                log.write(bytes(missing))
                 os.fsync(log.fileno())
     except OSError:
         pass  # a full disk, for example; without preallocation commits are only slower
