@@ -13,6 +13,7 @@ from holdfast.core.limits import Limits
 from holdfast.definitions import Definitions, caller
 from holdfast.errors import AppClosedError, InvalidOptionError
 from holdfast.extras import extra
+from holdfast.kernel.telemetry import Telemetry
 from holdfast.lifetime import AppLifetime
 from holdfast.ports import Runtime
 from holdfast.runner.config import WorkerConfig
@@ -63,7 +64,9 @@ class Holdfast(Definitions):
         worker: WorkerConfig | None = None,
         limits: Limits | None = None,
         authorize: Authorize | None = None,
+        telemetry: Telemetry | Iterable[Telemetry] = (),
     ) -> None:
+        """``telemetry``: observers of the engine, such as ``OpenTelemetry()``."""
         self.url = url if url is not None else os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
         check_url(self.url, schema)
         self.schema = schema
@@ -78,6 +81,8 @@ class Holdfast(Definitions):
         """Settings of the worker that the next ``async with`` or ``tick`` starts."""
         self.program = program_name(caller())
         """The module that created this app, as shown in the ids of its workers."""
+        self.telemetry = [telemetry] if isinstance(telemetry, Telemetry) else [*telemetry]
+        """Observers of the engine from the next time the app is opened."""
         self._lifetime = AppLifetime(self)
 
     def __repr__(self) -> str:

@@ -13,6 +13,7 @@ from holdfast.kernel.definition import Registry
 from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import Requests
+from holdfast.kernel.telemetry import Telemetry, telemetry_of
 from holdfast.ports import Runtime, Spawn, Timers, milliseconds
 from holdfast.runner.attempts import Ports
 from holdfast.runner.config import WorkerConfig
@@ -30,6 +31,7 @@ class App(Protocol):
     runtime: Runtime
     worker_config: WorkerConfig
     program: str
+    telemetry: list[Telemetry]
 
 
 class OpenApp:
@@ -44,10 +46,11 @@ class OpenApp:
         self._app = app
         self._spawn = spawn
         requests = Requests(app.registry, app.limits, app.runtime, store.clock)
-        self.client = client(store, app.registry, self.hub, requests, app.limits, store.clock)
+        self.telemetry = telemetry_of(app.telemetry)
+        self.client = client(store, app.registry, self.hub, requests, app.limits, store.clock, self.telemetry)
         now_ms = milliseconds(store.clock)
         engine = StepEngine(StepLogger(app.limits, app.runtime.time.now), now_ms, app.limits.heartbeat)
-        self.ports = Ports(now_ms, timers, spawn, requests, store.begin, engine)
+        self.ports = Ports(now_ms, timers, spawn, requests, store.begin, engine, telemetry=self.telemetry)
         self.worker: Worker | None = None
         self.manual_worker: Worker | None = None
         """The worker that ``advance`` uses."""
@@ -91,3 +94,5 @@ class OpenApp:
         self._spawn.close()
         await self.store.close()
         self.hub.close()
+        if self.telemetry is not None:
+            self.telemetry.close()

@@ -27,6 +27,7 @@ from holdfast.kernel.definition import Registry
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import Requests
+from holdfast.kernel.telemetry import Telemetry
 from holdfast.ports import Clock
 from holdfast.store.protocol import Finish, RunRecord, RunsById, Store
 
@@ -35,20 +36,28 @@ class Client:
     """The operations on runs from outside, through the store only."""
 
     def __init__(
-        self, store: Store, registry: Registry, hub: Hub, requests: Requests, limits: Limits, clock: Clock
+        self,
+        store: Store,
+        registry: Registry,
+        hub: Hub,
+        requests: Requests,
+        limits: Limits,
+        clock: Clock,
+        telemetry: Telemetry | None = None,
     ) -> None:
         self._store = store
         self._registry = registry
         self._requests = requests
         self._limits = limits
+        self.telemetry = telemetry
         self._ends = EndWaiter(store, hub)
         self.local = LocalWork()
         self.instances = Instances(store, registry, requests, limits)
         self.reads = RunReader(store, registry, hub, clock, self.instances)
-        self.starts = Starts(store, hub, requests, self.instances, self._ends, self.local)
+        self.starts = Starts(store, hub, requests, self.instances, self._ends, self.local, telemetry)
         self.units = UnitReader(store, registry, self.instances)
         self.control = Control(store, registry, hub, requests, clock, self.instances, self.units)
-        self.events = EventSender(store, hub, requests, self.instances, self.local)
+        self.events = EventSender(store, hub, requests, self.instances, self.local, telemetry)
         self.outbox = Outbox(store, hub, self.instances)
 
     async def close(self) -> None:

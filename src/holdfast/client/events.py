@@ -16,18 +16,28 @@ from holdfast.core.show import shown
 from holdfast.errors import InstanceTerminalError, Rejected
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import Requests
+from holdfast.kernel.telemetry import Telemetry, observe
 from holdfast.store.protocol import NewEvent, Reply, RunRecord, Sent, Signal, Store
 
 
 class EventSender:
     """Sends events to runs, and waits for replies."""
 
-    def __init__(self, store: Store, hub: Hub, requests: Requests, instances: Instances, local: LocalWork) -> None:
+    def __init__(
+        self,
+        store: Store,
+        hub: Hub,
+        requests: Requests,
+        instances: Instances,
+        local: LocalWork,
+        telemetry: Telemetry | None,
+    ) -> None:
         self._store = store
         self._hub = hub
         self._requests = requests
         self._instances = instances
         self._local = local
+        self._telemetry = telemetry
 
     async def send(
         self,
@@ -44,7 +54,8 @@ class EventSender:
 
     async def _send(self, event: NewEvent, connection: Any = None) -> RunRecord:
         """Send an event; returns the run that it was sent to."""
-        sent = await self._write(event, connection)
+        write = self._write(event, connection)
+        sent = await (write if self._telemetry is None else observe(self._telemetry.send_began(event), write))
         row = require_found(event.workflow, event.instance_id, sent.run)
         if not sent.accepted:
             refuse_terminal(row, "sent an event")

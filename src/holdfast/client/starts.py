@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, overload
+from typing import Any, Generic, TypeVar, overload
 
 from holdfast.client.instances import Instances, refuse_terminal
 from holdfast.client.local_worker import LocalWork, LocalWorker
@@ -16,7 +16,10 @@ from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import START_OPTIONS, Requests, check_known
 from holdfast.kernel.startable import StartParams
+from holdfast.kernel.telemetry import Telemetry, observe
 from holdfast.store.protocol import FIRST_EPOCH, Created, NewRun, RequestResult, RunRecord, Store
+
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -41,7 +44,14 @@ class Starts:
     """Creates runs, one at a time or in a batch."""
 
     def __init__(
-        self, store: Store, hub: Hub, requests: Requests, instances: Instances, ends: EndWaiter, local: LocalWork
+        self,
+        store: Store,
+        hub: Hub,
+        requests: Requests,
+        instances: Instances,
+        ends: EndWaiter,
+        local: LocalWork,
+        telemetry: Telemetry | None,
     ) -> None:
         self._store = store
         self._hub = hub
@@ -49,6 +59,7 @@ class Starts:
         self._instances = instances
         self._ends = ends
         self._local = local
+        self._telemetry = telemetry
 
     async def start(
         self,
@@ -62,13 +73,18 @@ class Starts:
         check_flag("eager", eager)
         check_known(options, START_OPTIONS)
         new = self._requests.new_run(workflow, params, **options)
-        if connection is None:
-            created, expected = await self._create(new, eager=eager)
-        else:
-            # The run exists when the caller commits; a poll finds it then.
-            [created], expected = await self._store.create([new], connection=connection), None
+        creation = self._create(new, eager=eager) if connection is None else self._create_with(connection, new)
+        created, expected = await self._observe([new], creation)
         _check_created(created)
         return created.run, expected
+
+    def _observe(self, new: Sequence[NewRun], creation: Awaitable[R]) -> Awaitable[R]:
+        return creation if self._telemetry is None else observe(self._telemetry.start_began(new), creation)
+
+    async def _create_with(self, connection: Any, new: NewRun) -> tuple[Created, None]:
+        """Create a run on the caller's connection. The run exists when the caller commits; a poll finds it then."""
+        [created] = await self._store.create([new], connection=connection)
+        return created, None
 
     async def _create(self, new: NewRun, *, eager: bool) -> tuple[Created, ExpectedEnd | None]:
         """Create a run. If a worker of this process has a free slot, the run is created claimed and begins at once."""
@@ -124,7 +140,7 @@ class Starts:
     async def create(self, workflow: Any, params: Any = None, *, id: str | None = None) -> InstanceSummary:
         """Start a run whose id must be new; returns the created instance."""
         new = self._requests.new_run(workflow, params, id=id, on_conflict="fail", on_reuse="reject")
-        created, expected = await self._create(new, eager=True)
+        created, expected = await self._observe([new], self._create(new, eager=True))
         if expected is not None:
             expected.end.cancel()  # this caller does not wait for the end
         _check_created(created)
@@ -138,7 +154,7 @@ class Starts:
         return [self._instances.summary(row) for row in rows]
 
     async def _create_many(self, new: Sequence[NewRun]) -> Sequence[RunRecord]:
-        created = await self._store.create(new) if new else []
+        created = await self._observe(new, self._store.create(new)) if new else []
         self._hub.work()
         return [one.run for one in created if one.created]
 

@@ -32,6 +32,7 @@ from holdfast.kernel.attempt import (
 )
 from holdfast.kernel.driver import Call, Outcome, ReportedFailure
 from holdfast.kernel.requests import Requests
+from holdfast.kernel.telemetry import Telemetry
 from holdfast.ports import Alarm, Spawn, Timers
 from holdfast.store.protocol import Fact, FactState, LiveTransaction, Log, RunRecord
 
@@ -52,6 +53,7 @@ class Ports:
     """The part of the engine that ``step_info()`` uses."""
     function: Callable[[Call], Callable[..., Any]] = attrgetter("function")
     """Select the function to call: the call's own function, or a wrapper in tests."""
+    telemetry: Telemetry | None = None
 
 
 class _ThreadCall(partial[Any]):
@@ -98,6 +100,8 @@ class RunningAttempt:
 
     def cancel(self) -> None:
         """Stop the attempt without reporting an outcome."""
+        if self._ports.telemetry is not None and not self._finished:
+            self._ports.telemetry.attempt_ended(self._attempt, None)
         self._mark_finished()
         self._future.cancel()
 
@@ -132,6 +136,8 @@ class RunningAttempt:
         call, spawn = self._call, self._ports.spawn
         context = contextvars.copy_context()
         context.run(current_attempt.set, self._attempt)
+        if self._ports.telemetry is not None:
+            context.run(self._ports.telemetry.attempt_began, self._attempt)
         if call.wants_tx is Transaction:
             return spawn.coroutine(self._run_in_transaction(), context)
         function, args, kwargs = self._ports.function(call), call.args, call.kwargs
@@ -254,6 +260,8 @@ class RunningAttempt:
 
     def _report_outcome(self, outcome: Outcome) -> None:
         self._mark_finished()
+        if self._ports.telemetry is not None:
+            self._ports.telemetry.attempt_ended(self._attempt, outcome)
         self._report(outcome)
 
     def _mark_finished(self) -> None:

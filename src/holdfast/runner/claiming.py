@@ -7,7 +7,7 @@ import asyncio
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import overdue
-from holdfast.runner import notifications, report
+from holdfast.runner import notifications
 from holdfast.runner.claim_schedule import ClaimSchedule
 from holdfast.runner.run_cache import RunCaches, with_units
 from holdfast.runner.slots import Slots
@@ -80,12 +80,13 @@ class Claimer:
         try:
             model = self._registry.model(run.kind)
             finish = await with_units(overdue(run, context.ports.now_ms()), run, model, context)
-            [committed] = await context.committer.commit([Commit(claim.task, following=Following(next=finish))])
+            commit = Commit(claim.task, following=Following(next=finish))
+            [committed] = await context.committer.commit([commit])
         finally:
             # Signal after the end is written: log lines of cancelled attempts can be added only to an ended run.
             self._runner.signal(run.run, None)
+        context.committed(run, commit, committed)
         if committed.verdict is Verdict.APPLIED:
-            report.ended(run, finish)
             notifications.run_ended(self._hub, run.run, finish)
             notifications.committed(self._hub, committed)
 

@@ -134,7 +134,10 @@ class OutboxDispatcher:
         """Call the handler; returns the error, or None if the event was delivered."""
         if row.attempts >= handler.max_attempts:
             return row.error or "the workers died during the delivery"  # not called again: the event may be the cause
-        future = self._call(handler, _event(row))
+        context = contextvars.copy_context()
+        telemetry = self._ports.telemetry
+        ended = None if telemetry is None else context.run(telemetry.delivery_began, row)
+        future = self._call(handler, _event(row), context)
         alarm = self._ports.timers.call_at(self._ports.now_ms() + handler.timeout_ms, lambda: _give_up(future))
         try:
             await asyncio.wait([future])
@@ -143,13 +146,15 @@ class OutboxDispatcher:
             raise
         finally:
             alarm.cancel()
+            if ended is not None:
+                ended(_error_of(future))
         if future.cancelled():
             return f"the delivery took longer than {describe(handler.timeout_ms)}, or the handler cancelled itself"
         error = future.exception()
         return None if error is None else f"{type(error).__name__}: {error}"
 
-    def _call(self, handler: OutboxHandler, event: OutboundEvent) -> asyncio.Future[Any]:
-        context, spawn = contextvars.copy_context(), self._ports.spawn
+    def _call(self, handler: OutboxHandler, event: OutboundEvent, context: contextvars.Context) -> asyncio.Future[Any]:
+        spawn = self._ports.spawn
         if handler.is_async:
             return spawn.coroutine(_guarded(handler.function, event), context)
         return spawn.function(partial(handler.function, event), context)
@@ -170,6 +175,12 @@ class OutboxDispatcher:
         if outcomes:
             await self._store.settle_outbox(self._owner, outcomes)
             del self._outcomes[: len(outcomes)]
+
+
+def _error_of(future: asyncio.Future[Any]) -> BaseException | None:
+    if not future.done() or future.cancelled():
+        return asyncio.CancelledError()
+    return future.exception()
 
 
 def _give_up(future: asyncio.Future[Any]) -> None:

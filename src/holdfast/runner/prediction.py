@@ -12,7 +12,6 @@ from __future__ import annotations
 from holdfast.core.model import TaskKind
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.driver import Decision
-from holdfast.runner import report
 from holdfast.runner.cache import MachineCache, SuspendedRun
 from holdfast.runner.turn import Turn, TurnOver
 from holdfast.runner.turn_context import TurnContext
@@ -90,7 +89,7 @@ class PredictedTurn(Turn):
         if sent.committed is None:
             return False
         self._written = True
-        report.committed(self.claim.run, prediction.commit, sent.committed)
+        self._context.committed(self.claim.run, prediction.commit, sent.committed)
         try:
             self._handle_verdict(sent.committed)
         except TurnOver:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from holdfast.kernel.model import Model
+from holdfast.kernel.telemetry import Telemetry
 from holdfast.kernel.unit_driver import PLAN_KEY, UnitDriver, Units
 from holdfast.runner import report
 from holdfast.runner.turn_context import TurnContext
@@ -82,8 +83,9 @@ class RunCache:
 class RunCaches:
     """The caches of a worker's graph runs, by run."""
 
-    def __init__(self) -> None:
+    def __init__(self, telemetry: Telemetry | None) -> None:
         self._caches: dict[int, RunCache] = {}
+        self._telemetry = telemetry
 
     def __len__(self) -> int:
         return len(self._caches)
@@ -117,12 +119,14 @@ class RunCaches:
         return [] if run_cache is None else list(run_cache.owned_units)
 
     def remember(self, advance: Advance) -> None:
-        """Cache the results of a written advance, and log those that are failures."""
+        """Cache the results of a written advance, and report them."""
         run_cache = self._caches.get(advance.task.run)
         if run_cache is not None:
             for fact in advance.results:
                 run_cache.remember(fact)
             report.steps_failed(run_cache.run, advance.results)
+            if self._telemetry is not None:
+                self._telemetry.advance_written(run_cache.run, advance)
 
 
 async def with_units(finish: Finish, run: RunRecord, model: Model, context: TurnContext) -> Finish:

@@ -8,11 +8,12 @@ from typing import Any, Protocol, TypeVar
 
 from holdfast.errors import StoreError
 from holdfast.ports import Randomness
+from holdfast.runner import report
 from holdfast.runner.advancer import Advancer
 from holdfast.runner.attempts import Ports
 from holdfast.runner.committer import Committer
 from holdfast.runner.store_retry import log_and_pause
-from holdfast.store.protocol import Committed, Created, Fact, Log, NewRun, RunRecord, Store
+from holdfast.store.protocol import Commit, Committed, Created, Fact, Log, NewRun, RunRecord, Store
 from holdfast.store.retry import call_with_retry
 
 R = TypeVar("R")
@@ -87,6 +88,12 @@ class TurnContext:
     strict: bool = False
     """Replay is strict for every workflow."""
     budget: Budget = field(default_factory=Budget)
+
+    def committed(self, run: RunRecord, commit: Commit, result: Committed) -> None:
+        """Report what a commit of a run has written: failures to the log, all of it to the telemetry."""
+        report.committed(run, commit, result)
+        if self.ports.telemetry is not None:
+            self.ports.telemetry.commit_written(run, commit, result)
 
     def call_store(self, run: RunRecord, call: Callable[[], Awaitable[R]]) -> Awaitable[R]:
         """Call a store method for a run; retries while the store fails."""

@@ -67,6 +67,9 @@ class TurnRunner:
         begun = turn or self._make_turn(claim, context or self.context, plan)
         if claim.run.expires_at is not None:
             self._schedule.due(claim.run.expires_at)
+        ports = self.context.ports
+        if ports.telemetry is not None:
+            ports.telemetry.turn_began(claim, ports.now_ms())
         task = asyncio.get_running_loop().create_task(self._run(begun), context=_outside_steps())
         self._table.add(begun, task)
         return True
@@ -116,6 +119,8 @@ class TurnRunner:
             await context.committer.commit([Commit(turn.task, following=Following(logs=[line], next=Park(note)))])
             if turn.task.unit:
                 await context.store.release([turn.task])  # the commit paused the run, but the unit is still owned
+            if context.ports.telemetry is not None:
+                context.ports.telemetry.parked(run, "engine_error")
         except Exception:
             _log.exception("could not park run %s", report.named(run))
 
@@ -124,6 +129,8 @@ class TurnRunner:
     def ended(self, turn: AnyTurn) -> None:
         """Process an ended turn: cache its machine, notify of the run's end, and note when the task is due again."""
         run, unit = task_key = turn.task[:2]
+        if self.context.ports.telemetry is not None:
+            self.context.ports.telemetry.turn_ended(turn.claim, turn.finish)
         if turn.idle:
             self._idle_turns.idle(turn.claim)
         elif self._idle_turns:

@@ -12,7 +12,6 @@ from holdfast.core.model import Level
 from holdfast.core.names import SYSTEM_CATEGORY
 from holdfast.errors import StoreError
 from holdfast.kernel.driver import Decision, Machine, Outcome
-from holdfast.runner import report
 from holdfast.runner.calls import CallsInFlight
 from holdfast.runner.outcomes import OutcomeQueue
 from holdfast.runner.turn_context import TurnContext
@@ -153,6 +152,8 @@ class TurnWriter:
     ) -> Committed | None:
         """Write a commit with operations. Started children begin in this worker at once if slots are free."""
         host = self._context.host
+        if self._context.ports.telemetry is not None:
+            self._context.ports.telemetry.operations_planned(self.claim, commit.following.operations)
         children = [one.operation for one in commit.following.operations if isinstance(one.operation, NewRun)]
         reserved = sum(map(host.reserve_child, children))
         committed: Committed | None = None
@@ -170,7 +171,7 @@ class TurnWriter:
         """``machine``: only for a commit with a live transaction."""
         if commit.observed.transaction is None:
             [done] = await self._context.committer.commit([commit])
-            report.committed(self.claim.run, commit, done)
+            self._context.committed(self.claim.run, commit, done)
             if done.verdict is Verdict.LOST:
                 self._add_refused(commit, buffered)
             if commit.observed.outbox:
@@ -178,7 +179,7 @@ class TurnWriter:
             return done
         committed = await self._write_transaction(commit, buffered)
         if committed is not None:
-            report.committed(self.claim.run, commit, committed)
+            self._context.committed(self.claim.run, commit, committed)
             if committed.verdict is Verdict.LOST:
                 self._add_refused(commit, buffered)
             if buffered and machine is not None and committed.verdict is Verdict.REJECTED:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from holdfast.kernel.driver import Call, Outcome
 from holdfast.kernel.unit_driver import Units
-from holdfast.runner import report
 from holdfast.runner.attempts import RunningAttempt
 from holdfast.runner.run_cache import RunCache
 from holdfast.runner.running_records import record_heartbeats
@@ -220,10 +219,11 @@ class GraphRunTurn:
         return await self._context.call_store(run, lambda: store.undelivered(MailboxQuery(run.run, frozenset())))
 
     async def _end(self, finish: Finish) -> None:
-        [committed] = await self._context.committer.commit([Commit(self.task, following=Following(next=finish))])
+        commit = Commit(self.task, following=Following(next=finish))
+        [committed] = await self._context.committer.commit([commit])
+        self._context.committed(self.claim.run, commit, committed)
         if committed.verdict is Verdict.APPLIED:
             self.finish = finish
-            report.ended(self.claim.run, finish)
             self._context.host.notify(committed)
 
     def signal(self, signal: Signal | None) -> None:

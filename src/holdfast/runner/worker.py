@@ -82,7 +82,7 @@ class Worker:
         claimant = Claimant(self.id, config.lease_ms, config.queues)
         unknown_claims = UnknownClaims()
         self._cache = MachineCache(config.cache)
-        self._run_caches = run_caches = RunCaches()
+        self._run_caches = run_caches = RunCaches(ports.telemetry)
         self._background = BackgroundTasks()
         self._table = table = TurnTable()
         self._slots = slots = Slots(config.concurrency, table)
@@ -98,7 +98,7 @@ class Worker:
         self._host = WorkerHost(store, hub, starts, leases, self._background)
         self._context = runner.context = TurnContext(
             store,
-            Committer(store, random, hub.sharing_loop, slots.is_alone),
+            Committer(store, random, hub.sharing_loop, slots.is_alone, ports.telemetry),
             Advancer(
                 store, random, hub.sharing_loop, claimant, starts.reserve_units, run_caches.remember, starts.begin_units
             ),
@@ -112,7 +112,8 @@ class Worker:
             store, registry, claimant, self._cache, slots, starts, runner, leases, self._background
         )
         self._outbox = OutboxDispatcher(store, registry, ports, random, self.id, config.poll_ms)
-        self._reaper = Reaper(store, config.max_losses, min(config.poll_ms, config.lease_ms), schedule, random)
+        pause_ms = min(config.poll_ms, config.lease_ms)
+        self._reaper = Reaper(store, config.max_losses, pause_ms, schedule, random, ports.telemetry)
         self._claimer = Claimer(
             store, registry, hub, claimant, table, slots, run_caches, runner, self._reaper, schedule
         )

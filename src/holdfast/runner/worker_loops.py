@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from holdfast.errors import StoreError
 from holdfast.kernel.notify import Hub
+from holdfast.kernel.telemetry import Telemetry
 from holdfast.ports import Randomness
 from holdfast.runner import report
 from holdfast.runner.background_loop import BackgroundLoop
@@ -67,13 +68,20 @@ class Reaper:
     """Frees tasks whose lease expired, of any worker."""
 
     def __init__(
-        self, store: Store, max_losses: int, pause_ms: int, schedule: ClaimSchedule, random: Randomness
+        self,
+        store: Store,
+        max_losses: int,
+        pause_ms: int,
+        schedule: ClaimSchedule,
+        random: Randomness,
+        telemetry: Telemetry | None,
     ) -> None:
         self.loop = BackgroundLoop("reap", self.step, random)
         self._store = store
         self._max_losses = max_losses
         self._pause_ms = pause_ms
         self._schedule = schedule
+        self._telemetry = telemetry
 
     async def step(self) -> float:
         if await self.reap():
@@ -99,6 +107,8 @@ class Reaper:
                 continue
             if lost.parked:
                 report.parked(run, (run.note or "").removeprefix("parked: "))
+                if self._telemetry is not None:
+                    self._telemetry.parked(run, "losses")
             else:
                 name, losses = report.named(run), lost.losses
                 _log.warning(

@@ -369,7 +369,10 @@ def _sqlite_in_memory(clock: Clock) -> Store:
 
 def copy_of(app: Holdfast, runtime: Runtime) -> Holdfast:
     """Return a new app with the same definitions on another runtime."""
-    copy = Holdfast("sqlite://", runtime=runtime, worker=app.worker_config, limits=app.limits, authorize=app.authorize)
+    copy = Holdfast(
+        "sqlite://", runtime=runtime, worker=app.worker_config, limits=app.limits, authorize=app.authorize,
+        telemetry=app.telemetry,
+    )  # fmt: skip
     copy.registry = app.registry
     copy.program = app.program
     return copy
