@@ -1,6 +1,6 @@
-"""What must be true of a database after processes died, and once everything is done.
+"""Checks a database after a process was killed, and when all runs have ended.
 
-Reads the file with a connection of its own and the side file as it is: nothing here goes through the engine.
+The checker reads the database through its own connection, and the side file directly. It does not use the engine.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import apsw
 
 from .workload import Planned
 
-# Broken by the engine, these stop it at once, wherever it happens.
+# Triggers that abort a transaction of the engine which breaks a promise.
 GUARDS = """
 CREATE TRIGGER fact_never_changes BEFORE UPDATE ON holdfast_fact WHEN old.state <> 7
     BEGIN SELECT raise(ABORT, 'a fact was changed'); END;
@@ -95,12 +95,12 @@ class Checker:
     def open_runs(self) -> str:
         return f"{self.rows(_OPEN)} of {self.one('SELECT count(*) FROM holdfast_run')} runs"
 
-    # --- after every death
+    # --- after every kill
 
     def after_kill(self) -> None:
-        """What holds at any moment: nothing acknowledged is missing, no result changed, no step began too early."""
+        """Check that no acknowledged row is missing, no result changed, and no step began too early."""
         self.kills += 1
-        before, side = self._results, self.side()  # read first: what it says must be in the file by now
+        before, side = self._results, self.side()  # read before the database: it must hold all that these lines name
         self._results = self.results()
         for key, result in before.items():
             assert self._results.get(key) == result, f"{key} was {result} and is {self._results.get(key)}"
@@ -120,13 +120,16 @@ class Checker:
                 assert line["id"] in runs, f"{line} is lost"
             elif line.get("acknowledged") == "event":
                 assert events[line["id"], line["event"]] == 1, (
-                    f"{line} is there {events[line['id'], line['event']]} times"
+                    f"{line} is stored {events[line['id'], line['event']]} times"
                 )
 
     # --- at the end
 
     def at_the_end(self, *, attempts_repeat: bool = False) -> None:
-        """Everything came out as planned. ``attempts_repeat``: an attempt may begin again, its lease was given back."""
+        """Check that every run has its expected end, and that nothing else is stored.
+
+        ``attempts_repeat``: an attempt may begin twice, because a worker that shut down released its task.
+        """
         self.after_kill()
         self._check_outcomes()
         self._check_events()
@@ -155,7 +158,7 @@ class Checker:
         assert Counter(self.rows("SELECT run, entry FROM ledger")) == expected
 
     def _check_logs(self) -> None:
-        """A line of the code is stored once as new; what a replay wrote again says so."""
+        """Check that each log line of workflow code is stored once, not counting lines marked as replayed."""
         lines = self.rows(
             "SELECT r.instance_id FROM holdfast_log AS l JOIN holdfast_run AS r ON r.id = l.run "
             "WHERE l.message = 'between a and b' AND NOT l.is_replay"
@@ -171,7 +174,7 @@ class Checker:
         for one in ran:
             result = self._results.get((one.run, one.key))
             if result is not None and one.pid in opened:
-                assert opened[one.pid] <= result[3], f"{one} ran in a process that began after the result was known"
+                assert opened[one.pid] <= result[3], f"{one} ran in a process that started after the result was stored"
         for (run, key), times in Counter((one.run, one.key) for one in ran).items():
             assert times <= recorded[run, key] + self.kills, f"{run} {key} ran {times} times"
         strict = [one[:3] for one in ran if not self._plan[one.run].buffered]

@@ -1,4 +1,4 @@
-"""A nursery for the tests of one process, and a place for each test."""
+"""Fixtures: one fork server for the tests of a process, and a workspace for each test."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MakeWorkspace = Callable[..., Awaitable[Workspace]]
 
 @pytest.fixture(scope="session")
 def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
-    fork_server = ForkServer(tmp_path_factory.mktemp("herd"))
+    fork_server = ForkServer(tmp_path_factory.mktemp("fork-server"))
     yield fork_server
     fork_server.close()
 
@@ -23,7 +23,7 @@ def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer
 async def make_workspace(
     tmp_path_factory: pytest.TempPathFactory, fork_server: ForkServer
 ) -> AsyncIterator[MakeWorkspace]:
-    """Makes a prepared workspace: ``await make_workspace(copies=16)``."""
+    """Creates prepared workspaces: ``await make_workspace(copies=16)``."""
     workspaces: list[Workspace] = []
 
     async def make(copies: int = 1, *, of: Workspace | None = None) -> Workspace:
@@ -43,5 +43,5 @@ async def make_workspace(
 
 @pytest.fixture
 def long(request: pytest.FixtureRequest) -> bool:
-    """Whether to take the time to visit every kill point."""
+    """True if the test visits every kill point (``--long``)."""
     return bool(request.config.getoption("--long"))

@@ -27,7 +27,7 @@ def make_dying_app(database: str, side: str, **worker: Any) -> Holdfast:
 
     async def die_soon() -> None:
         marks.ran(())
-        await asyncio.sleep(0.15)  # long enough for others to get on
+        await asyncio.sleep(0.15)  # meanwhile other runs make progress
         os._exit(9)
 
     async def die_at_first(*needs: str) -> str:

@@ -1,7 +1,8 @@
-"""Processes for the tests: a nursery that has everything imported and forks a real process in milliseconds.
+"""A fork server: a process that has all modules imported and forks a test process in milliseconds.
 
-The nursery (this file, run as a program) has no threads and opens no database, so that forking it is safe. It reads one
-JSON request a line and answers with pids and exit codes. When its input ends it kills what it started and goes.
+The server process (this file, run as a program) has no threads and opens no database, so that forking it is safe. It
+reads one JSON request per line and replies with pids and exit codes. When its input ends, it kills its children and
+exits.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _HERE = Path(__file__).parent
 
 @dataclass(slots=True)
 class ForkedProcess:
-    """A process that was forked by the nursery."""
+    """A process that the fork server forked."""
 
     pid: int
     log: Path
@@ -33,7 +34,7 @@ class ForkedProcess:
 
     @property
     def code(self) -> int | None:
-        """Its exit code, negative for a signal; None while it lives."""
+        """The exit code, negative for a signal; None while the process runs."""
         return self._exits.get(self.pid)
 
     @property
@@ -42,7 +43,7 @@ class ForkedProcess:
 
     def signal(self, number: int) -> None:
         if self.alive:
-            with suppress(ProcessLookupError):  # it has ended, and the nursery has not told yet
+            with suppress(ProcessLookupError):  # the process has ended, and its exit code was not read yet
                 os.kill(self.pid, number)
 
     def output(self) -> str:
@@ -50,7 +51,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """The test's side of a nursery."""
+    """Starts the server process and sends it requests."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -77,7 +78,7 @@ class ForkServer:
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         with self._changed:
-            assert self._changed.wait_for(lambda: self._asked in self._answers, 20), "the nursery is silent"
+            assert self._changed.wait_for(lambda: self._asked in self._answers, 20), "the fork server does not reply"
         return ForkedProcess(self._answers.pop(self._asked), log, self._exits)
 
     def close(self) -> None:
@@ -100,10 +101,10 @@ class ForkServer:
                 self._changed.notify_all()
 
 
-# ---------------------------------------------------------------------------------------------------------- the nursery
+# --- the server process
 
 
-def nursery() -> None:
+def serve() -> None:
     sys.path.insert(0, str(_HERE.parent))
     for name in ("killer", "power", "program", "workload", "holdfast.app", "holdfast.store.sqlite"):
         importlib.import_module(name if "." in name else f"{_HERE.name}.{name}")
@@ -170,4 +171,4 @@ def _say(message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    nursery()
+    serve()

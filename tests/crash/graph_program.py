@@ -1,4 +1,4 @@
-"""What the processes of the graph and chain tests run. Everything they do is written to a file beside the database."""
+"""The programs of the tests of graphs and chains. Each call of a node or handler adds a line to a side file."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def make_app(url: str, schema: str | None, side: str) -> Holdfast:
 
 
 def write(side: str, **line: Any) -> None:
-    """One line, whole or not at all, also if the process is killed right after."""
+    """Append a line in one unbuffered write, which is kept if the process is killed right after it."""
     with Path(side).open("ab", buffering=0) as file:
         file.write(codec.encode(line | {"pid": os.getpid()}, what="line") + b"\n")
 
@@ -71,7 +71,7 @@ def _node(n: int, side: str) -> Any:
 
 
 def value_of(n: int, before: list[int]) -> int:
-    """Nobody can tell it who does not know all that come before."""
+    """The result of node n, which depends on the results of all its predecessors."""
     return (n + 7 * sum(before)) % 1_000_003
 
 
@@ -83,7 +83,7 @@ def values() -> dict[str, int]:
 
 
 def process(url: str, schema: str | None, side: str) -> None:
-    """A processor: it advances the graph until that is finished, however often others are killed."""
+    """A process that calls ``app.advance`` until the graph has finished."""
 
     async def main() -> None:
         app = make_app(url, schema, side)
@@ -126,7 +126,7 @@ def make_chain(app: Holdfast, side: str) -> Chain:
 
 
 def work(url: str, schema: str | None, side: str) -> None:
-    """A worker that never leaves by itself."""
+    """A worker that runs until it is killed."""
 
     async def main() -> None:
         async with make_app(url, schema, side):
@@ -136,12 +136,12 @@ def work(url: str, schema: str | None, side: str) -> None:
 
 
 async def pay(app: Holdfast, n: int) -> None:
-    with suppress(InstanceTerminalError):  # it was paid before, and is done
+    with suppress(InstanceTerminalError):  # the chain has received its event and ended
         await (await app.get("order", f"c{n}")).send_event("paid", n, id=f"payment-{n}")
 
 
 def pay_all(url: str, schema: str | None, side: str, chains: int, seed: int) -> None:
-    """Sends every chain its event, some of them several times, in an order of its own."""
+    """Send every chain its event, some chains twice with the same id, in the order that the seed gives."""
 
     async def main() -> None:
         app = make_app(url, schema, side)

@@ -1,4 +1,4 @@
-"""Kill points: this process sends itself a signal at its n-th call of the store."""
+"""Kill points: a process sends itself a signal at its n-th call of the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.store.sqlite.jobs import Mode
 
 from .workload import SideFile
 
-# Everything that a run's fate can depend on. What only looks whether another process wrote is left out.
+# The store calls that are counted: all that affect a run. ``wait_for_change``, which only detects writes, is left out.
 CALLS = (
     "create", "send", "claim", "commit", "heartbeat", "fetch_signals", "reap", "release", "load", "undelivered", "runs",
 )  # fmt: skip
@@ -70,7 +70,7 @@ class Counter:
 
 
 def limit_pages(most: int) -> None:
-    """The database of this process may not grow beyond so many pages, until it gets SIGUSR1."""
+    """Limit the size of the database to ``most`` pages in this process, until the process receives SIGUSR1."""
     make, opened = opening.writer, list[apsw.Connection]()
     limit = most
 
@@ -91,11 +91,11 @@ def limit_pages(most: int) -> None:
 
 def _stop_here(*_: object) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
-    time.sleep(0.1)  # the others stop a moment later, which must not be in the next transaction
+    time.sleep(0.1)  # other threads stop a little later: none of them may begin the next transaction before that
 
 
 def stop_before_results(side: SideFile) -> None:
-    """Stop this process (SIGSTOP) with the first results in its hands; write down what the store says to them later."""
+    """Stop this process (SIGSTOP) before its first commit with results; record the verdicts of that commit."""
     method = SqliteStore.commit
     stopped = False
 
@@ -104,7 +104,7 @@ def stop_before_results(side: SideFile) -> None:
         mine = not stopped and any(f.state == FactState.RESULT for c in commits for f in c.observed.facts)
         if mine:
             stopped = True
-            # On the thread that writes, between two transactions: inside one, it would hold the lock of the file.
+            # On the writer thread, between two transactions: inside one the process would hold the lock of the file.
             await self._write(_stop_here, None, Mode.BARE)
         answers = await method(self, commits)
         if mine:

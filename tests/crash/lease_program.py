@@ -1,4 +1,4 @@
-"""The program of the tests of leases: a chain whose step has a lease of one second on a worker with one of 30."""
+"""The program of the tests of leases: a chain step with a lease of 1 second, on a worker with a lease of 30 seconds."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def make_app(url: str, schema: str | None, side: str) -> Holdfast:
 
     @chain.step("ONLY", lease=LEASE_SECONDS)
     async def only(task: ChainTask) -> Any:
-        """Run for the given time at the first attempt, and at once at any other."""
+        """Take ``params`` seconds in the first attempt; return at once in later attempts."""
         write(side, attempt=task.attempt)
         if task.attempt == 1:
             await asyncio.sleep(task.params)
@@ -30,13 +30,13 @@ def make_app(url: str, schema: str | None, side: str) -> Holdfast:
 
 
 def write(side: str, **line: Any) -> None:
-    """Append one line, whole or not at all, also if the process is killed right after."""
+    """Append a line in one unbuffered write, which is kept if the process is killed right after it."""
     with Path(side).open("ab", buffering=0) as file:
         file.write(codec.encode(line | {"pid": os.getpid()}, what="line") + b"\n")
 
 
 def work(url: str, schema: str | None, side: str) -> None:
-    """A worker that never leaves by itself."""
+    """A worker that runs until it is killed."""
 
     async def main() -> None:
         async with make_app(url, schema, side):

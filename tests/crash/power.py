@@ -1,8 +1,8 @@
-"""A disk that forgets what was not synced: a SQLite VFS that records writes, and builds what a power cut leaves.
+"""A simulated disk that loses unsynced writes: a SQLite VFS records all writes, and ``Disk`` builds images from them.
 
-Between two syncs of a file the system may write any part of what it was given, in any order, sector by sector, and the
-sector it was at when the power went may be half written, or hold anything. An image is what was synced before the cut,
-and of the rest a part that the given generator chooses (or nothing).
+An image is the content of the files after a power cut. It contains all writes that were synced before the cut.
+Unsynced writes may be contained completely, in part or not at all, in any order, by whole sectors; the last sector of a
+write may be half written or contain garbage. A random number generator chooses.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Sync(NamedTuple):
 
 
 class FailedSync(NamedTuple):
-    """What was to be synced can still be read, and will never be on the disk unless it is written again."""
+    """A sync that failed: the process can still read the unsynced writes, but no later sync writes them to the disk."""
 
     file: str
 
@@ -46,7 +46,7 @@ class Delete(NamedTuple):
 
 
 class Acknowledged(NamedTuple):
-    """Something was acknowledged to the outside: from here on it must survive."""
+    """An acknowledgement that a caller has received: its data must survive a cut from here on."""
 
     line: dict[str, Any]
 
@@ -56,11 +56,11 @@ Entry = Write | Truncate | Sync | FailedSync | Delete | Acknowledged
 
 @dataclass(slots=True)
 class Journal:
-    """All that happened to the files of one directory, in order."""
+    """Operations on the files of one directory, and acknowledgements, in order."""
 
     folder: Path
     failing: frozenset[int] = frozenset()
-    """Which syncs fail, by their number."""
+    """The numbers of the syncs that fail."""
     syncs: int = 0
     entries: list[Entry] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -70,11 +70,11 @@ class Journal:
             self.entries.append(entry)
 
     def fail(self, syncs: frozenset[int]) -> None:
-        """From now on, these syncs fail, counted from one."""
+        """Let these syncs fail, counted from 1 from now on."""
         self.failing, self.syncs = syncs, 0
 
     def sync(self, file: str) -> bool:
-        """Count a sync; False if it is one that fails."""
+        """Record a sync; returns False if it fails."""
         self.syncs += 1
         fails = self.syncs in self.failing
         self.add(FailedSync(file) if fails else Sync(file))
@@ -85,7 +85,7 @@ class Journal:
 
 
 class Disk:
-    """What is on the disk for certain, and what may be."""
+    """The state of a disk: the synced content of each file, and its unsynced writes."""
 
     def __init__(self) -> None:
         self._synced: dict[str, bytearray] = {}
@@ -105,7 +105,7 @@ class Disk:
             self._pending.setdefault(entry.file, []).append(entry)
 
     def image(self, rng: Random | None = None) -> dict[str, bytes]:
-        """The files as they are after a cut now; with ``chance`` some of what was not synced is there as well."""
+        """The files after a cut now. With ``rng`` a random part of the unsynced writes is included, else none."""
         found: dict[str, bytes] = {}
         for file, synced in self._synced.items():
             pending = self._pending.get(file) if rng is not None else None
@@ -120,14 +120,14 @@ class Disk:
 
     @staticmethod
     def of(image: dict[str, bytes]) -> Disk:
-        """A disk that has these files, and nothing pending."""
+        """A disk that has these files, and no unsynced writes."""
         disk = Disk()
         disk._synced = {file: bytearray(content) for file, content in image.items()}
         return disk
 
 
 def _arrived_writes(changes: list[Write | Truncate], rng: Random) -> Iterator[Write | Truncate]:
-    """Writes in any order; a file that is cut off is so between them."""
+    """The parts of the unsynced changes that reach the disk: writes in any order, but not across a truncation."""
     together: list[Write | Truncate] = []
     for change in changes:
         if isinstance(change, Truncate):
@@ -147,7 +147,7 @@ def _shuffled(parts: list[Write | Truncate], rng: Random) -> list[Write | Trunca
 
 
 def _parts(change: Write, rng: Random) -> list[Write]:
-    """What arrives of one write: all, nothing, some sectors of it, or all up to somewhere inside a sector."""
+    """The parts of one write that reach the disk: all, none, some sectors, or a beginning, perhaps with garbage."""
     fate = rng.random()
     if fate < 0.35:
         return [change]
@@ -218,7 +218,7 @@ class _RecordingVFS(apsw.VFS):
 
 @contextmanager
 def recording(folder: Path) -> Iterator[Journal]:
-    """Databases opened in this process meanwhile write to the journal."""
+    """Record the operations on databases that this process opens in the folder during the context."""
     journal = Journal(folder)
     before = apsw.vfs_details()[0]["zName"]
     vfs = _RecordingVFS(before, journal)

@@ -1,4 +1,4 @@
-"""What a file must hold after a power cut: all that was acknowledged before, and nothing by halves."""
+"""Checks a file after a power cut: acknowledged data is stored, and rows of one transaction are all stored or none."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from .workload import Planned
 FILE = "work.db"
 
 _ENTRIES = {"pay": ("in", "out"), "enter": ("child",), "move": ("live",), "later": ("later",)}
-"""What a step writes into the ledger, together with its result."""
+"""Rows that a step writes to the ledger, in the transaction of its result."""
 _OUTBOUND = {"PAY": "asked", "SHIP": "shipped"}
-"""Which outbound event is written with which step of a chain."""
+"""The outbound event that is written with the outcome of a chain's step."""
 
 _RUNS = "SELECT instance_id, status, output FROM holdfast_run"
 _EVENTS = "SELECT r.instance_id, e.dedup FROM holdfast_event AS e JOIN holdfast_run AS r ON r.id = e.run"
@@ -35,15 +35,15 @@ _TASKS = "SELECT count(*) FROM holdfast_task"
 
 
 @dataclass(slots=True)
-class Promises:
-    """What was said to the outside, which a cut must not take back."""
+class AcknowledgedData:
+    """Everything that was acknowledged before a cut, and must be stored after it."""
 
     opened: bool = False
     starts: set[str] = field(default_factory=set)
     events: set[tuple[str, str]] = field(default_factory=set)
     ended: set[str] = field(default_factory=set)
     results: set[tuple[str, str]] = field(default_factory=set)
-    """Of steps that others, which have begun, come after."""
+    """Results of steps that a later step, which has begun, depends on."""
     delivered: set[tuple[str, str]] = field(default_factory=set)
 
     def record(self, line: dict[str, Any]) -> None:
@@ -59,39 +59,41 @@ class Promises:
         elif said == "result":
             self.ended.add(line["id"])
 
-    def copy(self) -> Promises:
-        return Promises(
+    def copy(self) -> AcknowledgedData:
+        return AcknowledgedData(
             self.opened, set(self.starts), set(self.events), set(self.ended), set(self.results), set(self.delivered)
         )
 
 
-def check(connection: apsw.Connection, promises: Promises, plan: dict[str, Planned]) -> None:
-    """The file is whole, what was promised is there, and what belongs together is there together or not at all."""
+def check(connection: apsw.Connection, acknowledged: AcknowledgedData, plan: dict[str, Planned]) -> None:
+    """Check that the file is not damaged, acknowledged data is stored, and rows of steps have their results."""
     whole = connection.execute("PRAGMA integrity_check").get
     assert whole == "ok", whole
-    if not promises.opened:
+    if not acknowledged.opened:
         return
     runs = {run: (status, output) for run, status, output in connection.execute(_RUNS)}
-    _check_present("starts", promises.starts, runs.keys())
+    _check_present("starts", acknowledged.starts, runs.keys())
     events = Counter(connection.execute(_EVENTS))
-    _check_present("events", promises.events, events.keys())
-    assert not [event for event, times in events.items() if times > 1 and event[1] is not None], "an event came twice"
-    for run in promises.ended:
+    _check_present("events", acknowledged.events, events.keys())
+    assert not [event for event, times in events.items() if times > 1 and event[1] is not None], (
+        "an event is stored twice"
+    )
+    for run in acknowledged.ended:
         status, output = runs[run]
         assert (status, json.loads(output)) == ("complete", plan[run].expected), f"{run}: {status} {output!r}"
     results = {(run, key): ok for run, key, ok in connection.execute(_RESULTS)}
-    _check_present("results", promises.results, results.keys())
+    _check_present("results", acknowledged.results, results.keys())
     done = {result for result, ok in results.items() if ok}
     _check_ledger(connection, done)
-    _check_outbox(connection, promises, done)
+    _check_outbox(connection, acknowledged, done)
 
 
 def check_end(connection: apsw.Connection, plan: dict[str, Planned]) -> None:
-    """All is done, once."""
+    """Check that every run has completed, and that its rows and outbound events are stored once."""
     found = {run: (status, output and json.loads(output)) for run, status, output in connection.execute(_RUNS)}
     expected = {run: ("complete", planned.expected) for run, planned in plan.items()}
     wrong = {run: found.get(run) for run, end in expected.items() if found.get(run) != end}
-    assert not wrong, f"not as planned: {wrong}"
+    assert not wrong, f"other ends than expected: {wrong}"
     assert found.keys() == expected.keys()
     ledger = Counter((planned.id, entry) for planned in plan.values() for entry in planned.ledger)
     assert Counter(connection.execute("SELECT run, entry FROM ledger")) == ledger
@@ -100,27 +102,29 @@ def check_end(connection: apsw.Connection, plan: dict[str, Planned]) -> None:
     assert not left, f"not delivered: {left}"
 
 
-def _check_present(what: str, promised: set[Any], found: Any) -> None:
-    lost = promised - found
+def _check_present(what: str, required: set[Any], found: Any) -> None:
+    lost = required - found
     assert not lost, f"{what} that were acknowledged are lost: {sorted(lost)[:5]}"
 
 
 def _check_ledger(connection: apsw.Connection, results: set[tuple[str, str]]) -> None:
     expected = Counter((run, entry) for run, key in results for entry in _ENTRIES.get(key, ()))
     found = Counter(connection.execute("SELECT run, entry FROM ledger"))
-    assert found == expected, f"rows without results, or the other way round: {found - expected or expected - found}"
+    assert found == expected, f"rows without results, or results without rows: {found - expected or expected - found}"
 
 
-def _check_outbox(connection: apsw.Connection, promises: Promises, results: set[tuple[str, str]]) -> None:
+def _check_outbox(connection: apsw.Connection, acknowledged: AcknowledgedData, results: set[tuple[str, str]]) -> None:
     waits = {(run, key) for run, key, _ in connection.execute(_WAITS)}
     expected = {(run, _OUTBOUND[key]) for run, key in results | waits if key in _OUTBOUND}
     found = set(connection.execute(_OUTBOX))
-    assert found == expected, f"outbound events without their steps, or the other way round: {found ^ expected}"
-    _check_present("deliveries", promises.delivered, found)
+    assert found == expected, (
+        f"outbound events without outcomes, or outcomes without outbound events: {found ^ expected}"
+    )
+    _check_present("deliveries", acknowledged.delivered, found)
 
 
 def opened(folder: Path, *, as_store: bool) -> apsw.Connection:
-    """Open it as any program does, or with all that the store does before it uses a file."""
+    """Open the database: with ``as_store`` by the procedure of the store, else by SQLite alone."""
     path = str(folder / FILE)
     if not as_store:
         return apsw.Connection(path, apsw.SQLITE_OPEN_READWRITE)

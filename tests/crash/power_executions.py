@@ -1,8 +1,8 @@
-"""Lives of a program whose power is cut again and again, and a look at what each cut leaves.
+"""Executes a program on a recorded disk, cuts the power at many points of the recording, and checks each image.
 
-One cycle: a cut somewhere in what a program wrote, the files as they are then, a program that opens them, and a check.
-A program that opened them may be cut off itself, while SQLite recovers the file or moves its log (``second_cuts``), or
-at work (the next life).
+A cycle chooses a point of the journal, builds an image of the disk at that point, opens the image and checks it. The
+recovery of an image is recorded too and cut again (``Cutter.second_cuts``), and the next execution of the program
+continues from the image of one of the cuts.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from holdfast import Handle, Holdfast, InstanceNotFoundError, StoreError, Worker
 
 from .checker import GUARDS
 from .power import Acknowledged, Disk, Journal, Sync, recording
-from .power_check import FILE, Promises, by_id, check, opened
+from .power_check import FILE, AcknowledgedData, by_id, check, opened
 from .power_models import register_all
 from .program import send_events
 from .workload import TABLES, Planned, SideFile
 
 _AS_STORE = 20
-"""One cycle in so many opens the file with all that the store does, and looks once more after its log is moved."""
+"""Every 20th cycle opens the file by the procedure of the store, and checks it again after a checkpoint."""
 _SECOND = 50
-"""One cycle in so many is cut off again while the file is opened and its log moved."""
+"""After every 50th cycle, the power is cut again at each write of the recovery and the checkpoint."""
 
 
 class JournalSideFile(SideFile):
-    """A side file that is part of the disk's journal."""
+    """A side file whose lines are entries of the disk's journal."""
 
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
@@ -46,7 +46,7 @@ class JournalSideFile(SideFile):
 async def execute(
     folder: Path, plan: list[Planned], *, failing: frozenset[int] = frozenset(), lease: float = 20, patience: float = 60
 ) -> Journal:
-    """Run the plan in this process, from whatever the folder holds, until all is done."""
+    """Run the plan in this process, continuing from the files in the folder, until all runs have ended."""
     with recording(folder) as journal:
         side = JournalSideFile(journal)
         config = WorkerConfig(lease=lease, poll=0.1, max_losses=1_000_000)
@@ -84,7 +84,7 @@ async def _started(app: Holdfast, planned: Planned, side: SideFile) -> Handle[An
             side.write({"acknowledged": "start", "id": planned.id})
             await send_events(run, planned, side)
         except StoreError:
-            await asyncio.sleep(0.02)  # as the message says: try again
+            await asyncio.sleep(0.02)  # the outcome is unknown: repeat the call, with the same id
         else:
             return run
 
@@ -94,93 +94,96 @@ async def _found(app: Holdfast, planned: Planned) -> Handle[Any]:
         try:
             return await app.get(planned.workflow, planned.id)
         except InstanceNotFoundError:
-            await asyncio.sleep(0.02)  # it is started by another one
+            await asyncio.sleep(0.02)  # another run has not started it yet
 
 
 @dataclass(slots=True)
 class Cutter:
-    """Cuts the power, and looks at what is left. ``folder`` is where images are put."""
+    """Cuts the power, and checks the images. ``folder`` is the directory into which images are written."""
 
     folder: Path
     plan: list[Planned]
     cycles: Counter[str] = field(default_factory=Counter)
-    left: dict[str, bytes] = field(default_factory=dict)
-    """By the last cut."""
+    last_image: dict[str, bytes] = field(default_factory=dict)
+    """The image of the last cut."""
     _planned: dict[str, Planned] = field(init=False)
 
     def __post_init__(self) -> None:
         self._planned = by_id(self.plan)
 
-    def cut(self, disk: Disk, promises: Promises, rng: Random | None, kind: str = "at work") -> dict[str, bytes]:
-        """One cycle; what the cut has left."""
+    def cut(
+        self, disk: Disk, acknowledged: AcknowledgedData, rng: Random | None, kind: str = "at work"
+    ) -> dict[str, bytes]:
+        """Run one cycle; returns the image."""
         image = disk.image(rng)
         number = self.cycles.total()
-        self.inspect(image, promises, as_store=number % _AS_STORE == 0)
+        self.inspect(image, acknowledged, as_store=number % _AS_STORE == 0)
         self.cycles[kind] += 1
         return image
 
-    def inspect(self, image: dict[str, bytes], promises: Promises, *, as_store: bool = False) -> None:
+    def inspect(self, image: dict[str, bytes], acknowledged: AcknowledgedData, *, as_store: bool = False) -> None:
         if FILE not in image:
-            assert not promises.opened, "the file is gone"
+            assert not acknowledged.opened, "the file does not exist"
             return
-        self.left = image
+        self.last_image = image
         write_image(image, self.folder)
         connection = opened(self.folder, as_store=as_store)
         try:
-            check(connection, promises, self._planned)
+            check(connection, acknowledged, self._planned)
             if as_store:
                 connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
-                check(connection, promises, self._planned)
+                check(connection, acknowledged, self._planned)
         finally:
             connection.close()
 
-    def second_cuts(self, image: dict[str, bytes], promises: Promises, rng: Random) -> None:
-        """Open what a cut has left and move its log into the file; cut that off at each of its writes."""
+    def second_cuts(self, image: dict[str, bytes], acknowledged: AcknowledgedData, rng: Random) -> None:
+        """Recover an image and run a checkpoint, and cut the power at each write of both."""
         if FILE not in image:
             return
         write_image(image, self.folder)
         with recording(self.folder) as journal:
             connection = opened(self.folder, as_store=False)
-            check(connection, promises, self._planned)
+            check(connection, acknowledged, self._planned)
             connection.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_TRUNCATE)
             connection.close()
-        for disk, _ in states(journal, Disk.of(image), promises):
-            self.cut(disk, promises, rng, "in recovery")
+        for disk, _ in states(journal, Disk.of(image), acknowledged):
+            self.cut(disk, acknowledged, rng, "in recovery")
 
     def cut_execution(
-        self, journal: Journal, disk: Disk, promises: Promises, cycles: int, rng: Random
-    ) -> tuple[dict[str, bytes], Promises]:
-        """So many cycles in what one life has written; what one of the cuts has left, and what was promised until then.
+        self, journal: Journal, disk: Disk, acknowledged: AcknowledgedData, cycles: int, rng: Random
+    ) -> tuple[dict[str, bytes], AcknowledgedData]:
+        """Run ``cycles`` cycles on the journal of one execution.
 
-        Afterwards disk and promises are as at its end.
+        Returns the image of one of the cuts, and the data that was acknowledged before that cut. Afterwards ``disk``
+        and ``acknowledged`` have their state at the end of the journal.
         """
         until = self.cycles.total() + cycles
         chosen = rng.choices(range(len(journal.entries)), _weights(journal), k=cycles)
-        cuts, next_life = Counter(chosen), rng.choice(chosen)
-        image, said = disk.image(), promises.copy()
-        for n, (now, told) in enumerate(states(journal, disk, promises)):
+        cuts, continued = Counter(chosen), rng.choice(chosen)
+        returned = disk.image(), acknowledged.copy()
+        for n, (now, current) in enumerate(states(journal, disk, acknowledged)):
             for which in range(cuts[n]):
                 if self.cycles.total() >= until:
                     break
-                left = self.cut(now, told, None if which == 0 and n % 3 == 0 else rng)
+                image = self.cut(now, current, None if which == 0 and n % 3 == 0 else rng)
                 if self.cycles["at work"] % _SECOND == 0:
-                    self.second_cuts(left, told, rng)
-                if n == next_life:
-                    image, said = left, told.copy()
-        return image, said
+                    self.second_cuts(image, current, rng)
+                if n == continued:
+                    returned = image, current.copy()
+        return returned
 
 
 def _weights(journal: Journal) -> list[int]:
-    """Right before a sync is where most is missing."""
+    """Weights of the points: a cut right before a sync is more likely, because it loses the most writes."""
     return [4 if isinstance(entry, Sync) else 1 for entry in journal.entries]
 
 
-def states(journal: Journal, disk: Disk, promises: Promises) -> Iterator[tuple[Disk, Promises]]:
-    """The disk and what was promised, right before each entry."""
+def states(journal: Journal, disk: Disk, acknowledged: AcknowledgedData) -> Iterator[tuple[Disk, AcknowledgedData]]:
+    """Apply the journal; yields the disk and the acknowledged data before each entry."""
     for entry in journal.entries:
-        yield disk, promises
+        yield disk, acknowledged
         if isinstance(entry, Acknowledged):
-            promises.record(entry.line)
+            acknowledged.record(entry.line)
         disk.apply(entry)
 
 

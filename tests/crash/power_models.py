@@ -1,4 +1,4 @@
-"""What is run while the power is cut: the workload of these tests, and chains, graphs and open transactions besides."""
+"""The workload of the power cuts: that of the other crash tests, and chains, graphs and live transactions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def models_plan(copies: int) -> list[Planned]:
 
 
 def whole_plan(copies: int, seed: int) -> list[Planned]:
-    """In an order of the seed's own."""
+    """The runs of all models, in an order that the seed gives."""
     planned = [*plan(copies), *models_plan(copies)]
     Random(seed).shuffle(planned)
     return planned
@@ -85,7 +85,7 @@ def _register_graph(app: Holdfast) -> None:
 
 def _register_transactions(app: Holdfast, work: Work) -> None:
     async def move(run: str, tx: Transaction) -> int:
-        """Reads before it writes: how often it happened before, which must be never."""
+        """Insert a row; returns the number of earlier inserts of this run, which must be 0."""
         work.side.ran(())
         [before] = await tx.fetch("SELECT count(*) AS times FROM ledger WHERE run = ?", run)
         await tx.execute("INSERT INTO ledger VALUES (?, 'live')", run)

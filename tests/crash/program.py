@@ -1,4 +1,4 @@
-"""What a process of these tests does: work, until a signal leaves ``async with app``."""
+"""The programs of the test processes: workers, clients, and a program that locks the database."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def work(
     count: str | None = None,
     **worker: Any,
 ) -> int:
-    """A worker. It starts the runs of the plan that are its own, and dies at its kill point or by a signal."""
+    """A worker. It starts the runs of the plan with ``by_worker``, and works until its kill point or a signal."""
     logging.basicConfig(level=logging.WARNING)
     counter = Counter(kill_at, kill_with)
     counter.arm()
@@ -71,20 +71,18 @@ async def _start_own(app: Holdfast, side: SideFile, own: list[Planned]) -> None:
 
 
 def hold_lock(*, database: str, side: str, seconds: float) -> int:
-    """Another program that uses the same file, and takes its time inside a transaction."""
+    """A program without Holdfast that holds the write lock of the file for ``seconds``."""
     connection = apsw.Connection(database)
     connection.set_busy_timeout(20_000)
     connection.execute("BEGIN IMMEDIATE")
     SideFile(Path(side)).write({"locked": True})
     time.sleep(seconds)
-    connection.execute(
-        "INSERT INTO ledger VALUES ('stranger', 'here'); DELETE FROM ledger WHERE run = 'stranger'; COMMIT"
-    )
+    connection.execute("INSERT INTO ledger VALUES ('other', 'here'); DELETE FROM ledger WHERE run = 'other'; COMMIT")
     return 0
 
 
 def start_and_send(*, database: str, side: str, copies: int, part: int, parts: int) -> int:
-    """A client: starts its part of the plan, each run on its own, and sends their events."""
+    """A client: starts every ``parts``-th run of the plan and sends its events."""
     app = make_app(database, side)
     mine = [p for p in plan(copies)[part::parts] if p.started_by is None]
     asyncio.run(_start_and_send(app, SideFile(Path(side)), mine))
@@ -105,18 +103,18 @@ async def _start_and_send(app: Holdfast, side: SideFile, mine: list[Planned]) ->
 
 
 async def send_events(run: Any, planned: Planned, side: SideFile) -> None:
-    """Each event twice under one id: it must arrive once."""
+    """Send each event of a run twice with the same id: it must be stored once."""
     for number, (topic, payload) in enumerate(planned.events):
         for _ in range(2):
             try:
                 await run.send_event(topic, payload, id=f"event-{number}")
             except InstanceTerminalError:
-                return  # it had all it waited for
+                return  # the run has received all its events and ended
             side.write({"acknowledged": "event", "id": planned.id, "event": f"event-{number}"})
 
 
 def stop_on_signals() -> asyncio.Event:
-    """The first signal asks to stop, the second ends the process as it would any other program."""
+    """Set the returned event at the first SIGTERM or SIGINT; the second signal has its default action."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
 

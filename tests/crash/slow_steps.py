@@ -1,4 +1,4 @@
-"""Workflows with steps that are in flight when a signal comes, or whose worker is stopped."""
+"""Workflows with steps that are in flight when their process receives a signal."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def make_slow_app(database: str, side: str, **worker: Any) -> Holdfast:
 
 
 def main(database: str, side: str, drain: str) -> None:
-    """A whole program, for what happens when the interpreter ends."""
+    """A complete program, for tests of the end of the interpreter."""
     logging.basicConfig(level=logging.WARNING)
     app = make_slow_app(database, side, lease="30 seconds", drain=drain)
 

@@ -1,4 +1,4 @@
-"""Steps that end their process with ``os._exit``: attempts are counted, and a poison run does not stop the others."""
+"""Steps that end their process with ``os._exit``: attempts are counted, and a poison run does not stop other runs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ async def start(workspace: Workspace, workflow: str) -> None:
 
 
 async def work_until(workspace: Workspace, workflow: str, *statuses: str, deaths: int) -> int:
-    """Restart the worker whenever it died, until the run has one of the statuses; how often it died."""
+    """Restart the worker whenever it dies, until the run has one of the statuses; returns the number of deaths."""
     died = 0
     worker = None
     while True:
@@ -52,7 +52,7 @@ def attempts(workspace: Workspace, workflow: str) -> list[int]:
 
 
 @pytest.mark.promise("at-least-once-steps")
-async def test_an_attempt_that_took_its_process_along_is_counted_and_made_again(make_workspace: MakeWorkspace) -> None:
+async def test_an_attempt_that_kills_its_process_is_counted_and_repeated(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace()
     await start(workspace, "dies_once")
 
@@ -73,7 +73,9 @@ async def test_a_step_that_always_kills_its_process_uses_up_its_attempts(make_wo
     assert (deaths, attempts(workspace, "dies_always")) == (3, [1, 2, 3])
 
 
-async def test_attempts_are_used_up_also_when_results_are_buffered(make_workspace: MakeWorkspace) -> None:
+async def test_a_step_that_kills_its_process_uses_up_its_attempts_with_persist_task(
+    make_workspace: MakeWorkspace,
+) -> None:
     workspace = await make_workspace()
     await start(workspace, "dies_buffered")
 

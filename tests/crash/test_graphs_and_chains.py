@@ -1,4 +1,4 @@
-"""Many processes on one graph, and on many chains, killed at random: each result once, each event once, all done."""
+"""Processes that run one graph, or many chains, are killed at random: each result and each event is recorded once."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .workspace import until
 
 CHAINS = 150
 SECONDS = 60
-ENOUGH = 20
+LINES_BEFORE_KILL = 20
 
 pytestmark = pytest.mark.timeout(100)
 
 
 class SharedDatabase:
-    """A database, the file beside it, and processes that come and go."""
+    """A database, its side file, and the processes that use them."""
 
     def __init__(self, url: str, schema: str | None, folder: Path, fork_server: ForkServer) -> None:
         self.location = {"url": url, "schema": schema, "side": str(folder / "side.jsonl")}
@@ -50,17 +50,20 @@ class SharedDatabase:
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
     async def keep_killing(self, target: str, processes: int) -> None:
-        """So many of them at all times, one of which dies now and then, once it has got something done."""
-        fork_server = [self.fork(target) for _ in range(processes)]
+        """Run this number of processes; kill and replace one of them every 0.1 to 0.4 seconds.
+
+        A process is killed only after it has written some lines to the side file, so that the work makes progress.
+        """
+        running = [self.fork(target) for _ in range(processes)]
         while True:
             await asyncio.sleep(self.random.uniform(0.1, 0.4))
             done = Counter(line["pid"] for line in self.side())
-            at_work = [n for n, child in enumerate(fork_server) if child.alive and done[child.pid] >= ENOUGH]
+            at_work = [n for n, child in enumerate(running) if child.alive and done[child.pid] >= LINES_BEFORE_KILL]
             if at_work:
                 n = self.random.choice(at_work)
-                fork_server[n].signal(signal.SIGKILL)
+                running[n].signal(signal.SIGKILL)
                 self.killed += 1
-                fork_server[n] = self.fork(target)
+                running[n] = self.fork(target)
 
     def close(self) -> None:
         for child in self._living:
@@ -80,7 +83,7 @@ def shared(request: pytest.FixtureRequest, tmp_path: Path, fork_server: ForkServ
         made.close()
 
 
-async def test_eight_processors_on_one_graph(shared: SharedDatabase) -> None:
+async def test_a_graph_has_each_result_once_while_its_processes_are_killed(shared: SharedDatabase) -> None:
     app = shared.app()
     async with app.connect():
         run = await app.start("wide", id="it")
@@ -98,15 +101,15 @@ async def test_eight_processors_on_one_graph(shared: SharedDatabase) -> None:
     assert len(facts) == NODES
     assert all(found["status"] == "ok" for found in facts.values())
     assert {key: step.attempts for key, step in steps.items()} == dict(starts)
-    assert all(1 <= ran[name] <= starts[name] for name in steps), "something ran without a start"
+    assert all(1 <= ran[name] <= starts[name] for name in steps), "a node was called without a START fact"
 
 
-async def test_chains_whose_events_come_again_and_again(shared: SharedDatabase) -> None:
+async def test_chains_consume_repeated_events_once_while_workers_are_killed(shared: SharedDatabase) -> None:
     app = shared.app()
     async with app.connect():
         runs = await app.start_many("order", [Start(f"c{n}", n) for n in range(CHAINS)])
         killing = asyncio.ensure_future(shared.keep_killing("work", 4))
-        await until(lambda: shared.killed > 1, "nobody was killed", SECONDS)
+        await until(lambda: shared.killed > 1, "no process was killed", SECONDS)
         senders = [shared.fork("pay_all", chains=CHAINS, seed=n) for n in range(2)]
         try:
             await until(lambda: not any(sender.alive for sender in senders), lambda: senders[0].output(), SECONDS)

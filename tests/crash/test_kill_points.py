@@ -1,8 +1,8 @@
-"""SIGKILL at every call of the store: after restarts everything is as if nothing had happened.
+"""SIGKILL at each call of the store: after a restart the workload completes with the same results.
 
-A chain goes through the kill points in order on one file: a worker is killed at its n-th call, the next one on the
-same file at its (n+1)-th, and so on; when the workload is done, the chain goes on with a fresh file. ``--long`` visits
-every point; the ordinary run takes steps of a fixed length.
+The kill points are visited in order: a worker is killed at its n-th call, the next worker on the same file at its
+(n+1)-th call, and so on. When the workload has completed, the next points are visited with a fresh file. ``--long``
+visits every point; the ordinary run visits a fixed selection.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ STRACE = ["strace", "-f", "-qq", "-o", "/dev/null", "-e", "trace=pwrite64", "-e"
 
 
 def can_trace() -> bool:
-    """Whether strace is there, and may be used."""
+    """True if strace is installed and permitted."""
     if shutil.which("strace") is None:
         return False
     command = [*STRACE, "inject=pwrite64:error=EIO", sys.executable, "-c", "import os; os.pwrite(1, b'', 0)"]
@@ -43,7 +43,7 @@ def can_trace() -> bool:
 
 
 @pytest.mark.kind_settings("counts the calls of the store")
-async def test_without_a_kill_the_workload_is_done(make_workspace: MakeWorkspace) -> None:
+async def test_the_workload_completes_without_a_kill(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace(COPIES)
     count = workspace.folder / "count"
 
@@ -61,7 +61,9 @@ async def test_without_a_kill_the_workload_is_done(make_workspace: MakeWorkspace
 @pytest.mark.promise("committed-results-never-change", "durability", "liveness", "finality")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("when", WHEN)
-async def test_killed_at_each_call_in_turn(make_workspace: MakeWorkspace, when: str, long: bool) -> None:
+async def test_the_workload_completes_after_kills_at_successive_store_calls(
+    make_workspace: MakeWorkspace, when: str, long: bool
+) -> None:
     points = range(1, 10_000) if long else range(1, LAST[when], STRIDE[when])
     template = await make_workspace(COPIES)
     visited: list[int] = []
@@ -73,7 +75,7 @@ async def test_killed_at_each_call_in_turn(make_workspace: MakeWorkspace, when: 
         visited += reached
         workspace.checker.at_the_end()
         if not reached:
-            break  # a whole workload has fewer calls
+            break  # the whole workload has fewer calls
 
     print(f"{when}: {len(visited)} kill points, the last at {visited[-1]}")
     assert visited[-1] > LAST[when] / 2
@@ -82,7 +84,9 @@ async def test_killed_at_each_call_in_turn(make_workspace: MakeWorkspace, when: 
 @pytest.mark.promise("durability")
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("when", WHEN)
-async def test_killed_once_on_a_fresh_file(make_workspace: MakeWorkspace, when: str, long: bool) -> None:
+async def test_the_workload_completes_after_one_kill_on_a_fresh_file(
+    make_workspace: MakeWorkspace, when: str, long: bool
+) -> None:
     template = await make_workspace(COPIES)
     for n in range(2, LAST[when], 10 if long else LAST[when] // 2 - 9):
         workspace = await make_workspace(COPIES, of=template)
@@ -93,7 +97,7 @@ async def test_killed_once_on_a_fresh_file(make_workspace: MakeWorkspace, when: 
 
 @pytest.mark.promise("durability")
 @pytest.mark.timeout(3600)
-async def test_killed_between_two_writes_of_a_transaction(
+async def test_the_workload_completes_after_a_kill_between_two_writes_of_a_transaction(
     make_workspace: MakeWorkspace, tmp_path: Path, long: bool
 ) -> None:
     if not can_trace():
@@ -121,7 +125,7 @@ async def test_killed_between_two_writes_of_a_transaction(
 
 
 async def kill_on(workspace: Workspace, when: str, points: list[int]) -> list[int]:
-    """Work on one file until it is done, being killed at the points in turn; those that were reached."""
+    """Run workers on one file, each killed at its point, until the workload completes; returns the reached points."""
     reached: list[int] = []
     for n in points:
         worker = workspace.start_worker(kill_at=f"{n}:{when}")
@@ -140,7 +144,7 @@ async def kill_on(workspace: Workspace, when: str, points: list[int]) -> list[in
 
 @asynccontextmanager
 async def sending(workspace: Workspace) -> AsyncIterator[None]:
-    """Meanwhile the test sends the events that the runs wait for."""
+    """Send the events that the runs wait for, during the context."""
     async with workspace.client() as app, asyncio.TaskGroup() as group:
         sender = group.create_task(workspace.send_all(app))
         yield

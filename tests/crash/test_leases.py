@@ -1,4 +1,4 @@
-"""The lease of a chain's step in real processes: it decides when a killed worker's step is taken over."""
+"""The lease of a chain's step in real processes: it determines when the step of a killed worker is taken over."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _WORKERS_LEASE_SECONDS = 30.0
 
 
 class SharedDatabase:
-    """A database, the file beside it, and the workers on it."""
+    """A database, its side file, and its workers."""
 
     def __init__(self, url: str, schema: str | None, folder: Path, fork_server: ForkServer) -> None:
         self.location: dict[str, Any] = {"url": url, "schema": schema, "side": str(folder / "side.jsonl")}
@@ -29,7 +29,7 @@ class SharedDatabase:
         self._workers: list[ForkedProcess] = []
 
     async def start_worker(self) -> ForkedProcess:
-        """A worker that is open."""
+        """Start a worker, and wait until it has opened its app."""
         worker = self._fork_server.fork("lease_program:work", **self.location)
         self._workers.append(worker)
         await until(lambda: self.lines(open=True, pid=worker.pid), worker.output)

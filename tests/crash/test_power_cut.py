@@ -1,6 +1,6 @@
-"""A power cut at any moment: what was acknowledged is there, on what the disk was told to keep.
+"""A power cut at any moment loses no acknowledged data.
 
-``make power`` is the long form (``power_soak.py``).
+``make power`` runs more cuts (``power_soak.py``).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import pytest
 from holdfast.store.sqlite import connection, opening
 
 from .power import Disk, FailedSync, Journal, Sync
-from .power_check import FILE, Promises
+from .power_check import FILE, AcknowledgedData
 from .power_executions import Cutter, execute, states, write_image
 from .power_models import whole_plan
 
@@ -24,12 +24,12 @@ PLAN = whole_plan(COPIES, 0)
 
 
 def check_cuts(journal: Journal, folder: Path, every: int) -> int:
-    """Cut the power again and again: right before a sync and in between; how often."""
+    """Cut the power at every n-th entry of the journal, and before more of the syncs; returns the number of cuts."""
     cutter = Cutter(folder, PLAN)
-    for n, (disk, promises) in enumerate(states(journal, Disk(), Promises())):
+    for n, (disk, acknowledged) in enumerate(states(journal, Disk(), AcknowledgedData())):
         if n % every == 0 or (isinstance(journal.entries[n], Sync) and n % (every // 2 + 1) == 0):
             for rng in (None, Random(n)):
-                cutter.cut(disk, promises, rng)
+                cutter.cut(disk, acknowledged, rng)
     return cutter.cycles.total()
 
 
@@ -52,7 +52,7 @@ async def test_acknowledged_writes_survive_a_power_cut(tmp_path: Path, long: boo
 
 
 @pytest.mark.parametrize("level", ["NORMAL", "OFF"])
-async def test_the_disk_notices_a_commit_that_is_not_synced(
+async def test_the_check_fails_if_commits_are_not_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, level: str
 ) -> None:
     monkeypatch.setattr(opening, "_set_durable", lambda made: made.pragma("synchronous", level))
@@ -65,7 +65,7 @@ async def test_the_disk_notices_a_commit_that_is_not_synced(
 
 @pytest.mark.promise("durability")
 @pytest.mark.timeout(3600)
-async def test_a_failed_sync_is_not_taken_for_a_good_one(tmp_path: Path, long: bool) -> None:
+async def test_acknowledged_writes_survive_a_power_cut_although_syncs_failed(tmp_path: Path, long: bool) -> None:
     for first in range(1, 20, 1 if long else 7):
         folder = tmp_path / f"disk-{first}"
         folder.mkdir()
@@ -89,10 +89,12 @@ async def test_a_failed_sync_is_not_taken_for_a_good_one(tmp_path: Path, long: b
         "DELETE FROM holdfast_outbox WHERE type = 'shipped'",
     ],
 )
-def test_the_check_sees_what_is_missing(whole: tuple[dict[str, bytes], Promises], tmp_path: Path, spoiled: str) -> None:
-    image, promises = whole
+def test_the_check_fails_if_rows_are_missing_or_changed(
+    whole: tuple[dict[str, bytes], AcknowledgedData], tmp_path: Path, spoiled: str
+) -> None:
+    image, acknowledged = whole
     cutter = Cutter(tmp_path / "image", PLAN)
-    cutter.inspect(image, promises)
+    cutter.inspect(image, acknowledged)
 
     write_image(image, tmp_path / "spoiled")
     spoiling = apsw.Connection(str(tmp_path / "spoiled" / FILE))
@@ -100,27 +102,27 @@ def test_the_check_sees_what_is_missing(whole: tuple[dict[str, bytes], Promises]
     spoiling.close()
 
     with pytest.raises(AssertionError):
-        cutter.inspect({FILE: (tmp_path / "spoiled" / FILE).read_bytes()}, promises)
+        cutter.inspect({FILE: (tmp_path / "spoiled" / FILE).read_bytes()}, acknowledged)
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], Promises]:
-    """What a program leaves that ended in order, and what it promised."""
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, bytes], AcknowledgedData]:
+    """The file of a program that was not cut, and the data that was acknowledged."""
     folder = tmp_path_factory.mktemp("whole")
     journal = asyncio.run(execute(folder, PLAN))
-    promises = Promises()
-    for _ in states(journal, Disk(), promises):
+    acknowledged = AcknowledgedData()
+    for _ in states(journal, Disk(), acknowledged):
         pass
-    return {FILE: (folder / FILE).read_bytes()}, promises
+    return {FILE: (folder / FILE).read_bytes()}, acknowledged
 
 
 @pytest.mark.promise("durability")
-def test_a_cut_while_the_file_is_recovered_is_one_too(tmp_path: Path) -> None:
+def test_acknowledged_writes_survive_a_second_cut_during_recovery(tmp_path: Path) -> None:
     (tmp_path / "disk").mkdir()
     journal = asyncio.run(execute(tmp_path / "disk", PLAN))
     cutter = Cutter(tmp_path / "image", PLAN)
 
-    left, promises = cutter.cut_execution(journal, Disk(), Promises(), 30, Random(1))
-    cutter.second_cuts(left, promises, Random(1))
+    left, acknowledged = cutter.cut_execution(journal, Disk(), AcknowledgedData(), 30, Random(1))
+    cutter.second_cuts(left, acknowledged, Random(1))
 
     assert cutter.cycles["in recovery"] > 0

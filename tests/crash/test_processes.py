@@ -1,4 +1,4 @@
-"""Several processes on one file: workers, clients that start and send, and nobody ever sees a locked database."""
+"""Several worker and client processes on one file: no process gets an error because the database is locked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CLIENTS = 3
 COPIES = 16  # 208 runs
 
 
-async def test_workers_and_clients_of_many_processes_get_along(make_workspace: MakeWorkspace) -> None:
+async def test_many_workers_and_clients_complete_all_runs_without_lock_errors(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace(copies=0)
     workers = [workspace.start_worker(lease="10 seconds") for _ in range(WORKERS)]
     clients = [workspace.fork("program:start_and_send", copies=COPIES, part=n, parts=CLIENTS) for n in range(CLIENTS)]
@@ -29,12 +29,12 @@ async def test_workers_and_clients_of_many_processes_get_along(make_workspace: M
     assert [client.code for client in clients] == [0] * CLIENTS, workspace.report()
     assert [await workspace.stop(worker) for worker in workers] == [0] * WORKERS
     workspace.checker.at_the_end(attempts_repeat=True)
-    assert_nobody_was_locked_out(workspace)
+    assert_no_lock_errors(workspace)
     assert len({one.pid for one in workspace.checker.ran()}) > 1
 
 
 @pytest.mark.promise("no-lost-wakeup")
-async def test_a_worker_wakes_for_what_another_process_sent(make_workspace: MakeWorkspace) -> None:
+async def test_an_event_that_another_process_sends_wakes_the_run(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace(copies=0)
     worker = workspace.start_worker(poll="30 seconds", lease="30 seconds")
     lateness: list[float] = []
@@ -47,7 +47,7 @@ async def test_a_worker_wakes_for_what_another_process_sent(make_workspace: Make
             await run.send_event("go", {"n": 2})
             assert await run.result(timeout=20) == [1, 2]
             lateness.append(time.monotonic() - sent)
-            await asyncio.sleep(0.01 * n)  # not in step with any loop of the worker
+            await asyncio.sleep(0.01 * n)  # so that the sends are not synchronized with a loop of the worker
 
     print(f"median {statistics.median(lateness) * 1000:.0f} ms, worst {max(lateness) * 1000:.0f} ms")
     assert statistics.median(lateness) < 1
@@ -62,14 +62,14 @@ async def test_many_processes_may_open_a_new_file_at_once(make_workspace: MakeWo
     await until(lambda: all(workspace.is_open(w) or not w.alive for w in workers), workspace.report)
 
     assert [await workspace.stop(worker) for worker in workers] == [0] * 8, workspace.report()
-    assert_nobody_was_locked_out(workspace)
+    assert_no_lock_errors(workspace)
 
 
 def waits(checker: Checker, id: str) -> bool:
     return checker.one("SELECT status FROM holdfast_run WHERE instance_id = ?", id) == "waiting"
 
 
-def assert_nobody_was_locked_out(workspace: Workspace) -> None:
+def assert_no_lock_errors(workspace: Workspace) -> None:
     for process in workspace.workers:
         assert "locked" not in process.output()
         assert "STORE_BUSY" not in process.output()

@@ -1,6 +1,6 @@
 """SIGTERM and SIGINT: the program leaves ``async with app``, and the worker drains.
 
-Leases last 30 seconds here: whoever had to wait for one to run out would be seen.
+Leases last 30 seconds here, longer than the time limits of the tests: a run that is not released fails its test.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def owned_tasks(workspace: Workspace) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("workflow", ["slow_async", "slow_thread"])
-async def test_a_step_in_flight_is_finished_and_the_run_given_back(
+async def test_a_step_in_flight_is_finished_and_its_run_released(
     make_workspace: MakeWorkspace, workflow: str, number: int
 ) -> None:
     workspace = await make_workspace()
@@ -75,7 +75,7 @@ async def test_a_step_in_flight_is_finished_and_the_run_given_back(
     assert workspace.checker.one("PRAGMA integrity_check") == "ok"
 
 
-async def test_a_step_longer_than_the_drain_is_cut_and_its_run_given_back(make_workspace: MakeWorkspace) -> None:
+async def test_a_step_longer_than_the_drain_is_interrupted_and_its_run_released(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace()
     await start(workspace, "slow_async", 60)
     first = work(workspace, "300 ms")
@@ -88,7 +88,7 @@ async def test_a_step_longer_than_the_drain_is_cut_and_its_run_given_back(make_w
     assert await workspace.stop(second, seconds=3) == 0
 
 
-async def test_a_thread_that_does_not_end_does_not_keep_the_program(make_workspace: MakeWorkspace) -> None:
+async def test_a_thread_that_does_not_end_does_not_delay_the_exit(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace()
     await start(workspace, "slow_thread", 8)
     package = Path(__file__).parent
@@ -99,7 +99,7 @@ async def test_a_thread_that_does_not_end_does_not_keep_the_program(make_workspa
     try:
         await until_in_flight(workspace, "slow_thread")
         program.send_signal(signal.SIGTERM)
-        await until(lambda: program.poll() is not None, "it does not end", seconds=4)
+        await until(lambda: program.poll() is not None, "the program does not end", seconds=4)
         assert program.returncode == 0
         assert owned_tasks(workspace) == 0
     finally:
@@ -107,13 +107,13 @@ async def test_a_thread_that_does_not_end_does_not_keep_the_program(make_workspa
         program.wait()
 
 
-async def test_the_second_signal_ends_it_at_once(make_workspace: MakeWorkspace) -> None:
+async def test_a_second_signal_ends_the_worker_at_once(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace()
     await start(workspace, "slow_async", 2)
     first = workspace.start_worker(app=APP, drain="60 seconds", copies=0)
     await until_in_flight(workspace, "slow_async")
     first.signal(signal.SIGTERM)
-    await asyncio.sleep(0.1)  # it drains, and lives; nothing tells of it
+    await asyncio.sleep(0.1)  # no observable fact shows that the worker drains
     assert first.alive
 
     assert await workspace.stop(first, signal.SIGTERM, seconds=1) == -signal.SIGTERM
@@ -125,7 +125,7 @@ async def test_the_second_signal_ends_it_at_once(make_workspace: MakeWorkspace) 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("when", WHEN)
-async def test_asked_to_stop_at_any_call_it_gives_everything_back(
+async def test_a_worker_stopped_at_any_store_call_releases_all_tasks(
     make_workspace: MakeWorkspace, when: str, long: bool
 ) -> None:
     template = await make_workspace(COPIES)
@@ -138,7 +138,9 @@ async def test_asked_to_stop_at_any_call_it_gives_everything_back(
                     kill_at=f"{points[0]}:{when}", kill_with=signal.SIGTERM, lease=LEASE, drain="10 s"
                 )
                 await until(lambda w=worker, s=workspace: not w.alive or s.checker.complete(), workspace.report)
-                asked = not worker.alive  # else all was done before, and two may ask it to stop now: that kills
+                asked = (
+                    not worker.alive
+                )  # otherwise all runs ended before the signal, and a second signal may kill the worker
                 ended = await workspace.stop(worker)
                 assert ended == 0 or not asked, worker.output()
                 assert owned_tasks(workspace) == 0 or not asked

@@ -1,4 +1,4 @@
-"""A worker that is stopped past its lease and goes on later: another one has its runs, and it can change nothing."""
+"""A worker is stopped past its lease and continues later: another worker owns its runs, and it can change nothing."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def verdicts(workspace: Workspace, worker: ForkedProcess) -> list[list[str]]:
     return [line["verdicts"] for line in workspace.checker.side() if "verdicts" in line and line["pid"] == worker.pid]
 
 
-async def test_results_held_past_the_lease_are_refused(make_workspace: MakeWorkspace) -> None:
+async def test_results_of_a_worker_stopped_past_its_lease_are_refused(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace(copies=0)
     app = make_slow_app(str(workspace.database), str(workspace.side))
     async with app.connect():
@@ -64,7 +64,7 @@ def all_wait(workspace: Workspace) -> bool:
     return bool(workspace.checker.one(waiting) == 10)
 
 
-async def test_a_worker_stopped_at_any_moment_goes_on_beside_the_one_that_took_over(
+async def test_a_worker_that_continues_after_a_takeover_changes_nothing(
     make_workspace: MakeWorkspace,
 ) -> None:
     workspace = await make_workspace(copies=16)
@@ -85,7 +85,7 @@ async def test_a_worker_stopped_at_any_moment_goes_on_beside_the_one_that_took_o
 
 
 async def stop_outside_transaction(workspace: Workspace, worker: ForkedProcess) -> None:
-    """A process stopped inside a transaction holds the lock of the file: nobody gets on, nothing can go wrong."""
+    """Stop the worker outside a transaction: inside one it would hold the lock of the file and block a takeover."""
     connection = apsw.Connection(str(workspace.database))
     while True:
         worker.signal(signal.SIGSTOP)

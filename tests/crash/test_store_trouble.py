@@ -1,4 +1,4 @@
-"""A store that fails for a while is waited out: nothing acknowledged is lost, nothing spins, the reason is told."""
+"""A store that fails for some time: workers wait without spinning and log the cause, and lose no acknowledged data."""
 
 from __future__ import annotations
 
@@ -29,20 +29,20 @@ def cpu_seconds(process: ForkedProcess) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-async def assert_it_does_not_spin(process: ForkedProcess, seconds: float = 1) -> None:
+async def assert_does_not_spin(process: ForkedProcess, seconds: float = 1) -> None:
     before = cpu_seconds(process)
-    await asyncio.sleep(seconds)  # the measure itself
+    await asyncio.sleep(seconds)  # the time over which the processor time is measured
     assert cpu_seconds(process) - before < seconds / 2
 
 
 @pytest.mark.promise("liveness")
-async def test_a_full_database_is_waited_out(make_workspace: MakeWorkspace) -> None:
+async def test_a_worker_waits_while_the_database_is_full_and_then_continues(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace(copies=16)
     pages = workspace.checker.one("PRAGMA page_count")
     worker = workspace.start_worker(pages=pages + 15, lease="20 seconds")
     async with sending(workspace):
         await until(lambda: "STORE_FULL" in worker.output(), workspace.report)
-        await assert_it_does_not_spin(worker)
+        await assert_does_not_spin(worker)
         assert worker.alive
         workspace.checker.after_kill()
 
@@ -55,7 +55,7 @@ async def test_a_full_database_is_waited_out(make_workspace: MakeWorkspace) -> N
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own with little room; only where one may mount."""
+    """A file system of 40 MB. The test is skipped if the user may not mount it."""
     disk = tmp_path / "disk"
     disk.mkdir()
     mount = shutil.which("mount")
@@ -70,7 +70,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.promise("liveness")
 @pytest.mark.timeout(240)
-async def test_a_full_disk_is_waited_out(make_workspace: MakeWorkspace, small_disk: Path) -> None:
+async def test_a_worker_waits_while_the_disk_is_full_and_then_continues(
+    make_workspace: MakeWorkspace, small_disk: Path
+) -> None:
     workspace = await make_workspace(copies=2)
     workspace.checker.close()
     shutil.move(workspace.database, small_disk / "work.db")
@@ -88,9 +90,9 @@ async def test_a_full_disk_is_waited_out(make_workspace: MakeWorkspace, small_di
             except StoreFullError:
                 refused += 1
                 break
-        assert refused, "the disk never filled"
+        assert refused, "the disk did not become full"
         await until(lambda: "STORE_FULL" in worker.output(), workspace.report)
-        await assert_it_does_not_spin(worker)
+        await assert_does_not_spin(worker)
         ballast.unlink()
         await workspace.send_all(app)
     await until(lambda: workspace.checker.one("SELECT count(*) FROM holdfast_task") == 0, workspace.report, seconds=150)
@@ -103,7 +105,7 @@ async def test_a_full_disk_is_waited_out(make_workspace: MakeWorkspace, small_di
 
 
 def fill(ballast: Path, spare: int = 300_000) -> None:
-    """Take the room of a disk, all but a little."""
+    """Fill the disk, except for ``spare`` bytes."""
     with ballast.open("wb", buffering=0) as file, suppress(OSError):
         while file.write(b"x" * 65536):
             pass
@@ -111,24 +113,24 @@ def fill(ballast: Path, spare: int = 300_000) -> None:
 
 
 @pytest.mark.parametrize("lease", ["400 ms", "20 seconds"])
-async def test_work_waits_while_a_stranger_holds_the_lock(make_workspace: MakeWorkspace, lease: str) -> None:
+async def test_work_waits_while_another_program_holds_the_lock(make_workspace: MakeWorkspace, lease: str) -> None:
     workspace = await make_workspace(copies=8)
     worker = workspace.start_worker(lease=lease)
     async with sending(workspace):
         await until(lambda: workspace.checker.results(), workspace.report)
-        stranger = workspace.fork("program:hold_lock", seconds=2)
-        await until(lambda: any("locked" in line for line in workspace.checker.side()), stranger.output)
-        await until(lambda: not stranger.alive, stranger.output)
+        other = workspace.fork("program:hold_lock", seconds=2)
+        await until(lambda: any("locked" in line for line in workspace.checker.side()), other.output)
+        await until(lambda: not other.alive, other.output)
         await workspace.until_complete()
 
-    assert stranger.code == 0, stranger.output()
+    assert other.code == 0, other.output()
     assert await workspace.stop(worker) == 0
     assert "locked" not in worker.output()
     assert "Traceback" not in worker.output()
     workspace.checker.at_the_end()
 
 
-async def test_a_deleted_file_is_reported_without_spinning(make_workspace: MakeWorkspace) -> None:
+async def test_a_worker_reports_a_deleted_file_and_does_not_spin(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace()
     app = make_slow_app(str(workspace.database), str(workspace.side))
     async with app.connect():
@@ -141,7 +143,7 @@ async def test_a_deleted_file_is_reported_without_spinning(make_workspace: MakeW
         file.unlink()
     await until(lambda: "deleted or replaced" in worker.output(), worker.output)
 
-    await assert_it_does_not_spin(worker)
+    await assert_does_not_spin(worker)
     begun = time.monotonic()
     await workspace.stop(worker, seconds=10)
     assert time.monotonic() - begun < 8
@@ -149,7 +151,7 @@ async def test_a_deleted_file_is_reported_without_spinning(make_workspace: MakeW
 
 
 @pytest.mark.promise("durability")
-async def test_nothing_is_acknowledged_into_a_deleted_file(make_workspace: MakeWorkspace) -> None:
+async def test_a_write_to_a_deleted_file_is_not_acknowledged(make_workspace: MakeWorkspace) -> None:
     workspace = await make_workspace(copies=0)
     workspace.checker.close()
     async with workspace.client() as app:

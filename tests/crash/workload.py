@@ -1,7 +1,7 @@
-"""What is run while processes die: every feature, with a result that is known beforehand.
+"""The workload of the crash tests: every feature, each run with a result that is known beforehand.
 
-Each execution of a step is written to a side file first (one write, O_APPEND), so that the checker can count what
-really ran. A step also says which steps must be durable before it may begin.
+Each execution of a step first appends a line to a side file (one write, O_APPEND), so that the checker can count the
+executions. The line also names the steps whose results must be durable before this step may begin.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from holdfast import (
 )
 from holdfast.kernel.attempt import current_attempt
 
-# A killed worker costs an attempt: a chain of kills must not use them up.
+# Each killed worker costs an attempt: repeated kills must not use up the attempts.
 PATIENT = Retry(limit=math.inf, delay="20 ms", backoff="constant")
 
 TABLES = """
@@ -38,7 +38,7 @@ INSERT INTO taken VALUES ('taken');
 
 
 class SideFile:
-    """The side file: who ran what, and what was acknowledged to whom."""
+    """The side file: executions of steps, and acknowledged calls of clients, each with the pid of its process."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -59,7 +59,7 @@ class SideFile:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """A run of the workload and what must come out of it."""
+    """A run of the workload, and its expected end."""
 
     workflow: str
     id: str
@@ -68,11 +68,11 @@ class Planned:
     events: tuple[tuple[str, Any], ...] = ()
     ledger: tuple[str, ...] = ()
     early: bool = False
-    """Its events are sent before any worker lives."""
+    """Its events are sent before the first worker starts."""
     by_worker: bool = False
-    """The worker starts it, and sends its events."""
+    """The worker process starts the run, and sends its events."""
     started_by: str | None = None
-    """Another run starts it."""
+    """The id of the run that starts it."""
     buffered: bool = False
 
 
@@ -83,7 +83,7 @@ def make_app(database: str, side: str, **worker: Any) -> Holdfast:
 
 
 def plan(copies: int) -> list[Planned]:
-    """``copies`` of everything: 13 runs each."""
+    """``copies`` copies of the workload, 13 runs each."""
     return [planned for i in range(copies) for planned in _copy(f"{i:03}", i)]
 
 

@@ -24,7 +24,7 @@ LEASE = "400 ms"
 
 
 async def until(fact: Callable[[], Any], what: Callable[[], str] | str, seconds: float = 30) -> Any:
-    """Wait for a fact, with a bound."""
+    """Wait until ``fact`` returns a true value, at most ``seconds``; returns the value."""
     end = time.monotonic() + seconds
     while not (found := fact()):
         assert time.monotonic() < end, f"after {seconds} s: {what if isinstance(what, str) else what()}"
@@ -45,7 +45,7 @@ class Workspace:
         self._fork_server = fork_server
 
     async def prepare(self) -> None:
-        """Start what the test starts, send what is sent early, add the tables and the guards."""
+        """Start the runs, send early events, and create the user's tables and the guard triggers."""
         async with self.client() as app:
             await self._start_all(app)
             for planned in self.plan:
@@ -57,13 +57,13 @@ class Workspace:
         self.checker = Checker(self.database, self.side, self.plan)
 
     def use_plan(self, planned: list[Planned]) -> None:
-        """Others start the runs: this is what they start."""
+        """Expect the runs of this plan, which other processes start."""
         self.checker.close()
         self.plan = planned
         self.checker = Checker(self.database, self.side, planned)
 
     def copy(self, name: str) -> Workspace:
-        """The same place as it is now, with nobody working."""
+        """A copy of the current files. The copy has no processes."""
         other = Workspace(self.folder.parent / name, self._fork_server, self.copies)
         shutil.copy(self.database, other.database)
         shutil.copy(self.side, other.side)
@@ -80,7 +80,7 @@ class Workspace:
             for handle in await app.start_many(workflow, [Start(p.id, p.n) for p in runs]):
                 side.write({"acknowledged": "start", "id": handle.id})
 
-    # --- who works
+    # --- processes
 
     def start_worker(self, **spec: Any) -> ForkedProcess:
         given = {"lease": LEASE, "poll": "200 ms", "max_losses": 1_000_000, "copies": self.copies, **spec}
@@ -100,7 +100,7 @@ class Workspace:
             yield app
 
     async def send_all(self, app: Holdfast, pause: float = 0.002) -> None:
-        """Every event that is not the worker's to send, one after the other."""
+        """Send all events, except early ones and those that a worker or another run sends."""
         side = SideFile(self.side)
         for planned in self.plan:
             if planned.events and not (planned.early or planned.by_worker or planned.started_by):
@@ -112,14 +112,14 @@ class Workspace:
 
     async def stop(self, worker: ForkedProcess, number: int = signal.SIGTERM, seconds: float = 20) -> int:
         if number != signal.SIGKILL:
-            await until(lambda: not worker.alive or self.is_open(worker), "it never opened the database")
+            await until(lambda: not worker.alive or self.is_open(worker), "the worker did not open the database")
         worker.signal(number)
-        await until(lambda: not worker.alive, lambda: f"it does not stop: {worker.said()}", seconds)
+        await until(lambda: not worker.alive, lambda: f"the worker does not stop: {worker.output()}", seconds)
         assert worker.code is not None
         return worker.code
 
     def is_open(self, worker: ForkedProcess) -> bool:
-        """Its handlers are installed and its app is open."""
+        """True if the worker has installed its signal handlers and opened its app."""
         return any("open" in line and line["pid"] == worker.pid for line in self.checker.side())
 
     def report(self) -> str:
