@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         LogLine,
         Page,
         StepRecord,
+        VersionInfo,
         WorkerInfo,
     )
     from holdfast.core.retry import Retry
@@ -224,6 +225,7 @@ __all__ = [
     "StoreUnavailableError",
     "Transaction",
     "UniqueConstraintError",
+    "VersionInfo",
     "VersionUnsupportedError",
     "WaitForEventTimeoutError",
     "Waiting",
@@ -298,6 +300,7 @@ _MODULES = {
     "StepRecord": "holdfast.core.records",
     "StepTx": "holdfast.kernel.attempt",
     "Transaction": "holdfast.kernel.attempt",
+    "VersionInfo": "holdfast.core.records",
     "Waiting": "holdfast.chain.values",
     "Webhook": "holdfast.webhook",
     "WorkerConfig": "holdfast.runner.config",

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from holdfast.client import Client, Handle, Start
     from holdfast.core.model import StatusName
-    from holdfast.core.records import InstanceSummary, Page, WorkerInfo
+    from holdfast.core.records import InstanceSummary, Page, VersionInfo, WorkerInfo
     from holdfast.graph.progress import Advancement
     from holdfast.http.auth import Authorize
     from holdfast.kernel.requests import StartOptions
@@ -189,6 +189,10 @@ class Holdfast(Definitions):
     async def workers(self) -> builtins.list[WorkerInfo]:
         """The workers of this database, the oldest first, including workers that died within the last day."""
         return [*await self._opened().client.workers()]
+
+    async def versions(self) -> builtins.list[VersionInfo]:
+        """Releases with open runs or living workers (``WorkerConfig(version=)``)."""
+        return await self._opened().client.versions()
 
     async def tick(self, *, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """Claim the due tasks once and run each until it suspends or ends. For programs that do their own scheduling.

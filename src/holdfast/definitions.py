@@ -76,6 +76,7 @@ class Definitions:
         trap_links: bool = ...,
         events: Mapping[str, Any] | None = ...,
         replay: Literal["lenient", "strict"] = ...,
+        pinned: bool = ...,
     ) -> WorkflowDecorator: ...
 
     def workflow(
@@ -91,6 +92,7 @@ class Definitions:
         trap_links: bool = False,
         events: Mapping[str, Any] | None = None,
         replay: Literal["lenient", "strict"] = "lenient",
+        pinned: bool = False,
     ) -> Any:
         """Register workflow code: ``async def fn(ctx)`` or ``async def fn(ctx, params)``.
 
@@ -100,7 +102,8 @@ class Definitions:
         cancellation in ``ctx.events`` only, instead of raising it; ``trap_links`` does the same for a linked run that
         failed. ``events`` maps event types to the types of their payloads: sending an event that does not fit raises an
         error. ``replay="strict"`` parks a run that is about to call a step without a record while a recorded result
-        belongs to a step that is no longer registered; ``"lenient"`` writes a warning.
+        belongs to a step that is no longer registered; ``"lenient"`` writes a warning. ``pinned``: a run finishes on
+        the release that started it (``WorkerConfig(version=)``).
         """
         if persist not in ("step", "task"):
             raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
@@ -112,6 +115,7 @@ class Definitions:
         options = WorkflowOptions(
             persist, cancel, trap_links, None if retry is None else check_retry(retry),
             None if timeout is None else timeout_ms("timeout", timeout), declared_events(events, self.limits), replay,
+            check_flag("pinned", pinned),
         )  # fmt: skip
         local_names = _caller_names()
 
@@ -206,43 +210,46 @@ class Definitions:
         self._step_names.retire([check_step_name(name, self.limits) for name in names])
 
     @overload
-    def graph(self, name: str, version: int = ..., *, params: type[T]) -> Graph[T]: ...
+    def graph(self, name: str, version: int = ..., *, params: type[T], pinned: bool = ...) -> Graph[T]: ...
 
     @overload
-    def graph(self, name: str, version: int = ..., *, params: Any = ...) -> Graph[Any]: ...
+    def graph(self, name: str, version: int = ..., *, params: Any = ..., pinned: bool = ...) -> Graph[Any]: ...
 
-    def graph(self, name: str, version: int = 1, *, params: Any = Any) -> Graph[Any]:
+    def graph(self, name: str, version: int = 1, *, params: Any = Any, pinned: bool = False) -> Graph[Any]:
         """Register a graph; its nodes are added with ``@graph.node``. ``version`` is recorded with each run.
 
-        ``params``: the type of its input, if the annotations of the nodes do not define it.
+        ``params``: the type of its input, if the annotations of the nodes do not define it. ``pinned``: as in
+        ``@app.workflow``.
         """
         from holdfast.graph.definition import Graph  # noqa: PLC0415  (see above)
         from holdfast.graph.model import define as define_graph  # noqa: PLC0415
 
         check_workflow_name(name, self.limits)
         check_count("version", version)
+        check_flag("pinned", pinned)
         graph: Graph[Any] = Graph(
             name, version, params,
             limits=self.limits, local_names=_caller_names,
-            changed=lambda changed: self.registry.replace(define_graph(changed, self.limits)),
+            changed=lambda changed: self.registry.replace(define_graph(changed, self.limits, pinned=pinned)),
         )  # fmt: skip
-        self.registry.add(define_graph(graph, self.limits))
+        self.registry.add(define_graph(graph, self.limits, pinned=pinned))
         return graph
 
     @overload
-    def chain(self, name: str, version: int = ..., *, params: type[T]) -> Chain[T]: ...
+    def chain(self, name: str, version: int = ..., *, params: type[T], pinned: bool = ...) -> Chain[T]: ...
 
     @overload
-    def chain(self, name: str, version: int = ..., *, params: Any = ...) -> Chain[Any]: ...
+    def chain(self, name: str, version: int = ..., *, params: Any = ..., pinned: bool = ...) -> Chain[Any]: ...
 
-    def chain(self, name: str, version: int = 1, *, params: Any = Any) -> Chain[Any]:
+    def chain(self, name: str, version: int = 1, *, params: Any = Any, pinned: bool = False) -> Chain[Any]:
         """Register a chain; its steps are added with ``@chain.step("TYPE")``. ``version`` is recorded with each run.
 
-        ``params``: the type of its input.
+        ``params``: the type of its input. ``pinned``: as in ``@app.workflow``.
         """
         from holdfast.chain.chain import define as define_chain  # noqa: PLC0415  (see above)
 
         chain, definition = define_chain(name, version, params, limits=self.limits, now=self.runtime.time.now)
+        definition.pinned = check_flag("pinned", pinned)
         self.registry.add(definition)
         return chain
 

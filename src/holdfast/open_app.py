@@ -45,7 +45,7 @@ class OpenApp:
         self.hub = hub or Hub()
         self._app = app
         self._spawn = spawn
-        requests = Requests(app.registry, app.limits, app.runtime, store.clock)
+        requests = Requests(app.registry, app.limits, app.runtime, store.clock, app.worker_config.version)
         self.telemetry = telemetry_of(app.telemetry)
         self.client = client(store, app.registry, self.hub, requests, app.limits, store.clock, self.telemetry)
         now_ms = milliseconds(store.clock)

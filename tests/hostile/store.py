@@ -29,7 +29,7 @@ _FAILING = frozenset({Kind.REFUSED, Kind.BUSY, Kind.LATE})
 _EVERY = frozenset(Kind)
 OF_CLIENTS = (
     "create", "send", "control", "outbox", "undelivered", "reply", "relations", "runs", "facts", "events", "logs",
-    "workers", "begin",
+    "workers", "versions", "begin",
 )  # fmt: skip
 OF_TURNS = {
     "commit": _EVERY,

@@ -118,8 +118,12 @@ class World:
         workflows: Iterable[str] = (FLOW,),
         suspects: bool = True,
         run: int | None = None,
+        version: str | None = None,
+        pinned: Iterable[str] = (),
     ) -> ClaimResult:
-        request = ClaimRequest(owner, lease_ms, limit, list(queues), frozenset(workflows), suspects, run)
+        request = ClaimRequest(
+            owner, lease_ms, limit, list(queues), frozenset(workflows), suspects, run, version, frozenset(pinned)
+        )
         return await self.store.claim(request)
 
     async def claimed_ids(self, **options: Any) -> list[str]:
@@ -140,8 +144,10 @@ class World:
         created = await self.create(id, units=units, **options)
         return [TaskRef(created.run.run, unit, "w1", FIRST_EPOCH) for unit in created.units]
 
-    async def advance(self, *advances: Advance, owner: str = "w1", claim_limit: int = 0) -> Advanced:
-        return await self.store.advance(advances, Claimant(owner, LEASE, ["default"]), claim_limit)
+    async def advance(
+        self, *advances: Advance, owner: str = "w1", claim_limit: int = 0, version: str | None = None
+    ) -> Advanced:
+        return await self.store.advance(advances, Claimant(owner, LEASE, ["default"], version), claim_limit)
 
     async def claimed_units(self, owner: str = "w1", **options: Any) -> list[int]:
         return sorted(claim.task.unit for claim in (await self.claim(owner, **options)).claims)

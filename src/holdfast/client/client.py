@@ -22,7 +22,7 @@ from holdfast.core.durations import Duration
 from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.names import check_instance_id
-from holdfast.core.records import WorkerInfo
+from holdfast.core.records import VersionInfo, WorkerInfo
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
@@ -113,6 +113,17 @@ class Client:
                 started_at=from_ms(row.started_at),
                 seen_at=from_ms(row.seen_at),
                 alive=row.alive,
+                version=row.profile.version,
             )
             for row in await self._store.workers()
         ]
+
+    async def versions(self) -> list[VersionInfo]:
+        """Releases that have open runs or living workers, by name; runs and workers without a version come last."""
+        counts = {count.version: count.open_runs for count in await self._store.versions()}
+        workers: dict[str | None, list[str]] = {version: [] for version in counts}
+        for row in await self._store.workers():
+            if row.alive:
+                workers.setdefault(row.profile.version, []).append(row.profile.id)
+        names = sorted(workers, key=lambda version: (version is None, version or ""))
+        return [VersionInfo(name, counts.get(name, 0), tuple(workers[name])) for name in names]

@@ -1,4 +1,4 @@
-"""Control requests on a run: pause, resume, terminate, cancel, restart; kill, for runs that consist of units."""
+"""Control requests on a run: pause, resume, terminate, cancel, restart, move; kill, for runs that consist of units."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from holdfast.client.units import UnitReader
 from holdfast.core.checks import check_optional_text
 from holdfast.core.durations import Duration
 from holdfast.core.model import to_ms
+from holdfast.core.names import check_version
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
@@ -14,6 +15,7 @@ from holdfast.kernel.requests import Requests
 from holdfast.ports import Clock
 from holdfast.store.protocol import (
     CancelRun,
+    MoveRun,
     PauseRun,
     RestartRun,
     ResumeRun,
@@ -63,6 +65,13 @@ class Control:
     async def _end(self, request: TerminateRun | CancelRun, what: str) -> None:
         result = await self._store.control(request)
         refuse_terminal(require_found(request.workflow, request.instance_id, result.run), what)
+        self._hub.affected(result.affected)
+
+    async def move(self, workflow: str, id: str, version: str) -> None:
+        check_version("version", version)
+        request = MoveRun(workflow, id, version, pinned=workflow in self._registry.pinned())
+        result = await self._store.control(request)
+        refuse_terminal(require_found(workflow, id, result.run), "moved")
         self._hub.affected(result.affected)
 
     async def restart(self, workflow: str, id: str) -> None:

@@ -125,6 +125,13 @@ class Handle(Generic[R]):
         await self._client.control.restart(self.workflow, self.id)
         self._expected = None
 
+    async def move(self, version: str) -> None:
+        """Move a pinned run to another release: workers of ``version`` claim it from now on.
+
+        A worker that owns the run keeps it until the run suspends or the worker stops.
+        """
+        await self._client.control.move(self.workflow, self.id, version)
+
     async def send_event(
         self, type: str, payload: Any = None, *, id: str | None = None, connection: Any = None
     ) -> None:

@@ -66,7 +66,7 @@ class RunReader:
             completed_at=optional_from_ms(row.completed_at),
             current_step=model.current_step(steps),
             why=why(
-                Reasons(run, model, steps, relations, before),
+                Reasons(run, model, steps, relations, before, await self._abandoned(row)),
                 to_ms(self._clock.now()),
                 known=row.workflow in self._registry.runnable(),
             ),
@@ -82,6 +82,13 @@ class RunReader:
             workflow_version=options.version,
             killed=model.killed(run),
         )
+
+    async def _abandoned(self, row: RunRecord) -> bool:
+        """True if the run is pinned, waits for a worker, and no worker of its version is alive."""
+        if not row.pinned or row.owner is not None or row.status.terminal:
+            return False
+        workers = await self._store.workers()
+        return not any(worker.alive and worker.profile.version == row.version for worker in workers)
 
     async def history(self, workflow: str, id: str, run_number: int | None = None) -> History:
         current = await self._instances.find(workflow, id)

@@ -31,6 +31,8 @@ class Reasons:
     relations: Relations
     before: RunRecord | None
     """The previous run, if this run waits for its start."""
+    abandoned: bool = False
+    """The run is pinned to a version for which no worker is alive."""
 
 
 def why(reasons: Reasons, now: int, *, known: bool) -> str:
@@ -49,7 +51,7 @@ def _state(reasons: Reasons, now: int, *, known: bool) -> str:
         return f"paused: {row.note}" if row.note else "paused by a request; resume the run to continue"
     explained = model.why(reasons.run, reasons.steps, now)
     if explained is not None:
-        return explained
+        return f"{explained}; {_without_worker(row)}" if reasons.abandoned else explained
     steps = model.open_steps(reasons.steps)
     clauses = history.why_waiting(list(steps), now), _awaited(row, steps, now)
     waiting = "; ".join(filter(None, clauses))
@@ -59,9 +61,15 @@ def _state(reasons: Reasons, now: int, *, known: bool) -> str:
         return waiting or _never_due(reasons.relations)
     if row.run_at > now:
         return waiting or _why_later(row)
+    if reasons.abandoned:
+        return _without_worker(row)
     if not known:
         return f"due, but this process has no workflow {row.workflow!r} registered; another worker must claim it"
     return f"due, and waiting for a worker of queue {row.queue!r}"
+
+
+def _without_worker(row: RunRecord) -> str:
+    return f"pinned to version {row.version!r}, for which no worker is alive; start one, or move the run"
 
 
 def _never_due(relations: Relations) -> str:

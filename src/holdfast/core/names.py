@@ -16,6 +16,7 @@ from holdfast.errors import (
     InvalidInstanceIdError,
     InvalidLogError,
     InvalidNameError,
+    InvalidOptionError,
 )
 
 SYSTEM_CATEGORY = "system"
@@ -23,6 +24,7 @@ SYSTEM_CATEGORY = "system"
 _ID = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_-]*")
 _ID_RULE = "letters, digits, '-' and '_' are allowed, and it does not start with '-'"
 _DOTTED = re.compile(r"[a-zA-Z0-9_][a-zA-Z0-9_.-]*")
+_VERSION = re.compile(r"[!-~]{1,100}")
 _DOTTED_RULE = "letters, digits, '-', '_' and '.' are allowed, and it does not start with '-' or '.'"
 
 
@@ -55,6 +57,14 @@ def check_log_category(value: object, limits: Limits) -> str:
     if name == SYSTEM_CATEGORY:
         raise InvalidLogError(f"log category {name!r} is reserved for the engine; choose another")
     return name
+
+
+def check_version(option: str, value: object) -> str:
+    """Return the name of a release."""
+    if not isinstance(value, str) or not _VERSION.fullmatch(value):
+        rule = "1 to 100 printable ASCII characters without spaces"
+        raise InvalidOptionError(f"{option} must be the name of a release ({rule}), not {shown(value)}")
+    return str.__str__(value)
 
 
 def _checked(value: object, what: str, max_length: int, error: type[HoldfastError]) -> str:

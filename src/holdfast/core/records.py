@@ -163,6 +163,18 @@ class WorkerInfo:
     seen_at: datetime
     """The time of the worker's last heartbeat."""
     alive: bool
+    version: str | None = None
+    """The release of its program (``WorkerConfig.version``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionInfo:
+    """A release that has runs or workers: the number of its open runs, and the ids of its living workers."""
+
+    version: str | None
+    """None: runs and workers without a version."""
+    open_runs: int
+    workers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

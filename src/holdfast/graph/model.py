@@ -55,7 +55,7 @@ class GraphModel(Model):
         return views.killed(run.facts)
 
 
-def define(graph: Graph[Any], limits: Limits) -> Definition:
+def define(graph: Graph[Any], limits: Limits, *, pinned: bool = False) -> Definition:
     """The definition of a graph as it is now. A graph that gets another node needs a new definition."""
     return Definition(
         graph.name,
@@ -68,4 +68,5 @@ def define(graph: Graph[Any], limits: Limits) -> Definition:
         blueprint=graph.blueprint,
         unit_driver=GraphDriver(graph, limits),
         check=graph.check_types,
+        pinned=pinned,
     )

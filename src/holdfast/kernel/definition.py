@@ -57,6 +57,8 @@ class Definition:
     """Default retry policy of a run as a whole; a start may replace it."""
     run_ms: int | None = None
     """Default timeout of a run; a start may replace it."""
+    pinned: bool = False
+    """Runs finish on the release (``WorkerConfig.version``) that started them."""
     version: int | None = None
     """Version that new runs record."""
     blueprint: Callable[[int], Blueprint] | None = None
@@ -100,6 +102,7 @@ class Registry:
         self._load_models = load_models
         self._by_name: dict[str, Definition] = {}
         self._runnable: frozenset[str] = frozenset()
+        self._pinned: frozenset[str] = frozenset()
         self._steps: dict[str, Callable[[], None]] = {}
         """Checks of annotations, by the name of the registered step."""
         self.outbox: OutboxHandler | None = None
@@ -136,6 +139,7 @@ class Registry:
         """Add a definition, or replace the definition of the same name. A graph is replaced when a node is added."""
         self._by_name[definition.name] = definition
         self._runnable = frozenset(d.name for d in self if d.runnable)
+        self._pinned = frozenset(d.name for d in self if d.runnable and d.pinned)
 
     def get(self, name: str) -> Definition:
         try:
@@ -160,3 +164,7 @@ class Registry:
     def runnable(self) -> frozenset[str]:
         """Names of the definitions that this process implements."""
         return self._runnable
+
+    def pinned(self) -> frozenset[str]:
+        """Names of the definitions that this process implements and whose runs are pinned."""
+        return self._pinned

@@ -64,8 +64,12 @@ CHILD_OPTIONS = frozenset(ChildOptions.__annotations__)
 class Requests:
     """Builds the store's requests from user input."""
 
-    def __init__(self, registry: Registry, limits: Limits, runtime: Runtime, clock: Clock) -> None:
+    def __init__(
+        self, registry: Registry, limits: Limits, runtime: Runtime, clock: Clock, version: str | None = None
+    ) -> None:
+        """``version``: the release of this program, which new runs of the workflows that it implements record."""
         self._registry = registry
+        self._version = version
         self._limits = limits
         self._runtime = runtime
         self._clock = clock
@@ -116,6 +120,8 @@ class Requests:
             on_reuse=check_enum("on_reuse", on_reuse, OnReuse),
         )
         new.seed = self._seed(definition.name, new.instance_id)
+        if self._version is not None and definition.runnable:
+            new.version, new.pinned = self._version, definition.pinned
         if start_delay is not None:
             new.delay_ms = option_ms("start_delay", start_delay)
         if messages != ():

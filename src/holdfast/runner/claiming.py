@@ -61,6 +61,8 @@ class Claimer:
             queues=self._claimant.queues,
             workflows=self._registry.runnable(),
             suspects=not self._table.has_suspect,
+            version=self._claimant.version,
+            pinned=self._registry.pinned(),
         )
         self._slots.begin_claim(limit)
         try:
@@ -96,7 +98,10 @@ class Claimer:
         None: only unit 0 was due. Its turn has ended by now, and the run may have ended or have other due units.
         """
         owner, lease_ms, slots = self._claimant.owner, self._claimant.lease_ms, max(0, self._slots.free)
-        request = ClaimRequest(owner, lease_ms, slots, [run.queue], frozenset({run.workflow}), run=run.run)
+        request = ClaimRequest(
+            owner, lease_ms, slots, [run.queue], frozenset({run.workflow}), run=run.run,
+            version=self._claimant.version, pinned=self._registry.pinned(),
+        )  # fmt: skip
         await self._reaper.reap()
         result = await self._store.claim(request)
         for claim in result.claims:

@@ -7,6 +7,7 @@ from typing import Literal
 
 from holdfast.core.checks import is_whole_number
 from holdfast.core.durations import Duration, to_ms
+from holdfast.core.names import check_version
 from holdfast.errors import InvalidDurationError, InvalidOptionError
 
 
@@ -32,6 +33,8 @@ class WorkerConfig:
     renamed."""
     stall: Duration | None = "1 second"
     """Log a call that blocks the event loop for longer than this, with its step or workflow; None: do not check."""
+    version: str | None = None
+    """The release of this program, for example ``"2026-11-16"``: runs record it, and pinned runs finish on it."""
 
     def __post_init__(self) -> None:
         for name, least in (("concurrency", 1), ("cache", 0), ("max_losses", 1)):
@@ -44,6 +47,8 @@ class WorkerConfig:
             raise InvalidOptionError(f"WorkerConfig(queues=) must be a tuple of names, not {self.queues!r}")
         if self.replay not in ("lenient", "strict"):
             raise InvalidOptionError(f"WorkerConfig(replay=) must be 'lenient' or 'strict', not {self.replay!r}")
+        if self.version is not None:
+            check_version("WorkerConfig(version=)", self.version)
 
     def _check_duration(self, name: str) -> None:
         try:

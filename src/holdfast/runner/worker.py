@@ -76,10 +76,10 @@ class Worker:
         """``app``: the name of the program, for the worker's id."""
         host, pid = platform.node(), os.getpid()
         self.id = worker_id(app, host, pid, random)
-        self.profile = WorkerProfile(self.id, host, pid, config.queues, config.concurrency)
+        self.profile = WorkerProfile(self.id, host, pid, config.queues, config.concurrency, config.version)
         self.lease_ms = config.lease_ms
         self._store, self._registry, self._hub, self._config = store, registry, hub, config
-        claimant = Claimant(self.id, config.lease_ms, config.queues)
+        claimant = Claimant(self.id, config.lease_ms, config.queues, config.version)
         unknown_claims = UnknownClaims()
         self._cache = MachineCache(config.cache)
         self._run_caches = run_caches = RunCaches(ports.telemetry)

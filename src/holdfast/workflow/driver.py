@@ -102,6 +102,7 @@ class WorkflowOptions:
     run_ms: int | None = None
     events: Events = field(default_factory=dict)
     replay: Literal["lenient", "strict"] = "lenient"
+    pinned: bool = False
 
 
 def define(
@@ -145,6 +146,7 @@ def define(
         persist=options.persist,
         retry=options.retry,
         run_ms=options.run_ms,
+        pinned=options.pinned,
         events=options.events,
         check=partial(_check, params_type, returns),
     )

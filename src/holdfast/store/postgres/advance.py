@@ -36,7 +36,7 @@ class AdvanceRequest(NamedTuple):
 
 async def advance(tx: Tx, request: AdvanceRequest) -> Advanced:
     sql, claimant = statements("advance", tx.schema)["advance"], request.claimant
-    claim = (claimant.owner, claimant.lease_ms, request.claim_limit, request.token)
+    claim = (claimant.owner, claimant.lease_ms, request.claim_limit, request.token, claimant.version)
     row = await tx.connection.fetchrow(sql, tx.now, tx.store_id, *request.receipt, *claim, *_columns(request.advances))
     applied, taken, due = row
     third = len(taken) // 3

@@ -28,13 +28,14 @@ async def claim(tx: Tx, call: ClaimCall) -> ClaimResult:
     request, unanswered = call.request, call.unanswered
     call.unanswered = [*unanswered, call.token]  # for a retry of this call
     sql, owner = statements("claim", tx.schema), (tx.now, request.owner, request.lease_ms, request.limit)
+    version = (request.version, sorted(request.pinned))
     if request.run is None:
         buckets = _BUCKETS if request.suspects else _WITHOUT_SUSPECTS
         lanes = (list(request.queues), sorted(request.workflows), buckets)
-        rows = await tx.connection.fetch(sql["claim"], *owner, *lanes, call.token, unanswered)
+        rows = await tx.connection.fetch(sql["claim"], *owner, *lanes, call.token, unanswered, *version)
     else:
         units = (request.run, request.suspects)
-        rows = await tx.connection.fetch(sql["claim_units"], *owner, *units, call.token, unanswered)
+        rows = await tx.connection.fetch(sql["claim_units"], *owner, *units, call.token, unanswered, *version)
     *claimed, last = [tuple(row.values()) for row in rows]
     now, next_due = last[:2]
     claims = tuple(_claim(row, request.owner) for row in claimed if not row[_OVERDUE])

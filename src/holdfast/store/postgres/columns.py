@@ -159,7 +159,7 @@ EVENT = Record(
     Column("ask", "BYTEA", text=True),
     Column("owner", "TEXT"),
     Column("lease_ms", "BIGINT"),
-    Column("queues", "TEXT"),
+    *_columns("TEXT", "queues version"),
 )
 NEW_RUN = Record(
     Column("token", "BIGINT"),
@@ -179,6 +179,8 @@ NEW_RUN_OPTIONS = Record(
     Column("parent_close", "TEXT"),
     Column("watch", "INTEGER"),
     Column("sender", "BYTEA", text=True),
+    Column("version", "TEXT"),
+    Column("pinned", "BOOLEAN"),
 )
 """Columns that most runs leave at their defaults; a default is NULL."""
 NEW_RUN_RARE = Record(
@@ -306,7 +308,7 @@ SEND_PREDICTED = Call(
             *_renamed(RELEASE, kind="task_kind"),
             Column("sender", "BYTEA", text=True),
             Column("dedup", "BYTEA", text=True),
-            Column("owner", "TEXT"),
+            *_columns("TEXT", "owner version"),
             *_columns("BIGINT", "lease_ms now"),
         ),
         scalar=True,
@@ -315,7 +317,10 @@ SEND_PREDICTED = Call(
 )
 SEND = Call(events=Part("", EVENT, alias="a"))
 SEND_ONE = Call(event=Part("", EVENT, scalar=True))
-CREATE_ONE = Call(run=Part("", NEW_RUN, scalar=True))
+CREATE_ONE = Call(
+    run=Part("", NEW_RUN, scalar=True),
+    version=Part("", [Column("version", "TEXT"), Column("pinned", "BOOLEAN")], scalar=True, optional=True),
+)
 CREATE = Call(
     runs=Part("", (*NEW_RUN, *NEW_RUN_RARE), alias="a"),
     start_events=Part("start_event", START_EVENT),

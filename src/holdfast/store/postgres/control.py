@@ -1,4 +1,4 @@
-"""Control requests: pause, resume, cancel, terminate, restart, redeliver. Terminal runs are never changed."""
+"""Control requests: pause, resume, cancel, terminate, restart, redeliver, move. Terminal runs are never changed."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from holdfast.store.protocol import (
     CancelRun,
     ControlRequest,
     ControlResult,
+    MoveRun,
     PauseRun,
     RedeliverOutbox,
     RestartRun,
@@ -49,6 +50,9 @@ async def control(tx: Tx, call: ControlCall) -> ControlResult:
             return await _restart(tx, request, call.token)
         case RedeliverOutbox():
             return await _redeliver(tx, request)
+        case MoveRun():
+            row = await _row(tx, "move", request, request.version, request.pinned)
+            return _record_only(row)._replace(affected=AffectedRuns(work=True))
 
 
 async def _restart(tx: Tx, request: RestartRun, token: int) -> ControlResult:

@@ -71,8 +71,12 @@ async def create(tx: Tx, runs: Sequence[CreateRequest]) -> list[Created]:
 
 async def _create_one(tx: Tx, one: CreateRequest) -> Created | None:
     """Create one run. None: the instance exists already, perhaps created by an earlier attempt of this call."""
-    sql = statements("create", tx.schema)["create_one"]
-    made = await tx.connection.fetchval(sql, tx.now, tx.store_id, *_row(one))
+    sql, arguments = statements("create", tx.schema), (tx.now, tx.store_id, *_row(one))
+    if one.new.version is None:
+        made = await tx.connection.fetchval(sql["create_one"], *arguments)
+    else:
+        version = (one.new.version, one.new.pinned)
+        made = await tx.connection.fetchval(sql["create_one_of_version"], *arguments, *version)
     if made is None:
         return None
     run, at = map(int, made.split())
@@ -134,7 +138,8 @@ def _owner(new: NewRun) -> str | None:
 
 
 def _is_plain(new: NewRun) -> bool:
-    return _options(new) == _NO_OPTIONS and not (new.start_events or new.plan or new.units)
+    """True if the run has no options but its version, and no other parts."""
+    return _options(new)[:-2] == _NO_OPTIONS[:-2] and not (new.start_events or new.plan or new.units)
 
 
 def _row(one: CreateRequest) -> Row:
@@ -171,6 +176,8 @@ def _options(new: NewRun) -> Row:
         new.parent_close if child else None,
         int(new.watch) if child else None,
         new.sender if new.start_events else None,
+        new.version,
+        None if new.version is None else new.pinned,
     )
 
 

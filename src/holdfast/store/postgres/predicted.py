@@ -72,8 +72,8 @@ async def write_prediction(tx: Tx, request: SendRequest, prediction: Prediction)
             output,
         )
     )
-    claims = (claimant.owner, claimant.lease_ms) if commit.following.next is None else _NO_CLAIM
-    rare = _RARE.encode((*rest, event.sender, event.dedup, *claims, tx.now))
+    owner, lease_ms = (claimant.owner, claimant.lease_ms) if commit.following.next is None else _NO_CLAIM
+    rare = _RARE.encode((*rest, event.sender, event.dedup, owner, claimant.version, lease_ms, tx.now))
     sql = statements("send", tx.schema)
     try:
         if rare == _NO_RARE_ARGUMENTS:

@@ -15,7 +15,7 @@ from holdfast.store.protocol import SUSPECT_LOSSES, Claimant, NewEvent, Sent
 
 _NOT_UTF8 = b"\xff"
 """First byte of a dedup key made for a call. No UTF-8 text begins with it, so it never equals a sender's key."""
-_NO_CLAIMANT: Row = (None, None, None)
+_NO_CLAIMANT: Row = (None, None, None, None)
 _SEND_ONE_RECORD = 12
 """Position of the run's record in the row that the statement send_one returns."""
 
@@ -77,7 +77,7 @@ def _row(request: SendRequest) -> Row:
 def _claimant(claimant: Claimant | None) -> Row:
     if claimant is None:
         return _NO_CLAIMANT
-    return (claimant.owner, claimant.lease_ms, "\n".join(("", *claimant.queues, "")))
+    return (claimant.owner, claimant.lease_ms, "\n".join(("", *claimant.queues, "")), claimant.version)
 
 
 def _sent(row: Row, event: NewEvent) -> Sent:

@@ -78,6 +78,7 @@ from holdfast.store.protocol import (
     StoredEvent,
     StoredLog,
     TaskRef,
+    VersionCount,
     WorkerProfile,
     WorkerRecord,
 )
@@ -273,6 +274,9 @@ class PostgresStore:
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._call(workers.workers, None)
+
+    async def versions(self) -> list[VersionCount]:
+        return await self._call(workers.versions, None)
 
     async def wait_for_change(self, since: int | None) -> int:
         self._require_open()

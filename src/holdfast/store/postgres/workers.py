@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import WorkerProfile, WorkerRecord
+from holdfast.store.protocol import VersionCount, WorkerProfile, WorkerRecord
 
 _KEPT_AFTER_EXPIRY_MS = 24 * 60 * 60 * 1000
 
@@ -21,7 +21,7 @@ async def register_worker(tx: Tx, registration: WorkerRegistration) -> None:
     await tx.connection.execute(sql["delete_dead"], tx.now, _KEPT_AFTER_EXPIRY_MS)
     await tx.connection.execute(sql["delete_old_receipts"], tx.now, _KEPT_AFTER_EXPIRY_MS)
     row = (profile.id, profile.host, profile.pid, list(profile.queues), profile.concurrency, registration.lease_ms)
-    await tx.connection.execute(sql["register_worker"], tx.now, *row)
+    await tx.connection.execute(sql["register_worker"], tx.now, *row, profile.version)
 
 
 async def unregister_worker(tx: Tx, owner: str) -> None:
@@ -33,6 +33,13 @@ async def workers(tx: Tx, _: None) -> list[WorkerRecord]:
     return [_worker(tuple(row.values())) for row in rows]
 
 
+async def versions(tx: Tx, _: None) -> list[VersionCount]:
+    sql = statements("workers", tx.schema)
+    counts = [VersionCount(*row.values()) for row in await tx.connection.fetch(sql["versions"])]
+    rest = await tx.connection.fetchval(sql["open_runs"]) - sum(count.open_runs for count in counts)
+    return [*counts, VersionCount(None, rest)] if rest else counts
+
+
 def _worker(row: Row) -> WorkerRecord:
-    id_, host, pid, queues, concurrency, started_at, seen_at, alive = row
-    return WorkerRecord(WorkerProfile(id_, host, pid, tuple(queues), concurrency), started_at, seen_at, alive)
+    id_, host, pid, queues, concurrency, version, started_at, seen_at, alive = row
+    return WorkerRecord(WorkerProfile(id_, host, pid, tuple(queues), concurrency, version), started_at, seen_at, alive)

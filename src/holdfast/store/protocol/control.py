@@ -81,7 +81,21 @@ class RedeliverOutbox:
     """The run with this number; None: the current run."""
 
 
-ControlRequest = PauseRun | ResumeRun | TerminateRun | CancelRun | RestartRun | RedeliverOutbox
+@dataclass(frozen=True, slots=True)
+class MoveRun:
+    """Set the version of the run. A pinned run is claimed by workers of the new version from its next claim on.
+
+    An owner of the run, or of one of its units, keeps it until it releases it.
+    """
+
+    workflow: str
+    instance_id: str
+    version: str
+    pinned: bool = False
+    """Pin the run if it is not pinned yet."""
+
+
+ControlRequest = PauseRun | ResumeRun | TerminateRun | CancelRun | RestartRun | RedeliverOutbox | MoveRun
 
 
 class ControlResult(NamedTuple):

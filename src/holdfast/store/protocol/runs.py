@@ -55,6 +55,10 @@ class RunRecord:
     """The search attributes as JSON, for display. Queries use ``Attributes.terms``."""
     current: bool = True
     """True for the last run of its instance."""
+    version: str | None = None
+    """The release (``WorkerConfig.version``) that started the run; None: not known."""
+    pinned: bool = False
+    """True if only workers of ``version`` claim the run."""
     run_at: int | None = None
     owner: str | None = None
     losses: int = 0
@@ -177,6 +181,14 @@ class NewRun:
     """
     claim_limit: int = 0
     """Maximum number of due units that ``owner`` claims, lowest unit numbers first."""
+    version: str | None = None
+    pinned: bool = False
+    """With ``version``: only workers of that version claim the run."""
+
+    @property
+    def pin(self) -> str:
+        """The version that a worker must have to claim the run; empty: any."""
+        return self.version if self.pinned and self.version is not None else ""
 
     @property
     def status(self) -> Status:
@@ -218,6 +230,8 @@ class NewRun:
             options=self.options,
             memo=attributes.memo,
             search=attributes.search,
+            version=self.version,
+            pinned=self.pin != "",
             run_at=None if self.units else at + self.delay_ms,
             owner=self.run_owner,
             expires_at=None if self.expires_ms is None else at + self.expires_ms,
@@ -285,6 +299,8 @@ class Claimant:
     owner: str
     lease_ms: int
     queues: Sequence[str]
+    version: str | None = None
+    """The release of the worker. A run that is pinned to another version is not claimed."""
 
 
 @dataclass(slots=True)
@@ -333,7 +349,8 @@ class NewEvent:
     ask: str | None = None
     """The key under which the sender waits for a reply."""
     claimant: Claimant | None = None
-    """Claims the run if this event wakes it, its queue is one of the claimant's, and it is not a suspect."""
+    """Claims the run if this event wakes it, its queue is one of the claimant's, it is not pinned to another version,
+    and it is not a suspect."""
     prediction: Prediction | None = None
     """The claimant's turn after this event. A store may ignore it."""
 

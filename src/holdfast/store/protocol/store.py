@@ -20,6 +20,7 @@ from holdfast.store.protocol.tasks import (
     HeldTask,
     Lease,
     Snapshot,
+    VersionCount,
     WorkerProfile,
     WorkerRecord,
 )
@@ -201,6 +202,10 @@ class Store(Protocol):
 
     async def workers(self) -> list[WorkerRecord]:
         """All registered workers, in the order of their registration."""
+        ...
+
+    async def versions(self) -> list[VersionCount]:
+        """The number of unfinished runs by version, runs without a version last."""
         ...
 
     async def wait_for_change(self, since: int | None) -> int:

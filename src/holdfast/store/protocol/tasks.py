@@ -33,6 +33,8 @@ class WorkerProfile:
     pid: int
     queues: tuple[str, ...]
     concurrency: int
+    version: str | None = None
+    """The release of the program (``WorkerConfig.version``)."""
 
 
 @dataclass(slots=True)
@@ -45,6 +47,14 @@ class WorkerRecord:
     """The time of the worker's last heartbeat."""
     alive: bool
     """True if the worker's lease has not expired."""
+
+
+class VersionCount(NamedTuple):
+    """The number of runs of a version that have not ended."""
+
+    version: str | None
+    """None: runs without a version."""
+    open_runs: int
 
 
 @dataclass(slots=True)
@@ -66,6 +76,13 @@ class ClaimRequest:
 
     A claim of unit 0 includes its mailbox page.
     """
+    version: str | None = None
+    """The release of the worker. Runs that are pinned to another version are left to workers of that version.
+
+    A claimed run without a version gets this one.
+    """
+    pinned: frozenset[str] = frozenset()
+    """Workflows whose runs are pinned when a claim sets their version."""
 
 
 @dataclass(slots=True)

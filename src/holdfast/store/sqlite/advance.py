@@ -56,6 +56,7 @@ class _UnitTask(NamedTuple):
     epoch: int
     key: Any
     started_at: int | None
+    pin: str
 
 
 def advance(tx: Tx, request: AdvanceRequest) -> Advanced:
@@ -96,14 +97,20 @@ class _Claimer:
         self._tx = tx
         self._claims_left = max(claim_limit, 0)
         self._owner_lease = OwnerLease(claimant.owner, tx.now + claimant.lease_ms)
+        self._pins = ("", claimant.version)
         self.claimed: list[TaskRef] = []
         self.due = False
         """True if more units became due than were claimed."""
 
     def make_due(self, ready: Sequence[_UnitTask]) -> None:
-        """Make units due and claim them. Unit 0 is claimed regardless of the limit, because its turn is short."""
+        """Make units due and claim them. Unit 0 is claimed regardless of the limit, because its turn is short.
+
+        Units of a run that was moved to another version are left to workers of that version.
+        """
         units = [one for one in ready if one.unit]
-        claimed, left = units[: self._claims_left], units[self._claims_left :]
+        fitting = [one for one in units if one.pin in self._pins]
+        claimed, left = fitting[: self._claims_left], fitting[self._claims_left :]
+        left += [one for one in units if one.pin not in self._pins]
         self._claims_left -= len(claimed)
         self._claim([*claimed, *(one for one in ready if one.unit == 0)])
         self._leave_unclaimed(left)

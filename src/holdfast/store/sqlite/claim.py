@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from itertools import groupby
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ class _Lane(NamedTuple):
     priority: int
     queue: str
     workflow: str
+    pin: str
     run_at: int
     """When the first task of the lane is due."""
 
@@ -76,7 +77,8 @@ def _claim_units(tx: Tx, request: ClaimRequest, run: int) -> ClaimResult:
     """Claim units of one run."""
     left_out = _NO_BUCKET if request.suspects else SUSPECT_BUCKET
     run_rows = tx.connection.execute(_SQL["due_run"], (run, tx.now)).fetchall() if request.limit else []
-    rows = tx.connection.execute(_SQL["due_units"], (run, tx.now, left_out, request.limit - len(run_rows)))
+    room = request.limit - len(run_rows)
+    rows = tx.connection.execute(_SQL["due_units"], (run, tx.now, left_out, room, request.version))
     found = [_Due(*row) for row in [*run_rows, *rows]]
     # Unit 0 calls no user code, so it is not treated as a suspect.
     suspects = [task for task in found if task.bucket == SUSPECT_BUCKET and task.unit]
@@ -110,7 +112,8 @@ def _expires(tx: Tx) -> int | None:
 def _lanes(tx: Tx, request: ClaimRequest) -> list[_Lane]:
     queues_and_workflows = (json.dumps(list(request.queues)), json.dumps(sorted(request.workflows)))
     buckets = json.dumps([0, 1, SUSPECT_BUCKET] if request.suspects else [0, 1])
-    found = tx.connection.execute(_SQL["lanes"], (*queues_and_workflows, tx.now, request.limit, buckets)).get
+    pins = json.dumps([""] if request.version is None else ["", request.version])
+    found = tx.connection.execute(_SQL["lanes"], (*queues_and_workflows, tx.now, request.limit, buckets, pins)).get
     return sorted(_Lane(*lane) for lane in json.loads(found))
 
 
@@ -138,13 +141,23 @@ def _due(tx: Tx, lanes: list[_Lane], limit: int) -> list[_Due]:
 
 
 def _due_in(tx: Tx, lane: _Lane, limit: int) -> list[Row]:
-    key = (lane.queue, lane.workflow, lane.bucket, lane.priority)
+    key = (lane.queue, lane.workflow, lane.pin, lane.bucket, lane.priority)
     return tx.connection.execute(_SQL["due"], (*key, tx.now, limit)).fetchall()
 
 
 def _claim_tasks(tx: Tx, due: list[_Due], by: ClaimRequest | Claimant) -> None:
     _set_owner(tx, due, by)
-    tx.connection.executemany(_SQL["activate"], [(run, tx.now) for run in {task.run for task in due}])
+    runs = {task.run for task in due}
+    tx.connection.executemany(_SQL["activate"], [(run, tx.now) for run in runs])
+    if isinstance(by, ClaimRequest) and by.version is not None:
+        _set_versions(tx, runs, by.version, json.dumps(sorted(by.pinned)))
+
+
+def _set_versions(tx: Tx, runs: Iterable[int], version: str, pinned: str) -> None:
+    """Set the version of runs that have none. All units of a run that becomes pinned are pinned."""
+    for run in runs:
+        if tx.connection.execute(_SQL["set_version"], (run, version, pinned)).get:
+            tx.connection.execute(_SQL["set_pin"], (run, version))
 
 
 def _set_owner(tx: Tx, due: list[_Due], by: ClaimRequest | Claimant) -> None:

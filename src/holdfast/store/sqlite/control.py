@@ -1,4 +1,4 @@
-"""Control requests: pause, resume, cancel, terminate, restart, redeliver. Terminal runs are never changed."""
+"""Control requests: pause, resume, cancel, terminate, restart, redeliver, move. Terminal runs are never changed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from holdfast.store.protocol import (
     CancelRun,
     ControlRequest,
     ControlResult,
+    MoveRun,
     PauseRun,
     RedeliverOutbox,
     RestartRun,
@@ -49,6 +50,8 @@ def control(tx: Tx, request: ControlRequest) -> ControlResult:
             run = restart(tx, run, request, affected)
         case RedeliverOutbox():
             return ControlResult(run, affected, outbox.redeliver(tx, run.run))
+        case MoveRun():
+            move(tx, run, request, affected)
     return ControlResult(run, affected)
 
 
@@ -74,6 +77,14 @@ def resume(tx: Tx, run: RunRecord) -> None:
         tx.connection.execute(_SQL["resume_task"], (run.run, tx.now, kind, kind.bucket))
     elif run.pausing:
         tx.connection.execute(_SQL["withdraw_pause"], (run.run,))
+
+
+def move(tx: Tx, run: RunRecord, request: MoveRun, affected: AffectedRuns) -> None:
+    if run.status.terminal:
+        return
+    pinned = tx.connection.execute(_SQL["move_run"], (run.run, request.version, request.pinned, tx.now)).get
+    tx.connection.execute(_SQL["move_tasks"], (run.run, request.version, pinned))
+    affected.work = True
 
 
 def terminate(tx: Tx, run: RunRecord, reason: str | None, affected: AffectedRuns) -> None:

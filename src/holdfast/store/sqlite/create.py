@@ -67,7 +67,7 @@ def _insert_plans_and_units(tx: Tx, made: Sequence[tuple[int, NewRun]]) -> None:
     units = UnitInserts(tx)
     for run, new in made:
         units.plan(run, new.plan)
-        queue = UnitQueue(run, new.workflow, new.queue, new.priority, tx.now + new.delay_ms)
+        queue = UnitQueue(run, new.workflow, new.queue, new.priority, tx.now + new.delay_ms, new.pin)
         claimed = new.claimed_units()
         if claimed and new.owner is not None:
             numbers = {unit.unit for unit in claimed}
@@ -97,6 +97,8 @@ def _run_row(key: _Key, new: NewRun, now: int) -> Row:
         new.options,
         attributes.memo,
         attributes.search,
+        new.version,
+        new.pin != "",
     )
 
 
@@ -117,6 +119,7 @@ def _task_row(run: int, new: NewRun, now: int) -> Row:
         epoch,
         *expires_in(new.expires_ms, new.expiry, now),
         len(new.units),
+        new.pin,
     )
 
 

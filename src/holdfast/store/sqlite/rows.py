@@ -14,7 +14,7 @@ Text = str | bytes
 _STATUSES = {status.value: status for status in Status}
 _PAUSE = int(Signal.PAUSE)
 _NO_TOPICS: frozenset[str] = frozenset()
-_STATUS, _NOTE, _CURRENT, _OWNER, _LOSSES, _PAUSING, _FIELDS, _TOPICS = 5, 17, 23, 25, 26, 27, 30, 31
+_STATUS, _NOTE, _CURRENT, _PINNED, _OWNER, _LOSSES, _PAUSING, _FIELDS, _TOPICS = 5, 17, 23, 25, 27, 28, 29, 32, 33
 
 
 def encode_text(text: str) -> Text:
@@ -43,6 +43,7 @@ def record(row: Row) -> RunRecord:
     fields[_STATUS] = _STATUSES[row[_STATUS]]
     fields[_NOTE] = decode_text(row[_NOTE])
     fields[_CURRENT] = row[_CURRENT] == 1
+    fields[_PINNED] = row[_PINNED] == 1
     fields[_LOSSES] = row[_LOSSES] or 0
     fields[_PAUSING] = ((row[_PAUSING] or 0) & _PAUSE) != 0
     topics = row[_TOPICS]

@@ -119,4 +119,6 @@ def _claim_woken(tx: Tx, run: RunRecord, claimant: Claimant | None) -> Claim | N
     """Claim a woken run for the claimant. Suspects are left to ``claim``, which gives a worker one at a time."""
     if claimant is None or run.queue not in claimant.queues or run.losses >= SUSPECT_LOSSES:
         return None
+    if run.pinned and run.version != claimant.version:
+        return None
     return claim_run(tx, run.run, claimant)

@@ -54,6 +54,7 @@ from holdfast.store.protocol import (
     StoredEvent,
     StoredLog,
     TaskRef,
+    VersionCount,
     WorkerProfile,
     WorkerRecord,
 )
@@ -252,6 +253,9 @@ class SqliteStore:
 
     async def workers(self) -> list[WorkerRecord]:
         return await self._read(workers.workers, None)
+
+    async def versions(self) -> list[VersionCount]:
+        return await self._read(workers.versions, None)
 
     async def wait_for_change(self, since: int | None) -> int:
         if since is not None:

@@ -1,6 +1,7 @@
 """Creates the successor of a run: after a restart, or at the request of the run itself (``Finish.next``).
 
-Search terms are stored per instance, so the successor has those of its predecessor without a write.
+Search terms are stored per instance, so the successor has those of its predecessor without a write. A successor has no
+version: the worker that claims it first sets it.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def create_successor(tx: Tx, old: RunRecord, successor: Successor) -> int:
     new, kind = tx.connection.last_insert_rowid(), TaskKind.RUN
     run_at = None if successor.units else successor.run_at
     queue_columns = (new, old.workflow, old.queue, kind.bucket, kind, old.priority, run_at)
-    tx.connection.execute(_NEW_TASK, (*queue_columns, None, None, 0, *successor.expires, len(successor.units)))
+    tx.connection.execute(_NEW_TASK, (*queue_columns, None, None, 0, *successor.expires, len(successor.units), ""))
     tx.connection.execute(_SQL["copy_plan"], (old.run, new))
     if successor.units:
         units = UnitInserts(tx)

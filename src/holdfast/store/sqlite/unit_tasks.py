@@ -27,6 +27,7 @@ class UnitQueue(NamedTuple):
     queue: str
     priority: int
     run_at: int
+    pin: str = ""
 
 
 class OwnerLease(NamedTuple):
@@ -63,18 +64,19 @@ class UnitInserts:
         self._facts += fact_rows(run, plan)
 
     def add(self, place: UnitQueue, units: Sequence[NewUnit]) -> None:
-        kind, (run, workflow, queue, priority, run_at) = TaskKind.RUN, place
+        kind, (run, workflow, queue, priority, run_at, pin) = TaskKind.RUN, place
         lane = (workflow, queue, kind.bucket, kind, priority)
         self._tasks += [
-            (run, unit, *lane, None if missing else run_at, None, None, 0, missing, encode_text(key), None)
+            (run, unit, *lane, None if missing else run_at, None, None, 0, missing, encode_text(key), None, pin)
             for unit, key, missing in units
         ]
 
     def add_claimed(self, place: UnitQueue, units: Sequence[NewUnit], owner_lease: OwnerLease) -> None:
-        now, kind, (run, workflow, queue, priority, run_at) = self._tx.now, TaskKind.RUN, place
+        now, kind, (run, workflow, queue, priority, run_at, pin) = self._tx.now, TaskKind.RUN, place
         lane = (workflow, queue, kind.bucket, kind, priority)
         self._tasks += [
-            (run, unit, *lane, run_at, *owner_lease, FIRST_EPOCH, 0, encode_text(key), now) for unit, key, _ in units
+            (run, unit, *lane, run_at, *owner_lease, FIRST_EPOCH, 0, encode_text(key), now, pin)
+            for unit, key, _ in units
         ]
         self._facts += start_rows([Start(run, encode_text(key), FIRST_EPOCH, now) for _, key, _ in units], owner_lease)
 

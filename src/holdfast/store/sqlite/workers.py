@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import NamedTuple
 
-from holdfast.store.protocol import WorkerProfile, WorkerRecord
+from holdfast.store.protocol import VersionCount, WorkerProfile, WorkerRecord
 from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Row, Tx
 
@@ -29,6 +29,7 @@ def register_worker(tx: Tx, new: WorkerRegistration) -> None:
         profile.concurrency,
         tx.now,
         tx.now + new.lease_ms,
+        profile.version,
     )
     tx.connection.execute(_SQL["register_worker"], row)
 
@@ -46,7 +47,13 @@ def workers(tx: Tx, _: None) -> list[WorkerRecord]:
     return [_worker(row) for row in tx.connection.execute(_SQL["all"], (tx.now,))]
 
 
+def versions(tx: Tx, _: None) -> list[VersionCount]:
+    counts = [VersionCount(*row) for row in tx.connection.execute(_SQL["versions"])]
+    rest = tx.connection.execute(_SQL["open_runs"]).get - sum(count.open_runs for count in counts)
+    return [*counts, VersionCount(None, rest)] if rest else counts
+
+
 def _worker(row: Row) -> WorkerRecord:
-    id_, host, pid, queues, concurrency, started_at, seen_at, alive = row
-    profile = WorkerProfile(id_, host, pid, tuple(json.loads(queues)), concurrency)
+    id_, host, pid, queues, concurrency, version, started_at, seen_at, alive = row
+    profile = WorkerProfile(id_, host, pid, tuple(json.loads(queues)), concurrency, version)
     return WorkerRecord(profile, started_at, seen_at, alive == 1)

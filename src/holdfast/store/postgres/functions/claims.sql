@@ -5,7 +5,7 @@
 -- time of the next due task or expiry.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_claim(
     p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_limit BIGINT, p_queues TEXT[], p_workflows TEXT[],
-    p_buckets INTEGER[], p_token BIGINT, p_unanswered BIGINT[]
+    p_buckets INTEGER[], p_token BIGINT, p_unanswered BIGINT[], p_version TEXT, p_pinned TEXT[]
 ) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -21,6 +21,7 @@ DECLARE
     v_found_lost BOOLEAN[];
     v_room BIGINT := p_limit;
     v_suspect BOOLEAN := false;
+    v_pins TEXT[] := CASE WHEN p_version IS NULL THEN ARRAY[''] ELSE ARRAY['', p_version] END;
     v_rank RECORD;
     v_expires BIGINT;
 BEGIN
@@ -39,8 +40,8 @@ BEGIN
         v_room := greatest(v_room - v_already_owned, 0);
     END IF;
     FOR v_rank IN
-        SELECT bucket, priority, array_agg(queue) AS queues, array_agg(workflow) AS workflows
-          FROM {schema}.holdfast_lanes(v_now, v_room, p_queues, p_workflows, p_buckets)
+        SELECT bucket, priority, array_agg(queue) AS queues, array_agg(workflow) AS workflows, array_agg(pin) AS pins
+          FROM {schema}.holdfast_lanes(v_now, v_room, p_queues, p_workflows, v_pins, p_buckets)
          WHERE run_at <= v_now GROUP BY bucket, priority ORDER BY bucket, priority
     LOOP
         IF v_rank.bucket = {Bucket.SUSPECT} THEN
@@ -51,11 +52,11 @@ BEGIN
                array_agg(lost ORDER BY run_at, run, unit)
           INTO v_found, v_found_unit, v_found_lost
           FROM (SELECT d.run, d.unit, d.run_at, d.lost
-                  FROM unnest(v_rank.queues, v_rank.workflows) AS l (queue, workflow)
+                  FROM unnest(v_rank.queues, v_rank.workflows, v_rank.pins) AS l (queue, workflow, pin)
                  CROSS JOIN LATERAL (
                        SELECT t.run, t.unit, t.run_at, t.lost FROM {schema}.holdfast_task AS t
                         WHERE t.owner IS NULL AND t.run_at IS NOT NULL AND t.queue = l.queue
-                          AND t.workflow = l.workflow AND t.bucket = v_rank.bucket
+                          AND t.workflow = l.workflow AND t.pin = l.pin AND t.bucket = v_rank.bucket
                           AND t.priority = v_rank.priority AND t.run_at <= v_now
                         ORDER BY t.run_at, t.run, t.unit LIMIT v_room FOR NO KEY UPDATE SKIP LOCKED) AS d
                  ORDER BY d.run_at, d.run, d.unit LIMIT v_room) AS found;
@@ -69,13 +70,13 @@ BEGIN
     END LOOP;
     IF cardinality(v_runs) > 0 THEN
         RETURN QUERY SELECT * FROM {schema}.holdfast_take_tasks(
-            v_now, p_owner, p_lease_ms, p_token, v_runs, v_units, v_lost, v_already_owned);
+            v_now, p_owner, p_lease_ms, p_token, v_runs, v_units, v_lost, v_already_owned, p_version, p_pinned);
     END IF;
     RETURN QUERY
         SELECT v_now, least(min(run_at), v_expires), NULL::boolean, NULL::bigint, NULL::bigint, NULL::int,
                NULL::boolean, NULL::bigint[], NULL::text[], NULL::bytea[], NULL::bigint[], NULL::bytea[],
                NULL::bytea[], NULL::bigint, NULL::{schema}.holdfast_record
-          FROM {schema}.holdfast_lanes(v_now, p_limit, p_queues, p_workflows,
+          FROM {schema}.holdfast_lanes(v_now, p_limit, p_queues, p_workflows, v_pins,
                                        CASE WHEN v_suspect THEN array_remove(p_buckets, {Bucket.SUSPECT})
                                             ELSE p_buckets END);
 END $$;
@@ -83,7 +84,7 @@ END $$;
 -- Claim due units of one run, in the order of their numbers; suspects come last.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_claim_units(
     p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_limit BIGINT, p_run BIGINT, p_suspects BOOLEAN, p_token BIGINT,
-    p_unanswered BIGINT[]
+    p_unanswered BIGINT[], p_version TEXT, p_pinned TEXT[]
 ) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off
 SET enable_hashjoin = off SET enable_mergejoin = off SET jit = off AS $$
@@ -115,7 +116,7 @@ BEGIN
         SELECT array_agg(unit), array_agg(lost) INTO v_found, v_found_lost
           FROM (SELECT t.unit, t.lost FROM {schema}.holdfast_task AS t
                  WHERE t.run = p_run AND t.unit > 0 AND t.owner IS NULL AND t.run_at IS NOT NULL AND t.run_at <= v_now
-                   AND (t.bucket = {Bucket.SUSPECT}) = (v_suspect = 1)
+                   AND (t.bucket = {Bucket.SUSPECT}) = (v_suspect = 1) AND (t.pin = '' OR t.pin = p_version)
                  ORDER BY t.unit LIMIT least(greatest(p_limit - cardinality(v_units), 0),
                                              CASE WHEN v_suspect = 1 THEN 1 ELSE p_limit END)
                    FOR NO KEY UPDATE SKIP LOCKED) AS found;
@@ -126,7 +127,7 @@ BEGIN
     IF cardinality(v_units) > 0 THEN
         RETURN QUERY SELECT * FROM {schema}.holdfast_take_tasks(
             v_now, p_owner, p_lease_ms, p_token, array_fill(p_run, ARRAY[cardinality(v_units)]), v_units, v_lost,
-            v_already_owned);
+            v_already_owned, p_version, p_pinned);
     END IF;
     -- Not min(): PostgreSQL 15 aggregates all units of the run instead of reading the first entry of
     -- holdfast_task_unit_due.
@@ -141,12 +142,25 @@ BEGIN
 END $$;
 
 -- Assign locked due tasks to p_owner and return them as claims. p_owner owns the first p_already_owned of them already.
+-- Runs without a version get p_version; those of the workflows p_pinned are then pinned to it.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_take_tasks(
     p_now BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_token BIGINT, p_runs BIGINT[], p_units BIGINT[], p_lost BOOLEAN[],
-    p_already_owned INTEGER
+    p_already_owned INTEGER, p_version TEXT, p_pinned TEXT[]
 ) RETURNS SETOF {schema}.holdfast_claimed LANGUAGE plpgsql AS $$
 #variable_conflict use_column
+DECLARE
+    v_other BOOLEAN[];
 BEGIN
+    IF p_version IS NOT NULL THEN
+        v_other := {schema}.holdfast_set_versions(p_runs, p_version, p_pinned);
+        IF v_other IS NOT NULL THEN
+            SELECT coalesce(array_agg(a.run ORDER BY a.ord), '{}'), coalesce(array_agg(a.unit ORDER BY a.ord), '{}'),
+                   coalesce(array_agg(a.lost ORDER BY a.ord), '{}')
+              INTO p_runs, p_units, p_lost
+              FROM unnest(p_runs, p_units, p_lost, v_other) WITH ORDINALITY AS a (run, unit, lost, other, ord)
+             WHERE NOT a.other OR a.ord <= p_already_owned;
+        END IF;
+    END IF;
     UPDATE {schema}.holdfast_task AS t
        SET owner = p_owner, lease_until = p_now + p_lease_ms, lease_ms = NULL, lost = false, claimed_by = p_token,
            epoch = CASE WHEN t.owner IS NULL THEN t.epoch + 1 ELSE t.epoch END
@@ -167,6 +181,46 @@ BEGIN
           JOIN {schema}.holdfast_record AS rec ON rec.run = a.run
           LEFT JOIN LATERAL {schema}.holdfast_mailbox_page(a.run, 0) AS m ON a.unit = 0
          ORDER BY a.ord;
+END $$;
+
+-- Set the version of runs that have none, and pin those of the workflows p_pinned. Workers of two versions may claim
+-- units of one run at the same time. The rows of the runs are therefore locked, in their order, and the worker that is
+-- second finds the run pinned to the version of the first: returns for each run whether that is so; NULL: none is. Tasks
+-- of the run that the other worker has locked are skipped, since that worker sets their pin.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_set_versions(p_runs BIGINT[], p_version TEXT, p_pinned TEXT[])
+RETURNS BOOLEAN[] LANGUAGE plpgsql AS $$
+#variable_conflict use_column
+DECLARE
+    v_new BIGINT[];
+    v_run BIGINT;
+BEGIN
+    IF NOT EXISTS (SELECT FROM {schema}.holdfast_run WHERE id = ANY (p_runs) AND version IS NULL) THEN
+        RETURN NULL;
+    END IF;
+    PERFORM FROM {schema}.holdfast_run WHERE id = ANY (p_runs) ORDER BY id FOR NO KEY UPDATE;
+    WITH named AS (
+        UPDATE {schema}.holdfast_run SET version = p_version, pinned = workflow = ANY (p_pinned)
+         WHERE id = ANY (p_runs) AND version IS NULL
+        RETURNING id, pinned
+    )
+    SELECT array_agg(id) INTO v_new FROM named WHERE pinned;
+    IF v_new IS NOT NULL THEN
+        UPDATE {schema}.holdfast_task AS t SET pin = p_version
+          FROM (SELECT run, unit FROM {schema}.holdfast_task WHERE run = ANY (v_new)
+                   FOR NO KEY UPDATE SKIP LOCKED) AS l
+         WHERE t.run = l.run AND t.unit = l.unit;
+    END IF;
+    FOR v_run IN SELECT id FROM {schema}.holdfast_run
+                  WHERE id = ANY (p_runs) AND pinned AND version <> p_version
+    LOOP
+        UPDATE {schema}.holdfast_task AS t
+           SET pin = (SELECT version FROM {schema}.holdfast_run WHERE id = v_run)
+          FROM (SELECT run, unit FROM {schema}.holdfast_task WHERE run = v_run FOR NO KEY UPDATE SKIP LOCKED) AS l
+         WHERE t.run = l.run AND t.unit = l.unit;
+    END LOOP;
+    RETURN ARRAY(SELECT r.pinned AND r.version <> p_version
+                   FROM unnest(p_runs) WITH ORDINALITY AS a (run, ord)
+                   JOIN {schema}.holdfast_run AS r ON r.id = a.run ORDER BY a.ord);
 END $$;
 
 -- Value of the START fact of a claim.
@@ -222,34 +276,37 @@ BEGIN
     END LOOP;
 END $$;
 
--- Lanes (queue, workflow, bucket, priority) of the given queues, workflows and buckets, each with its earliest run_at.
+-- Lanes (queue, workflow, pin, bucket, priority) of the given queues, workflows, pins and buckets, each with its earliest
+-- run_at.
 -- Each lane costs one index seek, whatever its length. The recursion over priorities stops once p_limit lanes are due.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_lanes(
-    p_now BIGINT, p_limit BIGINT, p_queues TEXT[], p_workflows TEXT[], p_buckets INTEGER[]
-) RETURNS TABLE (queue TEXT, workflow TEXT, bucket INTEGER, priority BIGINT, run_at BIGINT)
+    p_now BIGINT, p_limit BIGINT, p_queues TEXT[], p_workflows TEXT[], p_pins TEXT[], p_buckets INTEGER[]
+) RETURNS TABLE (queue TEXT, workflow TEXT, pin TEXT, bucket INTEGER, priority BIGINT, run_at BIGINT)
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY
     WITH RECURSIVE lane AS (
-        SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, (t.run_at <= p_now)::int AS due
+        SELECT t.queue, t.workflow, t.pin, t.bucket, t.priority, t.run_at, (t.run_at <= p_now)::int AS due
           FROM unnest(p_queues) AS q (name)
          CROSS JOIN unnest(p_workflows) AS w (name)
+         CROSS JOIN unnest(p_pins) AS p (name)
          CROSS JOIN unnest(p_buckets) AS b (n)
          CROSS JOIN LATERAL (
                SELECT * FROM {schema}.holdfast_task
                 WHERE owner IS NULL AND run_at IS NOT NULL
-                  AND queue = q.name AND workflow = w.name AND bucket = b.n
+                  AND queue = q.name AND workflow = w.name AND pin = p.name AND bucket = b.n
                 ORDER BY priority, run_at LIMIT 1) AS t
         UNION ALL
-        SELECT t.queue, t.workflow, t.bucket, t.priority, t.run_at, l.due + (t.run_at <= p_now)::int
+        SELECT t.queue, t.workflow, t.pin, t.bucket, t.priority, t.run_at, l.due + (t.run_at <= p_now)::int
           FROM lane AS l
          CROSS JOIN LATERAL (
                SELECT * FROM {schema}.holdfast_task
                 WHERE owner IS NULL AND run_at IS NOT NULL
-                  AND queue = l.queue AND workflow = l.workflow AND bucket = l.bucket AND priority > l.priority
+                  AND queue = l.queue AND workflow = l.workflow AND pin = l.pin AND bucket = l.bucket
+                  AND priority > l.priority
                 ORDER BY priority, run_at LIMIT 1) AS t
          WHERE l.due < p_limit
     )
-    SELECT l.queue, l.workflow, l.bucket, l.priority, l.run_at FROM lane AS l;
+    SELECT l.queue, l.workflow, l.pin, l.bucket, l.priority, l.run_at FROM lane AS l;
 END $$;

@@ -390,18 +390,18 @@ BEGIN
     IF p_next = {Next.FINISH} THEN
         DELETE FROM {schema}.holdfast_task
          WHERE run = p_run AND unit = 0 AND owner IS NULL AND epoch = p_epoch - 1 AND signal = 0 AND losses = 0
-           AND (run_at > v_now OR run_at IS NULL) AND NOT bound AND missing IS NULL;
+           AND (run_at > v_now OR run_at IS NULL) AND (pin = '' OR pin = p_version) AND NOT bound AND missing IS NULL;
     ELSIF p_next = {Next.RELEASE} THEN
         UPDATE {schema}.holdfast_task
            SET epoch = p_epoch, topics = p_topics, run_at = p_run_at, kind = p_task_kind, bucket = p_bucket
          WHERE run = p_run AND unit = 0 AND owner IS NULL AND epoch = p_epoch - 1 AND signal = 0 AND losses = 0
-           AND (run_at > v_now OR run_at IS NULL);
+           AND (run_at > v_now OR run_at IS NULL) AND (pin = '' OR pin = p_version);
     ELSE
         UPDATE {schema}.holdfast_task
            SET epoch = p_epoch, owner = p_owner, lease_until = v_now + p_lease_ms, lease_ms = NULL,
                claimed_by = p_token, run_at = v_now, kind = {TaskKind.WAKE}, bucket = {Bucket.CONTINUING}
          WHERE run = p_run AND unit = 0 AND owner IS NULL AND epoch = p_epoch - 1 AND signal = 0 AND losses = 0
-           AND (run_at > v_now OR run_at IS NULL);
+           AND (run_at > v_now OR run_at IS NULL) AND (pin = '' OR pin = p_version);
     END IF;
     IF NOT FOUND THEN
         RETURN false;

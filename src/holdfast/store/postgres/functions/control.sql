@@ -1,4 +1,4 @@
--- Control requests: pause, resume, terminate, cancel, restart.
+-- Control requests: pause, resume, terminate, cancel, restart, move.
 
 CREATE OR REPLACE FUNCTION {schema}.holdfast_pause(p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT)
 RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql
@@ -72,6 +72,36 @@ BEGIN
         PERFORM pg_notify('{channel}', p_store);
     ELSIF v_record.signal & {Signal.PAUSE} <> 0 THEN
         UPDATE {schema}.holdfast_task SET signal = signal & ~{Signal.PAUSE} WHERE run = v_run AND unit = 0;
+    END IF;
+    RETURN NEXT v_record;
+END $$;
+
+-- Set the version of a run; p_pinned: pin it to the version, if it is not pinned yet. Tasks are locked first, unit 0
+-- before the others, as everywhere. The epoch of a run without an owner is increased: a worker of the old version may
+-- have the run's machine in its cache, which is valid for the next epoch only.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_move(
+    p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_version TEXT, p_pinned BOOLEAN
+) RETURNS SETOF {schema}.holdfast_record LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_run BIGINT := {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
+    v_record {schema}.holdfast_record;
+BEGIN
+    SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_run;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF v_record.epoch IS NOT NULL THEN
+        PERFORM FROM {schema}.holdfast_task WHERE run = v_run ORDER BY unit FOR NO KEY UPDATE;
+        UPDATE {schema}.holdfast_task
+           SET pin = CASE WHEN p_pinned OR v_record.pinned THEN p_version ELSE '' END,
+               epoch = epoch + (owner IS NULL AND unit = 0)::int
+         WHERE run = v_run;
+        UPDATE {schema}.holdfast_run
+           SET version = p_version, pinned = p_pinned OR v_record.pinned, updated_at = v_now WHERE id = v_run;
+        PERFORM pg_notify('{channel}', p_store);
     END IF;
     RETURN NEXT v_record;
 END $$;

@@ -40,10 +40,11 @@ BEGIN
     WITH inserted AS (
         INSERT INTO {schema}.holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, params,
                                            queue, priority, seed, created_at, updated_at, made_by, parent, parent_run,
-                                           parent_close, options, memo, search)
+                                           parent_close, options, memo, search, version, pinned)
         SELECT a.id, coalesce(a.instance, a.id), a.workflow, a.instance_id, coalesce(a.number, 0), true, a.kind,
                CASE WHEN a.delay_ms > 0 THEN {Status.WAITING} ELSE {Status.ACTIVE} END, a.params, a.queue, a.priority,
-               a.seed, p_now, p_now, a.token, a.parent, a.parent_run, a.parent_close, a.options, a.memo, a.search
+               a.seed, p_now, p_now, a.token, a.parent, a.parent_run, a.parent_close, a.options, a.memo, a.search,
+               a.version, coalesce(a.pinned, false)
           FROM unnest(p_new) AS a ORDER BY a.workflow COLLATE "C", a.instance_id COLLATE "C", a.ord
         ON CONFLICT (workflow, instance_id, number) DO NOTHING
         RETURNING id
@@ -57,12 +58,12 @@ BEGIN
     WITH tasks AS (
         INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner,
                                             lease_until, epoch, losses, lost, signal, topics, expires_at, expiry, bound,
-                                            missing)
+                                            missing, pin)
         SELECT a.id, 0, a.workflow, a.queue, {Bucket.STARTING}, {TaskKind.RUN}, a.priority,
                CASE WHEN a.units IS NULL THEN p_now + a.delay_ms END,
                h.owner, CASE WHEN h.owner IS NOT NULL THEN p_now + a.lease_ms END,
                CASE WHEN h.owner IS NULL THEN 0 ELSE 1 END, 0, false, 0, '', p_now + a.expires_ms, a.expiry,
-               a.parent_run IS NOT NULL, a.units
+               a.parent_run IS NOT NULL, a.units, CASE WHEN a.pinned THEN a.version ELSE '' END
           FROM unnest(p_new) AS a
          CROSS JOIN LATERAL (SELECT CASE WHEN a.units IS NULL THEN a.owner END) AS h (owner)
         RETURNING owner, run_at
@@ -147,11 +148,11 @@ BEGIN
     END IF;
     WITH tasks AS (
         INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner,
-                                            lease_until, epoch, losses, lost, signal, topics, missing, key)
+                                            lease_until, epoch, losses, lost, signal, topics, missing, key, pin)
         SELECT t.run, u.unit, t.workflow, t.queue, {Bucket.STARTING}, {TaskKind.RUN}, t.priority,
                CASE WHEN u.missing = 0 THEN v_run_at[u.run_ord] END,
                CASE WHEN u.taken THEN v_owner[u.run_ord] END, CASE WHEN u.taken THEN v_lease_until[u.run_ord] END,
-               CASE WHEN u.taken THEN 1 ELSE 0 END, 0, false, 0, '', u.missing, u.key
+               CASE WHEN u.taken THEN 1 ELSE 0 END, 0, false, 0, '', u.missing, u.key, t.pin
           FROM {plans_and_units.units.rows p_parts}
          CROSS JOIN LATERAL (
                SELECT * FROM {schema}.holdfast_task WHERE run = v_id[u.run_ord] AND unit = 0 OFFSET 0) AS t
@@ -210,19 +211,19 @@ DECLARE
     v_run BIGINT := nextval('{schema}.holdfast_run_id');
 BEGIN
     INSERT INTO {schema}.holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, params,
-                                       queue, priority, seed, created_at, updated_at, made_by)
+                                       queue, priority, seed, created_at, updated_at, made_by, version, pinned)
     VALUES (v_run, v_run, p_workflow, p_instance_id, 0, true, p_kind,
             CASE WHEN p_delay_ms > 0 THEN {Status.WAITING} ELSE {Status.ACTIVE} END, p_params, p_queue, p_priority,
-            p_seed, v_at, v_at, p_token)
+            p_seed, v_at, v_at, p_token, p_version, coalesce(p_pinned, false))
     ON CONFLICT (workflow, instance_id, number) DO NOTHING;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
     INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, owner, lease_until,
-                                        epoch, losses, lost, signal, topics)
+                                        epoch, losses, lost, signal, topics, pin)
     VALUES (v_run, 0, p_workflow, p_queue, {Bucket.STARTING}, {TaskKind.RUN}, p_priority, v_at + p_delay_ms, p_owner,
             CASE WHEN p_owner IS NOT NULL THEN v_at + p_lease_ms END, CASE WHEN p_owner IS NULL THEN 0 ELSE 1 END, 0,
-            false, 0, '');
+            false, 0, '', CASE WHEN p_pinned THEN p_version ELSE '' END);
     IF p_owner IS NULL THEN
         PERFORM pg_notify('{channel}', p_store);
     END IF;

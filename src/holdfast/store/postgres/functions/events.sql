@@ -102,7 +102,7 @@ $$;
 
 -- Send a batch of events. p_dedup has a key for each event: the sender's, or one made for this call. p_owner,
 -- p_lease_ms and p_queues describe the claimant, which claims the run if the event wakes it (p_queues: queue names,
--- each between two newlines). p_is_retry: an earlier attempt of this call may have been committed.
+-- each between two newlines; p_version: its version). p_is_retry: an earlier attempt of this call may have been committed.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_send(
     p_now BIGINT, p_store TEXT, {send.parameters}, p_suspect_losses INTEGER, p_is_retry BOOLEAN
 ) RETURNS TABLE (ord BIGINT, accepted BOOLEAN, duplicate BOOLEAN, woken BOOLEAN, epoch BIGINT, kind INTEGER,
@@ -150,7 +150,7 @@ BEGIN
                    AND t.claimed_by = v_event.token;
             ELSIF v_effect = {AddedEvent.DUE} THEN
                 v_task := {schema}.holdfast_claim_woken(v_now, v_run, v_event.token, v_event.owner, v_event.lease_ms,
-                                                        v_event.queues, p_suspect_losses);
+                                                        v_event.queues, v_event.version, p_suspect_losses);
             END IF;
             v_notify := v_notify OR (v_effect >= {AddedEvent.SIGNALLED} AND v_task.run IS NULL);
             RETURN QUERY
@@ -215,7 +215,7 @@ BEGIN
     IF t.owner IS NOT NULL THEN
         UPDATE {schema}.holdfast_task AS x SET signal = x.signal | {Signal.EVENTS} WHERE x.run = t.run AND x.unit = 0;
     ELSIF woken AND p_owner IS NOT NULL AND t.losses < p_suspect_losses
-          AND position(E'\n' || t.queue || E'\n' IN p_queues) > 0 THEN
+          AND position(E'\n' || t.queue || E'\n' IN p_queues) > 0 AND (t.pin = '' OR t.pin = p_version) THEN
         epoch := t.epoch + 1;
         kind := CASE WHEN v_due THEN t.kind ELSE {TaskKind.WAKE} END;
         lost := t.lost;
@@ -250,11 +250,11 @@ BEGIN
     END IF;
 END $$;
 
--- Claim a due run for p_owner, unless the run is a suspect or in another queue. Returns the claimed task, except that
+-- Claim a due run for p_owner, unless the run is a suspect, in another queue or pinned to another version. Returns the claimed task, except that
 -- lost has the value from before the claim: true if the previous owner lost the task.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_claim_woken(
     p_now BIGINT, p_run BIGINT, p_token BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_queues TEXT,
-    p_suspect_losses INTEGER
+    p_version TEXT, p_suspect_losses INTEGER
 ) RETURNS {schema}.holdfast_task LANGUAGE plpgsql AS $$
 DECLARE
     v_task {schema}.holdfast_task;
@@ -263,7 +263,8 @@ BEGIN
         RETURN NULL;
     END IF;
     SELECT * INTO v_task FROM {schema}.holdfast_task
-     WHERE run = p_run AND unit = 0 AND losses < p_suspect_losses AND position(E'\n' || queue || E'\n' IN p_queues) > 0;
+     WHERE run = p_run AND unit = 0 AND losses < p_suspect_losses AND position(E'\n' || queue || E'\n' IN p_queues) > 0
+       AND (pin = '' OR pin = p_version);
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;

@@ -10,7 +10,7 @@
 -- ends their units meanwhile. Only claims continue, and they find nothing but tasks that were due before.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_advance(
     p_now BIGINT, p_store TEXT, p_line INTEGER, p_n BIGINT, p_owner TEXT, p_lease_ms BIGINT, p_claim_limit BIGINT,
-    p_token BIGINT, {advance.parameters}
+    p_token BIGINT, p_version TEXT, {advance.parameters}
 ) RETURNS TABLE (applied INTEGER[], taken BIGINT[], due BOOLEAN) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
@@ -28,9 +28,14 @@ DECLARE
     v_decrement_run BIGINT[];
     v_taken {schema}.holdfast_taken;
     v_count BIGINT;
+    v_moved BOOLEAN;
 BEGIN
-    PERFORM 1 FROM {schema}.holdfast_task AS t WHERE t.run = ANY (p_a_run) AND t.unit = 0 ORDER BY t.run
-        FOR NO KEY UPDATE;
+    SELECT bool_or(l.pin <> '' AND l.pin IS DISTINCT FROM p_version) INTO v_moved
+      FROM (SELECT t.pin FROM {schema}.holdfast_task AS t WHERE t.run = ANY (p_a_run) AND t.unit = 0 ORDER BY t.run
+               FOR NO KEY UPDATE) AS l;
+    IF v_moved THEN  -- units of the runs of this batch are left to workers of the other version
+        p_claim_limit := 0;
+    END IF;
     -- Read the receipt under the locks: an earlier attempt of this call may have held them until now.
     v_receipt := {schema}.holdfast_find_receipt(p_store, p_line, p_n);
     IF v_receipt.n IS NOT NULL THEN
@@ -182,12 +187,12 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_add_units(
 BEGIN
     WITH added AS (
         INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, epoch,
-                                            losses, lost, signal, topics, missing, key)
+                                            losses, lost, signal, topics, missing, key, pin)
         SELECT t.run, u.unit, t.workflow, t.queue, {Bucket.CONTINUING}, {TaskKind.RESUME}, t.priority,
                CASE WHEN u.missing = 0 AND t.run <> ALL (p_paused) THEN p_now END,
                coalesce((SELECT max(f.n) FROM {schema}.holdfast_fact AS f
                           WHERE f.run = t.run AND f.state = {FactState.START} AND f.key = u.key), 0),
-               0, false, {Signal.NONE}, '', u.missing, u.key
+               0, false, {Signal.NONE}, '', u.missing, u.key, t.pin
           FROM {advance.new_units.rows}
          CROSS JOIN LATERAL (
                SELECT * FROM {schema}.holdfast_task WHERE run = p_run[u.advance] AND unit = 0 OFFSET 0) AS t

@@ -36,6 +36,8 @@ CREATE TABLE {schema}.holdfast_run (
     memo          BYTEA,
     search        BYTEA,
     line          BIGINT,  -- the first run of the line (holdfast_end_with_successor continues one); NULL: this run
+    version       TEXT     COLLATE "C",  -- the release that started it
+    pinned        BOOLEAN  NOT NULL DEFAULT false,  -- only workers of its version claim it
     UNIQUE (workflow, instance_id, number)
 ) WITH (fillfactor = 85);
 
@@ -46,6 +48,8 @@ CREATE INDEX holdfast_run_child ON {schema}.holdfast_run (parent_run, instance)
     WHERE parent_run IS NOT NULL AND current;
 CREATE INDEX holdfast_run_living_child ON {schema}.holdfast_run (parent_run)
     WHERE parent_run IS NOT NULL AND completed_at IS NULL;
+CREATE INDEX holdfast_run_version ON {schema}.holdfast_run (version, workflow)
+    WHERE version IS NOT NULL AND completed_at IS NULL;
 
 -- The hot table: small, and every row is updated many times. It has free space in its pages and early vacuums.
 CREATE TABLE {schema}.holdfast_task (
@@ -72,11 +76,12 @@ CREATE TABLE {schema}.holdfast_task (
                                                    -- end may affect other runs. Set with the task locked
     missing      BIGINT,   -- number of units that must be done first; NULL: the run has no units but 0
     key          BYTEA,    -- key of the unit's START facts; NULL for unit 0
+    pin          TEXT     COLLATE "C" NOT NULL DEFAULT '',  -- version of the workers that may claim it; empty: any
     PRIMARY KEY (run, unit)
 ) WITH (fillfactor = 60, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500,
         autovacuum_analyze_scale_factor = 0.1, autovacuum_vacuum_cost_delay = 0);
 
-CREATE INDEX holdfast_task_due ON {schema}.holdfast_task (queue, workflow, bucket, priority, run_at, run, unit)
+CREATE INDEX holdfast_task_due ON {schema}.holdfast_task (queue, workflow, pin, bucket, priority, run_at, run, unit)
     WHERE owner IS NULL AND run_at IS NOT NULL;
 -- Due units of one run by number, and the earliest due time of the run's units.
 CREATE INDEX holdfast_task_unit ON {schema}.holdfast_task (run, unit)
@@ -213,7 +218,8 @@ CREATE TABLE {schema}.holdfast_worker (
     concurrency  BIGINT,
     started_at   BIGINT  NOT NULL,
     seen_at      BIGINT  NOT NULL,
-    lease_until  BIGINT  NOT NULL
+    lease_until  BIGINT  NOT NULL,
+    version      TEXT
 ) WITH (fillfactor = 50);
 
 -- The last batch of commits of each line and its result; a store has one line for each call that it makes concurrently.
@@ -236,8 +242,8 @@ CREATE TABLE {schema}.holdfast_receipt (
 CREATE VIEW {schema}.holdfast_record AS
 SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.params, r.output, r.error, r.queue,
        r.priority, r.created_at, r.updated_at, r.started_at, r.completed_at, r.instance, r.seed, r.note, r.parent,
-       r.attempt, r.options, r.memo, r.search, r.current, t.run_at, t.owner, t.losses, t.signal, t.expires_at, t.expiry,
-       t.topics, t.epoch, t.bound, coalesce(r.line, r.id) AS line
+       r.attempt, r.options, r.memo, r.search, r.current, r.version, r.pinned, t.run_at, t.owner, t.losses, t.signal,
+       t.expires_at, t.expiry, t.topics, t.epoch, t.bound, coalesce(r.line, r.id) AS line
   FROM {schema}.holdfast_run AS r
   LEFT JOIN {schema}.holdfast_task AS t ON t.run = r.id AND t.unit = 0;
 
@@ -246,8 +252,8 @@ CREATE TYPE {schema}.holdfast_new_run AS (
     ord BIGINT, id BIGINT, instance BIGINT, number BIGINT, token BIGINT, workflow TEXT, instance_id TEXT, kind TEXT,
     params BYTEA, queue TEXT, priority BIGINT, delay_ms BIGINT, seed BIGINT, owner TEXT, lease_ms BIGINT,
     on_conflict TEXT, on_reuse TEXT, options BYTEA, memo BYTEA, search BYTEA, expires_ms BIGINT, expiry TEXT,
-    parent TEXT, parent_run BIGINT, parent_close TEXT, watch INTEGER, sender BYTEA, start_event_type TEXT[],
-    start_event_payload BYTEA[], term_key BYTEA[], term_text BYTEA[], term_number NUMERIC[], units BIGINT
+    parent TEXT, parent_run BIGINT, parent_close TEXT, watch INTEGER, sender BYTEA, version TEXT, pinned BOOLEAN,
+    start_event_type TEXT[], start_event_payload BYTEA[], term_key BYTEA[], term_text BYTEA[], term_number NUMERIC[], units BIGINT
 );
 
 -- PLAN facts and units of runs to create. f_run_ord and u_run_ord name the run (holdfast_new_run.ord) of each row;

@@ -4,6 +4,9 @@ SELECT * FROM {schema}.holdfast_pause($1, $2, $3, $4);
 -- name: resume
 SELECT * FROM {schema}.holdfast_resume($1, $2, $3, $4);
 
+-- name: move
+SELECT * FROM {schema}.holdfast_move($1, $2, $3, $4, $5, $6);
+
 -- name: terminate
 SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_terminate($1, $2, $3, $4, $5) AS s;
 

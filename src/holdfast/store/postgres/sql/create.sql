@@ -5,4 +5,7 @@ SELECT ord, result, run, number, instance, at, ended, woken, work
            {schema}.holdfast_build_plans_and_units({plans_and_units.arguments}));
 
 -- name: create_one
+SELECT {schema}.holdfast_create_one($1, $2, {create_one.run.arguments});
+
+-- name: create_one_of_version
 SELECT {schema}.holdfast_create_one($1, $2, {create_one.arguments});

@@ -5,15 +5,23 @@ DELETE FROM {schema}.holdfast_worker WHERE lease_until < {schema}.holdfast_begin
 DELETE FROM {schema}.holdfast_receipt WHERE at < {schema}.holdfast_begin($1) - $2::bigint;
 
 -- name: register_worker
-INSERT INTO {schema}.holdfast_worker (id, host, pid, queues, concurrency, started_at, seen_at, lease_until)
-SELECT $2, $3, $4, $5, $6, now, now, now + $7::bigint FROM {schema}.holdfast_begin($1) AS now
+INSERT INTO {schema}.holdfast_worker (id, host, pid, queues, concurrency, started_at, seen_at, lease_until, version)
+SELECT $2, $3, $4, $5, $6, now, now, now + $7::bigint, $8 FROM {schema}.holdfast_begin($1) AS now
 ON CONFLICT (id) DO UPDATE
    SET host = excluded.host, pid = excluded.pid, queues = excluded.queues, concurrency = excluded.concurrency,
-       seen_at = excluded.seen_at, lease_until = excluded.lease_until;
+       seen_at = excluded.seen_at, lease_until = excluded.lease_until, version = excluded.version;
 
 -- name: unregister_worker
 DELETE FROM {schema}.holdfast_worker WHERE id = $1;
 
 -- name: all
-SELECT id, host, pid, queues, concurrency, started_at, seen_at, lease_until > {schema}.holdfast_begin($1) AS alive
+SELECT id, host, pid, queues, concurrency, version, started_at, seen_at,
+       lease_until > {schema}.holdfast_begin($1) AS alive
   FROM {schema}.holdfast_worker WHERE host IS NOT NULL ORDER BY started_at, id;
+
+-- name: versions
+SELECT version, count(*) FROM {schema}.holdfast_run
+ WHERE version IS NOT NULL AND completed_at IS NULL GROUP BY version ORDER BY version;
+
+-- name: open_runs
+SELECT count(*) FROM {schema}.holdfast_task WHERE unit = 0;

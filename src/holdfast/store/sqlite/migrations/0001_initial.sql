@@ -32,6 +32,8 @@ CREATE TABLE holdfast_run (
     memo          BLOB,
     search        BLOB,
     line          INTEGER,  -- the first run of its line; NULL: this run is the first
+    version       TEXT,     -- the release that started it
+    pinned        INTEGER NOT NULL DEFAULT 0,  -- only workers of its version claim it
     UNIQUE (workflow, instance_id, number)
 ) STRICT;
 
@@ -40,6 +42,7 @@ CREATE INDEX holdfast_run_status ON holdfast_run (workflow, status, instance) WH
 CREATE INDEX holdfast_run_child ON holdfast_run (parent_run, instance) WHERE parent_run IS NOT NULL AND current = 1;
 CREATE INDEX holdfast_run_living_child ON holdfast_run (parent_run)
     WHERE parent_run IS NOT NULL AND completed_at IS NULL;
+CREATE INDEX holdfast_run_version ON holdfast_run (version, workflow) WHERE version IS NOT NULL AND completed_at IS NULL;
 
 -- Unit 0 is the run itself. A graph has more units, which wait for each other.
 CREATE TABLE holdfast_task (
@@ -64,10 +67,11 @@ CREATE TABLE holdfast_task (
     key          ANY,                         -- key of its START facts
     started_at   INTEGER,                     -- time of its last START fact
     lease_ms     INTEGER,                     -- its own lease duration, which heartbeats renew; NULL: the worker's
+    pin          TEXT    NOT NULL DEFAULT '', -- the version of the workers that may claim it; empty: any
     PRIMARY KEY (run, unit)
 ) STRICT, WITHOUT ROWID;
 
-CREATE INDEX holdfast_task_due ON holdfast_task (queue, workflow, bucket, priority, run_at)
+CREATE INDEX holdfast_task_due ON holdfast_task (queue, workflow, pin, bucket, priority, run_at)
     WHERE owner IS NULL AND run_at IS NOT NULL;
 CREATE INDEX holdfast_task_lease ON holdfast_task (owner, lease_until) WHERE owner IS NOT NULL;
 CREATE INDEX holdfast_task_signal ON holdfast_task (owner) WHERE signal <> 0;
@@ -188,14 +192,15 @@ CREATE TABLE holdfast_worker (
     concurrency  INTEGER NOT NULL,
     started_at   INTEGER NOT NULL,
     seen_at      INTEGER NOT NULL,
-    lease_until  INTEGER NOT NULL
+    lease_until  INTEGER NOT NULL,
+    version      TEXT
 ) STRICT;
 
 -- A run joined with its task: the columns of RunRecord in their order, then columns that only the store uses.
 CREATE VIEW holdfast_record AS
 SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.params, r.output, r.error, r.queue,
        r.priority, r.created_at, r.updated_at, r.started_at, r.completed_at, r.instance, r.seed, r.note,
-       r.parent, r.attempt, r.options, r.memo, r.search, r.current,
+       r.parent, r.attempt, r.options, r.memo, r.search, r.current, r.version, r.pinned,
        t.run_at, t.owner, t.losses, t.signal, t.expires_at, t.expiry, t.epoch, t.topics, t.lost, t.kind AS task_kind
   FROM holdfast_run AS r
   LEFT JOIN holdfast_task AS t ON t.run = r.id AND t.unit = 0;

@@ -24,17 +24,17 @@ UPDATE holdfast_task
 -- A unit that is inserted again continues its epochs: its START facts are kept, and an old claim never passes the fence.
 -- name: insert_unit
 INSERT INTO holdfast_task (run, unit, workflow, queue, bucket, kind, priority, epoch, losses, lost, signal, topics,
-                           missing, key, started_at)
+                           missing, key, started_at, pin)
 SELECT run, ?2, workflow, queue, ?5, ?6, priority,
        coalesce((SELECT max(n) FROM holdfast_fact WHERE run = ?1 AND state = 1 AND key = ?3), 0), 0, 0, 0, '', ?4, ?3,
-       (SELECT at FROM holdfast_fact WHERE run = ?1 AND state = 1 AND key = ?3 ORDER BY n DESC LIMIT 1)
+       (SELECT at FROM holdfast_fact WHERE run = ?1 AND state = 1 AND key = ?3 ORDER BY n DESC LIMIT 1), pin
   FROM holdfast_task WHERE run = ?1 AND unit = 0
 ON CONFLICT (run, unit) DO NOTHING
 RETURNING run, unit, missing;
 
 -- name: decrement
 UPDATE holdfast_task SET missing = max(missing - ?3, 0) WHERE run = ?1 AND unit = ?2
-RETURNING run, unit, missing, owner, run_at, epoch, key, started_at;
+RETURNING run, unit, missing, owner, run_at, epoch, key, started_at, pin;
 
 -- name: make_due
 UPDATE holdfast_task SET run_at = ?3, kind = ?4, bucket = ?5 WHERE run = ?1 AND unit = ?2;
