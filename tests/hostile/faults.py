@@ -1,4 +1,4 @@
-"""Which fault meets which call of the store: decided by the seed, the test and the number of the call."""
+"""The faults of store calls, determined by the seed, the test and the number of the call."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from hashlib import blake2b
 
 class Kind(StrEnum):
     REFUSED = "refused"
-    """Nothing is written, and the caller hears so."""
+    """Nothing is written, and the call raises an error."""
     BUSY = "busy"
-    """As REFUSED, by the error of a serialization failure or a deadlock."""
+    """As REFUSED, with the error of a serialization failure or a deadlock."""
     LATE = "late"
-    """It takes a while to arrive, or its answer does."""
+    """The request or the reply is delayed."""
     AMBIGUOUS = "ambiguous"
-    """It is done, and the caller hears that it failed."""
+    """The call is executed and then raises an error."""
 
 
 _RATES = {Kind.REFUSED: 0.04, Kind.BUSY: 0.04, Kind.LATE: 0.08, Kind.AMBIGUOUS: 0.04}
@@ -24,15 +24,15 @@ _RATES = {Kind.REFUSED: 0.04, Kind.BUSY: 0.04, Kind.LATE: 0.08, Kind.AMBIGUOUS: 
 
 @dataclass
 class Faults:
-    """The faults of one test after the other."""
+    """Chooses the faults of a test, and counts them."""
 
     seed: int
     test: str = ""
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """How often each kind met each operation, in all tests."""
+    """The number of faults of each kind and operation, in all tests."""
     calls: Counter[str] = field(default_factory=Counter)
     leases_lost: int = 0
-    """In this test."""
+    """The number of leases that expired in the current test."""
     _in_test: Counter[str] = field(default_factory=Counter)
 
     def begin(self, test: str) -> None:
@@ -40,7 +40,7 @@ class Faults:
         self._in_test.clear()
 
     def at(self, operation: str, kinds: frozenset[Kind]) -> tuple[Kind | None, float]:
-        """Which of these kinds happens at the next call of an operation, if any, and how badly (from 0 to 1)."""
+        """The fault of the next call of an operation, one of ``kinds`` or None, and its severity from 0 to 1."""
         self.calls[operation] += 1
         place = self._place(operation)
         drawn = self._chance(place)
@@ -54,11 +54,11 @@ class Faults:
         return None, 0.0
 
     def lease_lost(self) -> None:
-        """A lease ran out: what its worker had begun, another one does again."""
+        """Count an expired lease: the steps of its owner are called again by another worker."""
         self.leases_lost += 1
 
     def half(self, what: str) -> bool:
-        """True half of the time."""
+        """True for half of the calls."""
         return self._chance(self._place(what)) < 0.5
 
     def _place(self, what: str) -> str:

@@ -1,8 +1,8 @@
-"""``pytest --hostile``: each test under hostile settings and faults, and what was injected, at the end.
+"""``pytest --hostile``: runs each test under hostile settings and faults, and reports the injected faults at the end.
 
-With a lease of 50 ms a machine that is busy for a moment loses runs, and their steps run again: at least once is what
-is promised, and once is what tests expect. So a test that fails after a lease ran out in it is run again with the
-ordinary lease, all else being as hostile; it has to pass then.
+On a busy machine a lease of 50 ms may expire, and steps are then called again. The engine promises at least one call,
+but most tests expect exactly one. A test that fails and in which a lease expired is therefore run again with the
+ordinary lease and otherwise the same settings, and must then pass.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 
-from .elsewhere import Elsewhere
+from .child_processes import ChildProcesses
 from .faults import Faults
 from .settings import hostile, ordinary_lease
 
 _SLOWER = 4
-"""How much longer tests may take."""
+"""The factor by which the time limits of tests are multiplied."""
 
 
 class Hostile:
-    """The plugin of one process."""
+    """The pytest plugin, one in each process of pytest."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -40,7 +40,7 @@ class Hostile:
         yield
         self._stack = ExitStack()
         self._stack.enter_context(hostile(self.faults))
-        self._elsewhere = self._stack.enter_context(Elsewhere(self.seed))
+        self._children = self._stack.enter_context(ChildProcesses(self.seed))
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
@@ -55,12 +55,12 @@ class Hostile:
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool:
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         self.tests += 1
-        before = self._elsewhere.leases_lost()
+        before = self._children.leases_lost()
         reports = self._run(item, nextitem)
-        lost = self.faults.leases_lost or self._elsewhere.leases_lost() > before
+        lost = self.faults.leases_lost or self._children.leases_lost() > before
         if lost and any(report.failed for report in reports):
             self.again.append(item.nodeid)
-            with ordinary_lease(), self._elsewhere.ordinary_lease():
+            with ordinary_lease(), self._children.ordinary_lease():
                 reports = self._run(item, nextitem)
         for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
@@ -73,7 +73,7 @@ class Hostile:
         return runtestprotocol(item, nextitem=nextitem, log=False)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        self._in_children = self._elsewhere.counts()
+        self._in_children = self._children.counts()
         self._stack.close()
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
@@ -89,7 +89,7 @@ class Hostile:
 
 
 class Report:
-    """What was injected in all processes."""
+    """Prints the faults that were injected in all processes."""
 
     def __init__(self, mine: Hostile) -> None:
         self._mine = mine
@@ -115,7 +115,7 @@ class Report:
             )
         total = counts.total() + children.total()
         line(f"{total} faults in {sum(one['tests'] for one in found)} tests")
-        line(f"{len(again)} run again with the ordinary lease, because a lease of 50 ms ran out in them")
+        line(f"{len(again)} run again with the ordinary lease, because a lease of 50 ms expired in them")
         for test in again:
             line(f"    {test}")
 

@@ -1,9 +1,9 @@
-"""Settings under which nothing is quick, and nobody is told anything.
+"""Hostile settings: optimizations and notifications are disabled.
 
-Put over the engine's defaults: what a test says itself holds. Cache 0, so that every turn is a cold replay. No
-notifications, neither in a process nor by PostgreSQL; half of what a client starts or wakes is not handed to the worker
-beside it. A lease of 50 ms. Batches of one. Of PostgreSQL's connections one, and one more that steps' transactions get;
-heartbeats have their own.
+They replace the engine's defaults; settings that a test gives itself apply. The cache is empty, so that every turn is a
+cold replay. There are no notifications, neither in a process nor from PostgreSQL, and half of the runs that a client
+starts or wakes are not claimed for the worker of its process. The lease is 50 ms, and a batch has one item. The pool of
+PostgreSQL has one connection, and another one that is reserved for step transactions; heartbeats have their own.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ _CONSTANTS: list[tuple[Any, str, int]] = [
 
 
 class QuietHub:
-    """A worker's hub that tells nobody."""
+    """The hub of a worker, without notifications to other parts of the process."""
 
     def __init__(self, hub: Hub) -> None:
         self._hub = hub
         self.deaf = False
-        """Nor is told anything: its worker has loops that find out by themselves."""
+        """True if the worker receives no notifications either, because it has loops that poll."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._hub, name)
@@ -64,7 +64,7 @@ class QuietHub:
 
 @contextmanager
 def hostile(faults: Faults) -> Iterator[None]:
-    """What is made meanwhile in this process is made so."""
+    """Apply hostile settings to the apps, stores and workers that this process creates during the context."""
     undo: list[Callable[[], None]] = []
 
     def put(owner: Any, name: str, value: Any) -> None:
@@ -77,8 +77,8 @@ def hostile(faults: Faults) -> Iterator[None]:
     _wrap_stores(put, faults)
     _hand_over_half(put, faults)
     log = logging.getLogger("holdfast")
-    log.addFilter(_is_news)
-    undo.append(lambda: log.removeFilter(_is_news))
+    log.addFilter(_is_not_injected)
+    undo.append(lambda: log.removeFilter(_is_not_injected))
     with defaults(lease=LEASE, poll=POLL, cache=0):
         try:
             yield
@@ -87,14 +87,14 @@ def hostile(faults: Faults) -> Iterator[None]:
                 back()
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """That a store fails which is made to fail is none: tests look at what else is said."""
+def _is_not_injected(record: logging.LogRecord) -> bool:
+    """False for log lines about injected faults: tests check the other lines."""
     return HOSTILE not in record.getMessage()
 
 
 @contextmanager
 def defaults(**changed: Any) -> Iterator[None]:
-    """Other defaults of ``WorkerConfig``."""
+    """Change the defaults of ``WorkerConfig`` during the context."""
     before = WorkerConfig.__init__.__defaults__
     now = dict(zip(_ORDINARY, before or (), strict=True)) | changed
     WorkerConfig.__init__.__defaults__ = tuple(now.values())
@@ -124,7 +124,7 @@ def _wrap_stores(put: Callable[[Any, str, Any], None], faults: Faults) -> None:
         started(self)
 
     async def stop(self: Worker, drain_ms: int | None = None) -> None:
-        # What cannot be given back now is free when its lease runs out; tests want to see it given back.
+        # A release that fails leaves the task to the expiry of its lease, but tests expect the release.
         self._store.in_loops = False  # type: ignore[attr-defined]
         await stopped(self, drain_ms)
 

@@ -1,8 +1,8 @@
-"""A store whose calls fail as real ones do, in front of a real one.
+"""A store that passes calls on to a real store and injects faults.
 
-For each operation it does only what the engine promises to survive. What a client asks for may be late, but does not
-fail: an error there is the caller's to see. What a worker asks for in its loops and turns fails in every way; in a pass
-(``app.tick``, the harness), whose caller sees errors of its claim, only what the turns ask for.
+Each operation has only the faults that the engine promises to tolerate. Calls of clients are delayed but do not fail,
+because the engine passes such an error to the caller. Calls of a worker's loops and turns fail in every way. In a pass
+without loops (``app.tick``, the harness) only the calls of turns fail, because the caller sees an error of the claim.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from holdfast.errors import StoreBusyError, StoreUnavailableError
 from .faults import Faults, Kind
 
 HOSTILE = "hostile:"
-"""How the errors of this store begin."""
+"""The beginning of the messages of injected errors."""
 LONG_LEASE_MS = 1000
-"""Of shorter ones, a heartbeat that fails is the end: it is only a little late. And of longer ones, what a claim took
-whose answer got lost is given back too late for a test, which is at the second heartbeat."""
+"""The boundary between two rules. With a shorter lease, heartbeats are delayed but do not fail, because one failed
+heartbeat would lose the lease. With this lease or a longer one, replies to claims are not lost, because a worker
+releases such a claim only at its second heartbeat, too late for a test."""
 _MOMENT = 0.02
 _PAUSE = 0.03
-"""Between two looks at what others wrote."""
+"""Seconds between two polls for changes."""
 
 _LATE = frozenset({Kind.LATE})
 _FAILING = frozenset({Kind.REFUSED, Kind.BUSY, Kind.LATE})
@@ -55,7 +56,7 @@ _WITH_RECEIPT = ("commit", "advance")
 
 
 class HostileStore:
-    """The store as clients see it."""
+    """The store of clients."""
 
     def __init__(self, store: Any, faults: Faults) -> None:
         self.real = store
@@ -67,7 +68,7 @@ class HostileStore:
         return partial(self._call, name, kinds) if kinds else found
 
     async def wait_for_change(self, since: int | None) -> int:
-        """Nobody is told anything: a look now and then, which may find something."""
+        """Report a possible change at each poll, because there are no notifications."""
         if since is None:
             return 0
         await asyncio.sleep(_PAUSE)
@@ -82,40 +83,42 @@ class HostileStore:
             await asyncio.sleep(how * _MOMENT)
         if kind is Kind.REFUSED or kind is Kind.BUSY:
             await self._refuse(kind, operation, args)
-        answer = await self._done(operation, args, options)
+        answer = await self._execute(operation, args, options)
         if kind is Kind.LATE and how >= 0.5:
             await asyncio.sleep(how * _MOMENT)
         if kind is Kind.AMBIGUOUS:
-            self._keep(operation, args, answer)
-            raise StoreUnavailableError(f"{HOSTILE} {operation} was done, and the line broke")
+            self._keep_receipt(operation, args, answer)
+            raise StoreUnavailableError(f"{HOSTILE} {operation} was executed, and the connection broke")
         return answer
 
     async def _refuse(self, kind: Kind, operation: str, args: tuple[Any, ...]) -> None:
         if operation == "commit":
             for one in args[0]:
-                if one.observed.transaction is not None:  # it ends with its commit, applied or not
+                if (
+                    one.observed.transaction is not None
+                ):  # a live transaction ends with its commit, even if the commit is refused
                     await one.observed.transaction.rollback()
         if kind is Kind.BUSY:
-            raise StoreBusyError(f"{HOSTILE} {operation} met a deadlock; nothing was written")
+            raise StoreBusyError(f"{HOSTILE} {operation} had a deadlock; nothing was written")
         raise StoreUnavailableError(f"{HOSTILE} {operation} was refused")
 
-    async def _done(self, operation: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    async def _execute(self, operation: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         return await getattr(self.real, operation)(*args, **options)
 
-    def _keep(self, operation: str, args: tuple[Any, ...], answer: Any) -> None:
-        """Nothing that a client asks for is done and said to have failed."""
+    def _keep_receipt(self, operation: str, args: tuple[Any, ...], answer: Any) -> None:
+        """Do nothing: no call of a client is executed and reported as failed."""
 
 
 class WorkersStore(HostileStore):
-    """The store as a worker sees it."""
+    """The store of a worker."""
 
     def __init__(self, store: Any, faults: Faults, lease_ms: int) -> None:
         super().__init__(store, faults)
         self.in_loops = False
-        """Whether its worker has loops, which outlast errors."""
+        """True while the worker's loops run; they retry after errors."""
         self._lease_ms = lease_ms
         self._receipts: dict[tuple[int, ...], tuple[Any, Any]] = {}
-        """A store that is asked again answers what it did: these are the calls that have to be answered so."""
+        """Replies of calls that were executed and reported as failed, returned when the call is repeated."""
 
     async def reap(self, max_losses: int) -> Any:
         return await self._call("reap", self._kinds("reap"), max_losses)
@@ -129,18 +132,18 @@ class WorkersStore(HostileStore):
             return OF_LOOPS[operation] if self.in_loops else frozenset()
         return OF_TURNS.get(operation, frozenset())
 
-    async def _done(self, operation: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    async def _execute(self, operation: str, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         if operation in _WITH_RECEIPT:
             known = self._receipts.pop(_key(args), None)
             if known is not None:
                 return known[1]
-        answer = await super()._done(operation, args, options)
+        answer = await super()._execute(operation, args, options)
         if operation == "reap":
             for _ in answer:
                 self.faults.lease_lost()
         return answer
 
-    def _keep(self, operation: str, args: tuple[Any, ...], answer: Any) -> None:
+    def _keep_receipt(self, operation: str, args: tuple[Any, ...], answer: Any) -> None:
         if operation in _WITH_RECEIPT:
             self._receipts[_key(args)] = args, answer
 

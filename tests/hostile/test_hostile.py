@@ -1,4 +1,4 @@
-"""A short part of ``make hostile``, so that it cannot rot, and whether it bites."""
+"""Tests of the hostile settings, and a short part of ``make hostile``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ RUNS = 12
 
 
 async def work(folder: Path, **options: Any) -> list[Any]:
-    """A few runs of each model; what came of them."""
+    """Run a few runs of each model; returns their results."""
     app = Holdfast(f"sqlite:///{folder}/app.db", **options)
     chain, graph = app.chain("chain"), app.graph("graph")
 
@@ -62,7 +62,7 @@ EXPECTED = [*(n + 2 for n in range(RUNS)), *[2] * 3, *[{"first": 2, "second": 3}
 
 
 @pytest.mark.promise("no-lost-wakeup", "liveness")
-async def test_work_is_done_under_every_kind_of_fault(tmp_path: Path) -> None:
+async def test_all_runs_complete_under_every_kind_of_fault(tmp_path: Path) -> None:
     faults = Faults(1)
     with hostile(faults):
         assert await work(tmp_path) == EXPECTED
@@ -73,7 +73,9 @@ async def test_work_is_done_under_every_kind_of_fault(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", [Kind.REFUSED, Kind.AMBIGUOUS])
-async def test_an_engine_that_gives_up_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind) -> None:
+async def test_a_committer_that_does_not_retry_fails_under_hostile_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: Kind
+) -> None:
     async def impatiently(call: Any, *_: Any) -> Any:
         return await call()
 
@@ -84,7 +86,9 @@ async def test_an_engine_that_gives_up_is_found(tmp_path: Path, monkeypatch: pyt
             await work(tmp_path)
 
 
-async def test_a_worker_that_does_not_look_is_told_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_worker_that_does_not_poll_finds_no_work_under_hostile_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async def never(*_: Any) -> float:
         return 3600
 
@@ -97,7 +101,7 @@ async def test_a_worker_that_does_not_look_is_told_nothing(tmp_path: Path, monke
         async def flow(_ctx: Context) -> None: ...
 
         async def run_some() -> None:
-            for _ in range(20):  # the first ones may come while it looks
+            for _ in range(20):  # the worker may still find the first runs while it starts
                 await (await app.start(flow)).result()
 
         async with app:
@@ -105,7 +109,7 @@ async def test_a_worker_that_does_not_look_is_told_nothing(tmp_path: Path, monke
                 await asyncio.wait_for(run_some(), 1)
 
 
-async def test_settings_are_hostile_only_meanwhile() -> None:
+async def test_hostile_settings_apply_only_during_their_context() -> None:
     before, subscribe = WorkerConfig(), Hub.subscribe
     with hostile(Faults(1)):
         assert (WorkerConfig().cache, WorkerConfig().lease, WorkerConfig(lease="1 hour").lease) == (
@@ -118,7 +122,7 @@ async def test_settings_are_hostile_only_meanwhile() -> None:
 
 
 @pytest.mark.timeout(120)
-def test_a_part_of_the_suite_passes() -> None:
+def test_a_part_of_the_suite_passes_under_hostile_settings() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "--hostile", "-p", "no:cacheprovider", *(str(TESTS / test) for test in SHORT)],
         capture_output=True,

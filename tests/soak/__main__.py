@@ -1,6 +1,6 @@
-"""``python -m tests.soak``: minutes of mixed load with faults; whether memory, connections, tables and WAL stay flat.
+"""``python -m tests.soak``: runs a mixed load with faults; checks that memory, connections, tables and WAL stay flat.
 
-Prints its seed; the same seed makes the same plan of faults. Ends with status 1 if something is not flat.
+Prints its seed; the same seed makes the same plan of faults. Ends with status 1 if a value is not flat.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-# The tests' packages are top-level ones, as pytest has them.
+# The tests' packages are top-level packages, as under pytest.
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from chaos.server import Server
@@ -26,11 +26,13 @@ from soak.soak import SERVER, Size, Soak, missing
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10)
-    parser.add_argument("--seed", type=int, default=None, help="of the plan of faults (default: a new one)")
-    parser.add_argument("--rate", type=float, default=Size().rate, help="runs that are started a second")
+    parser.add_argument("--seed", type=int, default=None, help="seed of the plan of faults (default: a random one)")
+    parser.add_argument("--rate", type=float, default=Size().rate, help="runs that the client starts per second")
     parser.add_argument("--workers", type=int, default=Size().workers)
-    parser.add_argument("--plant", action="append", choices=PLANTS, default=[], help="a leak, to see that it is found")
-    parser.add_argument("--series", type=Path, default=None, help="a file for all that was sampled, as JSON lines")
+    parser.add_argument(
+        "--plant", action="append", choices=PLANTS, default=[], help="plant a leak, to test that it is detected"
+    )
+    parser.add_argument("--series", type=Path, default=None, help="write all samples to this file, as JSON lines")
     return parser.parse_args()
 
 
@@ -45,7 +47,7 @@ async def main() -> int:
         soak = Soak(server, folder, size, seed, _say)
         verdicts = await soak.run()
     except BaseException:
-        _say(f"seed {seed}; what the processes said is in {folder}")
+        _say(f"seed {seed}; the logs of the processes are in {folder}")
         raise
     else:
         shutil.rmtree(folder)
@@ -54,14 +56,13 @@ async def main() -> int:
     if given.series is not None:
         given.series.write_text("".join(json.dumps([one.name, one.points]) + "\n" for one in soak.series()))
     _say(table(verdicts))
-    unseen = missing(verdicts)
+    without_samples = missing(verdicts)
     wrong = sum(not verdict.flat for verdict in verdicts)
-    if unseen:
-        _say(f"too short to judge: {', '.join(unseen)}")
-    _say(
-        f"seed {seed}: {f'{wrong} values are NOT FLAT' if wrong else 'not judged' if unseen else 'everything is flat'}"
-    )
-    return 1 if wrong or unseen else 0
+    if without_samples:
+        _say(f"too few samples: {', '.join(without_samples)}")
+    summary = "too few samples" if without_samples else "all values are flat"
+    _say(f"seed {seed}: {f'{wrong} values are NOT FLAT' if wrong else summary}")
+    return 1 if wrong or without_samples else 0
 
 
 def _say(line: str) -> None:

@@ -1,7 +1,4 @@
-"""Retention, and the check that goes before it: what has ended and is old enough is looked at, and then deleted.
-
-The statement that deletes is the one of docs/production.md.
-"""
+"""Checks runs that ended some time ago, and deletes them with the statement for retention in docs/production.md."""
 
 from __future__ import annotations
 
@@ -29,16 +26,16 @@ SELECT id, workflow, instance_id, current, status, output FROM holdfast.holdfast
    AND completed_at < (extract(epoch FROM now()) - {_NINETY_DAYS}) * 1000
    AND NOT EXISTS (SELECT FROM holdfast.holdfast_outlet WHERE run = id)
 """
-_MAIL = """
-SELECT run, type, payload, consumed_by IS NOT NULL AS taken FROM holdfast.holdfast_event
+_EVENTS = """
+SELECT run, type, payload, consumed_by IS NOT NULL AS consumed FROM holdfast.holdfast_event
  WHERE run = ANY($1::bigint[]) AND type NOT LIKE '@%' ORDER BY run, n
 """
 _OUTBOX = (
     "SELECT run, delivered_at IS NOT NULL AS delivered FROM holdfast.holdfast_outbox WHERE run = ANY($1::bigint[])"
 )
 _LEDGER = "SELECT run, entry, n FROM ledger WHERE run = ANY($1::text[])"
-_SPEND = "DELETE FROM ledger WHERE run = ANY($1::text[])"
-# Workers that died, and the receipts of their last commits, are remembered for a day.
+_DELETE_LEDGER = "DELETE FROM ledger WHERE run = ANY($1::text[])"
+# Rows of dead workers, and the receipts of their last commits, are kept for a day.
 _LEFT = """
 SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'
    AND tablename NOT IN ('holdfast_meta', 'holdfast_worker', 'holdfast_receipt')
@@ -46,7 +43,7 @@ SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'
 
 
 def retention() -> str:
-    """The statement of the documentation."""
+    """The statement for retention in docs/production.md."""
     section = _PRODUCTION.read_text().partition("### Retention")[2]
     found = re.search(r"```sql\n(.*?)```", section, re.DOTALL)
     assert found is not None, "docs/production.md has no statement under Retention"
@@ -56,15 +53,15 @@ def retention() -> str:
 
 class Auditor(DatabaseProbe):
     def __init__(self, server: Server, database: str, *, age: float, deleting: bool = True) -> None:
-        """``age``: how many seconds a run is kept. ``deleting``: or else for ever."""
+        """``age``: seconds after its end at which a run is deleted. ``deleting``: False to check runs and keep them."""
         super().__init__(server, database, application=RETENTION)
         self.deleted = 0
         self._age = age
         self._deleting = deleting
-        self._right: set[tuple[str, str]] = set()
+        self._correct: set[tuple[str, str]] = set()
 
     async def sweep(self, age: float | None = None) -> None:
-        """Look at what is old enough, and delete that very same."""
+        """Check the runs that ended ``age`` seconds ago, and delete the same runs."""
 
         async def one(connection: asyncpg.Connection[Any]) -> int:
             async with connection.transaction(isolation="repeatable_read"):
@@ -74,32 +71,33 @@ class Auditor(DatabaseProbe):
 
     async def _sweep(self, connection: asyncpg.Connection[Any], age: float) -> int:
         old = await connection.fetch(_OLD.replace(_NINETY_DAYS, str(age)))
-        fresh = [row for row in old if row["current"] and (row["workflow"], row["instance_id"]) not in self._right]
+        fresh = [row for row in old if row["current"] and (row["workflow"], row["instance_id"]) not in self._correct]
         await self._check(connection, fresh)
         if not self._deleting:
             return 0
-        await connection.execute(_SPEND, [row["instance_id"] for row in fresh])
+        await connection.execute(_DELETE_LEDGER, [row["instance_id"] for row in fresh])
         answer = await connection.execute(retention().replace(_NINETY_DAYS, str(age)).rstrip().rstrip(";"))
         return int(answer.split()[-1])
 
     async def _check(self, connection: asyncpg.Connection[Any], rows: Sequence[Any]) -> None:
         ids = [row["id"] for row in rows]
-        mail, outbox = await connection.fetch(_MAIL, ids), await connection.fetch(_OUTBOX, ids)
-        start_events, told, ledger = defaultdict(list), Counter[int](), Counter[tuple[str, str, int]]()
-        for start_event in mail:
-            assert start_event["taken"], f"nobody took {dict(start_event)}"
-            start_events[start_event["run"]].append((start_event["type"], _value(start_event["payload"])))
+        events, outbox = await connection.fetch(_EVENTS, ids), await connection.fetch(_OUTBOX, ids)
+        received, delivered, ledger = defaultdict(list), Counter[int](), Counter[tuple[str, str, int]]()
+        for event in events:
+            assert event["consumed"], f"{dict(event)} was not consumed"
+            received[event["run"]].append((event["type"], _value(event["payload"])))
         for row in outbox:
             assert row["delivered"], f"{dict(row)} was not delivered"
-            told[row["run"]] += 1
+            delivered[row["run"]] += 1
         ledger.update(tuple(row) for row in await connection.fetch(_LEDGER, [row["instance_id"] for row in rows]))
         for row in rows:
             n = number_of(row["instance_id"])
             expected = expected_of(row["workflow"], n)
-            _check_one(row, expected, start_events[row["id"]], told[row["id"]])
+            _check_one(row, expected, received[row["id"]], delivered[row["id"]])
             ledger.subtract((row["instance_id"], entry, n) for entry in expected.ledger)
-            self._right.add((row["workflow"], row["instance_id"]))
-        assert not any(ledger.values()), f"not there once: { {key: times for key, times in ledger.items() if times} }"
+            self._correct.add((row["workflow"], row["instance_id"]))
+        wrong = {key: times for key, times in ledger.items() if times}
+        assert not wrong, f"rows of the ledger, too many (> 0) or too few (< 0): {wrong}"
 
     # --- at the end
 
@@ -107,35 +105,35 @@ class Auditor(DatabaseProbe):
         return int(await self.one("SELECT count(*) FROM holdfast.holdfast_run WHERE completed_at IS NULL"))
 
     async def check_at_end(self, acknowledged: Path) -> int:
-        """Everything that was acknowledged came out right, and nothing is left; how many runs there were."""
+        """Check that every acknowledged run has its expected end, and no row is left; returns the number of runs."""
         await self.sweep(age=0)
-        told = {tuple(line.split()) for line in acknowledged.read_text().splitlines()}
-        lost = sorted(told - self._right)
-        assert not lost, f"lost {len(lost)} of {len(told)}: {lost[:5]}; {await self.open_runs()} runs are open"
+        started = {tuple(line.split()) for line in acknowledged.read_text().splitlines()}
+        lost = sorted(started - self._correct)
+        assert not lost, f"lost {len(lost)} of {len(started)}: {lost[:5]}; {await self.open_runs()} runs are open"
         assert not self.forbidden()
         await self._check_balances()
         if self._deleting:
             for row in await self.rows(_LEFT):
                 left = await self.one(f"SELECT count(*) FROM holdfast.{row[0]}")
                 assert left == 0, f"{left} rows are left in {row[0]}"
-        return len(self._right)
+        return len(self._correct)
 
     async def _check_balances(self) -> None:
         balances: Counter[int] = Counter(dict.fromkeys(range(ACCOUNTS), 0))
-        for workflow, instance_id in self._right:
+        for workflow, instance_id in self._correct:
             if workflow == "transfer":
                 balances[account_of(instance_id)] += number_of(instance_id)
         assert {row[0]: row[1] for row in await self.rows("SELECT id, balance FROM account")} == balances
 
 
-def _check_one(row: Any, expected: Expected, mail: Sequence[tuple[str, Any]], told: int) -> None:
+def _check_one(row: Any, expected: Expected, events: Sequence[tuple[str, Any]], delivered: int) -> None:
     run = f"{row['workflow']}/{row['instance_id']}"
     assert row["status"] == expected.status, f"{run} is {row['status']}"
     if expected.output is not None:
-        assert _value(row["output"]) == expected.output, f"{run} came to {row['output']}"
-    if row["workflow"] != "counter":  # which got numbers for as long as it lived
-        assert sorted(mail, key=str) == sorted(expected.events, key=str), f"{run} got {mail}"
-    assert told == expected.outbox, f"{run} told the world {told} times"
+        assert _value(row["output"]) == expected.output, f"{run} has the output {row['output']}"
+    if row["workflow"] != "counter":  # the number of its events depends on the length of the soak
+        assert sorted(events, key=str) == sorted(expected.events, key=str), f"{run} received {events}"
+    assert delivered == expected.outbox, f"{run} has {delivered} outbound events"
 
 
 def _value(stored: bytes | None) -> Any:

@@ -1,8 +1,8 @@
-"""The judgement: does a value stay where it is, or does it grow?
+"""Decides whether a measured value is flat or grows.
 
-The first part of a soak is the warm-up: caches, pools and tables fill. Of the rest, the plateau, the median of the
-first quarter is compared with the median of the last. A single peak does not matter then, and a sawtooth (the vacuum
-comes and goes) does not either; what grows all the time does.
+The first part of a soak is the warm-up, in which caches, pools and tables fill. The rest is the plateau. The median of
+its first quarter is compared with the median of its last quarter, so that a single peak or a sawtooth (between two
+vacuums) has no effect, and steady growth is detected.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from enum import StrEnum
 from statistics import median
 
 WARM_UP = 0.3
-"""The share of the time that does not count."""
+"""The share of the time that is the warm-up."""
 _FEWEST = 8
-"""Points of a plateau, below which nothing can be said."""
+"""The minimum number of points in a plateau."""
 _LATE = 0.1
 """The share of the plateau that may be missing at either end of a series."""
 
@@ -26,13 +26,13 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """How much more a value may be at the end: so many, or such a share of what it was, whichever is more."""
+    """The permitted growth of a value: ``more``, or ``share`` of its start, whichever is larger."""
 
     unit: str
     more: float = 0.0
     share: float = 0.0
     most: float = math.inf
-    """What it may never be above, grown or not."""
+    """The maximum at the end, whatever the value was at the start."""
 
     def allowed(self, start: float) -> float:
         return max(self.more, self.share * start)
@@ -53,8 +53,8 @@ class What(StrEnum):
     NOTIFICATIONS = "notifications unread"
 
 
-# A process has at most 10 connections (docs/production.md). Killed workers leave a row each, and their receipts, for a
-# day: some tens of rows in a soak.
+# A process has at most 10 connections (docs/production.md). The rows of killed workers and their receipts are kept for
+# a day: some tens of rows in a soak.
 RULES = {
     What.MEMORY: Rule("MB", more=4, share=0.05),
     What.OBJECTS: Rule("", more=3_000, share=0.1),
@@ -73,7 +73,7 @@ RULES = {
 
 @dataclass(slots=True)
 class Series:
-    """One value of one thing, over time."""
+    """A measured value over time. ``of`` names the process, table or index."""
 
     what: What
     of: str
@@ -90,7 +90,7 @@ class Verdict:
     start: float
     end: float
     why_not: str = ""
-    """Empty if it is flat."""
+    """The reason why the series is not flat; empty if it is flat."""
 
     @property
     def flat(self) -> bool:
@@ -98,12 +98,12 @@ class Verdict:
 
     @property
     def small(self) -> bool:
-        """Nothing that anybody wants to read about."""
+        """True if the value is flat and not larger than the permitted growth; the table omits such values."""
         return self.flat and max(self.start, self.end) <= RULES[self.series.what].more
 
 
 def judge(series: Series, began: float, ended: float) -> Verdict | None:
-    """None if the series does not cover the plateau: of a process that was killed or came later."""
+    """Decide whether a series is flat; None if it does not cover the plateau, as of a process that was killed."""
     start = began + WARM_UP * (ended - began)
     late = _LATE * (ended - start)
     points = [(at, value) for at, value in series.points if start <= at <= ended]
@@ -124,7 +124,7 @@ def _why_not(rule: Rule, first: float, last: float) -> str:
 
 
 def rate(amounts: Points, counts: Points, seconds: float) -> list[tuple[float, float]]:
-    """How much for each, over the last so many seconds at every moment; both have the same times."""
+    """The growth of ``amounts`` per count, over the last ``seconds`` before each time; both have the same times."""
     found, begin = [], 0
     for i, (at, amount) in enumerate(amounts):
         while begin + 1 < i and at - amounts[begin + 1][0] >= seconds:
@@ -140,13 +140,13 @@ def shown(value: float) -> str:
 
 
 def table(verdicts: Sequence[Verdict]) -> str:
-    """For people: the value, at both ends of the plateau, and whether it is flat."""
-    told = [verdict for verdict in verdicts if not verdict.small]
+    """The values at both ends of the plateau with their verdicts, as text. Small values are omitted."""
+    listed = [verdict for verdict in verdicts if not verdict.small]
     lines = [("", "start of plateau", "end", "verdict")]
-    for verdict in told:
+    for verdict in listed:
         unit = RULES[verdict.series.what].unit
         start, end = (f"{shown(value)} {unit}".rstrip() for value in (verdict.start, verdict.end))
         lines.append((verdict.series.name, start, end, "flat" if verdict.flat else f"NOT FLAT: {verdict.why_not}"))
     widths = [max(len(line[i]) for line in lines) for i in range(3)]
     shown_lines = [f"{a:<{widths[0]}}  {b:>{widths[1]}}  {c:>{widths[2]}}  {d}".rstrip() for a, b, c, d in lines]
-    return "\n".join([*shown_lines, f"and {len(verdicts) - len(told)} values that are small and flat"])
+    return "\n".join([*shown_lines, f"and {len(verdicts) - len(listed)} values that are small and flat"])

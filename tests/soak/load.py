@@ -1,6 +1,6 @@
-"""The client: it starts runs at an even pace, sends, asks, lists and steers, and remembers only what is under way.
+"""The client: starts runs at a fixed rate, sends events, asks, lists runs and makes control requests.
 
-What was acknowledged to it is written to a file, a line for each run.
+The client keeps only open runs in memory. Each acknowledged start is a line in a file.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ from holdfast import Handle, Holdfast, InstanceTerminalError
 
 from .workload import COUNTER, STARTED, expected_of, graph_results, id_of, steering_of
 
-_MOST = 300
-"""Under way at the same time; then the next one waits."""
+_MAX_OPEN = 300
+"""The maximum number of open runs; the next start waits until one of them has ended."""
 _SURE = 120.0
-"""Seconds in which every run must have come to its end, whatever broke meanwhile."""
+"""Seconds within which every run must end, whatever faults happen."""
 
 
 class Load:
     def __init__(self, app: Holdfast, acknowledged: Path, *, rate: float, seed: int) -> None:
-        """``rate``: runs a second."""
+        """``rate``: runs that are started per second."""
         self._app = app
         self._acknowledged = acknowledged
         self._pause = 1 / rate
         self._rng = random.Random(seed)
-        self._places = asyncio.Semaphore(_MOST)
+        self._open_runs = asyncio.Semaphore(_MAX_OPEN)
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Until told to stop; then everything comes to its end."""
+        """Start runs until ``stop`` is set; then wait until all of them have ended."""
         async with connected(self._app), asyncio.TaskGroup() as group:
             group.create_task(self._count(stop))
-            group.create_task(self._look(stop))
+            group.create_task(self._query(stop))
             n = 0
             while not stop.is_set():
-                await self._places.acquire()
+                await self._open_runs.acquire()
                 group.create_task(self._one(STARTED[n % len(STARTED)], n))
                 n += 1
                 await asyncio.sleep(self._pause)
@@ -51,39 +51,39 @@ class Load:
                 await self._steer(run, steering_of(n), n)
             else:
                 await self._send_all(run, workflow, n)
-                await self._see(run, workflow, n)
+                await self._read(run, workflow, n)
         finally:
-            self._places.release()
+            self._open_runs.release()
 
     def _note(self, workflow: str, instance_id: str) -> None:
         with self._acknowledged.open("a") as file:
             file.write(f"{workflow} {instance_id}\n")
 
     async def _send_all(self, run: Handle[Any], workflow: str, n: int) -> None:
-        """Each twice under one id: it must arrive once."""
+        """Send each event of a run twice with the same id: it must be delivered once."""
         for number, (topic, payload) in enumerate(expected_of(workflow, n).events):
             await asyncio.sleep(self._rng.uniform(0, 2))
             for _ in range(2):
-                with suppress(InstanceTerminalError):  # it had all it waited for
+                with suppress(InstanceTerminalError):  # the run has received all its events and ended
                     await retry_until_available(lambda: run.send_event(topic, payload, id=f"event-{number}"))  # noqa: B023
 
-    async def _see(self, run: Handle[Any], workflow: str, n: int) -> None:
-        """The result of every run, and of some of them all there is to see."""
+    async def _read(self, run: Handle[Any], workflow: str, n: int) -> None:
+        """Check the result of a run. For one run in five, read its description, history and logs before."""
         if self._rng.random() < 0.2:
             await retry_until_available(run.describe)
             await retry_until_available(run.history)
             await retry_until_available(run.logs)
         result = await retry_until_available(lambda: run.result(timeout=_SURE))
         expected = graph_results(n) if workflow == "layered" else expected_of(workflow, n).output
-        assert result == expected, f"{run.pid} came to {result}"
+        assert result == expected, f"the result of {run.pid} is {result}"
 
     async def _steer(self, run: Handle[Any], how: str, n: int) -> None:
         await retry_until_available(run.pause)
-        await until(lambda: self._is_paused(run), f"{run.pid} is not paused", _SURE)  # once its worker lets go of it
+        await until(lambda: self._is_paused(run), f"{run.pid} is not paused", _SURE)  # when its worker releases it
         await retry_until_available(run.resume)
         if how == "restart":
             await retry_until_available(run.restart)
-        with suppress(InstanceTerminalError):  # done, and the answer got lost
+        with suppress(InstanceTerminalError):  # the first call was executed, and its reply was lost
             if how == "cancel":
                 await retry_until_available(lambda: run.cancel("enough"))
             elif how == "terminate":
@@ -95,7 +95,7 @@ class Load:
         return (await retry_until_available(run.status)).status == "paused"
 
     async def _count(self, stop: asyncio.Event) -> None:
-        """A run that goes on as new all the time, fed one number after the other."""
+        """Send numbers to a run that repeatedly continues as new, until ``stop`` is set; check their sum."""
         run = await retry_until_available(lambda: self._app.start(COUNTER, [0, 0], id=id_of(COUNTER, 0)))
         self._note(COUNTER, run.id)
         last = 0
@@ -105,10 +105,10 @@ class Load:
             await asyncio.sleep(2 * self._pause)
         await retry_until_available(lambda: run.send_event("stop", id="stop"))
         result = await retry_until_available(lambda: run.result(timeout=_SURE))
-        assert result == [last, last * (last + 1) // 2], f"{last} numbers came to {result}"
+        assert result == [last, last * (last + 1) // 2], f"the sum of {last} numbers is {result}"
 
-    async def _look(self, stop: asyncio.Event) -> None:
-        """What a dashboard asks, again and again."""
+    async def _query(self, stop: asyncio.Event) -> None:
+        """Repeat the queries of a dashboard."""
         while not stop.is_set():
             await retry_until_available(lambda: self._app.list("sequence", status="complete"))
             await retry_until_available(lambda: self._app.list("versioned", search={"lot": "lot 3"}))

@@ -1,4 +1,4 @@
-"""What the processes of a soak do: work, or be the client, until SIGTERM."""
+"""The programs of the processes of a soak, a worker and the client. Both run until SIGTERM."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .load import Load
 from .workload import make_app
 
 PLANTS = ("memory", "connections", "retention")
-"""What can be made to leak, to see that it is noticed. The last one is not planted in a process: nothing is deleted."""
+"""Leaks that can be planted. ``retention`` is not planted in a process: with it, no runs are deleted."""
 
 
 def work(*, url: str, counts: str, plants: tuple[str, ...], **worker: Any) -> None:
@@ -55,10 +55,10 @@ def _told_to_stop() -> asyncio.Event:
 
 @asynccontextmanager
 async def _counting(file: Path) -> AsyncIterator[None]:
-    """Tell how many objects there are, in a file that is always whole.
+    """Write the number of objects of this process to a file, which is replaced as a whole.
 
-    Circles are looked for first: the driver leaves some behind when the server restarts, and they are found by
-    themselves only once there are 50,000 objects (``garbage_collection.configure``), which minutes do not bring.
+    Reference cycles are collected first. The driver leaves some when the server restarts, and by itself the garbage
+    collector runs only after 50,000 new objects (``garbage_collection.configure``), more than a short soak creates.
     """
 
     async def count() -> None:
@@ -78,7 +78,7 @@ async def _counting(file: Path) -> AsyncIterator[None]:
 
 @asynccontextmanager
 async def _losing_connections(url: str | None) -> AsyncIterator[None]:
-    """The planted leak: one more every ten seconds."""
+    """The planted leak of connections: opens another connection every ten seconds."""
     lost: list[Any] = []
 
     async def lose() -> None:

@@ -1,4 +1,4 @@
-"""Reads how large everything is: processes from /proc, the database by asking it."""
+"""Measures sizes and counts: of processes from /proc, of the database by queries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from chaos.database_probe import DatabaseProbe
 from .flat import RULES, Series, What, rate
 
 HAS_PROC = Path("/proc/self/status").exists()
-"""Whether memory and files of processes can be looked at."""
+"""True if the memory and open files of processes can be measured."""
 _MB, _KB = 1024 * 1024, 1024
 _WINDOW = 30.0
 """Seconds over which WAL is divided by runs."""
@@ -37,22 +37,22 @@ SELECT pg_current_wal_lsn() - '0/0'::pg_lsn AS written, (SELECT sum(size) FROM p
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """One that is looked at. A process that takes the place of another has another name."""
+    """A measured process. A process that replaces a killed one has another name."""
 
     name: str
     pid: int
     counts: Path
-    """Where it tells how many objects it has."""
+    """The file to which the process writes its number of objects."""
     connections: int
-    """That it has open, as seen by the proxy before it."""
+    """The number of its open connections, counted by its proxy."""
 
 
 class Sampler:
     def __init__(
-        self, witness: DatabaseProbe, processes: Callable[[], Iterable[Process]], deleted: Callable[[], int]
+        self, probe: DatabaseProbe, processes: Callable[[], Iterable[Process]], deleted: Callable[[], int]
     ) -> None:
-        """``deleted``: how many runs are not in the table any more."""
-        self._witness = witness
+        """``deleted`` returns the number of ended runs that were deleted."""
+        self._probe = probe
         self._processes = processes
         self._deleted = deleted
         self._series: dict[tuple[What, str], Series] = {}
@@ -67,41 +67,41 @@ class Sampler:
     async def sample(self) -> None:
         at = time.monotonic()
         for process in self._processes():
-            self._look_at(at, process)
-        self._add(What.ALL_CONNECTIONS, "", at, await self._witness.one(_CONNECTIONS))
-        await self._look_at_tables(at)
-        await self._look_at_server(at)
+            self._measure_process(at, process)
+        self._add(What.ALL_CONNECTIONS, "", at, await self._probe.one(_CONNECTIONS))
+        await self._measure_tables(at)
+        await self._measure_server(at)
 
     def _add(self, what: What, of: str, at: float, value: float) -> None:
         self._series.setdefault((what, of), Series(what, of)).points.append((at, float(value)))
 
-    def _look_at(self, at: float, process: Process) -> None:
+    def _measure_process(self, at: float, process: Process) -> None:
         self._add(What.CONNECTIONS, process.name, at, process.connections)
         try:
             if HAS_PROC:
                 status = Path(f"/proc/{process.pid}/status").read_text()
-                # What it has made itself. Of files that are mapped, the kernel drops and reads what it likes.
+                # Anonymous memory only: the kernel decides which pages of mapped files are resident.
                 resident = next(line.split()[1] for line in status.splitlines() if line.startswith("RssAnon"))
                 self._add(What.MEMORY, process.name, at, int(resident) * _KB / _MB)
                 self._add(What.DESCRIPTORS, process.name, at, len(list(Path(f"/proc/{process.pid}/fd").iterdir())))
             self._add(What.OBJECTS, process.name, at, json.loads(process.counts.read_text())["objects"])
         except (OSError, StopIteration):
-            return  # it was killed just now, or has not told yet
+            return  # the process was killed just now, or has not written its counts yet
 
-    async def _look_at_tables(self, at: float) -> None:
-        for name, is_table, size in await self._witness.rows(_SIZES):
+    async def _measure_tables(self, at: float) -> None:
+        for name, is_table, size in await self._probe.rows(_SIZES):
             self._add(What.TABLE if is_table else What.INDEX, name, at, size / _KB)
-        for name, dead in await self._witness.rows(_DEAD):
+        for name, dead in await self._probe.rows(_DEAD):
             self._add(What.DEAD, name, at, dead)
         if not self._count_rows:
-            tables = [row[0] for row in await self._witness.rows(_TABLES)]
+            tables = [row[0] for row in await self._probe.rows(_TABLES)]
             self._count_rows = " UNION ALL ".join(f"SELECT '{t}', count(*) FROM holdfast.{t}" for t in tables)
-        for name, rows in await self._witness.rows(self._count_rows):
+        for name, rows in await self._probe.rows(self._count_rows):
             self._add(What.ROWS, name, at, rows)
 
-    async def _look_at_server(self, at: float) -> None:
+    async def _measure_server(self, at: float) -> None:
         deleted = self._deleted()
-        [row] = await self._witness.rows(_SERVER)
+        [row] = await self._probe.rows(_SERVER)
         self._add(What.WAL, "", at, float(row["wal"]) / _MB)
         self._add(What.NOTIFICATIONS, "", at, row["notifications"])
         self._written.append((at, float(row["written"]) / _KB))

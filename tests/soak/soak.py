@@ -1,4 +1,4 @@
-"""A soak: workers and a client under load and faults, while everything that could grow is looked at."""
+"""A soak: workers and a client run under load and faults, while everything that could grow is measured."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from .samples import HAS_PROC, Process, Sampler
 from .workload import make_app
 
 LEASE = 3.0
-# Few machines in the cache and few held: what is bounded by a number reaches that number in the warm-up.
+# A small cache, so that it is full by the end of the warm-up.
 WORKER = {"lease": LEASE, "poll": 0.5, "drain": 5, "max_losses": 1_000_000, "cache": 50}
-# Vacuums and checkpoints come as often in minutes as otherwise in hours. Images of whole pages follow upon checkpoints,
-# and those upon faults: WAL for each run would say how many of them there were.
+# Vacuums and checkpoints run as often in minutes as otherwise in hours. Full-page writes follow checkpoints, which
+# faults cause: with them, the WAL per run would depend on the number of faults.
 SERVER = {
     "autovacuum_naptime": "5s",
     "checkpoint_timeout": "30s",
@@ -39,21 +39,21 @@ SERVER = {
 }
 CLIENT = "client"
 _SPARED = 1
-"""Workers that are not killed, so that what they hold can be followed from the beginning to the end."""
+"""The number of workers that are not killed, so that they can be measured from the beginning to the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     seconds: float = 600
     rate: float = 15
-    """Runs that the client starts a second."""
+    """Runs that the client starts per second."""
     workers: int = 3
     fault_every: float = 8
     sample_every: float = 4
     kept: float = 20
     """Seconds until a run that has ended is deleted."""
     calm: float = 120
-    """How long everything may take to end when the load is over."""
+    """Seconds within which all runs must end after the load has stopped."""
     plants: tuple[str, ...] = ()
 
 
@@ -82,14 +82,14 @@ class Soak:
         self.injected: dict[str, int] = {}
 
     async def run(self) -> list[Verdict]:
-        """From an empty database to the last check: what stayed flat and what did not."""
+        """Run the soak, from an empty database to the last check; returns the verdicts."""
         size = self._size
         self._say(f"seed {self._seed}: {size.workers} workers, {size.rate:g} runs a second, {size.seconds:.0f} s")
         self._say(f"planned: {summary(self._faults)}")
         async with AsyncExitStack() as stack:
             await self._prepare(stack)
             if not HAS_PROC:
-                self._say("there is no /proc here: memory and open files of processes are not looked at")
+                self._say("there is no /proc here: memory and open files of processes are not measured")
             try:
                 await self._soak()
                 runs = await self._finish()
@@ -97,13 +97,13 @@ class Soak:
                 error.add_note(self._story())
                 raise
         self._say(f"injected {sum(self.injected.values())}: {self.injected}")
-        self._say(f"all {runs} runs came out right; {len(self.series())} values were followed")
+        self._say(f"all {runs} runs ended as expected; {len(self.series())} values were measured")
         return self._judge()
 
     def series(self) -> list[Series]:
         return self._sampler.series()
 
-    # --- the stage
+    # --- set-up
 
     async def _prepare(self, stack: AsyncExitStack) -> None:
         self._database = await self._server.new_database()
@@ -114,14 +114,14 @@ class Soak:
             self._slots.append(Slot(number, proxy, self._make_worker))
         self._client = await open_proxy(proxies / CLIENT, self._server, stack)
         async with make_app(self._server.url(self._database)).connect():
-            pass  # makes the schema
+            pass  # creates the schema
         deleting = "retention" not in self._size.plants
         self._auditor = Auditor(self._server, self._database, age=self._size.kept, deleting=deleting)
         stack.push_async_callback(self._auditor.close)
         await self._auditor.execute(TABLES + GUARDS)
-        witness = DatabaseProbe(self._server, self._database)
-        stack.push_async_callback(witness.close)
-        self._sampler = Sampler(witness, self._processes, lambda: self._auditor.deleted)
+        probe = DatabaseProbe(self._server, self._database)
+        stack.push_async_callback(probe.close)
+        self._sampler = Sampler(probe, self._processes, lambda: self._auditor.deleted)
         stack.callback(kill_all, self._slots)
         for slot in self._slots:
             slot.start()
@@ -158,14 +158,14 @@ class Soak:
             yield Process(slot.name, slot.worker.pid, self._counts(slot.name), slot.proxy.connections)
         yield Process(CLIENT, self._feeder.pid, self._counts(CLIENT), self._client.connections)
 
-    # --- the time
+    # --- load, faults and samples
 
     async def _soak(self) -> None:
         injector = Injector(self._server, self._slots, self._client, lambda: None)
         self._began = time.monotonic()
         async with asyncio.TaskGroup() as group:
             others = [group.create_task(self._sweep()), group.create_task(self._sample())]
-            others.append(group.create_task(self._see_that_the_client_lives()))
+            others.append(group.create_task(self._watch_client()))
             faults = group.create_task(injector.inject_all(self._faults))
             await asyncio.sleep(self._size.seconds)
             self._ended = time.monotonic()
@@ -184,14 +184,14 @@ class Soak:
             await self._sampler.sample()
             await asyncio.sleep(self._size.sample_every)
 
-    async def _see_that_the_client_lives(self) -> None:
-        """It ends by itself only if something came out wrong."""
+    async def _watch_client(self) -> None:
+        """Fail if the client ends: before SIGTERM it ends only because of an error."""
         while self._feeder.alive:
             await asyncio.sleep(0.5)
         raise AssertionError(f"the client ended: {self._feeder.log_text()[-3000:]}")
 
     async def _finish(self) -> int:
-        """Everything comes to its end, and is right; how many runs there were."""
+        """Stop the load, wait until all runs have ended, and check them; returns the number of runs."""
         code = await self._feeder.end(seconds=self._size.calm)
         assert code == 0, f"the client ended with {code}"
         await until(self._nothing_open, "not all runs have ended", self._size.calm)
@@ -203,11 +203,11 @@ class Soak:
         return await self._auditor.open_runs() == 0
 
     def _story(self) -> str:
-        """What is known when something went wrong."""
+        """The state for the report of a failure."""
         said = [f"{slot.name}: {slot.worker.log_text()[-2000:]}" for slot in self._slots]
         return "\n".join([f"seed {self._seed}", f"client: {self._feeder.log_text()[-3000:]}", *said])
 
-    # --- the judgement
+    # --- verdicts
 
     def _judge(self) -> list[Verdict]:
         judged = [judge(series, self._began, self._ended) for series in self.series()]
@@ -215,10 +215,10 @@ class Soak:
 
 
 def missing(verdicts: Sequence[Verdict], *, has_proc: bool = HAS_PROC) -> list[str]:
-    """What should have been judged and was not: what nobody looked at is not flat."""
+    """Values that have too few samples for a verdict: these do not count as flat."""
     judged = {(verdict.series.what, verdict.series.of) for verdict in verdicts}
     of_processes = (What.OBJECTS, What.CONNECTIONS, What.MEMORY, What.DESCRIPTORS)
-    looked_at = of_processes if has_proc else of_processes[:2]
-    processes = [(what, name) for what in looked_at for name in ("worker-0-0", CLIENT)]
+    measured = of_processes if has_proc else of_processes[:2]
+    processes = [(what, name) for what in measured for name in ("worker-0-0", CLIENT)]
     rest = {what for what in What if what not in of_processes} - {what for what, _ in judged}
     return [f"{what}: {of}" for what, of in processes if (what, of) not in judged] + sorted(rest)

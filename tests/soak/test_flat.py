@@ -1,4 +1,4 @@
-"""The judgement on made-up series: what leaks is seen, what only swings is not."""
+"""Verdicts on constructed series: growth is detected, oscillation is not taken for growth."""
 
 from __future__ import annotations
 
@@ -64,28 +64,28 @@ def test_steady_growth_is_not_flat(what: What, value: Value) -> None:
     "wave", [noise(1), of_minutes(lambda minute: minute % 0.9 / 0.45 - 1), lambda at: math.sin(at / 7)]
 )
 def test_oscillation_counts_as_flat(what: What, wave: Value) -> None:
-    """Also if it swings by twice of what it may grow by."""
+    """The amplitude is the permitted growth, so the values vary by twice as much."""
     rule = RULES[what]
     base = 5 if rule.most < math.inf else 20 * max(rule.more, 1)
     assert judged(what, lambda at: base + rule.allowed(base) * wave(at)).flat
 
 
 def test_growth_in_the_warm_up_counts_as_flat() -> None:
-    """Caches and pools, and tables until the first runs are old enough to go."""
+    """Caches and pools fill, and tables grow until the first runs are old enough to be deleted."""
     assert judged(What.MEMORY, of_minutes(lambda minute: 40 + 20 * min(minute, 2.5))).flat
     assert judged(What.TABLE, of_minutes(lambda minute: 8_000 * min(minute, 2.5))).flat
 
 
-def test_a_peak_is_no_leak() -> None:
+def test_a_peak_counts_as_flat() -> None:
     assert judged(What.ROWS, lambda at: 5_000 if END - 60 < at < END - 20 else 300).flat
 
 
-def test_too_many_are_too_many_also_if_they_do_not_grow() -> None:
+def test_a_constant_value_above_its_maximum_is_not_flat() -> None:
     verdict = judged(What.CONNECTIONS, lambda _at: 11)
     assert verdict.why_not == "more than 10"
 
 
-def test_a_process_that_was_killed_is_not_judged() -> None:
+def test_a_series_of_a_killed_process_has_no_verdict() -> None:
     points = [(at, 70 + at) for at in TIMES]
     assert judge(Series(What.MEMORY, "worker-1-0", points[:100]), 0, END) is None
     assert judge(Series(What.MEMORY, "worker-1-1", points[100:]), 0, END) is None
@@ -125,7 +125,7 @@ def test_the_rate_is_empty_if_no_work_was_done() -> None:
     assert rate([(at, at) for at in TIMES], [(at, 7.0) for at in TIMES], 30) == []
 
 
-def test_the_table_says_what_is_wrong_and_leaves_out_what_is_small() -> None:
+def test_the_table_shows_growth_and_omits_small_values() -> None:
     verdicts = [
         judged(What.MEMORY, of_minutes(lambda minute: 70 + 2 * minute), "worker-0-0"),
         judged(What.TABLE, lambda _at: 8_192, "holdfast_fact"),

@@ -1,4 +1,4 @@
-"""The soak, in seconds: all its parts work. Whether everything is flat takes minutes, ``make soak``."""
+"""A soak of a few seconds, which tests the parts of the soak. ``make soak`` runs long enough to detect growth."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def test_everything_is_run_sampled_deleted_and_checked(server: Server, tmp
         (What.INDEX, "holdfast_task_due"),
         (What.WAL, ""),
     ):
-        assert max(value for _, value in series[what, of]) > 0, f"nobody sees {what} of {of}"
-    assert soak.injected[Kind.KILL.value] == 1  # of the second worker, whose values begin anew
+        assert max(value for _, value in series[what, of]) > 0, f"{what} of {of} was not measured"
+    assert soak.injected[Kind.KILL.value] == 1  # the second worker, which was replaced by worker-1-1
     assert (What.CONNECTIONS, "worker-1-1") in series
     assert (What.CONNECTIONS, "worker-0-1") not in series

@@ -1,6 +1,6 @@
-"""What is run all the time: that of the storm, and besides it processes, chains, graphs and a run that never ends.
+"""The workload of the soak: that of the storm, and children, links, chains, graphs and a run that continues as new.
 
-A run's name says what must come of it, so nobody has to remember anything.
+The expected end of a run is computed from its workflow and the number in its id, so that no list of runs is kept.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from holdfast import (
 )
 
 COUNTER = "counter"
-"""The one that goes on as new all the time."""
+"""The workflow that repeatedly continues as new."""
 _TURNS = 20
-"""Of it, until it does."""
+"""The number of its receives before it continues as new."""
 _PATCHES = 4_000
 """Characters of a long result."""
 
-# What the client starts, one after the other; the rest is started by these.
+# The workflows that the client starts, in turn. These start the others.
 STARTED = (
     "sequence",
     "retries",
@@ -57,13 +57,13 @@ _STEERED = {"go": "complete", "cancel": "cancelled", "terminate": "terminated", 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What must have become of a run."""
+    """The expected end of a run."""
 
     status: str = "complete"
     output: Any = None
-    """None: nobody looks at it."""
+    """None: the output is not checked."""
     events: tuple[tuple[str, Any], ...] = ()
-    """What it was sent, from outside or by other runs, and has taken."""
+    """The events that the run has received from clients and other runs, and consumed."""
     ledger: tuple[str, ...] = ()
     outbox: int = 0
 
@@ -100,13 +100,13 @@ def expected_of(workflow: str, n: int) -> Expected:
 
 
 def graph_results(n: int) -> dict[str, Any]:
-    """Of the graph, whose node ``odd`` is left out for even numbers."""
+    """The results of the graph; its node ``odd`` is skipped for even numbers."""
     squares = [1, 4, n * n]
     return {"first": [1, 2, n], "square": squares, "total": sum(squares)} | ({"odd": n} if n % 2 else {})
 
 
 def make_app(url: str, keep: Callable[[Any], None] = lambda _value: None, **worker: Any) -> Holdfast:
-    """``keep`` is given every long result: where a leak is planted."""
+    """``keep`` is called with every long result, so that a leak can be planted."""
     app = make_storm_app(url, Path("/dev/null"), **worker)
     _register_processes(app)
     _register_long(app, keep)
@@ -172,7 +172,7 @@ def _register_long(app: Holdfast, keep: Callable[[Any], None]) -> None:
 
     @app.workflow(name=COUNTER)
     async def counter(ctx: Context, state: list[int]) -> list[int]:
-        """Adds up numbers that only rise: one that comes again, since its sender was not sure, counts once."""
+        """Add up ascending numbers. A number that is not higher than the last one is a repeated send and is ignored."""
         last, total = state
         add, stop = ctx.listen("add"), ctx.listen("stop")
         for _ in range(_TURNS):

@@ -1,6 +1,6 @@
-"""Read by every Python that a test starts while HOLDFAST_HOSTILE is set: it is as hostile as the test's own process.
+"""Applies hostile settings in each Python process that a test starts while HOLDFAST_HOSTILE is set.
 
-Nothing is imported for it before the program itself imports ``holdfast``.
+The settings are applied when the program imports ``holdfast``; nothing is imported before that.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class _AfterHoldfast(MetaPathFinder):
 
 def _be_hostile() -> None:
     sys.path.append(str(Path(__file__).parents[2]))
-    from hostile import elsewhere
+    from hostile import child_processes
 
     sys.path.pop()
-    elsewhere.begin()
+    child_processes.begin()
 
 
 sys.meta_path.insert(0, _AfterHoldfast())

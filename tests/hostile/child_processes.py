@@ -1,4 +1,4 @@
-"""The same in the processes that tests start. What is injected there is counted in a file."""
+"""Hostile settings in the processes that tests start. These processes record injected faults in a file."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _stack = ExitStack()
 
 
 class _Noted(Faults):
-    """Faults of a process that may be killed at any moment: each is noted when it happens."""
+    """Faults of a process that may be killed at any moment: each fault is written to the file when it happens."""
 
     def at(self, operation: str, kinds: frozenset[Kind]) -> tuple[Kind | None, float]:
         kind, how = super().at(operation, kinds)
@@ -39,7 +39,7 @@ def _note(line: str) -> None:
 
 
 def begin() -> None:
-    """In a process that a test started."""
+    """Apply hostile settings in a process that a test has started."""
     faults = _Noted(int(os.environ[_SEED]))
     os.register_at_fork(after_in_child=lambda: faults.begin(str(os.getpid())))
     _stack.enter_context(hostile(faults))
@@ -47,8 +47,8 @@ def begin() -> None:
         _stack.enter_context(ordinary_lease())
 
 
-class Elsewhere:
-    """For the processes that are started while it is entered."""
+class ChildProcesses:
+    """Applies hostile settings to processes that are started during the context, through environment variables."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -56,7 +56,7 @@ class Elsewhere:
         self._folder = tempfile.TemporaryDirectory(prefix="hostile-")
         self._counts = Path(self._folder.name) / "counts"
 
-    def __enter__(self) -> Elsewhere:
+    def __enter__(self) -> ChildProcesses:
         paths = [_SITE, *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ |= {_SEED: str(self._seed), _COUNTS: str(self._counts), "PYTHONPATH": os.pathsep.join(paths)}
         return self
