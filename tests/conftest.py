@@ -61,7 +61,7 @@ def mark_unmeasured(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """Freeze the objects of ten thousand collected tests, which each ``gc.collect()`` in a test would traverse.
 
-    The engine makes no reference cycles (``runner/test_memory.py``), so the collector may come rarely.
+    The engine makes no reference cycles (``runner/test_memory.py``), so the collector may run rarely.
     """
     gc.collect()
     gc.freeze()

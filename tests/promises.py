@@ -1,4 +1,4 @@
-"""The engine's promises, and the tests that hold them: ``@pytest.mark.promise("fencing")``.
+"""The engine's promises, and the tests that check them: ``@pytest.mark.promise("fencing")``.
 
 ``python -m tests.promises`` writes the lists of tests in ``docs/promises.md``. The marks are read from the source, so
 that the page can be checked without importing every test module.
@@ -37,12 +37,12 @@ PROMISES = (
     "exact-replay",
     "no-secrets",
 )
-"""In the order of I1 to I14 of the design."""
+"""The promises, in the order of the page."""
 
 SQLITE, POSTGRES = "SQLite", "PostgreSQL"
 STORES = (SQLITE, POSTGRES)
 ONE_STORE: dict[tuple[str, str], str] = {}
-"""Why a promise needs no test on a store, by promise and store: a sentence that the page shows."""
+"""Reasons why a promise needs no test on a store, by promise and store. The page shows them."""
 
 _FOLDERS = {"chaos": POSTGRES, "soak": POSTGRES, "postgres": POSTGRES, "sqlite": SQLITE}
 """The store of every test below a folder of this name."""
@@ -72,7 +72,7 @@ class MarkedTest:
     name: str
     stores: tuple[str, ...]
     of_module: bool
-    """Whether the mark is on the module."""
+    """True if the mark is that of the module (``pytestmark``)."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class _Mark:
 
 @dataclass(frozen=True)
 class _Source:
-    """What the marks of a file and the stores of its tests depend on."""
+    """The parts of a test file that determine its marks and the stores of its tests."""
 
     path: Path
     functions: dict[str, _Function] = field(default_factory=dict)
@@ -148,7 +148,7 @@ def _stores_of(test: _Function, source: _Source) -> tuple[str, ...]:
 
 
 def _uses_both_stores(test: _Function, source: _Source) -> bool:
-    """Whether the test depends on a fixture of its folder, or of ``apps.py``, that runs it on both stores."""
+    """True if the test depends on a fixture of its folder, or of ``apps.py``, that runs it on both stores."""
     folders = [folder for folder in source.path.parents if folder.is_relative_to(TESTS)]
     conftests = [_Source.read(file) for folder in folders if (file := folder / "conftest.py").exists()]
     shared = [*conftests, _Source.read(TESTS / "apps.py")]
@@ -168,13 +168,13 @@ def _uses_both_stores(test: _Function, source: _Source) -> bool:
 
 
 def missing_stores(promise: str, tests: Iterable[MarkedTest]) -> set[str]:
-    """The stores on which no test holds the promise, although one is needed."""
+    """The stores on which the promise has no test, although it needs one."""
     covered = {store for test in tests if test.promise == promise for store in test.stores}
     return {store for store in STORES if store not in covered and (promise, store) not in ONE_STORE}
 
 
 def updated(page: str) -> str:
-    """The page with the lists of tests as the marks say."""
+    """The page with the lists of tests generated from the marks."""
     tests = marked_tests()
     return _LIST.sub(lambda found: f"{found[1]}{_list_of(found[2], tests)}{found[3]}", page)
 

@@ -105,7 +105,7 @@ TIMED = "import time; t = time.process_time(); {}; print(time.process_time() - t
 
 
 def output(program: str, env: Mapping[str, str] | None = None) -> str:
-    """What a program prints in a process of its own."""
+    """The output of a program that runs in a new process."""
     return subprocess.run(
         [sys.executable, "-c", program], env=env, capture_output=True, text=True, check=True
     ).stdout.strip()

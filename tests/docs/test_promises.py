@@ -1,4 +1,4 @@
-"""The page ``docs/promises.md`` lists every promise with the tests that hold it, on both stores."""
+"""The page ``docs/promises.md`` lists every promise with the tests that check it, on both stores."""
 
 from __future__ import annotations
 

@@ -313,7 +313,7 @@ async def test_nodes_that_lost_several_workers_are_retried_one_at_a_time(app: Ho
         await lose_worker(h)
     assert len(await starts(run)) == 4
     await h.run_until_idle()
-    assert len(await starts(run)) == 5  # a node that kills workers must not run independent another
+    assert len(await starts(run)) == 5  # a worker runs one suspect at a time
 
 
 async def test_a_node_that_loses_all_its_workers_fails(app: Holdfast, h: Harness) -> None:

@@ -176,7 +176,7 @@ async def test_a_run_that_another_process_terminates_keeps_the_buffered_results(
 
 
 def _terminating(h: Harness) -> Any:
-    """A step that terminates its own run without a word to the worker, whose next commit is refused."""
+    """A step that terminates its own run. The worker is not notified, and its next commit is refused."""
 
     async def terminate() -> str:
         await h._store.control(TerminateRun("flow", step_info().instance_id))
@@ -196,7 +196,7 @@ async def test_a_run_that_is_ended_before_its_last_commit_keeps_all_results(app:
     assert await until(partial(results_of, run)) == [("a", 1), ("b", "terminated")]
 
 
-async def test_results_beside_a_refused_transaction_are_kept_without_its_own(app: Holdfast, h: Harness) -> None:
+async def test_earlier_results_are_kept_when_a_live_transaction_is_refused(app: Holdfast, h: Harness) -> None:
     async def book(tx: Transaction) -> None:
         await tx.execute("CREATE TABLE IF NOT EXISTS booking (n INTEGER)")
 
@@ -224,7 +224,7 @@ async def test_a_result_whose_statements_are_refused_is_not_kept(app: Holdfast, 
     assert await until(partial(results_of, run)) == [("a", "terminated")]
 
 
-async def test_a_child_is_started_although_the_transaction_beside_it_is_cancelled(make_app: MakeApp) -> None:
+async def test_a_child_is_started_although_a_concurrent_live_transaction_is_cancelled(make_app: MakeApp) -> None:
     app, begun, asked = make_app(), asyncio.Event(), list[bool]()
 
     async def book(_tx: Transaction) -> None:

@@ -62,7 +62,7 @@ class Spy:
 
     @property
     def written_with_turn(self) -> list[bool]:
-        """True for each event that was written written_with_turn with its turn."""
+        """For each sent event: True if it was written together with its predicted turn."""
         return [sent.committed is not None for sent in self.sent]
 
 

@@ -1,1 +1,1 @@
-"""The conformance suite: what it says is the store's contract. A store is handed to it by the ``database`` fixture."""
+"""The conformance suite, which defines the contract of a store. The ``database`` fixture provides the stores."""

@@ -32,7 +32,7 @@ def seeds(request: pytest.FixtureRequest) -> int:
 
 @dataclass
 class Shop:
-    """The world outside: what is asked for twice under one key happens once."""
+    """A fake of an external service: a payment that is requested twice with one key is made once."""
 
     paid: dict[str, int] = field(default_factory=dict)
     reserved: set[str] = field(default_factory=set)
@@ -152,7 +152,7 @@ async def test_a_saga_has_no_findings(seeds: int) -> None:
 
 
 async def test_a_service_that_fails_at_first_has_no_findings(seeds: int) -> None:
-    """It has two retries and needs them: no fault takes one away."""
+    """The step needs both of its retries, so the simulation must not use up an attempt by a fault."""
     app, world = Holdfast("sqlite://"), World()
 
     @app.step(retry=Retry(limit=2, delay="1 minute"))

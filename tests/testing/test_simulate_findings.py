@@ -59,7 +59,7 @@ async def test_effects_that_depend_on_the_order_of_calls_are_a_finding(app: Hold
 
 
 async def test_a_repeated_step_that_does_not_cause_the_problem_is_not_named(app: Holdfast, world: World) -> None:
-    """Its second call comes later, and that is what shows: called twice in a row it does no harm."""
+    """The later second call changes the order of the effects; two calls in a row would have no effect."""
 
     @app.step
     async def ship(part: int) -> None:
@@ -126,7 +126,7 @@ async def test_a_wait_for_an_event_that_is_never_sent_is_a_finding(app: Holdfast
 
 
 async def test_a_wait_for_an_event_that_was_discarded_is_a_finding(app: Holdfast) -> None:
-    """Right as long as the message comes when it is expected."""
+    """The workflow ends if the message is sent while it waits, and discards a message that is sent earlier."""
 
     @app.step
     async def prepare() -> None: ...
@@ -195,7 +195,7 @@ async def test_code_that_calls_another_step_on_replay_is_a_finding(app: Holdfast
 
 
 async def test_a_step_without_retries_is_a_finding(app: Holdfast) -> None:
-    """It is tried once at most: a worker that dies with it makes the run fail."""
+    """The step has one attempt, so the run fails if the worker dies during that attempt."""
 
     @app.step(retry=Retry(limit=0))
     async def once() -> str:

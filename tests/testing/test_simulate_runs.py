@@ -107,8 +107,7 @@ async def test_hours_inside_a_step_take_no_time(app: Holdfast) -> None:
     assert [*report.endings] == ["returned 305.0"]
 
 
-def test_due_work_happens_at_its_time(app: Holdfast) -> None:
-    """Also after time was skipped."""
+def test_retries_and_sleeps_end_at_their_exact_times_although_time_is_skipped(app: Holdfast) -> None:
     calls: list[float] = []
 
     @app.step(retry=Retry(limit=3, delay="1 minute", backoff="constant"))
@@ -239,7 +238,7 @@ async def test_the_app_itself_is_not_changed(app: Holdfast) -> None:
         assert await (await app.start(order)).result(timeout=10) == 1
 
 
-# --- what cannot be simulated says so
+# --- errors of workflows that cannot be simulated
 
 
 async def refused(app: Holdfast, workflow: Any) -> str:
@@ -294,7 +293,7 @@ async def test_a_step_with_its_own_thread_is_refused(app: Holdfast) -> None:
     assert "works in its own thread" in await refused(app, order)
 
 
-async def test_a_bug_of_the_engine_is_an_error_and_not_a_finding(app: Holdfast) -> None:
+async def test_an_unexpected_error_of_the_engine_is_an_error_and_not_a_finding(app: Holdfast) -> None:
     @app.step
     async def work() -> None: ...
 

@@ -61,7 +61,7 @@ async def test_a_repeated_call_of_a_plain_function_is_a_finding(app: Holdfast, w
 
 
 async def test_a_step_that_was_interrupted_in_the_middle_is_a_finding(app: Holdfast, world: World) -> None:
-    """It would be right if it always came to its end."""
+    """The step is safe to repeat after it has ended, but not after an interruption between its two effects."""
 
     @app.step
     async def move(amount: int) -> None:
@@ -84,7 +84,7 @@ async def test_a_step_that_was_interrupted_in_the_middle_is_a_finding(app: Holdf
 
 
 async def test_a_second_call_that_is_refused_is_a_finding(app: Holdfast, world: World) -> None:
-    """Nothing outside is looked at: that the run fails is enough."""
+    """The world is not compared (``view`` returns None): the failed run alone is the finding."""
 
     @app.step
     async def register(name: str) -> str:

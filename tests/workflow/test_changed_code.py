@@ -43,7 +43,7 @@ def test_code_may_gain_and_lose_steps_under_an_open_run() -> None:
 
 @pytest.mark.promise("exact-replay", store=None)
 @pytest.mark.parametrize("asked_as", ["step", "wait"])
-def test_a_recorded_step_asked_for_as_another_kind_parks_the_run_with_both_sides_shown(asked_as: str) -> None:
+def test_a_recorded_step_requested_as_another_kind_parks_the_run_and_names_both_kinds(asked_as: str) -> None:
     async def old(ctx: Context) -> None:
         await ctx.sleep("thing", "1 hour")
 

@@ -54,7 +54,7 @@ USES: dict[str, Callable[[Context], Any]] = {
 }
 
 
-def test_these_tests_use_every_member_of_the_context() -> None:
+def test_the_tests_of_this_module_use_every_member_of_the_context() -> None:
     members = {name for name, _ in inspect.getmembers(Context) if not name.startswith("_")}
     assert members == set(USES)
 

@@ -129,7 +129,7 @@ class Observation:
 
 @dataclass(frozen=True)
 class RunView:
-    """What can be observed of a run at one point."""
+    """The observable state of a run at one point."""
 
     trace: str
     calls: tuple[tuple[str, int], ...]

@@ -1,1 +1,1 @@
-"""What only the SQLite store has: its file, its threads, its errors."""
+"""Tests of behaviour that only the SQLite store has: its file, its threads, its errors."""
