@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from holdfast.ports import SystemClock
 from holdfast.testing.simulation.faults import CALL_FAULTS
+from simulation.features.pairs import MIN_SEEDS_PER_PAIR, Pair, PairCounts, possible_pairs, rare_pairs, table_lines
 from simulation.planted import planted
 from simulation.run import Report, run_seed
 from simulation.shrink import shrink_report
@@ -52,6 +53,7 @@ class _Outcome(NamedTuple):
     seed: int
     failed: bool
     counts: FaultCounts
+    pairs: set[Pair]
 
 
 def run(options: CommandOptions) -> int:
@@ -71,10 +73,11 @@ def split_names(text: str) -> list[str]:
 
 
 def _run_many(options: CommandOptions) -> int:
-    clock, counts = SystemClock(), FaultCounts()
+    clock, counts, pairs = SystemClock(), FaultCounts(), PairCounts()
     began = clock.monotonic()
     for outcome in _outcomes(options, range(options.first, options.first + options.seeds)):
         counts.update(outcome.counts)
+        pairs.update(outcome.pairs)
         if outcome.failed:
             _print(f"seed {outcome.seed} fails, the first of {outcome.seed - options.first + 1}")
             report = run_seed(outcome.seed)
@@ -83,7 +86,9 @@ def _run_many(options: CommandOptions) -> int:
             _print_failure(report, options)
             return 1
     _print_summary(options, counts, minutes=(clock.monotonic() - began) / 60)
-    return 1 if _missing_pairs(counts) and options.seeds >= _SEEDS_FOR_ALL_PAIRS else 0
+    _print_pairs(options, pairs)
+    missing = _missing_pairs(counts) or rare_pairs(pairs, _minimum(options))
+    return 1 if missing and options.seeds >= _SEEDS_FOR_ALL_PAIRS else 0
 
 
 def _print_summary(options: CommandOptions, counts: FaultCounts, minutes: float) -> None:
@@ -96,6 +101,25 @@ def _print_summary(options: CommandOptions, counts: FaultCounts, minutes: float)
     if options.counts:
         for (kind, operation), times in sorted(counts.items()):
             _print(f"  {kind:<18} {operation:<14} {times:>8}")
+
+
+def _print_pairs(options: CommandOptions, counts: PairCounts) -> None:
+    """Print how often pairs of features met."""
+    possible, minimum = [*possible_pairs()], _minimum(options)
+    rare = rare_pairs(counts, minimum)
+    rarest = min(possible, key=lambda pair: counts[pair])
+    _print(
+        f"{len(possible) - len(rare)} of {len(possible)} pairs of features met in at least {minimum} seeds, "
+        f"the rarest ({' and '.join(rarest)}) in {counts[rarest]}"
+    )
+    if options.counts:
+        _print(*table_lines(counts))
+        _print(*(f"  TOO RARE: {' and '.join(pair)} met in {counts[pair]} seeds" for pair in rare))
+
+
+def _minimum(options: CommandOptions) -> int:
+    """Return the number of seeds in which each pair of features must meet."""
+    return max(1, MIN_SEEDS_PER_PAIR * options.seeds // _SEEDS_FOR_ALL_PAIRS)
 
 
 def _missing_pairs(counts: FaultCounts) -> list[tuple[str, str]]:
@@ -121,7 +145,7 @@ def _outcome(seed: int) -> _Outcome:
     report = run_seed(seed)
     repeat = not report.failures and seed % _SEEDS_PER_REPETITION == 0
     failed = bool(report.failures) or (repeat and run_seed(seed).digest != report.digest)
-    return _Outcome(seed, failed, report.counts)
+    return _Outcome(seed, failed, report.counts, report.pairs)
 
 
 _planted_in_process = ExitStack()

@@ -12,6 +12,7 @@ from holdfast.testing.simulation.loop import SimulatedLoop
 from holdfast.testing.simulation.streams import stream
 from holdfast.testing.simulation.trace import Entry, Trace
 from simulation.checks.final_checks import broken_promises
+from simulation.features.pairs import Pair
 from simulation.system.faults import SeedFaults
 from simulation.system.world import World
 
@@ -30,6 +31,8 @@ class Report:
     """The names of the injected faults, in order."""
     counts: Counter[tuple[str, str]] = field(repr=False)
     """The number of injected faults by kind and operation."""
+    pairs: set[Pair] = field(repr=False)
+    """The pairs of features that met."""
     instances: list[str]
     seconds: float
     """Duration in virtual time."""
@@ -49,6 +52,7 @@ def run_seed(seed: int, *, only: Collection[str] | None = None, without: Collect
     try:
         with capture_errors(loop.unhandled):
             failures = _run(world, loop)
+            pairs = world.met_pairs()
     finally:
         ended = loop.time()
         with capture_errors([]):
@@ -62,6 +66,7 @@ def run_seed(seed: int, *, only: Collection[str] | None = None, without: Collect
         trace.digest(),
         faults.happened,
         faults.counts,
+        pairs,
         [*world.workload.instances],
         ended,
         trace.entries,

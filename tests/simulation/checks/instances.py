@@ -9,19 +9,19 @@ from typing import Any
 from holdfast.core import codec
 from holdfast.core.failure import Failure
 from holdfast.testing.simulation.database import SimulatedDatabase
+from simulation.features.table import REQUESTS
 from simulation.programs import names
 from simulation.programs.chain_and_graph import fits_chain, fits_graph
 from simulation.programs.failing_items import fits_failing_items, fits_failing_items_error
-from simulation.programs.graph_of_runs import FAILING_NODE, fits_graph_of_runs, graph_of_runs_fails
+from simulation.programs.graph_of_runs import FAILING_NODE, graph_of_runs_fails
 from simulation.programs.names import CHAIN, PROGRAMS
-from simulation.programs.program import fits, messages
+from simulation.programs.possible_results import fits, fits_graph_of_runs
+from simulation.programs.program import messages
 from simulation.programs.step_leases import fits_chain_with_leases
 from simulation.system.workload import Instance
 from simulation.system.world import World
 
 _GRAPHS = (names.GRAPH, names.GRAPH_OF_RUNS, names.GRAPH_WITH_FAILING_ITEMS)
-_ENDS = {"cancelled": "cancel", "terminated": "terminate"}
-"""Statuses that only a control request causes, with the verb of the request."""
 
 
 def instance_failures(world: World, instance: Instance) -> Iterator[str]:
@@ -36,7 +36,7 @@ def instance_failures(world: World, instance: Instance) -> Iterator[str]:
     status, output, error, note = rows[0]
     if status == "complete":
         yield from _result(instance, codec.plain(output))
-    elif status in _ENDS and _ENDS[status] in instance.control_requests:
+    elif any(REQUESTS[name].end == status for name in instance.control_requests):
         pass
     elif status == "errored" and b"VersionUnsupportedError" in error and world.deployed:
         pass  # a worker with the previous version of the code claimed the run
@@ -44,7 +44,8 @@ def instance_failures(world: World, instance: Instance) -> Iterator[str]:
         pass
     else:
         yield f"{instance.id} is {status} without a request or an error that explains it: {error!r} {note!r}"
-    if instance.terminated and status != "terminated" and "restart" not in instance.control_requests:
+    terminated = "terminate" in instance.acknowledged_requests
+    if terminated and status != "terminated" and not instance.begins_again:
         yield f"the termination of {instance.id} was acknowledged, and its status is {status}"
     yield from _cancellation(instance, status)
     yield from _lost_events(database, instance)
@@ -70,9 +71,9 @@ def _may_fail(instance: Instance, error: bytes) -> bool:
 
 def _cancellation(instance: Instance, status: str) -> Iterator[str]:
     """Check that a graph whose cancellation was acknowledged is cancelled. A workflow may end in another way."""
-    if instance.workflow not in _GRAPHS or not instance.cancelled:
+    if instance.workflow not in _GRAPHS or "cancel" not in instance.acknowledged_requests:
         return
-    if status != "cancelled" and not instance.control_requests & {"restart", "terminate"}:
+    if status != "cancelled" and not instance.begins_again and "terminate" not in instance.control_requests:
         yield f"the cancellation of {instance.id} was acknowledged, and its status is {status}"
 
 
@@ -83,7 +84,7 @@ def _result(instance: Instance, result: Any) -> Iterator[str]:
         yield from _messages(instance, messages(instance.params, result))
         yield from _messages(instance, messages(instance.params, result, "parcels"))
     for received in instance.results:
-        if received != result and "restart" not in instance.control_requests:
+        if received != result and not instance.begins_again:
             yield f"a client received {received} as the result of {instance.id}, which returned {result}"
 
 
@@ -105,8 +106,8 @@ def _fits(instance: Instance, result: Any) -> bool:
 
 
 def _messages(instance: Instance, received: list[list[int]]) -> Iterator[str]:
-    if "restart" in instance.control_requests:
-        return  # messages that were undelivered at the restart stay with the old run
+    if instance.begins_again:
+        return  # messages that were undelivered then stay with the old run
     numbers = [number for numbers_of_round in received for number in numbers_of_round]
     if numbers != [*range(1, len(numbers) + 1)]:
         yield f"{instance.id} did not receive each message once and in order: {received}"

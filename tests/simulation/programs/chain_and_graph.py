@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.app import Holdfast
 from holdfast.chain.values import ChainTask, ChainTaskKind, Completed, Outbound, RetryStep, Waiting
 from holdfast.core.outbound import OutboundEvent
+from holdfast.kernel.step_info import step_info
 from simulation.programs.external_system import ANY_RUN, ExternalSystem
 from simulation.programs.names import CHAIN, GRAPH
 from simulation.programs.program import LATE, graph_result
@@ -62,6 +63,7 @@ def _handler(external: ExternalSystem, index: int) -> Callable[[ChainTask], Coro
     async def handle(task: ChainTask) -> Outcome:
         match task.params[index]:
             case ["say", value, fails]:
+                external.reached(task.instance_id, "outbox")
                 try:
                     effect = [task.instance_id, task.run_number, task.step_type]
                     await external.work(effect, value, fails, 0, "step")
@@ -69,6 +71,7 @@ def _handler(external: ExternalSystem, index: int) -> Callable[[ChainTask], Coro
                     return RetryStep("40 ms", str(error))
                 return Completed(value, outbound=[Outbound("said", value)])
             case ["wait", type_, ms]:
+                external.reached(task.instance_id, "chain_waits", "outbox")
                 return _wait_outcome(task, type_, ms)
             case _:
                 raise ValueError(f"not a step: {task.params[index]}")
@@ -110,6 +113,7 @@ def register_graph(app: Holdfast, external: ExternalSystem) -> None:
 
     @graph.node(after=[source], map=source, retry=UNLIMITED)
     async def each(source: int, params: list[Any]) -> Any:
+        external.reached(step_info().instance_id, "map", "condition")  # the condition is evaluated with the map
         return await call(params, f"each[{source - params[1]}]", 2 * source)
 
     @graph.node(after=[source], when=lambda source: source[0] % 2 == 0, retry=UNLIMITED)

@@ -38,14 +38,21 @@ class ExternalSystem:
         """Undo calls of sagas in order, repetitions included: the saga, and the index of the step."""
         self.overtime: list[str] = []
         """Attempts that continued after their timeout."""
+        self.features: dict[str, set[str]] = {}
+        """For each instance: the features that its runs have reached."""
         self._on_call = on_call
         self._result_seen = result_seen
+
+    def reached(self, instance: str, *features: str) -> None:
+        """Record that a run of an instance uses features."""
+        self.features.setdefault(instance, set()).update(features)
 
     async def work(self, effect: list[Any], value: Any, fails: int, ms: int, kind: str) -> Any:
         """Step function that raises in its first ``fails`` calls and takes ``ms`` milliseconds."""
         delay = self._call(effect, kind)
         number = self.effects[_as_effect(effect)]
         info = step_info()
+        self.reached(info.instance_id, "heartbeats")
         await info.heartbeat(_progress(info))
         await asyncio.sleep(delay + ms / 1000)
         return _value_or_error(number, fails, value)

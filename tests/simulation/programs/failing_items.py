@@ -15,6 +15,7 @@ from holdfast.core import codec
 from holdfast.core.failure import Failure
 from holdfast.errors import NonRetryableError
 from holdfast.graph.items import Failed, Ok
+from holdfast.kernel.step_info import step_info
 from holdfast.store.protocol import FactState
 from holdfast.testing.simulation.database import SimulatedDatabase
 from simulation.programs.external_system import ANY_RUN, ExternalSystem
@@ -66,10 +67,10 @@ class _Params(NamedTuple):
         return self.strict and bool(self.failing)
 
 
-def failing_items_params(draw: Random, instance: str) -> list[Any]:
-    """The instance, the items, and True if items of the strict node fail."""
+def draw_items(draw: Random) -> list[Any]:
+    """The items, and True if items of the strict node fail."""
     items = [_Item(n, draw.randrange(100), draw.choice([0, 0, 1]), draw.random() < 0.3) for n in range(3)]
-    return [instance, [[*item] for item in items], draw.random() < 0.5]
+    return [[[*item] for item in items], draw.random() < 0.5]
 
 
 def fits_failing_items_error(params: list[Any], error: str) -> bool:
@@ -77,6 +78,11 @@ def fits_failing_items_error(params: list[Any], error: str) -> bool:
     given = _Params.of(params)
     named = [item.position for item in given.items if f"item {item.position}: " in error]
     return given.fails and f"node '{_STRICT}' failed" in error and named == given.failing
+
+
+def fails_with_items(params: list[Any]) -> bool:
+    """Return True if the run fails, because items of the strict node do."""
+    return _Params.of(params).fails
 
 
 def fits_failing_items(params: list[Any], result: Any) -> bool:
@@ -91,6 +97,7 @@ def fits_failing_items(params: list[Any], result: Any) -> bool:
     }
     return (
         not given.fails
+        and isinstance(result, dict)
         and result.keys() == {*exact, "brief", "children"}
         and all(result[node] == value for node, value in exact.items())
         and _all_fit(items, result["brief"], _fits_brief)
@@ -119,6 +126,7 @@ def register_graph_with_failing_items(app: Holdfast, external: ExternalSystem) -
     graph = app.graph(GRAPH_WITH_FAILING_ITEMS, params=list[Any])
 
     async def call(node: str, item: _Item, instance: str) -> int:
+        external.reached(step_info().instance_id, "map", "failing_items")
         fails = 0 if node == "brief" else item.fails
         await external.work([instance, ANY_RUN, f"{node}[{item.position}]"], item.value, fails, 0, "step")
         if item.fails_permanently:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from holdfast.app import Holdfast
 from holdfast.workflow.context import Context
+from simulation.features.table import FEATURE_OF_KIND
 from simulation.programs.external_system import ExternalSystem
 from simulation.programs.names import BUFFERED_PROGRAM, PROGRAM
 from simulation.programs.program import PARCEL, Program
@@ -35,13 +38,18 @@ def register_programs(app: Holdfast, external: ExternalSystem, version: int) -> 
     async def program(ctx: Context, params: list[Any]) -> list[Any]:
         rounds, results = params
         steps, runs = StepParts(ctx, external, version), RunParts(ctx)
-        interpreter = _Interpreter({**steps.kinds, **WaitParts(ctx).kinds, **runs.kinds})
+        reached = partial(external.reached, ctx.info.instance_id)
+        interpreter = _Interpreter({**steps.kinds, **WaitParts(ctx).kinds, **runs.kinds}, reached)
+        reached("renamed_step")
+        reached("persist_task" if ctx.info.workflow == BUFFERED_PROGRAM else "persist_step")
         await renamed_step()
         results = [*results, await interpreter.run(rounds[0])]
         runs.stop_listening()
         if version > 1:
+            reached("changed_code")
             await steps.step("farewell", 0, 0, 0)
         if len(rounds) > 1:
+            reached("continue_as_new")
             raise ctx.continue_as_new([rounds[1:], results])
         return results
 
@@ -50,13 +58,16 @@ def register_programs(app: Holdfast, external: ExternalSystem, version: int) -> 
 
 
 class _Interpreter:
-    """Executes programs. ``kinds`` are the parts that contain no other parts."""
+    """Executes programs. ``kinds`` are the parts that contain no other parts. ``reached`` is told the features used."""
 
-    def __init__(self, kinds: PartKinds) -> None:
+    def __init__(self, kinds: PartKinds, reached: Callable[[str], None]) -> None:
+        self._reached = reached
         self._kinds: PartKinds = {**kinds, "seq": self._seq, "par": self._par, "race": self._race}
 
     async def run(self, program: Program) -> Any:
         kind, *parts = program
+        if kind in FEATURE_OF_KIND:
+            self._reached(FEATURE_OF_KIND[kind])
         return await self._kinds[kind](*parts)
 
     async def _seq(self, programs: list[Program]) -> list[Any]:

@@ -1,11 +1,12 @@
-"""Programs, which describe the operations of a simulated workflow as JSON, and the results that are possible.
+"""Programs, which describe the operations of a simulated workflow as JSON.
 
-A program is a list: its kind, then its arguments. ``fits`` decides whether a result is possible for a program, without
-using the engine. ``generator.py`` generates programs, and ``interpreter.py`` runs them.
+A program is a list: its kind, then its arguments. ``generator.py`` generates programs from the table of features,
+``interpreter.py`` runs them, and ``possible_results.py`` decides whether a result is possible.
 
 ::
 
     ["step", key, value, fails, ms]    call a step that raises in its first ``fails`` calls and takes ``ms``
+    ["retries", key, value, fails, ms] the same, with ``fails`` greater than 0
     ["plain", key, value, fails]       the same with a function that is not async
     ["tx", key, value, ms]             call a step that writes a row through ``StepTx``
     ["live", key, value, ms]           call a step that writes a row in a live transaction
@@ -23,8 +24,13 @@ using the engine. ``generator.py`` generates programs, and ``interpreter.py`` ru
     ["ask", key, value, refuse]        ask a child, which replies or rejects the ask
     ["link", key, value, dies]         link to a child, and wait for its exit event
     ["bound", key]                     run a child that is linked to a failing run
+    ["monitor", key, value, dies, ms]  monitor a run that is no child, after ``ms``, and wait for its exit event
     ["saga", key, n, fails]            call n steps, which are undone if one more fails
+    ["chain", key, params]             run a chain with waits and an outbox as a child
+    ["leased", key, params]            run a chain whose steps have their own leases as a child
     ["graph", key, n, fails]           run a graph as a child
+    ["family", key, *params]           run a graph whose nodes run other instances as a child
+    ["sieve", key, items, strict]      run a graph with failing items as a child
     ["version", key, value]            call a step that depends on ``ctx.version``; not within another part
     ["stamp", key, ms]                 call a step that takes ``ms``, and whose result is the number of its calls so far
     ["seq" | "par" | "race", programs]
@@ -43,6 +49,8 @@ DELIVERED = "told"
 NOT_FOUND = "nobody"
 REFUSED = "refused"
 DOWN = "down"
+CHILD_PROGRAM = 4
+"""Position of the program that a node runs in the parameters of a graph of runs."""
 PEER_TOPIC = "gossip"
 """The topic of messages between instances."""
 PARCEL = "parcel"
@@ -71,6 +79,8 @@ def parts(program: Program) -> Iterator[Program]:
                 yield from parts(part)
         case ["child" | "abandon", _, inner]:
             yield from parts(inner)
+        case ["family", *params]:
+            yield from parts(params[CHILD_PROGRAM])
 
 
 def certain_parts(program: Program) -> Iterator[Program]:
@@ -83,51 +93,6 @@ def certain_parts(program: Program) -> Iterator[Program]:
             yield program
 
 
-def fits(program: Program, result: Any, sent: frozenset[str]) -> bool:
-    """Return True if the result is possible for the program. ``sent``: types of the events that clients send."""
-    match program:
-        case ["step" | "plain" | "tx" | "live" | "poison", _, value, *_]:
-            return bool(result == value)
-        case ["too_slow", _]:
-            return result in (FAILED, LATE, 0)  # a clock jump may hide the timeout
-        case ["gives_up", _]:
-            return result in (FAILED, LATE)
-        case ["stamp", _, _]:
-            return isinstance(result, int) and result > 0
-        case ["sleep" | "abandon", *_]:
-            return result is None
-        case ["tell", *_]:
-            return result in (DELIVERED, NOT_FOUND)
-        case ["ask", _, value, refuse]:
-            return result in (LATE, NOT_FOUND, REFUSED if refuse else value + 1)
-        case ["link", _, value, dies]:
-            return bool(result == (DOWN if dies else value))
-        case ["bound", _]:
-            return bool(result == FAILED)
-        case ["saga", _, n, fails]:
-            return bool(result == (FAILED if fails else list(range(n))))
-        case ["graph", _, n, _]:
-            return bool(result == graph_result(n))
-        case ["version", _, value]:
-            return result in ([1, value], [2, value])
-        case ["event", key, type_, _]:
-            return result == LATE or (type_ in sent and result == key)
-        case ["misfit", *_]:
-            return bool(result == REFUSED)
-        case ["messages", _, _, n, _] | ["parcels", _, n, _]:
-            return isinstance(result, list) and len(result) <= n and _in_order(result)
-        case ["child", _, inner]:
-            return fits(inner, result, sent)
-        case ["seq" | "par", inner]:
-            if not isinstance(result, list) or len(result) != len(inner):
-                return False
-            return all(fits(part, value, sent) for part, value in zip(inner, result, strict=True))
-        case ["race", inner]:
-            return isinstance(result, list) and len(result) == 2 and fits(inner[result[0]], result[1], sent)
-        case _:
-            raise ValueError(f"not a program: {program!r}")
-
-
 def messages(rounds: list[Program], results: list[Any], kind: str = "messages") -> list[list[int]]:
     """The messages that an instance received in each of its rounds. Rounds without messages are left out."""
     received = [
@@ -135,8 +100,3 @@ def messages(rounds: list[Program], results: list[Any], kind: str = "messages") 
         for program, result in zip(rounds, results, strict=True)
     ]
     return [numbers for numbers in received if numbers]
-
-
-def _in_order(numbers: list[int]) -> bool:
-    """True if each number is one more than the number before it."""
-    return numbers == list(range(numbers[0], numbers[0] + len(numbers))) if numbers else True

@@ -9,7 +9,18 @@ from holdfast.app import Holdfast
 from holdfast.errors import ChildError, EventInvalidError, InstanceNotFoundError, NonRetryableError, Rejected
 from holdfast.workflow.context import Context
 from holdfast.workflow.run_events import Exit, LinkDown, RunEvent
-from simulation.programs.names import GRAPH, LINKED, MAY_FAIL, PROGRAM, REPLIER
+from simulation.programs.names import (
+    CHAIN,
+    CHAIN_WITH_LEASES,
+    GRAPH,
+    GRAPH_OF_RUNS,
+    GRAPH_WITH_FAILING_ITEMS,
+    LINKED,
+    MAY_FAIL,
+    PROGRAM,
+    REPLIER,
+    STARTER,
+)
 from simulation.programs.program import (
     DELIVERED,
     DOWN,
@@ -31,7 +42,7 @@ _LINK_SECONDS = 60
 
 
 def register_peers(app: Holdfast) -> None:
-    """Register the workflows that programs start: ``REPLIER``, ``MAY_FAIL`` and ``LINKED``."""
+    """Register the workflows that programs start: ``REPLIER``, ``MAY_FAIL``, ``STARTER`` and ``LINKED``."""
 
     @app.workflow(name=REPLIER)
     async def replier(ctx: Context, refuse: bool) -> str:
@@ -53,6 +64,11 @@ def register_peers(app: Holdfast) -> None:
         if fails:
             raise NonRetryableError("as it had to be")
         return value
+
+    @app.workflow(name=STARTER)
+    async def starter(ctx: Context, params: list[Any]) -> str:
+        name = f"{ctx.info.instance_id}-orphan"
+        return (await ctx.spawn(MAY_FAIL, params, id=name, parent_close="abandon")).pid
 
     @app.workflow(name=LINKED)
     async def linked(ctx: Context, partner: str) -> str:
@@ -79,7 +95,12 @@ class RunParts:
             "ask": self._ask,
             "link": self._link,
             "bound": self._bound,
+            "monitor": self._monitor,
+            "chain": self._chain,
+            "leased": self._leased,
             "graph": self._graph,
+            "family": self._family,
+            "sieve": self._sieve,
         }
 
     def stop_listening(self) -> None:
@@ -121,15 +142,30 @@ class RunParts:
             return NOT_FOUND
 
     async def _link(self, key: str, value: Any, fails: bool) -> Any:
-        if self._listening is None:
-            self._listening = asyncio.ensure_future(self._listen())
+        self._start_listening()
         child = await self._ctx.spawn(MAY_FAIL, [value, fails], id=self._unique_id(key), link=True)
-        async with self._exit_received:
-            await self._exit_received.wait_for(lambda: len(self._exits.get(child.pid, ())) == 1 + fails)
-        exits = self._exits[child.pid]
+        exits = await self._wait_for_exits(child.pid, 1 + fails)
         if any(isinstance(event, LinkDown) for event in exits):
             return DOWN
         return next(event.result for event in exits if isinstance(event, Exit))
+
+    async def _monitor(self, key: str, value: Any, fails: bool, ms: int) -> Any:
+        self._start_listening()
+        pid = await self._ctx.run(STARTER, [value, fails], id=self._unique_id(key))
+        await self._ctx.sleep(key, ms / 1000)
+        await self._ctx.monitor(pid)
+        [event] = await self._wait_for_exits(pid, 1)
+        return event.result if isinstance(event, Exit) and event.error is None else DOWN
+
+    def _start_listening(self) -> None:
+        if self._listening is None:
+            self._listening = asyncio.ensure_future(self._listen())
+
+    async def _wait_for_exits(self, pid: str, n: int) -> list[RunEvent]:
+        """Wait for n events about a run."""
+        async with self._exit_received:
+            await self._exit_received.wait_for(lambda: len(self._exits.get(pid, ())) == n)
+        return self._exits[pid]
 
     async def _listen(self) -> None:
         async for event in self._ctx.events:
@@ -145,9 +181,28 @@ class RunParts:
         except ChildError:
             return FAILED
 
+    async def _chain(self, key: str, params: list[Any]) -> Any:
+        return await self._ctx.run(CHAIN, params, id=self._unique_id(key))
+
+    async def _leased(self, key: str, params: list[Any]) -> Any:
+        return await self._ctx.run(CHAIN_WITH_LEASES, params, id=self._unique_id(key))
+
     async def _graph(self, key: str, n: int, fails: int) -> Any:
         name = self._unique_id(key)
         return await self._ctx.run(GRAPH, [name, n, fails], id=name)
+
+    async def _family(self, key: str, *params: Any) -> Any:
+        return await self._run_or_fail(GRAPH_OF_RUNS, key, params)
+
+    async def _sieve(self, key: str, *params: Any) -> Any:
+        return await self._run_or_fail(GRAPH_WITH_FAILING_ITEMS, key, params)
+
+    async def _run_or_fail(self, graph: str, key: str, params: tuple[Any, ...]) -> Any:
+        name = self._unique_id(key)
+        try:
+            return await self._ctx.run(graph, [name, *params], id=name)
+        except ChildError:
+            return FAILED
 
     def _unique_id(self, key: str) -> str:
         return f"{self._ctx.info.instance_id}-{self._ctx.info.run_number}-{key}"

@@ -66,6 +66,7 @@ def register_chain_with_leases(app: Holdfast, external: ExternalSystem) -> None:
 def _handler(external: ExternalSystem) -> Callable[[ChainTask], Coroutine[Any, Any, Any]]:
     async def handle(task: ChainTask) -> Any:
         value, fails, slow, ms = task.params[task.step_seq]
+        external.reached(task.instance_id, "chain_leases")
         effect = task.instance_id, task.run_number, task.step_type
         too_slow = external.effects[effect] < slow
         await external.work([*effect], value, 0 if too_slow else slow + fails, _SLOW_MS if too_slow else ms, "leased")

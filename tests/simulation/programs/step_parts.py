@@ -31,6 +31,7 @@ class StepParts:
     def kinds(self) -> PartKinds:
         return {
             "step": self.step,
+            "retries": self.step,
             "plain": self._plain,
             "tx": self._tx,
             "live": self._live,

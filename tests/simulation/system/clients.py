@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from holdfast.errors import EventInvalidError, InstanceNotFoundError, InstanceTerminalError, RunError, StoreError
 from holdfast.testing.simulation.faults import Faults
+from simulation.features.table import REQUESTS
 from simulation.programs.names import PROGRAMS
 from simulation.system.faults import Fault
 from simulation.system.node import Node
@@ -38,8 +39,8 @@ class Clients:
             except (StoreError, InstanceNotFoundError, TimeoutError) as error:
                 self._note(node.name, f"{request.verb} {instance.id}: {type(error).__name__}, and tries again")
                 continue
-            except InstanceTerminalError:
-                self._note(node.name, f"{request.verb} {instance.id}: it has ended")
+            except _refusals(request) as error:
+                self._note(node.name, f"{request.verb} {instance.id}: {type(error).__name__}")
             else:
                 self._note(node.name, f"{request.verb} {instance.id} is acknowledged")
             script.done += 1
@@ -64,13 +65,6 @@ class Clients:
 
     async def _send(self, request: Request, instance: Instance, node: Node) -> None:
         client, workflow, name = node.client, instance.workflow, instance.id
-        controls: dict[str, Callable[[str, str], Awaitable[None]]] = {
-            "pause": client.control.pause,
-            "resume": client.control.resume,
-            "cancel": client.control.cancel,
-            "terminate": client.control.terminate,
-            "restart": client.control.restart,
-        }
         match request.verb:
             case "start":
                 params = [instance.params, []] if workflow in PROGRAMS else instance.params
@@ -90,9 +84,8 @@ class Clients:
                 instance.accepted_invalid.append(request.payload)
             case verb:
                 instance.control_requests.add(verb)
-                await controls[verb](workflow, name)
-                instance.terminated |= verb == "terminate"
-                instance.cancelled |= verb == "cancel"
+                await REQUESTS[verb].send(client, workflow, name)
+                instance.acknowledged_requests.add(verb)
 
     async def _result(self, instance: Instance, node: Node) -> None:
         handle = await node.client.get(instance.workflow, instance.id)
@@ -103,3 +96,9 @@ class Clients:
         else:
             self._note(node.name, f"hears the result of {instance.id}")
             instance.results.append(result)
+
+
+def _refusals(request: Request) -> tuple[type[Exception], ...]:
+    """Errors that answer a request on a run that is in no state for it."""
+    refused = REQUESTS[request.verb].refused if request.verb in REQUESTS else ()
+    return (InstanceTerminalError, *refused)

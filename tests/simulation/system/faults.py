@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.testing.simulation.faults import CALL_FAULTS, UNREACHABLE, CallFault, Faults, NotificationFault
-from holdfast.testing.simulation.streams import stream
+from holdfast.testing.simulation.streams import chance, stream
+from simulation.features.table import REQUESTS
 
 
 class Fault(StrEnum):
@@ -27,11 +28,6 @@ class Fault(StrEnum):
     """The database stops for a time."""
     CLOCK_JUMP = "clock_jump"
     CLIENT_CRASH = "client_crash"
-    # control requests
-    PAUSE_RUN = "pause_run"
-    CANCEL_RUN = "cancel_run"
-    TERMINATE_RUN = "terminate_run"
-    RESTART_RUN = "restart_run"
     # requests of clients
     REPEATED_REQUEST = "repeated_request"
     """A request is sent twice, at the same time or one after the other."""
@@ -53,7 +49,6 @@ TIMED_FAULTS = (
     Fault.CRASH, Fault.STOP, Fault.RESTART, Fault.DEPLOY, Fault.PARTITION, Fault.STALL, Fault.CLOCK_JUMP,
     Fault.CLIENT_CRASH,
 )  # fmt: skip
-CONTROL_FAULTS = (Fault.PAUSE_RUN, Fault.CANCEL_RUN, Fault.TERMINATE_RUN, Fault.RESTART_RUN)
 _CRASHES = (CallFault.CRASH_BEFORE, CallFault.CRASH_AFTER, Fault.POISON)
 _PROBABILITY_OF_A_KIND = 0.4
 
@@ -68,16 +63,23 @@ class SeedFaults(Faults):
             included, strength = draw.random() < _PROBABILITY_OF_A_KIND, draw.random()
             if included:
                 self.rates[kind] = _rate(kind, strength)
+        for name, request in REQUESTS.items():
+            kind = request_kind(name)
+            if request.weight and chance(self.seed, f"swarm.{kind}") < _PROBABILITY_OF_A_KIND:
+                self.rates[kind] = request.weight * (0.4 + 0.8 * chance(self.seed, f"rate.{kind}"))
+
+
+def request_kind(feature: str) -> str:
+    """The name under which the requests of a feature are faults, which can be left out to minimize a failure."""
+    return f"{feature}_run"
 
 
 def _rate(kind: StrEnum, strength: float) -> float:
-    """Return the probability of a kind at a place; of a timed or control fault, the number of times per process."""
+    """Return the probability of a kind at a place; of a timed fault, the number of times per process."""
     if kind in _CRASHES:
         return 0.002 + 0.02 * strength
     if kind in CALL_FAULTS:
         return 0.005 + 0.06 * strength
     if kind in TIMED_FAULTS:
         return 1 + 2 * strength
-    if kind in (Fault.PAUSE_RUN, Fault.RESTART_RUN):
-        return 0.4 + 0.8 * strength
     return 0.05 + 0.4 * strength

@@ -8,27 +8,29 @@ from typing import Any
 
 from holdfast.testing.simulation.faults import Faults
 from holdfast.testing.simulation.streams import stream
+from simulation.features.feature import PartMaker
+from simulation.features.parts import INSTANCES, nodes_with_runs
+from simulation.features.table import REQUESTS
+from simulation.programs import names
 from simulation.programs.chain_and_graph import chain_params, graph_params
-from simulation.programs.failing_items import failing_items_params
-from simulation.programs.generator import ProgramGenerator, is_buffered, with_graphs, with_parcels, with_stamps
-from simulation.programs.graph_of_runs import child_program, graph_of_runs_params
-from simulation.programs.names import (
-    BUFFERED_PROGRAM,
-    CHAIN,
-    CHAIN_WITH_LEASES,
-    GRAPH,
-    GRAPH_OF_RUNS,
-    GRAPH_WITH_FAILING_ITEMS,
-    PROGRAM,
-    PROGRAMS,
-)
+from simulation.programs.failing_items import draw_items
+from simulation.programs.generator import ProgramGenerator
+from simulation.programs.graph_of_runs import child_program
+from simulation.programs.names import BUFFERED_PROGRAM, GRAPH_OF_RUNS, PROGRAM, PROGRAMS
 from simulation.programs.program import INVALID_PARCELS, PARCEL, Program, parcel
 from simulation.programs.step_leases import chain_with_leases_params
-from simulation.system.faults import CONTROL_FAULTS, Fault
+from simulation.system.faults import request_kind
 
-_GRAPH_OF_RUNS_PROBABILITY = 0.5
-_STEP_LEASES_PROBABILITY = 0.5
-_FAILING_ITEMS_PROBABILITY = 0.6
+_MODELS = {
+    PROGRAM: 70,
+    names.CHAIN: 8,
+    names.CHAIN_WITH_LEASES: 6,
+    names.GRAPH: 4,
+    names.GRAPH_OF_RUNS: 6,
+    names.GRAPH_WITH_FAILING_ITEMS: 6,
+}
+"""Weights of the models of instances that clients start."""
+_FOLLOW_UP_SECONDS = 0.3
 
 
 @dataclass(slots=True)
@@ -70,17 +72,20 @@ class Instance:
     started: bool = False
     """True if its start was acknowledged."""
     control_requests: set[str] = field(default_factory=set)
-    """Verbs of the control requests (pause, cancel, terminate, restart) on it, acknowledged or not."""
-    terminated: bool = False
-    """True if its termination was acknowledged."""
-    cancelled: bool = False
-    """True if its cancellation was acknowledged."""
+    """Names of the features whose control requests were sent to it, acknowledged or not."""
+    acknowledged_requests: set[str] = field(default_factory=set)
+    """Names of the features whose control requests were acknowledged."""
     acknowledged: set[str] = field(default_factory=set)
     """The ids of acknowledged events."""
     accepted_invalid: list[Any] = field(default_factory=list)
     """Payloads that do not fit their declared type and were acknowledged."""
     results: list[Any] = field(default_factory=list)
     """Results of the instance that clients received."""
+
+    @property
+    def begins_again(self) -> bool:
+        """True if the code of the instance may have run again from its beginning."""
+        return any(REQUESTS[name].begins_again for name in self.control_requests)
 
     @property
     def programs(self) -> list[Program]:
@@ -100,11 +105,10 @@ def workload(seed: int, nodes: list[str], span: float, faults: Faults, without: 
     """Generate the workload of a seed. ``without``: instances that are left out, to shrink a failure."""
     draw = stream(seed, "workload")
     planned = Workload({}, [])
-    for n in range(1, draw.randint(2, 6)):
+    for n in range(1, draw.randint(2, INSTANCES + 1)):
         name = f"i{n}"
         if name not in without:
-            planner = _Planner(planned, name, stream(seed, f"instance.{n}"), nodes, span)
-            planner.plan(faults, stream(seed, f"graphs.{n}"), stream(seed, f"buffered.{n}"))
+            _Planner(planned, name, stream(seed, f"instance.{n}"), nodes, span).plan(faults)
     for instance in planned.instances:
         _move_senders(planned, instance, stream(seed, f"senders.{instance}"))
     return planned
@@ -121,38 +125,43 @@ class _Planner:
         self._span = span
         self._begin = draw.uniform(0, span / 3)
 
-    def plan(self, faults: Faults, others: Random, buffered: Random) -> None:
-        """Choose the workflow of the instance, its parameters and the requests.
-
-        ``others`` is the stream for kinds that were added to the simulation later, and ``buffered`` the one for
-        ``persist="task"``: with their own streams they do not change the other instances of a seed.
-        """
-        draw = self._draw
-        workflow = draw.choices([PROGRAM, CHAIN, GRAPH], [70, 15, 15])[0]
-        if workflow == PROGRAM:
-            rounds = with_parcels(with_graphs(ProgramGenerator(draw).rounds(), others), others)
-            if is_buffered(buffered):
-                workflow, rounds = BUFFERED_PROGRAM, with_stamps(rounds, buffered)
-            self._add(workflow, rounds, _waits(rounds))
-            if any(part[0] == "messages" for program in rounds for part in program[1]):
-                self._send_messages()
-            if any(part[0] == "parcels" for program in rounds for part in program[1]):
-                self._send_parcels(others)
-        elif workflow == CHAIN and others.random() < _STEP_LEASES_PROBABILITY:
-            self._add(CHAIN_WITH_LEASES, chain_with_leases_params(others), [])
-        elif workflow == CHAIN:
-            params = chain_params(draw)
-            self._add(workflow, params, [(type_, type_) for kind, type_, _ in params if kind == "wait"])
-        elif others.random() < _GRAPH_OF_RUNS_PROBABILITY:
-            self._add(GRAPH_OF_RUNS, graph_of_runs_params(others, self._name), [])
-        elif others.random() < _FAILING_ITEMS_PROBABILITY:
-            self._add(GRAPH_WITH_FAILING_ITEMS, failing_items_params(others, self._name), [])
+    def plan(self, faults: Faults) -> None:
+        """Choose the workflow of the instance, its parameters and the requests."""
+        model = self._draw.choices([*_MODELS], [*_MODELS.values()])[0]
+        if model == PROGRAM:
+            self._plan_program(ProgramGenerator(faults.seed, self._name))
         else:
-            self._add(workflow, graph_params(draw, self._name), [])
-        for kind in CONTROL_FAULTS:
-            for place, at in faults.times(kind, self._name, self._span):
-                if faults.happens(kind, "client", place):
-                    self._script(*_control_requests(kind, at))
+            self._plan_other(model, faults.seed)
+        for name, request in REQUESTS.items():
+            for place, at in faults.times(request_kind(name), self._name, self._span):
+                if faults.happens(request_kind(name), "client", place):
+                    follow_up = [] if request.then is None else [Request(_FOLLOW_UP_SECONDS, request.then)]
+                    self._script(Request(at, name), *follow_up)
+
+    def _plan_program(self, generator: ProgramGenerator) -> None:
+        rounds = generator.rounds()
+        self._add(BUFFERED_PROGRAM if generator.buffered else PROGRAM, rounds, _waits(rounds))
+        kinds = {part[0] for program in rounds for part in program[1]}
+        if "messages" in kinds:
+            self._send_messages()
+        if "parcels" in kinds:
+            self._send_parcels()
+
+    def _plan_other(self, model: str, seed: int) -> None:
+        draw, name = self._draw, self._name
+        match model:
+            case names.CHAIN:
+                params = chain_params(draw)
+                self._add(model, params, [(type_, type_) for kind, type_, _ in params if kind == "wait"])
+            case names.CHAIN_WITH_LEASES:
+                self._add(model, chain_with_leases_params(draw), [])
+            case names.GRAPH:
+                self._add(model, graph_params(draw, name), [])
+            case names.GRAPH_WITH_FAILING_ITEMS:
+                self._add(model, [name, *draw_items(draw)], [])
+            case _:
+                maker = PartMaker(draw, ProgramGenerator(seed, f"{name}.node").nested)
+                self._add(model, [name, *nodes_with_runs(maker)[2:]], [])
 
     def _add(self, workflow: str, params: Any, waits: list[tuple[str, str]]) -> None:
         """Add the instance. ``waits``: event types that it waits for, each with the payload to send."""
@@ -169,8 +178,9 @@ class _Planner:
         requests[0].after += self._begin
         self._script(*requests)
 
-    def _send_parcels(self, draw: Random) -> None:
+    def _send_parcels(self) -> None:
         """Send numbered parcels, with invalid parcels among them."""
+        draw = self._draw
         requests = []
         for n in range(1, draw.randint(2, 5)):
             if draw.random() < 0.6:
@@ -200,11 +210,3 @@ def _own_parts(program: Program) -> list[Program]:
     if program[0] in ("seq", "par", "race"):
         return [part for inner in program[1] for part in _own_parts(inner)]
     return [program]
-
-
-def _control_requests(kind: Fault, at: float) -> list[Request]:
-    verb = kind.value.removesuffix("_run")
-    requests = [Request(at, verb)]
-    if kind is Fault.PAUSE_RUN:
-        requests.append(Request(0.3, "resume"))
-    return requests

@@ -16,6 +16,7 @@ from holdfast.testing.simulation.loop import SimulatedLoop
 from holdfast.testing.simulation.streams import stream
 from holdfast.testing.simulation.trace import Trace
 from simulation.checks.database import WatchedDatabase
+from simulation.features.pairs import Pair, met_pairs
 from simulation.programs.external_system import ExternalSystem
 from simulation.system.clients import Clients
 from simulation.system.fault_injector import FaultInjector
@@ -79,6 +80,12 @@ class World:
         """The ids of the workers that are alive."""
         apps = [node.opened for node in self.nodes.values() if node.alive and node.opened is not None]
         return frozenset(app.worker.id for app in apps if app.worker is not None)
+
+    def met_pairs(self) -> set[Pair]:
+        """The pairs of features that met."""
+        for instance in self.workload.instances.values():
+            self.external.reached(instance.id, *instance.acknowledged_requests)
+        return met_pairs(self.external.features, self.database.rows)
 
     def _never_failed(self, operation: str) -> bool:
         return not any(failed == operation for _, failed in self._faults.counts)

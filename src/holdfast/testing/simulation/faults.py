@@ -60,7 +60,7 @@ class Faults:
     seed: int
     only: Collection[str] | None = None
     """The names of the faults that may be injected; None: all faults of the seed."""
-    rates: dict[StrEnum, float] = field(default_factory=dict)
+    rates: dict[str, float] = field(default_factory=dict)
     """The rate of each kind that the seed has."""
     happened: list[str] = field(default_factory=list)
     """The names of the injected faults, in order."""
@@ -81,7 +81,7 @@ class Faults:
             drawn -= rate
         return None
 
-    def happens(self, kind: StrEnum, operation: str, place: str) -> bool:
+    def happens(self, kind: str, operation: str, place: str) -> bool:
         """Record a fault and return True, unless ``only`` excludes it."""
         name = f"{kind}@{place}"
         if self.only is not None and name not in self.only:
@@ -95,7 +95,7 @@ class Faults:
         applies = chance(self.seed, f"{kind}.{place}") < self.rates.get(kind, 0.0)
         return applies and self.happens(kind, "setting", place)
 
-    def times(self, kind: StrEnum, place: str, span: float) -> list[tuple[str, float]]:
+    def times(self, kind: str, place: str, span: float) -> list[tuple[str, float]]:
         """Return the times of the faults of a kind within ``span`` seconds, each with its place."""
         rate = self.rates.get(kind)
         if rate is None:

@@ -1,0 +1,81 @@
+"""The table of features. Programs and requests of clients are generated from it, and pairs of features are counted.
+
+To add a feature, add one entry. ``docs/reliability.md`` ("Adding a feature") describes the fields and gives examples.
+The draws of a feature depend on its name only, so an entry does not change programs in which it does not occur.
+"""
+
+from __future__ import annotations
+
+from simulation.features import parts
+from simulation.features.feature import ControlRequest, Feature
+
+FEATURES: tuple[Feature, ...] = (
+    # --- steps
+    Feature("step", part=parts.step, weight=2.5, copies=5),
+    Feature("plain_step", part=parts.plain_step, kinds=("plain",)),
+    Feature("retries", part=parts.retries, kinds=("retries",)),
+    Feature("exhausted_retries", part=parts.exhausted_retries, kinds=("gives_up",)),
+    Feature("timeouts", part=parts.timeouts, kinds=("too_slow",)),
+    Feature("fatal_step", part=parts.fatal_step, kinds=("poison",)),
+    Feature("heartbeats"),
+    Feature("renamed_step"),
+    Feature("step_tx", part=parts.step_tx, kinds=("tx",)),
+    Feature("live_transaction", part=parts.live_transaction, kinds=("live",)),
+    Feature("saga", part=parts.saga, copies=2),
+    Feature("version", part=parts.version, outermost=True),
+    # --- waits
+    Feature("sleep", part=parts.sleep, weight=1.5, copies=2),
+    Feature("event", part=parts.event, weight=1.5, copies=2),
+    Feature("messages", part=parts.messages, copies=2, outermost=True),
+    Feature("declared_events", part=parts.declared_events, kinds=("parcels",), outermost=True),
+    Feature("invalid_events", part=parts.invalid_events, kinds=("misfit",)),
+    # --- other runs
+    Feature("message_to_run", part=parts.message_to_run, kinds=("tell",)),
+    Feature("ask", part=parts.ask),
+    Feature("link", part=parts.link),
+    Feature("linked_failure", part=parts.linked_failure, kinds=("bound",)),
+    Feature("monitor", part=parts.monitor),
+    Feature("child_chain", part=parts.child_chain, kinds=("chain",)),
+    Feature("chain_leases", part=parts.chain_leases, kinds=("leased",)),
+    Feature("child_graph", part=parts.child_graph, kinds=("graph",)),
+    Feature("nodes_with_runs", part=parts.nodes_with_runs, kinds=("family",)),
+    Feature("failing_items", part=parts.failing_items, kinds=("sieve",)),
+    Feature("child_workflow", around="child"),
+    Feature("abandoned_child", around="abandon"),
+    Feature("parallel", around="par"),
+    Feature("race", around="race"),
+    # --- within chains and graphs
+    Feature("chain_waits"),
+    Feature("outbox"),
+    Feature("map"),
+    Feature("condition"),
+    # --- whole runs
+    Feature("continue_as_new"),
+    Feature("persist_step"),
+    Feature("persist_task"),
+    Feature("changed_code"),
+    # --- requests of clients
+    Feature("pause", request=ControlRequest(lambda client, *run: client.control.pause(*run), then="resume", weight=1)),
+    Feature("resume", request=ControlRequest(lambda client, *run: client.control.resume(*run), weight=0)),
+    Feature("cancel", request=ControlRequest(lambda client, *run: client.control.cancel(*run), end="cancelled")),
+    Feature("terminate", request=ControlRequest(lambda client, *run: client.control.terminate(*run), end="terminated")),
+    Feature(
+        "restart",
+        request=ControlRequest(lambda client, *run: client.control.restart(*run), begins_again=True, weight=1),
+    ),
+)
+
+BY_NAME = {feature.name: feature for feature in FEATURES}
+REQUESTS = {feature.name: feature.request for feature in FEATURES if feature.request is not None}
+"""Requests of clients, by the name of the feature."""
+FEATURE_OF_KIND = {kind: feature.name for feature in FEATURES for kind in (feature.kinds or (feature.name,))} | {
+    feature.around: feature.name for feature in FEATURES if feature.around is not None
+}
+"""The feature that a part of a program uses, by the kind of the part."""
+
+
+def impossible_pairs() -> dict[frozenset[str], str]:
+    """Pairs of features that cannot meet, each with the reason."""
+    return {
+        frozenset({feature.name, other}): reason for feature in FEATURES for other, reason in feature.never_with.items()
+    }
