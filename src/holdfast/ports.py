@@ -21,6 +21,7 @@ from queue import SimpleQueue
 from random import SystemRandom
 from typing import Any, Protocol
 
+from holdfast.core import eager_tasks
 from holdfast.core.model import to_ms
 
 _system = SystemRandom()
@@ -158,7 +159,9 @@ class _DistantAlarm:
 class Spawn(Protocol):
     """Execution of user functions: coroutines on the worker's event loop, plain functions in threads."""
 
-    def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any]: ...
+    def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any] | None:
+        """Run a coroutine; None: it has ended already."""
+        ...
 
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]: ...
 
@@ -177,13 +180,13 @@ WatchCallback = Callable[[float, float], None]
 
 
 class LocalSpawn:
-    """Execution in this process: tasks of the running event loop, and threads."""
+    """Execution in this process: coroutines on the running event loop, and threads."""
 
     def __init__(self, threads: int = 128) -> None:
         self._threads = Threads(threads)
 
-    def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().create_task(coro, context=context)
+    def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any] | None:
+        return start_coroutine(coro, context)
 
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]:
         return self._threads.submit(lambda: context.run(call))
@@ -195,6 +198,17 @@ class LocalSpawn:
 
     def close(self) -> None:
         self._threads.close()
+
+
+def start_coroutine(coro: Any, context: contextvars.Context) -> asyncio.Future[Any] | None:
+    """Run a coroutine on the running event loop; None: it has ended without suspending.
+
+    A loop with a task factory gets a task in any case, because the factory may be there to see every task.
+    """
+    loop = asyncio.get_running_loop()
+    if loop.get_task_factory() is None:
+        return eager_tasks.start(coro, context, loop)
+    return loop.create_task(coro, context=context)
 
 
 def _watch_loop(check: WatchCallback, seconds: float, stopped: threading.Event) -> None:

@@ -41,6 +41,8 @@ class Retry:
     non_retryable: Iterable[type[BaseException] | str] = field(default=(), kw_only=True)
 
     delay_ms: int = field(init=False, repr=False, compare=False)
+    max_attempts: int | None = field(init=False, repr=False, compare=False)
+    """Maximum number of attempts, including the first. None: unlimited."""
     max_delay_ms: int = field(init=False, repr=False, compare=False)
     non_retryable_names: frozenset[str] = field(init=False, repr=False, compare=False)
 
@@ -53,17 +55,13 @@ class Retry:
         longest = MAX_DELAY_MS if self.max_delay is None else option_ms("Retry.max_delay", self.max_delay)
         derived = {
             "delay_ms": option_ms("Retry.delay", self.delay),
+            "max_attempts": None if math.isinf(self.limit) else int(self.limit) + 1,
             "max_delay_ms": min(longest, MAX_DELAY_MS),
             "non_retryable": errors,
             "non_retryable_names": frozenset(e if isinstance(e, str) else e.__name__ for e in errors),
         }
         for name, value in derived.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def max_attempts(self) -> int | None:
-        """Maximum number of attempts, including the first. None: unlimited."""
-        return None if math.isinf(self.limit) else int(self.limit) + 1
 
     def delay_after(self, failures: int, random: float = 0.0) -> int:
         """Milliseconds from the ``failures``-th failure to the next attempt; ``random`` is in [0, 1)."""

@@ -96,6 +96,19 @@ class ReportedFailure:
 
 
 @dataclass(slots=True, eq=False)
+class StepWrites:
+    """What a step writes besides its result, in the same transaction."""
+
+    starts: Sequence[NewRun]
+    sends: Sequence[NewEvent]
+    statements: Sequence[Statement] = ()
+    transaction: LiveTransaction | None = None
+
+    def __bool__(self) -> bool:
+        return bool(self.statements or self.starts or self.sends or self.transaction)
+
+
+@dataclass(slots=True, eq=False)
 class Outcome:
     """The outcome of a call. ``failure`` is None if the call succeeded."""
 
@@ -106,19 +119,16 @@ class Outcome:
     value: bytes | None = None
     live: Any = None
     """The result as the code receives it; ``value`` is its stored form."""
-    failure: Failure | None = None
     logs: Sequence[Log] = ()
-    statements: Sequence[Statement] = ()
-    starts: Sequence[NewRun] = ()
-    sends: Sequence[NewEvent] = ()
-    transaction: LiveTransaction | None = None
+    failure: Failure | None = None
     heartbeat: Fact | None = None
     """With a failure or a ``ReportedFailure``: the last heartbeat of the attempt, if it had one."""
+    writes: StepWrites | None = None
+    """Writes that may be rejected; an outcome with such writes is committed alone. None: there are none."""
 
     @property
-    def transactional(self) -> bool:
-        """True if the outcome has writes that may be rejected; such an outcome is committed alone."""
-        return bool(self.statements or self.starts or self.sends or self.transaction)
+    def transaction(self) -> LiveTransaction | None:
+        return None if self.writes is None else self.writes.transaction
 
     def failed(self, failure: Failure) -> Outcome:
         """The outcome of the same attempt with a failure instead of the result."""

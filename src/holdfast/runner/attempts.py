@@ -30,7 +30,7 @@ from holdfast.kernel.attempt import (
     Transaction,
     current_attempt,
 )
-from holdfast.kernel.driver import Call, Outcome, ReportedFailure
+from holdfast.kernel.driver import Call, Outcome, ReportedFailure, StepWrites
 from holdfast.kernel.requests import Requests
 from holdfast.kernel.telemetry import Telemetry
 from holdfast.ports import Alarm, Spawn, Timers
@@ -67,58 +67,67 @@ class _ThreadCall(partial[Any]):
         return super().__call__()
 
 
-class RunningAttempt:
-    """A running attempt of a step."""
+class RunningAttempt(Attempt):
+    """A running attempt of a step. ``report`` receives its outcome, possibly before ``start`` returns."""
+
+    __slots__ = (
+        "_alarm", "_finished", "_future", "_live", "_ports", "_recorded", "_report", "_thread_call", "_tx"
+    )  # fmt: skip
 
     def __init__(self, call: Call, run: RunRecord, ports: Ports, report: Callable[[Outcome], None]) -> None:
-        self.key = call.key
-        self.number = call.attempt
-        self.started_at = ports.now_ms()
-        self._call = call
+        super().__init__(call.key, call.attempt, run, call, ports.now_ms(), ports.engine)
         self._ports = ports
         self._report = report
-        self._attempt = Attempt(call.key, call.attempt, run, call, self.started_at, ports.engine)
         self._recorded: StepHeartbeat | None = None
-        """The heartbeat that ``heartbeat()`` returned last."""
+        """The heartbeat that ``new_heartbeat`` returned last."""
         self._tx: StepTx | Transaction | None = None
         self._live: LiveTransaction | None = None
         """The open transaction, until an outcome takes it over."""
         self._thread_call: _ThreadCall | None = None
         self._finished = False
         self._alarm: Alarm | None = None
-        self._future = self._start()
-        self._set_alarm()
+        self._future: asyncio.Future[Any] | None = None
+        """The running function; None: it has not suspended, or the attempt is finished."""
 
-    @property
-    def pid(self) -> str:
-        return self._attempt.pid
+    def start(self) -> None:
+        """Call the function. An async function runs at once until it first suspends."""
+        future = self._call_function()
+        if future is None:
+            return
+        if self._finished:  # cancelled by the first part of the function itself
+            future.cancel()
+            return
+        self._future = future
+        self._set_alarm()
 
     @property
     def in_transaction(self) -> bool:
         """True if the attempt has, or waits for, a live transaction, whose locks other commits may wait for."""
-        return self._call.wants_tx is Transaction
+        return self.call.wants_tx is Transaction
 
     def cancel(self) -> None:
         """Stop the attempt without reporting an outcome."""
         if self._ports.telemetry is not None and not self._finished:
-            self._ports.telemetry.attempt_ended(self._attempt, None)
+            self._ports.telemetry.attempt_ended(self, None)
+        future = self._future
         self._mark_finished()
-        self._future.cancel()
+        if future is not None:
+            future.cancel()
 
     def new_records(self) -> tuple[list[Fact], Sequence[Log]]:
         """The START fact, if it is not recorded yet, and the log lines that are not stored yet."""
-        fact = self._call.start_fact(self.number, self.started_at)
+        fact = self.call.start_fact(self.number, self.started_at)
         return ([fact] if fact is not None else []), self.take_logs()
 
     def take_logs(self) -> Sequence[Log]:
         """Return the log lines that are not stored yet. The caller must store them."""
-        lines = self._attempt.logs[self._attempt.flushed :]
-        self._attempt.flushed += len(lines)
+        lines = self.logs[self.flushed :]
+        self.flushed += len(lines)
         return lines
 
-    def heartbeat(self) -> Fact | None:
+    def new_heartbeat(self) -> Fact | None:
         """The heartbeat since the last call of this method; None: there was none."""
-        beat = self._attempt.heartbeat
+        beat = self.heartbeat
         if beat is self._recorded or beat is None:
             return None
         self._recorded = beat
@@ -127,23 +136,25 @@ class RunningAttempt:
     def _heartbeat_fact(self, beat: StepHeartbeat) -> Fact:
         return Fact(
             FactState.HEARTBEAT, self.key, self.number, StepType.DO, beat.at, self.started_at, value=beat.progress,
-            attempts=self.number, max_attempts=self._call.max_attempts, timeout_ms=self._call.timeout_ms,
+            attempts=self.number, max_attempts=self.call.max_attempts, timeout_ms=self.call.timeout_ms,
         )  # fmt: skip
 
     # --- running
 
-    def _start(self) -> asyncio.Future[Any]:
-        call, spawn = self._call, self._ports.spawn
+    def _call_function(self) -> asyncio.Future[Any] | None:
+        """Call the function. None: it has ended, and its outcome is reported."""
+        call, spawn = self.call, self._ports.spawn
         context = contextvars.copy_context()
-        context.run(current_attempt.set, self._attempt)
+        context.run(current_attempt.set, self)
         if self._ports.telemetry is not None:
-            context.run(self._ports.telemetry.attempt_began, self._attempt)
-        if call.wants_tx is Transaction:
-            return spawn.coroutine(self._run_in_transaction(), context)
-        function, args, kwargs = self._ports.function(call), call.args, call.kwargs
-        if call.wants_tx is StepTx:
+            context.run(self._ports.telemetry.attempt_began, self)
+        args, kwargs = call.args, call.kwargs
+        if (tx_kind := call.wants_tx) is not None:
+            if tx_kind is Transaction:
+                return spawn.coroutine(self._run_in_transaction(), context)
             self._tx = StepTx(self._request_factory())
             args, kwargs = call.arguments(self._tx)
+        function = self._ports.function(call)
         if call.is_async:
             return spawn.coroutine(self._run(function, args, kwargs), context)
         self._thread_call = _ThreadCall(function, *args, **kwargs)
@@ -153,7 +164,7 @@ class RunningAttempt:
 
     def _request_factory(self) -> RequestFactory:
         requests = self._ports.requests
-        return RequestFactory(requests.new_run, partial(requests.event_to, sender=self._attempt.pid))
+        return RequestFactory(requests.new_run, partial(requests.event_to, sender=self.pid))
 
     async def _run(self, function: Callable[..., Any], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Await an async step. Any exception, ``SystemExit`` included, fails the step and not the worker."""
@@ -173,8 +184,8 @@ class RunningAttempt:
         try:
             self._live = await self._ports.begin_transaction()
             self._tx = tx = Transaction(self._live, self._request_factory())
-            args, kwargs = self._call.arguments(tx)
-            await self._run(self._ports.function(self._call), args, kwargs)
+            args, kwargs = self.call.arguments(tx)
+            await self._run(self._ports.function(self.call), args, kwargs)
         except Exception as error:  # the store could not open a transaction
             if not self._finished:
                 self._report_outcome(self._failed(_failure(error)))
@@ -187,7 +198,7 @@ class RunningAttempt:
             try:
                 await live.rollback()
             except StoreError as error:  # the transaction ends with its connection
-                step, run = self.key, self._attempt.pid
+                step, run = self.key, self.pid
                 _log.warning("could not roll back the transaction of step %r of run %s: %s", step, run, error)
 
     def _thread_done(self, future: asyncio.Future[Any]) -> None:
@@ -200,21 +211,21 @@ class RunningAttempt:
         self._report_outcome(self._failed(_failure(error)) if error is not None else self._succeeded(future.result()))
 
     def _set_alarm(self) -> None:
-        timeout_ms = self._call.timeout_ms
-        if timeout_ms is not None and not self._finished:
-            self._deadline = self.started_at + timeout_ms
-            self._alarm = self._ports.timers.call_at(self._deadline, self._on_timeout)
+        timeout_ms = self.call.timeout_ms
+        if timeout_ms is not None:
+            self._alarm = self._ports.timers.call_at(self.started_at + timeout_ms, self._on_timeout)
 
     def _on_timeout(self) -> None:
-        if self._finished:
+        timeout_ms = self.call.timeout_ms
+        if self._finished or timeout_ms is None:
             return
-        if self._ports.now_ms() < self._deadline:
-            # Timers may call early: they split a long delay into shorter ones.
-            self._alarm = self._ports.timers.call_at(self._deadline, self._on_timeout)
+        if self._ports.now_ms() < self.started_at + timeout_ms:
+            self._set_alarm()  # timers may call early: they split a long delay into shorter ones
             return
-        text = describe(self._call.timeout_ms or 0)
-        self._report_outcome(self._failed(failure.timeout(self.key, text, self._stack())))
-        self._future.cancel()
+        future = self._future
+        self._report_outcome(self._failed(failure.timeout(self.key, describe(timeout_ms), self._stack())))
+        if future is not None:
+            future.cancel()
 
     def _stack(self) -> str | None:
         """The current stack of the function."""
@@ -227,48 +238,45 @@ class RunningAttempt:
 
     def _succeeded(self, value: Any) -> Outcome:
         try:
-            data, live = self._call.record(value)
+            data, live = self.call.record(value)
         except Exception as error:  # NotSerializable, PayloadTooLarge, a user's own serializer
             return self._failed(Failure.of(error))
-        outcome = self._outcome()
-        outcome.value, outcome.live = data, live
+        outcome = Outcome(
+            self.key, self.number, self.started_at, self._ports.now_ms(), data, live, self.logs[self.flushed :]
+        )
         if isinstance(live, ReportedFailure):
             self._keep_heartbeat(outcome)
-        tx = self._tx
-        if tx is not None:
-            outcome.starts, outcome.sends = tx.starts, tx.sends
-            if isinstance(tx, StepTx):
-                outcome.statements = tx.statements
-            outcome.transaction, self._live = self._live, None
+        if self._tx is not None:
+            outcome.writes = self._writes(self._tx)
         return outcome
 
+    def _writes(self, tx: StepTx | Transaction) -> StepWrites | None:
+        live, self._live = self._live, None
+        writes = StepWrites(tx.starts, tx.sends, tx.statements if isinstance(tx, StepTx) else (), live)
+        return writes or None
+
     def _failed(self, error: Failure) -> Outcome:
-        outcome = self._outcome()
+        outcome = Outcome(self.key, self.number, self.started_at, self._ports.now_ms(), logs=self.logs[self.flushed :])
         outcome.failure = error
         self._keep_heartbeat(outcome)
         return outcome
 
     def _keep_heartbeat(self, outcome: Outcome) -> None:
-        if self._attempt.heartbeat is not None:
-            outcome.heartbeat = self._heartbeat_fact(self._attempt.heartbeat)
-
-    def _outcome(self) -> Outcome:
-        attempt = self._attempt
-        return Outcome(
-            self.key, self.number, self.started_at, self._ports.now_ms(), logs=attempt.logs[attempt.flushed :]
-        )
+        if self.heartbeat is not None:
+            outcome.heartbeat = self._heartbeat_fact(self.heartbeat)
 
     def _report_outcome(self, outcome: Outcome) -> None:
         self._mark_finished()
         if self._ports.telemetry is not None:
-            self._ports.telemetry.attempt_ended(self._attempt, outcome)
+            self._ports.telemetry.attempt_ended(self, outcome)
         self._report(outcome)
 
     def _mark_finished(self) -> None:
         self._finished = True
+        self._future = None  # its context refers to this attempt, which would be a reference cycle
         if self._alarm is not None:
             self._alarm.cancel()
-            self._alarm = None  # breaks the reference cycle between the attempt and its timer
+            self._alarm = None  # likewise
 
 
 def _failure(error: BaseException) -> Failure:

@@ -35,13 +35,17 @@ class CallsInFlight:
     def start(self, calls: Iterable[Call]) -> None:
         """Start calls, except those that run already or whose outcome is in the queue."""
         for call in calls:
-            known = self._running.get(call.key)
-            if (known is not None and known.number == call.attempt) or self._outcomes.has(call.key):
+            known = self._running.get(call.key) if self._running else None
+            if known is not None and known.number == call.attempt:
+                continue
+            if self._outcomes and self._outcomes.has(call.key):
                 continue
             if self._stopping or not self._context.budget.take():
                 self.unstarted = True
                 continue
-            self._running[call.key] = RunningAttempt(call, self.claim.run, self._context.ports, self._report)
+            attempt = RunningAttempt(call, self.claim.run, self._context.ports, self._report)
+            self._running[attempt.key] = attempt
+            attempt.start()
 
     def stop(self) -> None:
         """Start no more calls."""
@@ -144,7 +148,7 @@ class CallsInFlight:
 
     def heartbeats(self) -> list[Heartbeat]:
         """Heartbeats of running attempts that are not stored yet."""
-        facts = [running.heartbeat() for running in self._running.values()]
+        facts = [running.new_heartbeat() for running in self._running.values()]
         return [Heartbeat(self.claim.task, fact) for fact in facts if fact is not None]
 
     @property

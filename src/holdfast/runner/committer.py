@@ -29,6 +29,8 @@ class Committer:
         """``sharing_loop``: the event loop also serves requests. ``is_alone``: there is at most one turn."""
         self._store = store
         self._telemetry = telemetry
+        self.is_alone = is_alone
+        """True if commits are written at once, possibly without an iteration of the event loop."""
         self._pause_after = log_and_pause("commit", random)
         self._batcher = Batcher(
             "holdfast-committer", self._write, max_items=batch_limit(sharing_loop), by_caller=is_alone

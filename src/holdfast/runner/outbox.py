@@ -138,6 +138,10 @@ class OutboxDispatcher:
         telemetry = self._ports.telemetry
         ended = None if telemetry is None else context.run(telemetry.delivery_began, row)
         future = self._call(handler, _event(row), context)
+        if future is None:
+            if ended is not None:
+                ended(None)
+            return None
         alarm = self._ports.timers.call_at(self._ports.now_ms() + handler.timeout_ms, lambda: _give_up(future))
         try:
             await asyncio.wait([future])
@@ -153,7 +157,10 @@ class OutboxDispatcher:
         error = future.exception()
         return None if error is None else f"{type(error).__name__}: {error}"
 
-    def _call(self, handler: OutboxHandler, event: OutboundEvent, context: contextvars.Context) -> asyncio.Future[Any]:
+    def _call(
+        self, handler: OutboxHandler, event: OutboundEvent, context: contextvars.Context
+    ) -> asyncio.Future[Any] | None:
+        """Call the handler; None: it has ended without an error."""
         spawn = self._ports.spawn
         if handler.is_async:
             return spawn.coroutine(_guarded(handler.function, event), context)

@@ -25,7 +25,7 @@ class OutcomeQueue(deque[Outcome]):
         return any(outcome.key == key for outcome in self)
 
     def add(self, outcome: Outcome) -> None:
-        if outcome.transaction is None:
+        if outcome.writes is None or outcome.writes.transaction is None:
             self.append(outcome)
         else:
             self.appendleft(outcome)  # other commits may wait for its transaction to end
@@ -37,16 +37,14 @@ class OutcomeQueue(deque[Outcome]):
         Its commit waits until no live transaction of the turn is open.
         """
         first = self[0]
-        return first.transaction is None and first.transactional
+        return first.writes is not None and first.writes.transaction is None
 
     def take(self) -> Sequence[Outcome]:
         """Take the outcomes before the next transactional one, or that one alone: its commit may be rejected."""
-        taken: list[Outcome] = []
-        while self and not (taken and self[0].transactional):
-            taken.append(self.popleft())
-            if taken[-1].transactional:
-                break
-        self.taken = taken
+        taken = self.taken = [self.popleft()]
+        if taken[0].writes is None:
+            while self and self[0].writes is None:
+                taken.append(self.popleft())
         return taken
 
     def take_nothing(self) -> Sequence[Outcome]:
@@ -71,5 +69,5 @@ class OutcomeQueue(deque[Outcome]):
 
     def _roll_back(self, outcomes: Iterable[Outcome]) -> None:
         for outcome in outcomes:
-            if outcome.transaction is not None:
-                self._host.run_in_background(outcome.transaction.rollback())
+            if (transaction := outcome.transaction) is not None:
+                self._host.run_in_background(transaction.rollback())

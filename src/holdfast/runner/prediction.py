@@ -73,8 +73,8 @@ class PredictedTurn(Turn):
         """Advance the machine to its first decision as if the only event of the claim had been sent already."""
         [event] = self.claim.mailbox_page.events
         decision = self._advance()
-        self._planned = decision.following.next = self._plan(decision)
-        commit = Commit(self.task, decision.observed, decision.following, seen=event.n)
+        self._planned = self._plan(decision)
+        commit = Commit(self.task, decision.observed, decision.following.then(self._planned), seen=event.n)
         self._decision, self._prediction = decision, Prediction(self.claim.run, event.n, event.created_at, commit)
         return self._prediction
 

@@ -29,13 +29,13 @@ from holdfast.runner.turn_context import TurnContext
 from holdfast.runner.turn_input import TurnInput
 from holdfast.runner.turn_writer import TurnWriter
 from holdfast.store.protocol import (
+    NOTHING_FOLLOWS,
     SUSPECT_LOSSES,
     Claim,
     Commit,
     Committed,
     Fact,
     Finish,
-    Following,
     Heartbeat,
     Lease,
     Park,
@@ -100,6 +100,8 @@ class Turn:
                 if decision.calls and decision.lease_ms != self.lease_ms:
                     await self._set_lease(decision.lease_ms)
                 self._start_calls(decision)
+                if self._calls.has_outcome and (committed is None or self._context.committer.is_alone()):
+                    await asyncio.sleep(0)  # nothing was awaited since the last outcome: let the loop run other code
                 await self._wait_for_input(decision)
         except TurnOver:
             pass
@@ -194,10 +196,8 @@ class Turn:
                 await writer.flush(machine)
         if isinstance(self._planned, Release):
             self.idle = decision.empty and not self._progressed and not writer.has_unwritten
-        decision.following.next = self._planned
-        commit = Commit(
-            self.task, decision.observed, decision.following, in_flight=calls.in_flight, seen=self._input.seen
-        )
+        following = decision.following if self._planned is None else decision.following.then(self._planned)
+        commit = Commit(self.task, decision.observed, following, calls.in_flight, None, self._input.seen)
         committed = await writer.write(commit, machine)
         if committed is None:
             self._drop_machine()
@@ -355,7 +355,7 @@ class Turn:
 def _check_time(decision: Decision, took_ms: int, limit: int) -> None:
     """Park the run if its code ran longer than its task_timeout; what the code did is discarded."""
     if took_ms > limit:
-        decision.following, decision.calls = Following(), ()
+        decision.following, decision.calls = NOTHING_FOLLOWS, ()
         decision.end = Park(
             f"TASK_TIMEOUT: the code ran for {took_ms} ms between two waits, and its task_timeout is {limit} ms; "
             "resume to try again"

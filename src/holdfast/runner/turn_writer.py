@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from holdfast.core.model import Level
 from holdfast.core.names import SYSTEM_CATEGORY
@@ -265,12 +265,21 @@ def _is_warning(log: Log) -> bool:
 
 def _merged(buffer: list[_BufferedDecision], last: Commit) -> Commit:
     """Merge buffered decisions and the last commit, in their order, into one commit."""
-    observed, following = Observed(transaction=last.observed.transaction), Following(next=last.following.next)
-    parts: list[tuple[Observed, Following]] = [(entry.decision.observed, entry.decision.following) for entry in buffer]
-    for o, f in [*parts, (last.observed, last.following)]:
-        for name in ("facts", "deliveries", "logs", "statements", "starts", "sends", "outbox"):
-            setattr(observed, name, [*getattr(observed, name), *getattr(o, name)])
-        for name in ("facts", "logs", "operations"):
-            setattr(following, name, [*getattr(following, name), *getattr(f, name)])
-        following.attributes = f.attributes or following.attributes
+    observed = Observed(transaction=last.observed.transaction)
+    parts: list[Observed | Following] = [*(entry.decision.observed for entry in buffer), last.observed]
+    for name in ("facts", "deliveries", "logs", "statements", "starts", "sends", "outbox"):
+        setattr(observed, name, _joined(parts, name))
+    parts = [*(entry.decision.following for entry in buffer), last.following]
+    changes = [part.attributes for part in parts if isinstance(part, Following) and part.attributes is not None]
+    following = Following(
+        facts=_joined(parts, "facts"),
+        logs=_joined(parts, "logs"),
+        attributes=changes[-1] if changes else None,
+        operations=_joined(parts, "operations"),
+        next=last.following.next,
+    )
     return replace(last, observed=observed, following=following)
+
+
+def _joined(parts: Sequence[Observed | Following], name: str) -> list[Any]:
+    return [item for part in parts for item in getattr(part, name)]

@@ -92,6 +92,7 @@ class UnitTurn:
             call.progress = await self._progress(call.key)
         self._outcome = asyncio.get_running_loop().create_future()
         self._running = RunningAttempt(call, self.claim.run, self._context.ports, self._report)
+        self._running.start()
         outcome = await self._outcome
         if outcome is not None and outcome.heartbeat is not None:
             await record_heartbeats(self._context.store, [Heartbeat(self.task, outcome.heartbeat)])
@@ -106,7 +107,7 @@ class UnitTurn:
         return facts[-1].value if facts else None
 
     def heartbeats(self) -> list[Heartbeat]:
-        fact = None if self._running is None else self._running.heartbeat()
+        fact = None if self._running is None else self._running.new_heartbeat()
         return [] if fact is None else [Heartbeat(self.task, fact)]
 
     def _report(self, outcome: Outcome) -> None:

@@ -44,21 +44,19 @@ class AttemptTracker:
 
     def record(self, outcome: Outcome) -> Fact | None:
         """Record the outcome of an attempt. Returns the step's result, if the attempt was the last one."""
-        step = self._keys.pending(outcome.key)
-        over = self._execution.ended and not self._execution.halted
+        step = self._keys.pending.get(outcome.key)
+        execution = self._execution
+        over = execution.ended and not execution.halted
         if over or not isinstance(step, PendingStep) or step.failures + 1 != outcome.attempt:
             if outcome.logs and step is None and self._keys.result(outcome.key) is None:
                 cancelled = failure.cancelled(outcome.key)
                 self._buffer.add_outcome(outcome.failed(cancelled))  # keeps its log lines
             return None  # the step was cancelled while the attempt ran: its late result is discarded
-        if outcome.logs or outcome.transactional:
+        if outcome.logs or outcome.writes is not None:
             self._buffer.add_outcome(outcome)
         if outcome.failure is not None:
             return self._failed(step, outcome, outcome.failure)
-        return step.fact(
-            FactState.RESULT, 0, outcome.at, outcome.started_at,
-            seq=self._position.seq + 1, value=outcome.value, attempts=outcome.attempt,
-        )  # fmt: skip
+        return step.result(outcome, self._position.seq + 1)
 
     def _failed(self, step: PendingStep, outcome: Outcome, error: Failure) -> Fact | None:
         """Count a failed attempt. Returns the step's result after the last attempt, else schedules the next one."""
@@ -99,6 +97,7 @@ class AttemptTracker:
     def _count(self, step: PendingStep, error: Failure, next_at: int | None, at: int, started_at: int) -> None:
         step.failures += 1
         step.running = False
+        self._wait_queue.has_failed_steps = True
         step.not_before = next_at or 0
         n = step.failures
         fact = step.fact(
@@ -120,6 +119,7 @@ class AttemptTracker:
         last = self._history.failures.get(step.key)
         if last is not None:
             step.failures = last.n
+            self._wait_queue.has_failed_steps = True
             step.not_before = last.wake_at or 0
         step.started_attempt = step.failures + ((step.key, step.attempt) in self._history.starts)
         heartbeat = self._history.heartbeats.get(step.key)

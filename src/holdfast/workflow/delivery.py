@@ -91,13 +91,13 @@ class FactDelivery:
 
     def deliver_due(self, now_ms: int) -> None:
         """Deliver timers and events in the order of their times: a deadline comes before every later event."""
-        execution, wait_queue = self._execution, self._wait_queue
+        execution, wait_queue, inbox = self._execution, self._wait_queue, self._inbox
         while not execution.ended and not execution.divergence:
-            if wait_queue.ready and (refused := self._attempts.refuse_exhausted(now_ms)):
+            if wait_queue.has_failed_steps and (refused := self._attempts.refuse_exhausted(now_ms)):
                 self._observe(refused, None)
                 continue
-            pending = wait_queue.due_wait(now_ms)
-            event = self._inbox.next_event()
+            pending = wait_queue.due_wait(now_ms) if wait_queue.due else None
+            event = inbox.next_event() if wait_queue.events or inbox.has_mailbox else None
             if event is not None and (pending is None or event.created_at <= pending.due):
                 self._deliver_event(event, None if pending is None else pending.due)
             elif pending is not None:
@@ -141,12 +141,13 @@ class FactDelivery:
         self._buffer.add_fact(fact)
         if self._execution.halted:
             self._position.advance(fact)
-            self._keys.remove(fact.key)
+            self._keys.pending.pop(fact.key, None)
         else:
             self._deliver(fact, live)
 
     def _deliver(self, fact: Fact, live: Any) -> None:
-        self._position.advance(fact)
+        position = self._position
+        position.advance(fact)
         if fact.event is not None:
             if fact.kind != StepType.WAIT:
                 self._inbox.redeliver(self._history.events[fact.event])
@@ -154,7 +155,7 @@ class FactDelivery:
                     self._execution.run()
                 return
             self._inbox.remove(self._waits.event_of(fact))
-        self._position.count(fact.value)
+        position.count(fact.value)
         pending = self._keys.settle(fact)
         if pending is None:
             return  # kept until the code asks for it
@@ -163,11 +164,14 @@ class FactDelivery:
         self._execution.run()
 
     def _resolve(self, pending: Pending, fact: Fact, live: Any) -> None:
+        """Resume the code that waits for the fact. ``live``: the value of a step's result, if it is known."""
         if isinstance(pending, PendingTimer):
             self._execution.loop.fire(pending.timer)
         elif pending.future.done():
             return  # cancelled just before
+        elif live is not None:
+            pending.future.set_result(live)
         elif isinstance(pending, PendingStep):
-            self._steps.resolve(pending, fact, live)
+            self._steps.resolve(pending, fact)
         else:
             pending.future.set_result(fact)

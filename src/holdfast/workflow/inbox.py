@@ -27,7 +27,17 @@ _SYSTEM = "@"
 class Inbox:
     """The events of one run on their way to waits, channels and ``Processes``."""
 
-    __slots__ = ("_buffer", "_keys", "_mailbox", "_make_processes", "_poll", "_position", "_processes", "_wait_queue")
+    __slots__ = (
+        "_buffer",
+        "_keys",
+        "_mailbox",
+        "_make_processes",
+        "_poll",
+        "_position",
+        "_processes",
+        "_wait_queue",
+        "has_mailbox",
+    )
 
     def __init__(
         self,
@@ -45,12 +55,15 @@ class Inbox:
         self._poll = poll
         self._make_processes = make_processes
         self._mailbox: Mailbox | None = None
+        self.has_mailbox = False
+        """True if the code uses channels."""
         self._processes: Processes | None = None
 
     @property
     def mailbox(self) -> Mailbox:
         if self._mailbox is None:
             self._mailbox = Mailbox(self.consume, self._poll)
+            self.has_mailbox = True
         return self._mailbox
 
     @property

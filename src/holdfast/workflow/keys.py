@@ -8,6 +8,7 @@ from holdfast.errors import DuplicateStepError, InvalidNameError, MaxStepsExceed
 from holdfast.store.protocol import Fact, FactState
 from holdfast.workflow import guard
 from holdfast.workflow.execution import Execution
+from holdfast.workflow.loop import current_loop
 from holdfast.workflow.naming import Leftovers
 from holdfast.workflow.pending import Pending, PendingStep
 from holdfast.workflow.recorded_history import RecordedHistory
@@ -15,6 +16,10 @@ from holdfast.workflow.recorded_history import RecordedHistory
 ANONYMOUS = "#"
 """Prefix of the engine's own keys, such as those of unnamed timers. No step key begins so: in ``name#2`` the name is
 never empty."""
+
+
+_DO = StepType.DO
+_START = FactState.START
 
 
 class Keys:
@@ -27,9 +32,9 @@ class Keys:
         "_leftovers",
         "_max_steps",
         "_operations",
-        "_pending",
         "_results",
         "_steps",
+        "pending",
     )
 
     def __init__(self, history: RecordedHistory, leftovers: Leftovers, execution: Execution, limits: Limits) -> None:
@@ -40,7 +45,8 @@ class Keys:
         self._steps = 0
         self._kinds: dict[str, StepType] = {}
         """Kind of each key that the code has used."""
-        self._pending: dict[str, Pending] = {}
+        self.pending: dict[str, Pending] = {}
+        """What the code waits for now, by key."""
         self._results: dict[str, Fact] = {}
         """Delivered results. Those that the code has not asked for yet are kept until it asks."""
         self._operations: dict[str, Fact] = {}
@@ -51,8 +57,9 @@ class Keys:
     def use(self, key: str, kind: StepType) -> Fact | None:
         """Check and register the use of a key by the code. Returns the key's result, if it was delivered already."""
         execution = self._execution
-        guard.check(execution.loop, key)
-        if key.startswith(ANONYMOUS):
+        if current_loop() is not execution.loop:
+            guard.check(execution.loop, key)
+        if key[:1] == ANONYMOUS:
             raise InvalidNameError(f"step name {key!r} begins with {ANONYMOUS!r}, which is reserved for the engine")
         known = self._kinds.get(key)
         if known is not None and known is not kind:
@@ -65,11 +72,11 @@ class Keys:
             kind = StepType(recorded)
         if known is None:
             self._kinds[key] = kind
-            if kind is StepType.DO:
+            if kind is _DO:
                 self._count_step()
-        if key in self._pending:
+        if key in self.pending:
             raise DuplicateStepError(f"{key!r} is running already; a name can be awaited once at a time")
-        if self._leftovers:
+        if self._leftovers.by_key:
             self._leftovers.discard(key)
         return self._results.get(key)
 
@@ -81,18 +88,14 @@ class Keys:
                 "split it into several runs, or raise Limits(steps=)"
             )
 
-    def open(self, pending: Pending) -> None:
-        """Register what the code waits for now."""
-        self._pending[pending.key] = pending
-
     def abandon(self, pending: Pending) -> bool:
         """Close a wait that the code cancelled. False if the wait was over already."""
         future = pending.future
         if future.done() and not future.cancelled():
             return False
-        if self._execution.ended or self._pending.get(pending.key) is not pending:
+        if self._execution.ended or self.pending.get(pending.key) is not pending:
             return False
-        del self._pending[pending.key]
+        del self.pending[pending.key]
         pending.closed = True
         return True
 
@@ -100,24 +103,19 @@ class Keys:
 
     def settle(self, fact: Fact) -> Pending | None:
         """Keep a delivered fact by its key. Returns what the code waits for under the key, and closes it."""
-        (self._operations if fact.state == FactState.START else self._results)[fact.key] = fact
-        pending = self._pending.pop(fact.key, None)
+        key = fact.key
+        (self._operations if fact.state == _START else self._results)[key] = fact
+        pending = self.pending.pop(key, None)
         if pending is None:
             self._leftovers.add(fact)
         else:
             pending.closed = True
         return pending
 
-    def remove(self, key: str) -> Pending | None:
-        return self._pending.pop(key, None)
-
     # --- the state of a key
 
-    def pending(self, key: str) -> Pending | None:
-        return self._pending.get(key)
-
     def pending_steps(self) -> list[PendingStep]:
-        return [pending for pending in self._pending.values() if isinstance(pending, PendingStep)]
+        return [pending for pending in self.pending.values() if isinstance(pending, PendingStep)]
 
     def result(self, key: str) -> Fact | None:
         return self._results.get(key)
@@ -126,13 +124,10 @@ class Keys:
         """The START fact of an operation, if the operation is known to be executed."""
         return self._operations.get(key)
 
-    def has_pending(self) -> bool:
-        return bool(self._pending)
-
     def unused_results(self) -> list[str]:
         """Keys of delivered results that the code has not asked for."""
         return [key for key in self._results if key not in self._kinds and not key.startswith(ANONYMOUS)]
 
     def clear(self) -> None:
         """Break reference cycles when the machine is dropped: what is pending holds futures of the code."""
-        self._pending.clear()
+        self.pending.clear()

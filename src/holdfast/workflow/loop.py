@@ -122,7 +122,6 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
                 budget = self._run_ready(budget)
         finally:
             _leave(outer)
-
         if not budget:
             raise WorkflowStuckError(
                 f"workflow code ran {MAX_CALLBACKS:,} callbacks without waiting for anything durable; "

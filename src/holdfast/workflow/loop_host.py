@@ -32,11 +32,11 @@ class LoopHost:
 
     def open_timer(self, handle: WorkflowTimer, due_ms: int) -> None:
         pending = PendingTimer(f"{ANONYMOUS}{handle.number}", handle, self._position.now_ms, due_ms)
-        self._keys.open(pending)
+        self._keys.pending[pending.key] = pending
         self._wait_queue.wait_until(due_ms, pending)
 
     def close_timer(self, handle: WorkflowTimer) -> None:
-        pending = self._keys.remove(f"{ANONYMOUS}{handle.number}")
+        pending = self._keys.pending.pop(f"{ANONYMOUS}{handle.number}", None)
         if pending is not None:
             pending.closed = True
 

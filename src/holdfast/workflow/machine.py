@@ -32,6 +32,7 @@ from holdfast.kernel.options import NO_OPTIONS, RunOptions
 from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import (
     CANCEL,
+    NOTHING_FOLLOWS,
     Finish,
     Following,
     Park,
@@ -64,6 +65,8 @@ from holdfast.workflow.step_calls import StepCalls
 from holdfast.workflow.versions import Versions
 from holdfast.workflow.wait_queue import WaitQueue
 from holdfast.workflow.waits import Waits
+
+_NOTHING_DUE = (None, False)
 
 
 class Program(Protocol):
@@ -175,18 +178,19 @@ class Machine:
         operation_results: Sequence[RequestResult] = (),
         lost: bool = False,
     ) -> Decision:
+        execution, delivery = self.execution, self._delivery
         self.position.wall_ms = now_ms
         for event in events:
             self._wait_queue.receive(event)
-        started_at = self._begin(now_ms)
+        started_at = None if execution.started else self._begin(now_ms)
         if lost:
             self._attempts.count_losses(now_ms)
         if operation_results:
-            self._delivery.deliver_operation_results(operation_results)
+            delivery.deliver_operation_results(operation_results)
         for outcome in outcomes:
-            self._delivery.deliver_outcome(outcome)
-        if not self.execution.halted:
-            self._delivery.deliver_due(now_ms)
+            delivery.deliver_outcome(outcome)
+        if not execution.halted:
+            delivery.deliver_due(now_ms)
         return self._decide(now_ms, started_at)
 
     def number_operations(self, operations: Sequence[RecordedOperation]) -> None:
@@ -211,8 +215,6 @@ class Machine:
 
     def _begin(self, now_ms: int) -> int | None:
         """Start the code and deliver the recorded results. Returns the start time in the run's first execution."""
-        if self.execution.started:
-            return None
         started_at = None
         if self._is_new:
             if self._cancelled_before_start():
@@ -237,34 +239,29 @@ class Machine:
     # --- the decision
 
     def _decide(self, now_ms: int, started_at: int | None) -> Decision:
-        halted = self.execution.halted
-        calls = self._due_calls(now_ms) if self._wait_queue.ready else ()
-        end = None if halted else self._end()
-        wake_at, retrying = self._wait_queue.next_due()
+        queue = self._wait_queue
+        calls = self._due_calls(now_ms) if queue.ready else ()
+        end = None if self.execution.halted else self._end()
+        wake_at, retrying = queue.next_due() if queue.due or queue.ready else _NOTHING_DUE
         if end is not None:
             self._attempts.cancel_running()
-        return Decision(
-            observed=self._buffer.take_observed(),
-            following=Following(
-                self.waits.take_opened(),
-                self._buffer.take_logs(),
-                None if halted else self.attributes.take_changes(),
-                () if halted else self._operations.take(),
-            ),
-            calls=calls,
-            cancelled=self._buffer.take_cancelled(),
-            wake_at=wake_at,
-            retrying=retrying,
-            topics=self._inbox.topics,
-            end=end,
-            started_at=started_at,
-        )
+        observed, following = self._buffer.take_observed(), self._following()
+        cancelled, topics = self._buffer.take_cancelled(), self._inbox.topics
+        return Decision(observed, following, calls, cancelled, wake_at, retrying, topics, end, started_at)
+
+    def _following(self) -> Following:
+        opened, logs, halted = self.waits.take_opened(), self._buffer.take_logs(), self.execution.halted
+        attributes = None if halted else self.attributes.take_changes()
+        operations = () if halted else self._operations.take()
+        if not (opened or logs or attributes or operations):
+            return NOTHING_FOLLOWS
+        return Following(opened, logs, attributes, operations)
 
     def _due_calls(self, now_ms: int) -> Sequence[Call]:
         execution = self.execution
         if execution.ended or execution.halted:
             return ()
-        if self._leftovers and execution.divergence is None:
+        if self._leftovers.by_key and execution.divergence is None:
             self._compare_names(now_ms)
         return self._attempts.start_due(now_ms) if execution.divergence is None else ()
 
@@ -287,7 +284,7 @@ class Machine:
             return self._park(self.execution.divergence)
         if self.execution.ended:
             return self._finish()
-        if not self._keys.has_pending() and (unused := self._keys.unused_results()) and not self._inbox.awaits_runs:
+        if not self._keys.pending and (unused := self._keys.unused_results()) and not self._inbox.awaits_runs:
             keys = ", ".join(map(repr, unused))
             return self._park(
                 f"the history has results for {keys} which the code never asked for, and the code waits for nothing"

@@ -71,26 +71,24 @@ class StepNames:
 class Leftovers:
     """Recorded results of one run that its code has not asked for and that belong to no step of the app."""
 
-    __slots__ = ("_by_key", "_names")
+    __slots__ = ("_names", "by_key")
 
     def __init__(self, names: StepNames) -> None:
         self._names = names
-        self._by_key: dict[str, str] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_key)
+        self.by_key: dict[str, str] = {}
+        """The names of the steps by the keys of their results."""
 
     def add(self, result: Fact) -> None:
         """Add a result that was delivered before the code asked for it. Names of ``ctx.do`` are ignored: no app
         registers them."""
         if result.kind == StepType.DO and result.name is not None and result.name not in self._names:
-            self._by_key[result.key] = result.name
+            self.by_key[result.key] = result.name
 
     def discard(self, key: str) -> None:
-        self._by_key.pop(key, None)
+        self.by_key.pop(key, None)
 
     def names(self) -> list[str]:
-        return list(dict.fromkeys(self._by_key.values()))
+        return list(dict.fromkeys(self.by_key.values()))
 
 
 def warning(new: str, old: str) -> str:

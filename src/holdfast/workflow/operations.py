@@ -74,7 +74,7 @@ class Operations:
 
     def _add(self, key: str, described: tuple[StepType, str, Operation]) -> PendingOperation:
         pending = PendingOperation(key, asyncio.Future(loop=self._execution.loop), self._position.now_ms, described)
-        self._keys.open(pending)
+        self._keys.pending[key] = pending
         self._new.append(pending)
         return pending
 

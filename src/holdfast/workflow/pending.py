@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from holdfast.core.event import Event
@@ -21,6 +22,9 @@ from holdfast.workflow.steps import StepSpec
 T = TypeVar("T")
 
 _Items = list[T] | tuple[()]
+
+_RESULT = FactState.RESULT
+_DO = StepType.DO
 
 
 class Pending:
@@ -53,8 +57,18 @@ class PendingStep(Pending):
     )
 
     def __init__(
-        self, key: str, name: str | None, future: asyncio.Future[Any], started_at: int, spec: StepSpec
+        self,
+        key: str,
+        name: str | None,
+        future: asyncio.Future[Any],
+        started_at: int,
+        spec: StepSpec,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] = MappingProxyType({}),
+        values: Mapping[str, Any] = NO_VALUES,
+        limit: int = 0,
     ) -> None:
+        """``limit``: the maximum size of the result in bytes."""
         self.key = key
         self.future = future
         self.started_at = started_at
@@ -62,10 +76,10 @@ class PendingStep(Pending):
         self.name = name
         """The name of the registered step function; None for a step called by ``ctx.do``."""
         self.spec = spec
-        self.args: tuple[Any, ...] = ()
-        self.kwargs: Mapping[str, Any] = {}
-        self.values: Mapping[str, Any] = NO_VALUES
-        self.limit = 0
+        self.args = args
+        self.kwargs = kwargs
+        self.values = values
+        self.limit = limit
         self.failures = 0
         self.not_before = 0
         self.running = False
@@ -108,6 +122,14 @@ class PendingStep(Pending):
             return None
         self.started_attempt = attempt
         return self.fact(FactState.START, attempt, at, at, attempts=attempt)
+
+    def result(self, outcome: Outcome, seq: int) -> Fact:
+        """The RESULT fact of a successful attempt."""
+        spec = self.spec
+        return Fact(
+            _RESULT, self.key, 0, _DO, outcome.at, outcome.started_at, seq, True, outcome.value, self.name,
+            outcome.attempt, spec.retry.max_attempts, spec.timeout_ms,
+        )  # fmt: skip
 
     def fact(self, state: FactState, n: int, at: int, started_at: int, **fields: Any) -> Fact:
         spec = self.spec
@@ -197,7 +219,10 @@ class DecisionBuffer:
         self._outcomes: _Items[Outcome] = ()
 
     def add_fact(self, fact: Fact) -> None:
-        self._facts = _added(self._facts, fact)
+        if self._facts:
+            self._facts.append(fact)
+        else:
+            self._facts = [fact]
 
     def add_opened(self, fact: Fact) -> None:
         """Add a fact that opens or cancels a wait, or a note."""
@@ -247,8 +272,9 @@ def _added(items: _Items[T], item: T) -> list[T]:
 
 def _add_to_observed(outcome: Outcome, observed: Observed) -> None:
     observed.logs = [*observed.logs, *outcome.logs]
-    if outcome.failure is None and outcome.transactional:
-        observed.statements = outcome.statements
-        observed.starts = outcome.starts
-        observed.sends = outcome.sends
-        observed.transaction = outcome.transaction
+    writes = outcome.writes
+    if outcome.failure is None and writes is not None:
+        observed.statements = writes.statements
+        observed.starts = writes.starts
+        observed.sends = writes.sends
+        observed.transaction = writes.transaction

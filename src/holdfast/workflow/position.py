@@ -35,4 +35,5 @@ class Position:
     def count(self, value: bytes | None) -> None:
         """Count a result or an event that the code receives."""
         self.history_length += 1
-        self.history_size += len(value or b"")
+        if value is not None:
+            self.history_size += len(value)

@@ -25,6 +25,9 @@ from holdfast.workflow.repeated_calls import NamedCall
 from holdfast.workflow.run_log import RunLog
 from holdfast.workflow.steps import StepSpec
 
+_DO = StepType.DO
+_Future = asyncio.Future
+
 
 class StepCalls:
     """The step calls of one run."""
@@ -122,18 +125,20 @@ class StepCalls:
         self, key: str, name: str | None, spec: StepSpec, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Any:
         self._unstarted.pop(key, None)
-        result = self._keys.use(key, StepType.DO)
+        keys = self._keys
+        result = keys.use(key, _DO)
         if result is not None:
             return self._value_of(result, spec)
-        future: asyncio.Future[Any] = asyncio.Future(loop=self._execution.loop)
-        step = PendingStep(key, name, future, self._position.now_ms, spec)
-        step.args, step.kwargs, step.limit, step.values = args, kwargs, self._limits.result, self._values
-        self._keys.open(step)
+        future: asyncio.Future[Any] = _Future(loop=self._execution.loop)
+        step = PendingStep(
+            key, name, future, self._position.now_ms, spec, args, kwargs, self._values, self._limits.result
+        )
+        keys.pending[key] = step
         self._attempts.add(step)
         try:
             return await future
         except asyncio.CancelledError:
-            if self._keys.abandon(step):
+            if keys.abandon(step):
                 self._attempts.cancel(step)
             raise
         finally:
@@ -141,11 +146,8 @@ class StepCalls:
 
     # --- results
 
-    def resolve(self, step: PendingStep, result: Fact, live: Any) -> None:
-        """Resume the code that waits for a step. ``live``: the result's value, if it is known without decoding."""
-        if live is not None:
-            step.future.set_result(live)
-            return
+    def resolve(self, step: PendingStep, result: Fact) -> None:
+        """Resume the code that waits for a step with the decoded value of its result, or with its error."""
         try:
             step.future.set_result(self._value_of(result, step.spec))
         except BaseException as error:

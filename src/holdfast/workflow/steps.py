@@ -51,8 +51,11 @@ class StepSpec:
 
     def check_arguments(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Raise ``TypeError`` if the arguments do not match the signature: retries would not help."""
+        signature = self.signature
+        if not kwargs and signature.min_positional <= len(args) <= signature.max_positional:
+            return
         try:
-            self.signature.check(args, kwargs)
+            signature.check(args, kwargs)
         except TypeError as error:
             raise TypeError(f"step {name!r}: {error}") from None
 

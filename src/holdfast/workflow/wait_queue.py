@@ -15,22 +15,26 @@ _NO_TOPICS: frozenset[str] = frozenset()
 class WaitQueue:
     """The open waits of one run. Closed waits stay queued until they reach the front, and are dropped there."""
 
-    __slots__ = ("_delivered", "_due", "_events", "_known", "_order", "_waits", "ready")
+    __slots__ = ("_delivered", "_known", "_order", "_waits", "due", "events", "has_failed_steps", "ready")
 
     def __init__(self) -> None:
         self.ready: list[PendingStep] = []
         """Steps to be called at their ``not_before``."""
-        self._due: list[tuple[int, int, Pending]] = []
+        self.has_failed_steps = False
+        """True if a step has failed, so that it may have no attempts left."""
+        self.due: list[tuple[int, int, Pending]] = []
+        """Heap of what is due at a time."""
         self._order = 0
         self._waits: dict[str, deque[PendingWait]] = {}
-        self._events: dict[str, deque[StoredEvent]] = {}
+        self.events: dict[str, deque[StoredEvent]] = {}
+        """Events that no wait and no channel has taken yet, by type."""
         # Dicts as sets of numbers: the garbage collector does not visit them.
         self._known: dict[int, None] = {}
         self._delivered: dict[int, None] = {}
 
     def wait_until(self, due: int, pending: PendingWait | PendingTimer) -> None:
         self._order += 1
-        heapq.heappush(self._due, (due, self._order, pending))
+        heapq.heappush(self.due, (due, self._order, pending))
 
     def wait_for(self, event_type: str, pending: PendingWait) -> None:
         self._waits.setdefault(event_type, deque()).append(pending)
@@ -39,23 +43,23 @@ class WaitQueue:
         """Queue an event until a wait or a channel can take it. An event that was received before is ignored."""
         if event.n not in self._known:
             self._known[event.n] = None
-            self._events.setdefault(event.type, deque()).append(event)
+            self.events.setdefault(event.type, deque()).append(event)
 
     def mark_delivered(self, n: int) -> None:
         """Note that an event was delivered before this machine was opened."""
         self._known[n] = self._delivered[n] = None
 
     def first(self, event_type: str) -> StoredEvent | None:
-        events = self._events.get(event_type)
+        events = self.events.get(event_type)
         return events[0] if events else None
 
     def _drop_delivered(self) -> None:
         """Remove events that the replay has delivered. Each type is delivered in order, so they are at the front."""
-        for event_type, events in list(self._events.items()):
+        for event_type, events in list(self.events.items()):
             while events and events[0].n in self._delivered:
                 events.popleft()
             if not events:
-                del self._events[event_type]
+                del self.events[event_type]
         self._delivered.clear()
 
     @property
@@ -65,7 +69,7 @@ class WaitQueue:
     def clear(self) -> None:
         """Break reference cycles when the machine is dropped: pending waits hold errors that refer to it."""
         self.ready.clear()
-        self._due.clear()
+        self.due.clear()
         self._waits.clear()
 
     # --- what is due
@@ -73,7 +77,7 @@ class WaitQueue:
     def next_due(self) -> tuple[int | None, bool]:
         """The earliest time at which a wait or a retry is due, and True if that is a retry."""
         self._drop_closed()
-        timer = self._due[0][0] if self._due else None
+        timer = self.due[0][0] if self.due else None
         retry = min((a.not_before for a in self.ready if not a.closed), default=None) if self.ready else None
         if retry is not None and (timer is None or retry <= timer):
             return retry, True
@@ -82,8 +86,8 @@ class WaitQueue:
     def due_wait(self, now_ms: int) -> PendingWait | PendingTimer | None:
         """The wait with the earliest due time, if it has passed."""
         self._drop_closed()
-        if self._due and self._due[0][0] <= now_ms:
-            return self._due[0][2]  # type: ignore[return-value]  # by wait_until
+        if self.due and self.due[0][0] <= now_ms:
+            return self.due[0][2]  # type: ignore[return-value]  # by wait_until
         return None
 
     def next_event(self, may_arrive: Callable[[str], bool]) -> StoredEvent | None:
@@ -93,18 +97,18 @@ class WaitQueue:
         if self._delivered:
             self._drop_delivered()
         oldest: StoredEvent | None = None
-        for event_type, events in self._events.items():
+        for event_type, events in self.events.items():
             if (oldest is None or events[0].n < oldest.n) and (event_type in self._waits or may_arrive(event_type)):
                 oldest = events[0]
         return oldest
 
     def take_event(self, event: StoredEvent) -> PendingWait | None:
         """Remove an event from the queue. Returns the oldest wait for its type, if any, and removes it too."""
-        events = self._events.get(event.type)
+        events = self.events.get(event.type)
         if events and events[0].n == event.n:
             events.popleft()
             if not events:
-                del self._events[event.type]
+                del self.events[event.type]
         waits = self._waits.get(event.type)
         return waits.popleft() if waits else None
 
@@ -135,13 +139,13 @@ class WaitQueue:
 
     def due_steps(self, now_ms: int) -> list[PendingStep]:
         """Remove and return the steps to be called now."""
-        due = [pending for pending in self.ready if pending.not_before <= now_ms and not pending.closed]
-        if len(due) == len(self.ready):
-            self.ready.clear()
-        else:
-            self.ready = [pending for pending in self.ready if pending.not_before > now_ms and not pending.closed]
+        queued, self.ready = self.ready, []
+        due: list[PendingStep] = []
+        for pending in queued:
+            if not pending.closed:
+                (due if pending.not_before <= now_ms else self.ready).append(pending)
         return due
 
     def _drop_closed(self) -> None:
-        while self._due and self._due[0][2].closed:
-            heapq.heappop(self._due)
+        while self.due and self.due[0][2].closed:
+            heapq.heappop(self.due)

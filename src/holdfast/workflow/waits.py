@@ -81,7 +81,7 @@ class Waits:
         now = self._position.now_ms
         wait = PendingWait(key, kind, asyncio.Future(loop=self._execution.loop), now, due)
         wait.event_type, wait.n = event_type, n
-        self._keys.open(wait)
+        self._keys.pending[key] = wait
         self._wait_queue.wait_until(due, wait)
         if event_type is not None:
             self._wait_queue.wait_for(event_type, wait)
@@ -147,7 +147,7 @@ class Waits:
         facts = self._buffer.take_opened()
         if not facts:
             return ()
-        opened = [f for f in facts if f.state != FactState.START or self._keys.pending(f.key) is not None]
+        opened = [f for f in facts if f.state != FactState.START or f.key in self._keys.pending]
         self._history.starts.update({(f.key, f.n): f for f in opened if f.state == FactState.START})
         return opened
 

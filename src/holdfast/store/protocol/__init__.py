@@ -56,6 +56,7 @@ from holdfast.core.facts import (
 )
 from holdfast.core.statement import Statement
 from holdfast.store.protocol.commits import (
+    NOTHING_FOLLOWS,
     Commit,
     Committed,
     Finish,
@@ -151,6 +152,7 @@ __all__ = [
     "FIRST_EPOCH",
     "GRAPH",
     "MAX_CLOCK_SKEW_MS",
+    "NOTHING_FOLLOWS",
     "REPLY",
     "SUSPECT_LOSSES",
     "Advance",

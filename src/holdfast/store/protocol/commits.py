@@ -173,7 +173,7 @@ class Release:
     status: Status = Status.WAITING
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Following:
     """The following part of a commit: what the code did after the observed part.
 
@@ -188,6 +188,14 @@ class Following:
     next: Finish | Park | Release | None = None
     """None: the turn continues and keeps its task."""
 
+    def then(self, next: Finish | Park | Release | None) -> Following:
+        """The same following part with another ``next``."""
+        return Following(self.facts, self.logs, self.attributes, self.operations, next)
+
+
+NOTHING_FOLLOWS = Following()
+"""The following part of most commits: the turn continues with the calls that the code requested."""
+
 
 @dataclass(slots=True)
 class Commit:
@@ -200,7 +208,7 @@ class Commit:
 
     task: TaskRef
     observed: Observed = field(default_factory=Observed)
-    following: Following = field(default_factory=Following)
+    following: Following = NOTHING_FOLLOWS
     in_flight: int = 0
     started_at: int | None = None
     """The run's ``started_at``; ignored if the run has one already."""

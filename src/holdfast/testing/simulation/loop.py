@@ -160,6 +160,8 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 task = self._tasks.pop(0)
                 if not task.done():
                     _close(task)
+            for task in asyncio.all_tasks(self):  # tasks of steps, which create_task has not seen
+                _close(task)
         finally:
             asyncio.events._set_running_loop(None)
         self.close()

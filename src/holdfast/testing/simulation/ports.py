@@ -11,7 +11,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from holdfast.kernel.notify import Hub
-from holdfast.ports import WatchCallback
+from holdfast.ports import WatchCallback, start_coroutine
 from holdfast.store.protocol import Signal
 from holdfast.testing.simulation.faults import NOTIFICATION_FAULTS, Faults, NotificationFault
 
@@ -42,8 +42,8 @@ class LoopClock:
 class InlineSpawn:
     """Runs steps on the simulated loop. A plain function runs without interruption in its own callback."""
 
-    def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any]:
-        return asyncio.get_running_loop().create_task(coro, context=context)
+    def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any] | None:
+        return start_coroutine(coro, context)
 
     def watch(self, check: WatchCallback, seconds: float) -> None:
         """Do nothing: no step blocks in virtual time."""
