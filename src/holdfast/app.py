@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import builtins
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from holdfast.core.checks import is_whole_number
 from holdfast.core.limits import Limits
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from holdfast.client import Client, Handle, Start
-    from holdfast.core.model import StatusName
+    from holdfast.core.filters import ListConditions
     from holdfast.core.records import InstanceSummary, Page, VersionInfo, WorkerInfo
     from holdfast.graph.progress import Advancement
     from holdfast.http.auth import Authorize
@@ -171,19 +171,19 @@ class Holdfast(Definitions):
         self,
         workflow: Startable[Any, Any] | str | None = None,
         *,
-        status: StatusName | None = None,
-        search: Mapping[str, Any] | None = None,
-        id_prefix: str | None = None,
         cursor: str | None = None,
         limit: int = 25,
+        order: Literal["asc", "desc"] = "desc",
+        **conditions: Unpack[ListConditions],
     ) -> Page[InstanceSummary]:
-        """A page of instances, newest first.
+        """A page of instances, newest first (``order="asc"``: oldest first).
 
-        ``search``: conditions on search attributes: equal (``{"customer": "c-1"}``) or compared
-        (``{"total": (">=", 100)}``). ``id_prefix``: a prefix of the ids.
+        ``conditions`` are those of a ``Filter``: ``status``, ``search`` (conditions on search attributes, equal such
+        as ``{"customer": "c-1"}`` or compared such as ``{"total": (">=", 100)}``), ``error``, ``created_after``,
+        ``created_before``, ``ended_after``, ``ended_before``, ``id_prefix``, ``version`` and ``queue``.
         """
         return await self._opened().client.instances.list(
-            workflow, status=status, search=search, id_prefix=id_prefix, cursor=cursor, limit=limit
+            workflow, cursor=cursor, limit=limit, order=order, **conditions
         )
 
     async def workers(self) -> builtins.list[WorkerInfo]:

@@ -22,6 +22,7 @@ ROUTES = [
     ("GET", "", "listWorkflows", "read"),
     ("GET", "/", "listWorkflows", "read"),
     ("GET", "/waiter/instances", "listInstances", "read"),
+    ("GET", "/_instances", "listAllInstances", "read"),
     ("POST", "/waiter/instances", "createInstance", "create"),
     ("POST", "/waiter/instances/batch", "createInstances", "create"),
     ("GET", "/waiter/instances/w", "getInstance", "read"),

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from holdfast.client.records import error_of, position
+from holdfast.client.records import check_choice, error_of, position
 from holdfast.core import codec
 from holdfast.core.checks import is_whole_number
-from holdfast.core.filters import Filter, combine
+from holdfast.core.filters import CombinedFilter, Filter, FilteredRun, combine
 from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.names import check_instance_id
@@ -44,13 +44,12 @@ class Instances:
 
         If the filters only test the id, the store is not read, and the instance need not exist.
         """
-        if not all(one.fits_id(id) for one in filters):
+        if not all(one.fits_id(workflow, id) for one in filters):
             raise _no_instance(workflow, id)
         if all(one.by_id_only for one in filters):
             return
-        row = await self.find(workflow, id)
-        search = codec.plain(row.search) or {}
-        if not all(one.fits(id, row.status, search) for one in filters):
+        run = _filtered(await self.find(workflow, id))
+        if not all(one.fits(run) for one in filters):
             raise _no_instance(workflow, id)
 
     def summary(self, row: RunRecord) -> InstanceSummary:
@@ -61,32 +60,71 @@ class Instances:
         native = self._registry.model(row.kind).native_status(row.status)
         return InstanceStatus(row.status.value, error_of(row), codec.plain(row.output), row.kind, native)
 
+    async def page(
+        self, filters: Sequence[Filter], *, cursor: str | None = None, limit: int = 25, ascending: bool = False
+    ) -> Page[RunRecord]:
+        """A page of the current runs that match all filters, the newest instance first unless ``ascending``."""
+        if not is_whole_number(limit, 1, self._limits.page_size):
+            raise InvalidOptionError(f"limit must be between 1 and {self._limits.page_size}, not {limit!r}")
+        start = position(cursor, "i")
+        combined = combine(filters)
+        if combined is None:
+            return Page([], None)
+        if combined.workflow is not None:
+            self._requests.definition(combined.workflow)
+        rows = await self._store.runs(current_runs(combined, start, limit + 1, ascending=ascending))
+        return Page(rows[:limit], f"i{rows[limit - 1].instance}" if len(rows) > limit else None)
+
     # Last, because `list` hides the built-in type in the class body.
     async def list(
         self,
         workflow: Any = None,
         *,
-        status: str | None = None,
-        search: Mapping[str, Any] | None = None,
-        id_prefix: str | None = None,
         cursor: str | None = None,
         limit: int = 25,
         within: Sequence[Filter] = (),
+        order: str = "desc",
+        **conditions: Any,
     ) -> Page[InstanceSummary]:
-        """A page of instances. ``within``: additional filters that must match."""
-        if not is_whole_number(limit, 1, self._limits.page_size):
-            raise InvalidOptionError(f"limit must be between 1 and {self._limits.page_size}, not {limit!r}")
+        """A page of instances. ``conditions``: those of a ``Filter``; ``within``: filters that must match too."""
         name = None if workflow is None else self._requests.definition(workflow).name
-        before = position(cursor, "i")
-        filters = combine([Filter(status=status, search=search, id_prefix=id_prefix), *within])
-        if filters is None:
-            return Page([], None)
-        conditions = [Condition(*one) for one in filters.conditions]
-        query = CurrentRuns(name, filters.status, before, limit + 1, conditions, filters.id_prefix)
-        rows = await self._store.runs(query)
-        more = len(rows) > limit
-        items = [self.summary(row) for row in rows[:limit]]
-        return Page(items, f"i{rows[limit - 1].instance}" if more else None)
+        ascending = check_choice("order", order, ("asc", "desc")) == "asc"
+        filters = [Filter(workflow=name, **conditions), *within]
+        page = await self.page(filters, cursor=cursor, limit=limit, ascending=ascending)
+        return Page([self.summary(row) for row in page.items], page.cursor)
+
+
+def current_runs(filter: CombinedFilter, start: int | None, limit: int, *, ascending: bool = False) -> CurrentRuns:
+    """The query for a page of the runs that match a filter."""
+    return CurrentRuns(
+        workflow=filter.workflow,
+        status=filter.status,
+        before=start,
+        limit=limit,
+        search=[Condition(*one) for one in filter.conditions],
+        id_prefix=filter.id_prefix,
+        error=filter.error,
+        version=filter.version,
+        queue=filter.queue,
+        created=filter.created,
+        ended=filter.ended,
+        ascending=ascending,
+    )
+
+
+def _filtered(row: RunRecord) -> FilteredRun:
+    error = error_of(row)
+    return FilteredRun(
+        row.workflow,
+        row.instance_id,
+        row.status,
+        codec.plain(row.search) or {},
+        None if error is None else error.name,
+        row.created_at,
+        row.completed_at,
+        row.version,
+        row.queue,
+    )
 
 
 def require_found(workflow: str, id: str, record: RunRecord | None) -> RunRecord:

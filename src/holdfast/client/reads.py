@@ -43,17 +43,24 @@ class RunReader:
         self._instances = instances
 
     async def describe(self, workflow: str, id: str) -> InstanceDescription:
-        row = await self._instances.find(workflow, id)
+        return await self.describe_run(await self._instances.find(workflow, id))
+
+    async def describe_run(self, row: RunRecord) -> InstanceDescription:
+        """The description of a current run."""
         facts = await self._store.facts(FactsQuery(row.run))
         relations = await self._store.relations(row.run)
-        before = await self._instances.find_or_none(workflow, id, row.number - 1) if waits_for_start(row) else None
+        before = (
+            await self._instances.find_or_none(row.workflow, row.instance_id, row.number - 1)
+            if waits_for_start(row)
+            else None
+        )
         model, run = self._registry.model(row.kind), RecordedRun(row, facts)
         steps = model.steps(run)
         updated = max([row.updated_at, *(f.at for f in facts)])
         options = RunOptions.decode(row.options)
         return InstanceDescription(
-            id=id,
-            workflow_name=workflow,
+            id=row.instance_id,
+            workflow_name=row.workflow,
             kind=row.kind,
             status=row.status.value,
             error=error_of(row),

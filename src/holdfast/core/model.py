@@ -9,6 +9,8 @@ from typing import Literal, TypeAlias
 DEFAULT_KIND = "workflow"
 """The kind that a list of instances omits."""
 
+DEFAULT_QUEUE = "default"
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 

@@ -93,7 +93,7 @@ class Admission:
             raise Denied(403, "this caller may access only some instances, and this route is about all of them")
         if spec.reach is Reach.NEW:
             for instance in auth_request.instances:
-                _check_new(instance.id, filters)
+                _check_new(auth_request.workflow, instance.id, filters)
         if spec.reach is Reach.ONE:
             client = self._client()
             address = client.instances.address(auth_request.workflow, str(auth_request.instance_id))
@@ -116,7 +116,7 @@ def _auth_request(request: Request, spec: Spec | None, params: Mapping[str, str]
     )
 
 
-def _check_new(id: str | None, filters: Sequence[Filter]) -> None:
+def _check_new(workflow: str | None, id: str | None, filters: Sequence[Filter]) -> None:
     """Refuse a new instance that does not fit the filters.
 
     A new instance has an id and no attributes yet, so only filters by id can allow it.
@@ -126,5 +126,7 @@ def _check_new(id: str | None, filters: Sequence[Filter]) -> None:
             raise Denied(
                 403, "this caller may access only instances with certain attributes, and a new instance has none yet"
             )
+        if allowed.workflow not in (None, workflow):
+            raise Denied(403, f"this caller may create only instances of workflow {allowed.workflow!r}")
         if allowed.id_prefix is not None and not (id or "").startswith(allowed.id_prefix):
             raise Denied(403, f"the id of an instance that this caller creates must begin with {allowed.id_prefix!r}")

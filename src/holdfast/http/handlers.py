@@ -6,6 +6,7 @@ OpenAPI document.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Annotated
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.client import Client, HistoryQuery, Start
+from holdfast.core.records import Page
 from holdfast.http import response_bodies, responses, wire
 from holdfast.http.admission import admitted
 from holdfast.http.backend import Backend
@@ -42,13 +44,23 @@ class Reads(_Handlers):
         self, request: Request, workflow: Name, query: Annotated[wire.ListParams, Query()]
     ) -> Response:
         """Instances of a workflow, newest first; ``search.KEY=VALUE`` selects instances by search attributes."""
-        if query.idPrefix is not None:  # a missing optional field is None
-            check_length(["query", "idPrefix"], query.idPrefix, self._limits.instance_id)
+        self._check_prefix(query)
         limit = self._page_size(query.pageSize)
         page = await self._client().instances.list(
             workflow, cursor=query.cursor, limit=limit, within=admitted(request).filters
         )
         return reply(response_bodies.instance_list(page))
+
+    async def list_all_instances(self, request: Request, query: Annotated[wire.AllParams, Query()]) -> Response:
+        """Instances of all workflows that meet all conditions, newest first, each with what it is waiting for."""
+        self._check_prefix(query)
+        client, filters = self._client(), admitted(request).filters
+        limit, ascending = self._page_size(query.pageSize), query.order == "asc"
+        rows = await client.instances.page(filters, cursor=query.cursor, limit=limit, ascending=ascending)
+        descriptions = await asyncio.gather(*(client.reads.describe_run(row) for row in rows.items))
+        summaries = [client.instances.summary(row) for row in rows.items]
+        found = Page([*zip(summaries, descriptions, strict=True)], rows.cursor)
+        return reply(response_bodies.found_instances(found))
 
     async def get_instance(self, workflow: Name, instance_id: Id) -> Response:
         """One instance: its status, its input, and one sentence about what it is waiting for."""
@@ -92,6 +104,10 @@ class Reads(_Handlers):
         )
         page = await client.reads.history_page(*client.instances.address(workflow, instance_id), run, history_query)
         return reply(response_bodies.history(page))
+
+    def _check_prefix(self, query: wire.ListParams) -> None:
+        if query.idPrefix is not None:  # a missing optional field is None
+            check_length(["query", "idPrefix"], query.idPrefix, self._limits.instance_id)
 
     def _page_size(self, requested: int) -> int:
         check_at_most(["query", "pageSize"], requested, self._limits.page_size)

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
@@ -18,18 +18,42 @@ from holdfast.http import responses, wire
 
 MAX_SEARCH_FILTERS = 100  # no run has more attributes
 _SEARCH_PREFIX = "search."
+P = TypeVar("P", bound=BaseModel)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 def list_filter(request: Request) -> Filter:
-    """The filter in the query of a list."""
+    """The filter in the query of a list of one workflow."""
+    query = _checked(request, wire.ListParams)
+    return Filter(status=query.status, search=_search(request), id_prefix=query.idPrefix)
+
+
+def all_filter(request: Request) -> Filter:
+    """The filter in the query of a list of all instances."""
+    query = _checked(request, wire.AllParams)
+    return Filter(
+        workflow=query.workflow,
+        status=query.status,
+        search=_search(request),
+        error=query.error,
+        created_after=query.createdAfter,
+        created_before=query.createdBefore,
+        ended_after=query.endedAfter,
+        ended_before=query.endedBefore,
+        id_prefix=query.idPrefix,
+        version=query.version,
+        queue=query.queue,
+    )
+
+
+def _checked(request: Request, params: type[P]) -> P:
     try:
-        query = wire.ListParams.model_validate(dict(request.query_params))
+        query = params.model_validate(dict(request.query_params))
     except ValidationError as error:
         issues = responses.issues_of(error.errors(include_url=False, include_context=False, include_input=False))
         raise _invalid([{**issue, "path": ["query", *issue["path"]]} for issue in issues]) from None
     check_query(request, query)
-    return Filter(status=query.status, search=_search(request), id_prefix=query.idPrefix)
+    return query
 
 
 def check_query(request: Request, query: BaseModel) -> None:

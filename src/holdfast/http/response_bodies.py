@@ -74,6 +74,25 @@ def instance_list(page: Page[InstanceSummary]) -> wire.InstanceList:
     return body
 
 
+def found_instances(page: Page[tuple[InstanceSummary, InstanceDescription]]) -> wire.FoundInstances:
+    body: wire.FoundInstances = {
+        "instances": [found_instance(*item) for item in page.items],
+        "hasNextPage": page.cursor is not None,
+    }
+    if page.cursor is not None:
+        body["cursor"] = body["nextCursor"] = page.cursor
+    return body
+
+
+def found_instance(summary: InstanceSummary, description: InstanceDescription) -> wire.FoundInstance:
+    return {
+        **listed_instance(summary),
+        "workflowName": summary.workflow_name,
+        "why": description.why,
+        "meta": described_instance(description)["meta"],
+    }
+
+
 def described_instance(description: InstanceDescription) -> wire.DescribedInstance:
     meta: wire.Meta = {
         "workflowName": description.workflow_name,

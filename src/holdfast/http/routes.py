@@ -10,7 +10,7 @@ from holdfast.http import wire
 from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Scope
 from holdfast.http.backend import Backend
 from holdfast.http.handlers import Control, Events, Outbox, Reads, Server, Starts, Units
-from holdfast.http.queries import list_filter
+from holdfast.http.queries import all_filter, list_filter
 from holdfast.http.spec import Spec
 
 _INSTANCES = "/{workflow}/instances"
@@ -59,6 +59,10 @@ def _instance_routes(backend: Backend) -> Sequence[Spec]:
         Spec(
             "GET", _INSTANCES, "listInstances", Scope.READ, reads.list_instances, wire.InstanceList, (400, 404),
             filter=list_filter,
+        ),
+        Spec(
+            "GET", "/_instances", "listAllInstances", Scope.READ, reads.list_all_instances, wire.FoundInstances,
+            (400, 404), filter=all_filter,
         ),
         Spec(
             "POST", _INSTANCES, "createInstance", Scope.CREATE, starts.create, wire.Instance,

@@ -8,6 +8,7 @@ generated from these types. ``response_bodies.py`` converts records to response 
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal, NotRequired
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -113,6 +114,35 @@ class ListParams(BaseModel):
     idPrefix: str = _optional(pattern="^[a-zA-Z0-9_][a-zA-Z0-9_-]*$")
     pageSize: PageSize = 25
     cursor: str = _cursor("i")
+
+
+def _instant(value: object) -> object:
+    """Accept ISO 8601 text with a time zone only: pydantic would also accept numbers."""
+    if isinstance(value, str):
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            when = None
+        if when is not None and when.tzinfo is not None:
+            return when
+    raise PydanticCustomError("date_invalid", "must be a date and time in ISO 8601 with a time zone")
+
+
+Instant = Annotated[datetime, BeforeValidator(_instant)]
+
+
+class AllParams(ListParams):
+    """The query of a list of all instances; missing fields are ``None``."""
+
+    workflow: str = _optional(min_length=1)
+    error: str = _optional(min_length=1, max_length=1000)
+    createdAfter: Instant = _optional()
+    createdBefore: Instant = _optional()
+    endedAfter: Instant = _optional()
+    endedBefore: Instant = _optional()
+    version: str = _optional(min_length=1, max_length=1000)
+    queue: str = _optional(min_length=1, max_length=1000)
+    order: Literal["asc", "desc"] = "desc"
 
 
 class RunParams(BaseModel):
@@ -263,6 +293,19 @@ class Meta(TypedDict):
 
 class DescribedInstance(Instance):
     meta: Meta
+
+
+class FoundInstance(ListedInstance):
+    workflowName: str
+    why: str
+    meta: Meta
+
+
+class FoundInstances(TypedDict):
+    instances: list[FoundInstance]
+    cursor: NotRequired[str]
+    nextCursor: NotRequired[str]
+    hasNextPage: bool
 
 
 class Done(TypedDict):

@@ -12,7 +12,7 @@ from holdfast.core.checks import check_enum, check_optional_text, is_whole_numbe
 from holdfast.core.cron import Cron
 from holdfast.core.durations import Duration, option_ms, timeout_ms
 from holdfast.core.limits import Limits
-from holdfast.core.model import from_ms
+from holdfast.core.model import DEFAULT_QUEUE, from_ms
 from holdfast.core.model import to_ms as time_ms
 from holdfast.core.retry import Retry, check_retry
 from holdfast.core.show import shown
@@ -94,7 +94,7 @@ class Requests:
         id: str | None = None,
         on_conflict: str = "use_existing",
         on_reuse: str = "use_existing",
-        queue: str = "default",
+        queue: str = DEFAULT_QUEUE,
         priority: int = 0,
         start_delay: Duration | None = None,
         execution_timeout: Duration | None = None,

@@ -8,6 +8,7 @@ from typing import Any
 import asyncpg
 import pytest
 
+from holdfast.core.filters import TimeRange
 from holdfast.core.model import Status
 from holdfast.ports import SystemRandomness
 from holdfast.store.postgres import (
@@ -211,6 +212,14 @@ CALLS: dict[str, tuple[Callable[[Tx, Any], Awaitable[object]], Callable[[TaskRef
         reads.runs,
         lambda _: CurrentRuns(FLOW, limit=5, search=[Condition("n", "=", 3_000_007)], id_prefix="30-"),
     ),
+    "list by error": (reads.runs, lambda _: CurrentRuns(limit=5, error="KeyError")),
+    "list by error, oldest first": (reads.runs, lambda _: CurrentRuns(limit=5, error="KeyError", ascending=True)),
+    "list by version": (reads.runs, lambda _: CurrentRuns(FLOW, limit=5, version="1")),
+    "list by queue": (reads.runs, lambda _: CurrentRuns(limit=5, queue="rare")),
+    "list of the default queue": (reads.runs, lambda _: CurrentRuns(limit=5, queue="default")),
+    "list by time of creation": (reads.runs, lambda _: CurrentRuns(limit=5, created=TimeRange(None, 1))),
+    "list by time of end": (reads.runs, lambda _: CurrentRuns(limit=5, ended=TimeRange(5, 9))),
+    "list, oldest first": (reads.runs, lambda _: CurrentRuns(limit=5, ascending=True)),
     "list": (reads.runs, lambda _: CurrentRuns(limit=5)),
     "list of one workflow": (reads.runs, lambda _: CurrentRuns(FLOW, limit=5)),
     "list by status": (reads.runs, lambda _: CurrentRuns(status=Status.WAITING, limit=5)),

@@ -9,6 +9,7 @@ from typing import Any
 import apsw
 import pytest
 
+from holdfast.core.filters import TimeRange
 from holdfast.core.model import Status
 from holdfast.store.protocol import (
     Advance,
@@ -137,6 +138,33 @@ async def test_the_cost_of_finding_a_rare_term_does_not_grow_with_the_number_of_
 
     assert large < small * 1.5, (small, large)
     assert len(await store.runs(query)) == 1
+
+
+@pytest.mark.parametrize(
+    "conditions",
+    [
+        {"error": "KeyError"},
+        {"error": "KeyError", "status": Status.ERRORED, "ascending": True},
+        {"queue": "rare"},
+        {"version": "1"},
+        {"created": TimeRange(None, 1)},
+        {"ended": TimeRange(1, 9)},
+    ],
+    ids=str,
+)
+async def test_the_cost_of_a_filter_does_not_grow_with_the_runs_that_do_not_match(
+    world: World, store: SqliteStore, conditions: dict[str, Any]
+) -> None:
+    query = CurrentRuns(FLOW, limit=5, **conditions)
+    failed = await world.start_claimed("failed", queue="rare")
+    await world.finish(failed, Status.ERRORED, error=b'{"name":"KeyError"}')
+    await _fill(world, FEW)
+    small = await cost(store, lambda: store._write(runs, query))
+    await _fill(world, 1_000)
+
+    large = await cost(store, lambda: store._write(runs, query))
+
+    assert large < small * 1.5, (small, large)
 
 
 @pytest.mark.parametrize("status", [None, Status.ACTIVE])

@@ -8,9 +8,9 @@ from __future__ import annotations
 from enum import Enum, IntEnum, StrEnum
 
 from holdfast.core.facts import ANY_TOPIC, CANCEL, EXIT, REPLY, FactState
-from holdfast.core.model import Status, StepType, TaskKind
+from holdfast.core.model import DEFAULT_QUEUE, Status, StepType, TaskKind
 from holdfast.store.postgres.errors import NOT_CONSUMABLE, PREDICTION_FAILED, STALE_RETRY
-from holdfast.store.postgres.rows import PAGE_SIZE
+from holdfast.store.postgres.rows import MANY_RUNS, MAX_BIGINT, PAGE_SIZE
 from holdfast.store.protocol import (
     GRAPH,
     MAX_CLOCK_SKEW_MS,
@@ -98,6 +98,9 @@ _VALUES: dict[str, str | int] = {
     "GRAPH": GRAPH,
     "MAX_CLOCK_SKEW_MS": MAX_CLOCK_SKEW_MS,
     "PAGE_SIZE": PAGE_SIZE,
+    "DEFAULT_QUEUE": DEFAULT_QUEUE,
+    "MANY_RUNS": MANY_RUNS,
+    "MAX_BIGINT": MAX_BIGINT,
     "NOT_CONSUMABLE": NOT_CONSUMABLE,
     "STALE_RETRY": STALE_RETRY,
     "PREDICTION_FAILED": PREDICTION_FAILED,

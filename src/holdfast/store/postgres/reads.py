@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from holdfast.core import codec
 from holdfast.core.model import Status
 from holdfast.store.postgres.columns import CONDITION
-from holdfast.store.postgres.rows import fact, mailbox_page, record, stored_event, stored_log
+from holdfast.store.postgres.rows import MAX_BIGINT, fact, mailbox_page, record, stored_event, stored_log
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.terms import condition_rows
 from holdfast.store.postgres.text import encode_text
@@ -36,7 +37,6 @@ from holdfast.store.protocol import (
     Watch,
 )
 
-_MAX_BIGINT = 2**63 - 1
 _ENGINE_TOPICS = frozenset({EXIT, REPLY, CANCEL})
 _MAX_RELATIONS = 100
 """Maximum number of each kind of relation."""
@@ -83,11 +83,13 @@ async def _runs_by_id(tx: Tx, ids: Sequence[int]) -> list[RunRecord]:
 
 
 async def _current_runs(tx: Tx, query: CurrentRuns) -> list[RunRecord]:
-    before = _MAX_BIGINT if query.before is None else query.before
-    sql = statements("reads", tx.schema)["list"]
+    edge = 0 if query.ascending else MAX_BIGINT
+    start = edge if query.before is None else query.before
+    error = None if query.error is None else codec.encode({"name": query.error}, what="error")
+    page = (query.workflow, query.status, start, query.limit, query.ascending)
+    filters = (query.id_prefix, error, query.version, query.queue, *query.created, *query.ended)
     conditions = CONDITION.arrays(condition_rows(query.search))
-    page = (query.workflow, query.status, before, query.limit, query.id_prefix)
-    rows = await tx.connection.fetch(sql, *page, *conditions)
+    rows = await tx.connection.fetch(statements("reads", tx.schema)["list"], *page, *filters, *conditions)
     return [record(tuple(row.values())) for row in rows]
 
 
@@ -153,6 +155,6 @@ async def logs(tx: Tx, query: PageQuery) -> list[StoredLog]:
 
 
 def _page(table: str, query: PageQuery) -> tuple[str, tuple[int, int, int | None]]:
-    name, edge = (f"{table}_descending", _MAX_BIGINT) if query.descending else (table, 0)
+    name, edge = (f"{table}_descending", MAX_BIGINT) if query.descending else (table, 0)
     after = edge if query.after is None else query.after
     return name, (query.run, after, query.limit)

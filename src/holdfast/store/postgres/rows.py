@@ -23,6 +23,9 @@ _STATUS, _UPDATED_AT, _NOTE, _RUN_AT, _OWNER, _LOSSES, _PAUSING, _TOPICS, _FIELD
 _NO_TOPICS: frozenset[str] = frozenset()
 PAGE_SIZE = 500
 """Maximum number of events in a mailbox page. The SQL functions read one more, to see whether there are more."""
+MANY_RUNS = 20_000
+"""Maximum number of runs in a range of times that is read for each page of a list."""
+MAX_BIGINT = 2**63 - 1
 _EMPTY_PAGE = MailboxPage((), complete=True, last=0)
 
 

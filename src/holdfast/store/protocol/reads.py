@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from holdfast.core.facts import Watch
+from holdfast.core.filters import ANY_TIME, TimeRange
 from holdfast.core.model import Status
 
 
@@ -52,17 +53,28 @@ class RunByName(NamedTuple):
 
 @dataclass(slots=True)
 class CurrentRuns:
-    """A page of the current runs that match all filters, newest instance first. Every filter uses an index."""
+    """A page of the current runs that match all filters, newest instance first. Every filter uses an index.
+
+    A range of times that holds many runs is not selective: the store then tests the runs in the order of the page.
+    """
 
     workflow: str | None = None
     status: Status | None = None
     before: int | None = None
-    """Only instances older than this ``RunRecord.instance``."""
+    """Only instances older than this ``RunRecord.instance``; with ``ascending``, only newer ones."""
     limit: int = 25
     search: Sequence[Condition] = ()
     """Conditions that must all hold."""
     id_prefix: str | None = None
     """Only instances whose id begins with this text."""
+    error: str | None = None
+    """The name of the error that ended the run."""
+    version: str | None = None
+    queue: str | None = None
+    created: TimeRange = ANY_TIME
+    ended: TimeRange = ANY_TIME
+    ascending: bool = False
+    """The oldest instance first."""
 
 
 RunQuery = RunsById | RunByName | CurrentRuns

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.facts import Fact, StoredEvent, Watch
-from holdfast.core.model import Status
+from holdfast.core.model import DEFAULT_QUEUE, Status
 from holdfast.store.protocol.units import NewUnit
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class NewRun:
     instance_id: str
     params: bytes | None = None
     kind: str = "workflow"
-    queue: str = "default"
+    queue: str = DEFAULT_QUEUE
     priority: int = 0
     delay_ms: int = 0
     seed: int = 0

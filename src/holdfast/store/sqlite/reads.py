@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from heapq import merge
 from itertools import islice
 
@@ -21,9 +20,9 @@ from holdfast.store.protocol import (
     StoredLog,
 )
 from holdfast.store.sqlite.rows import encode_text, fact, record, stored_event, stored_log
-from holdfast.store.sqlite.search import matching
+from holdfast.store.sqlite.search import page
 from holdfast.store.sqlite.sql import statements
-from holdfast.store.sqlite.tx import Row, Tx
+from holdfast.store.sqlite.tx import Tx
 
 _SQL = statements("reads")
 _MAX_INTEGER = 2**63 - 1
@@ -76,17 +75,11 @@ def _current_runs(tx: Tx, query: CurrentRuns) -> list[RunRecord]:
         workflows = [query.workflow]
     else:
         workflows = [name for (name,) in tx.connection.execute(_SQL["workflows"])]
-    ranges = [_newest_first(tx, workflow, query) for workflow in workflows]
-    newest_first = merge(*ranges, key=lambda row: -row[_INSTANCE_COLUMN])
-    return [record(row) for row in islice(newest_first, query.limit)]
-
-
-def _newest_first(tx: Tx, workflow: str, query: CurrentRuns) -> Iterable[Row]:
-    before = _MAX_INTEGER if query.before is None else query.before
-    if query.search or query.id_prefix is not None:
-        return matching(tx, workflow, query, before)
-    name, extra = ("list", ()) if query.status is None else ("list_status", (query.status,))
-    return tx.connection.execute(_SQL[name], (workflow, before, query.limit, *extra))
+    sign = 1 if query.ascending else -1
+    ordered = merge(
+        *(page(tx, workflow, query) for workflow in workflows), key=lambda row: sign * row[_INSTANCE_COLUMN]
+    )
+    return [record(row) for row in islice(ordered, query.limit)]
 
 
 def load(tx: Tx, run: int) -> Snapshot:
@@ -108,13 +101,13 @@ def facts(tx: Tx, query: FactsQuery) -> list[Fact]:
 
 
 def events(tx: Tx, query: PageQuery) -> list[StoredEvent]:
-    name, page = _page("events", query)
-    return [stored_event(row) for row in tx.connection.execute(_SQL[name], page)]
+    name, bounds = _page("events", query)
+    return [stored_event(row) for row in tx.connection.execute(_SQL[name], bounds)]
 
 
 def logs(tx: Tx, query: PageQuery) -> list[StoredLog]:
-    name, page = _page("logs", query)
-    return [stored_log(row) for row in tx.connection.execute(_SQL[name], (*page, query.level, query.category))]
+    name, bounds = _page("logs", query)
+    return [stored_log(row) for row in tx.connection.execute(_SQL[name], (*bounds, query.level, query.category))]
 
 
 def _page(table: str, query: PageQuery) -> tuple[str, tuple[int, int, int]]:

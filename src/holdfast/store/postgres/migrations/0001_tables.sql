@@ -38,12 +38,26 @@ CREATE TABLE {schema}.holdfast_run (
     line          BIGINT,  -- the first run of the line (holdfast_end_with_successor continues one); NULL: this run
     version       TEXT     COLLATE "C",  -- the release that started it
     pinned        BOOLEAN  NOT NULL DEFAULT false,  -- only workers of its version claim it
+    -- The name in the JSON of the error, as it is written there; the same expression is in holdfast_error_name.
+    error_name    TEXT     COLLATE "C" GENERATED ALWAYS AS (left(substring(
+        encode(substring(error FROM 1 FOR 1000), 'escape')
+        FROM '^{"name": ?"((?:[^"\\]|\\[0-7]{3}|\\\\(?:\\\\|[^\\]))*)"'), 200)) STORED,
     UNIQUE (workflow, instance_id, number)
 ) WITH (fillfactor = 85);
 
 -- Also used for lists of runs of any status, one range per status: an index without the status column would be one more
 -- index to write with each change of a run.
 CREATE INDEX holdfast_run_status ON {schema}.holdfast_run (workflow, status, instance) WHERE current;
+-- Filters of lists. An index of errors, versions and queues holds only the runs that have such a value.
+CREATE INDEX holdfast_run_error ON {schema}.holdfast_run (workflow, error_name, instance)
+    WHERE current AND error_name IS NOT NULL;
+CREATE INDEX holdfast_run_version ON {schema}.holdfast_run (workflow, version, instance)
+    WHERE current AND version IS NOT NULL;
+CREATE INDEX holdfast_run_queue ON {schema}.holdfast_run (workflow, queue, instance)
+    WHERE current AND queue <> 'default';
+CREATE INDEX holdfast_run_created ON {schema}.holdfast_run (workflow, created_at) WHERE current;
+CREATE INDEX holdfast_run_ended ON {schema}.holdfast_run (workflow, status, completed_at)
+    WHERE completed_at IS NOT NULL;
 CREATE INDEX holdfast_run_child ON {schema}.holdfast_run (parent_run, instance)
     WHERE parent_run IS NOT NULL AND current;
 CREATE INDEX holdfast_run_living_child ON {schema}.holdfast_run (parent_run)

@@ -8,7 +8,9 @@ SELECT * FROM {schema}.holdfast_record WHERE workflow = $1 AND instance_id = $2 
 SELECT * FROM {schema}.holdfast_record WHERE run = ANY ($1::bigint[]);
 
 -- name: list
-SELECT * FROM {schema}.holdfast_list($1, $2, $3, $4, $5, $6, $7, $8, $9);
+SELECT * FROM {schema}.holdfast_list(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17
+);
 
 -- name: facts
 SELECT {fact.columns}

@@ -34,11 +34,21 @@ CREATE TABLE holdfast_run (
     line          INTEGER,  -- the first run of its line; NULL: this run is the first
     version       TEXT,     -- the release that started it
     pinned        INTEGER NOT NULL DEFAULT 0,  -- only workers of its version claim it
+    error_name    TEXT GENERATED ALWAYS AS (iif(error IS NOT NULL AND json_valid(CAST(error AS TEXT)),
+                                                CAST(error AS TEXT) ->> '$.name', NULL)) VIRTUAL,
     UNIQUE (workflow, instance_id, number)
 ) STRICT;
 
 CREATE INDEX holdfast_run_list ON holdfast_run (workflow, instance) WHERE current = 1;
 CREATE INDEX holdfast_run_status ON holdfast_run (workflow, status, instance) WHERE current = 1;
+-- Filters of lists. An index of errors, versions and queues holds only the runs that have such a value.
+CREATE INDEX holdfast_run_error ON holdfast_run (workflow, error_name, instance)
+    WHERE current = 1 AND error_name IS NOT NULL;
+CREATE INDEX holdfast_run_version ON holdfast_run (workflow, version, instance)
+    WHERE current = 1 AND version IS NOT NULL;
+CREATE INDEX holdfast_run_queue ON holdfast_run (workflow, queue, instance) WHERE current = 1 AND queue <> 'default';
+CREATE INDEX holdfast_run_created ON holdfast_run (workflow, created_at) WHERE current = 1;
+CREATE INDEX holdfast_run_ended ON holdfast_run (workflow, status, completed_at) WHERE completed_at IS NOT NULL;
 CREATE INDEX holdfast_run_child ON holdfast_run (parent_run, instance) WHERE parent_run IS NOT NULL AND current = 1;
 CREATE INDEX holdfast_run_living_child ON holdfast_run (parent_run)
     WHERE parent_run IS NOT NULL AND completed_at IS NULL;
@@ -201,7 +211,8 @@ CREATE VIEW holdfast_record AS
 SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.params, r.output, r.error, r.queue,
        r.priority, r.created_at, r.updated_at, r.started_at, r.completed_at, r.instance, r.seed, r.note,
        r.parent, r.attempt, r.options, r.memo, r.search, r.current, r.version, r.pinned,
-       t.run_at, t.owner, t.losses, t.signal, t.expires_at, t.expiry, t.epoch, t.topics, t.lost, t.kind AS task_kind
+       t.run_at, t.owner, t.losses, t.signal, t.expires_at, t.expiry, t.epoch, t.topics, t.lost, t.kind AS task_kind,
+       r.error_name
   FROM holdfast_run AS r
   LEFT JOIN holdfast_task AS t ON t.run = r.id AND t.unit = 0;
 

@@ -19,13 +19,6 @@ WITH RECURSIVE known (workflow) AS (
 )
 SELECT workflow FROM known WHERE workflow IS NOT NULL;
 
--- name: list
-SELECT * FROM holdfast_record WHERE current = 1 AND workflow = ?1 AND instance < ?2 ORDER BY instance DESC LIMIT ?3;
-
--- name: list_status
-SELECT * FROM holdfast_record
- WHERE current = 1 AND workflow = ?1 AND instance < ?2 AND status = ?4 ORDER BY instance DESC LIMIT ?3;
-
 -- name: facts
 SELECT state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts, timeout_ms, wake_at,
        event_type, event
