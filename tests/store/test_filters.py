@@ -34,9 +34,9 @@ async def _orders(world: World) -> int:
     world.clock.advance(1000)
     await _failed(world, "r3", "KeyError", workflow="other", queue="slow")
     world.clock.advance(1000)
-    await world.start("r4", attributes=terms)
+    await world.start("r4", attributes=terms, version="2026-11")
     world.clock.advance(1000)
-    await world.start("r5", workflow="other", queue="slow")
+    await world.start("r5", workflow="other", queue="slow", version="2026-11")
     return start
 
 
@@ -53,7 +53,9 @@ CASES: list[tuple[dict[str, Any], list[str]]] = [
     ({"queue": "default"}, ["r4", "r0"]),
     ({"queue": "slow", "status": Status.ACTIVE}, ["r5"]),
     ({"queue": "slow", "id_prefix": "r1"}, ["r1"]),
-    ({"version": "2026-11"}, []),
+    ({"version": "2026-11"}, ["r5", "r4"]),
+    ({"version": "2026-11", "workflow": FLOW}, ["r4"]),
+    ({"version": "2026"}, []),
     ({"created": (1000, 4000)}, ["r3", "r2", "r1"]),
     ({"created": (1000, None), "workflow": FLOW}, ["r4", "r2", "r1"]),
     ({"created": (None, 1000)}, ["r0"]),

@@ -51,7 +51,7 @@ CREATE INDEX holdfast_run_status ON {schema}.holdfast_run (workflow, status, ins
 -- Filters of lists. An index of errors, versions and queues holds only the runs that have such a value.
 CREATE INDEX holdfast_run_error ON {schema}.holdfast_run (workflow, error_name, instance)
     WHERE current AND error_name IS NOT NULL;
-CREATE INDEX holdfast_run_version ON {schema}.holdfast_run (workflow, version, instance)
+CREATE INDEX holdfast_run_listed_version ON {schema}.holdfast_run (workflow, version, instance)
     WHERE current AND version IS NOT NULL;
 CREATE INDEX holdfast_run_queue ON {schema}.holdfast_run (workflow, queue, instance)
     WHERE current AND queue <> 'default';

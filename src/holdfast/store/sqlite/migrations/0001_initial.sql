@@ -44,7 +44,7 @@ CREATE INDEX holdfast_run_status ON holdfast_run (workflow, status, instance) WH
 -- Filters of lists. An index of errors, versions and queues holds only the runs that have such a value.
 CREATE INDEX holdfast_run_error ON holdfast_run (workflow, error_name, instance)
     WHERE current = 1 AND error_name IS NOT NULL;
-CREATE INDEX holdfast_run_version ON holdfast_run (workflow, version, instance)
+CREATE INDEX holdfast_run_listed_version ON holdfast_run (workflow, version, instance)
     WHERE current = 1 AND version IS NOT NULL;
 CREATE INDEX holdfast_run_queue ON holdfast_run (workflow, queue, instance) WHERE current = 1 AND queue <> 'default';
 CREATE INDEX holdfast_run_created ON holdfast_run (workflow, created_at) WHERE current = 1;
