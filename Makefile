@@ -109,14 +109,14 @@ scale: $(READY) ## Measure in a file with 150,000 runs (10 minutes)
 growth: $(VENV)/.ready-bench ## Measure PostgreSQL beside a million finished runs, and after a million steps
 	$(BIN)/python -m bench growth
 
-crash: $(READY) ## Kill real processes for a long time and look for lost work
+crash: $(READY) ## Kill real processes for a long time, and check that no work is lost
 	$(BIN)/python -m pytest tests/crash --long -n 2
 
-chaos: $(READY) ## Break workers, connections and PostgreSQL at random for minutes, and look for lost work
+chaos: $(READY) ## Break workers, connections and PostgreSQL at random for minutes, and check that no work is lost
 	$(BIN)/python -m tests.chaos
 
 MINUTES ?= 10
-soak: $(READY) ## Run a mixed load with faults for MINUTES=10, and see that memory, connections, tables and WAL stay flat
+soak: $(READY) ## Run a mixed load with faults for MINUTES=10, and check that memory, connections, tables and WAL stay flat
 	$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 fuzz: $(READY) ## Send 20,000 generated requests to the HTTP API
@@ -130,14 +130,14 @@ hostile: $(READY) ## Run the tests with no cache, no notifications, short leases
 HOSTILE := tests/runner tests/client tests/chain tests/graph tests/kernel tests/scenarios tests/testing tests/http tests/cli tests/workflow tests/examples tests/docs tests/crash tests/core
 
 CYCLES ?= 10000
-power: $(READY) ## Cut the power CYCLES=10000 times and look for lost work (4 minutes)
+power: $(READY) ## Simulate CYCLES=10000 power cuts, and check that no work is lost (4 minutes)
 	$(BIN)/python -m tests.crash.power_soak --cycles $(CYCLES)
 
 SEEDS ?= 1000
-simulate: $(READY) ## Run SEEDS=1000 seeds of the simulation and look for broken promises
+simulate: $(READY) ## Run SEEDS=1000 seeds of the simulation, and check the promises
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) --processes 2 --story --counts
 
-planted: $(READY) ## Plant bugs, and see that the simulation finds each of them
+planted: $(READY) ## Plant bugs, and check that the simulation finds each of them
 	$(BIN)/python -m pytest tests/simulation/test_planted.py -k every_planted --long -n 2 -rP
 
 clean: ## Remove environments, caches and build products

@@ -17,7 +17,7 @@ class Slots:
     accepting = False
     """New turns may begin. False before the start and after the stop of the worker."""
     manual = False
-    """Units begin only when the user asks for it."""
+    """True if units begin only in ``app.advance``."""
 
     def __init__(self, number: int, turns: Sized) -> None:
         self.reserved = 0

@@ -1,10 +1,10 @@
-"""Retries of store calls: the loop, the backoff, and the rule which trouble is retried where.
+"""Retries of store calls: the loop, the backoff, and the part of the engine that retries each kind of failure.
 
-Trouble inside one intent is retried by the store, because only the store knows what happened and can tell whether an
-attempt was committed: the attempt left a marker (a token, a receipt, a transaction number) that the next one looks for.
-Trouble that outlasts this reaches the caller as a ``StoreError``; a repeated call finds the same markers.
+The store retries failures inside one intent, because only the store can tell whether an attempt was committed: each
+attempt writes a marker (a token, a receipt, a transaction number), and the next attempt looks for it. If the retries of
+the store do not succeed, the caller gets a ``StoreError``; a call that the caller repeats looks for the same markers.
 
-| trouble | retried by | until |
+| failure | retried by | until |
 |---|---|---|
 | PostgreSQL: deadlock, serialization failure | the intent, ``postgres/database.py`` | 20 failures |
 | PostgreSQL: connection lost, outcome unknown | the intent, ``postgres/database.py`` | ``connect_timeout`` |
@@ -12,7 +12,7 @@ Trouble that outlasts this reaches the caller as a ``StoreError``; a repeated ca
 | ``StoreError`` of a turn's commit, read or lease | the turn, ``runner/store_retry.py`` | the store answers |
 | ``StoreError`` of a background loop | the loop's next iteration, ``runner/background_loop.py`` | the worker stops |
 | ``StoreError`` of a step's live transaction | not at all: the turn reloads the run | |
-| ``StoreError`` of a client's call | the user of the client | |
+| ``StoreError`` of a client's call | not by the engine: the client's caller decides | |
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What must be equal in two runs of a workflow, one of them with a crash."""
+"""The part of a run that a crash of its worker must not change."""
 
 from __future__ import annotations
 

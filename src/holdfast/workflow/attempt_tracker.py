@@ -40,7 +40,7 @@ class AttemptTracker:
         self._buffer = buffer
         self._seed = seed
 
-    # --- what becomes of an attempt
+    # --- outcomes of attempts
 
     def record(self, outcome: Outcome) -> Fact | None:
         """Record the outcome of an attempt. Returns the step's result, if the attempt was the last one."""
@@ -110,7 +110,7 @@ class AttemptTracker:
     # --- the next attempt
 
     def add(self, step: PendingStep) -> None:
-        """Queue the next attempt of a step that the code asks for, after those in its recorded history."""
+        """Queue the next attempt of a step that the code requests, after those in its recorded history."""
         if step.key in self._history.kinds:
             self._resume(step)
         self._wait_queue.ready.append(step)

@@ -1,4 +1,4 @@
-"""The keys of one run: what its code asked for under them, what is pending, and what was delivered."""
+"""The keys of one run: the requests of its code, those that are pending, and the results that were delivered."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _START = FactState.START
 
 
 class Keys:
-    """Pairs what the code asks for with the facts that are delivered, by key and in either order."""
+    """Matches the requests of the code with delivered facts, by key. Either of the two may come first."""
 
     __slots__ = (
         "_execution",
@@ -48,11 +48,11 @@ class Keys:
         self.pending: dict[str, Pending] = {}
         """What the code waits for now, by key."""
         self._results: dict[str, Fact] = {}
-        """Delivered results. Those that the code has not asked for yet are kept until it asks."""
+        """Delivered results. A result that the code has not requested yet is kept until the code requests it."""
         self._operations: dict[str, Fact] = {}
         """START facts of operations whose result (a child's end, a reply) is delivered later under the same key."""
 
-    # --- what the code asks for
+    # --- requests of the code
 
     def use(self, key: str, kind: StepType) -> Fact | None:
         """Check and register the use of a key by the code. Returns the key's result, if it was delivered already."""
@@ -68,7 +68,7 @@ class Keys:
             )
         recorded = self._history.kinds.get(key)
         if recorded is not None and recorded != kind:
-            execution.note_divergence(f"the history has {key!r} recorded as {recorded}, the code asks for it as {kind}")
+            execution.note_divergence(f"the history has {key!r} recorded as {recorded}, the code requests it as {kind}")
             kind = StepType(recorded)
         if known is None:
             self._kinds[key] = kind
@@ -84,7 +84,7 @@ class Keys:
         self._steps += 1
         if self._steps > self._max_steps:
             raise MaxStepsExceededError(
-                f"this run asked for more than {self._max_steps} steps; "
+                f"this run requested more than {self._max_steps} steps; "
                 "split it into several runs, or raise Limits(steps=)"
             )
 
@@ -125,7 +125,7 @@ class Keys:
         return self._operations.get(key)
 
     def unused_results(self) -> list[str]:
-        """Keys of delivered results that the code has not asked for."""
+        """Keys of delivered results that the code has not requested."""
         return [key for key in self._results if key not in self._kinds and not key.startswith(ANONYMOUS)]
 
     def clear(self) -> None:

@@ -69,7 +69,7 @@ class StepNames:
 
 
 class Leftovers:
-    """Recorded results of one run that its code has not asked for and that belong to no step of the app."""
+    """Recorded results of one run that its code has not requested and that belong to no step of the app."""
 
     __slots__ = ("_names", "by_key")
 
@@ -79,7 +79,7 @@ class Leftovers:
         """The names of the steps by the keys of their results."""
 
     def add(self, result: Fact) -> None:
-        """Add a result that was delivered before the code asked for it. Names of ``ctx.do`` are ignored: no app
+        """Add a result that was delivered before the code requested it. Names of ``ctx.do`` are ignored: no app
         registers them."""
         if result.kind == StepType.DO and result.name is not None and result.name not in self._names:
             self.by_key[result.key] = result.name
@@ -101,7 +101,7 @@ def warning(new: str, old: str) -> str:
 
 def divergence(new: str, old: str) -> str:
     return (
-        f"the code asks for step {new!r}, which has no record, and has not asked for the recorded result of step "
+        f"the code requests step {new!r}, which has no record, and has not requested the recorded result of step "
         f"{old!r}, which is not registered any more. {_ADVICE.format(new=new, old=old)}"
     )
 

@@ -6,7 +6,7 @@ from holdfast.store.protocol import Fact
 
 
 class Position:
-    """How far the code of a run has come: the number and the time of the last delivered fact."""
+    """The position of the code of a run: the number and the time of the last delivered fact."""
 
     __slots__ = ("history_length", "history_size", "now_ms", "replaying", "seq", "started_ms", "wall_ms")
 

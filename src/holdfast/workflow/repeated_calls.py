@@ -62,6 +62,6 @@ def _name(function: Any) -> str:
 
 def warning(name: str, how: str) -> str:
     return (
-        f"step {name!r} was asked for again with {how}; the recorded result of the first call is returned and nothing "
+        f"step {name!r} was requested again with {how}; the recorded result of the first call is returned and nothing "
         "is called. Give the second step another name, for example with the item or the index in it"
     )

@@ -125,7 +125,7 @@ def _is_tx(hint: Any) -> bool:
 def _with_tx(spec: StepSpec, tx_parameters: list[str], hints: Mapping[str, Any]) -> StepSpec:
     kind = hints[tx_parameters[0]]
     if len(tx_parameters) > 1:
-        raise InvalidOptionError(f"a step has one transaction; {spec.function!r} asks for {', '.join(tx_parameters)}")
+        raise InvalidOptionError(f"a step has one transaction; {spec.function!r} has {', '.join(tx_parameters)}")
     if kind is Transaction and not spec.is_async:
         raise InvalidOptionError(f"{spec.function!r} takes a Transaction, so it must be `async def`; or use StepTx")
     parameters = list(inspect.signature(spec.function).parameters.values())

@@ -72,7 +72,7 @@ class WaitQueue:
         self.due.clear()
         self._waits.clear()
 
-    # --- what is due
+    # --- due waits, events and steps
 
     def next_due(self) -> tuple[int | None, bool]:
         """The earliest time at which a wait or a retry is due, and True if that is a retry."""

@@ -78,7 +78,7 @@ AS_NEW = """
 Autovacuum would analyze the tables half-way, when nearly all events belong to one run.
 """
 SMALL = {"holdfast_worker", "holdfast_receipt"}
-"""Tables with one row for each worker or receipt line, however many runs are stored."""
+"""Tables with one row for each worker or stream of receipts, however many runs are stored."""
 
 
 async def make_tables_new(connection: asyncpg.Connection) -> None:

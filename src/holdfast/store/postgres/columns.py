@@ -277,7 +277,7 @@ COMMIT_ONE = Call(
             *END_RARE,
             *_renamed(RELEASE, kind="task_kind"),
             Column("seen", "BIGINT"),
-            Column("line", "INTEGER"),
+            Column("stream", "INTEGER"),
             *_columns("BIGINT", "n now"),
         ),
         scalar=True,

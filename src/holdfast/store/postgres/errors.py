@@ -1,4 +1,4 @@
-"""Meaning of PostgreSQL's errors. They are told apart by class and SQLSTATE, never by their text."""
+"""Meaning of PostgreSQL's errors. They are distinguished by class and SQLSTATE, never by their text."""
 
 from __future__ import annotations
 

@@ -9,17 +9,17 @@ from holdfast.store.postgres.batch import Receipt
 
 
 class Receipts:
-    """Assigns receipts. The database keeps one receipt per line, and only one call at a time uses a line."""
+    """Assigns receipts. The database keeps one receipt per stream, and only one call at a time uses a stream."""
 
     def __init__(self) -> None:
         self._numbers = count(1)
-        self._free_lines: list[int] = []
-        self._next_line = count()
+        self._free_streams: list[int] = []
+        self._next_stream = count()
 
     def take(self) -> Receipt:
-        line = heapq.heappop(self._free_lines) if self._free_lines else next(self._next_line)
-        return Receipt(line, next(self._numbers))
+        stream = heapq.heappop(self._free_streams) if self._free_streams else next(self._next_stream)
+        return Receipt(stream, next(self._numbers))
 
     def free(self, receipt: Receipt) -> None:
-        if receipt.line is not None:
-            heapq.heappush(self._free_lines, receipt.line)
+        if receipt.stream is not None:
+            heapq.heappush(self._free_streams, receipt.stream)

@@ -97,7 +97,7 @@ _NO_ATTRIBUTES = Attributes()
 
 
 class ParentClose(StrEnum):
-    """What happens to a child that has not ended when its parent ends."""
+    """The policy for a child that has not ended when its parent ends."""
 
     TERMINATE = "terminate"
     ABANDON = "abandon"

@@ -71,7 +71,7 @@ class Guard:
             self._enforcing = False
 
     def run(self, connection: Connection, statements: Iterable[Statement]) -> Committed | None:
-        """Execute the statements; returns REJECTED if one fails through its own fault."""
+        """Execute the statements; returns REJECTED if one fails because of the statement itself."""
         try:
             with self.enforcing():
                 for statement in statements:

@@ -236,7 +236,7 @@ def _rejected(why: str, *, unique: bool = False) -> Committed:
 
 
 def _statement_error(error: apsw.Error, refusal: str | None) -> Exception:
-    """The exception that a step receives for a statement that failed through its own fault."""
+    """The exception that a step receives for a statement that failed because of the statement itself."""
     if refusal is not None:
         return InputError(refusal)
     if is_unique_violation(error):

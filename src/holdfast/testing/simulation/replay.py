@@ -51,7 +51,7 @@ def _replay(app: Holdfast, loop: ScenarioLoop, record: RunRecord, snapshot: Snap
             return None
         return f"returned {_text(record.output)}, and {_text(decision.end.output)} when it was replayed"
     keys = ", ".join(repr(call.key) for call in decision.calls)
-    return f"asked for {keys or 'something'} when it was replayed, which it had not done before"
+    return f"requested {keys or 'something'} when it was replayed, which it had not done before"
 
 
 def _text(output: bytes | None) -> str:

@@ -47,7 +47,7 @@ END $$;
 -- the run. p_verdict: the verdict of the commit; p_more: the stored result, if an earlier attempt of the call was
 -- committed. Returns the result as JSON.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_apply_following(
-    p_verdict INTEGER, p_more TEXT, p_now BIGINT, p_store TEXT, p_line INTEGER, p_run BIGINT,
+    p_verdict INTEGER, p_more TEXT, p_now BIGINT, p_store TEXT, p_stream INTEGER, p_run BIGINT,
     p_operations {schema}.holdfast_operation[], p_new {schema}.holdfast_new_run[],
     p_parts {schema}.holdfast_plans_and_units,
     {following.parameters}
@@ -123,7 +123,7 @@ BEGIN
     v_more := jsonb_build_object(
         'operation_results', v_results, 'claimed_children', v_claimed, 'at', p_now, 'events', FOUND,
         'ended', v_affected.ended, 'woken', v_affected.woken, 'work', v_affected.work)::text;
-    UPDATE {schema}.holdfast_receipt SET more = v_more WHERE store = p_store AND line = p_line;
+    UPDATE {schema}.holdfast_receipt SET more = v_more WHERE store = p_store AND stream = p_stream;
     RETURN v_more;
 END $$;
 

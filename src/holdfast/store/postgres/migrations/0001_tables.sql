@@ -236,12 +236,13 @@ CREATE TABLE {schema}.holdfast_worker (
     version      TEXT
 ) WITH (fillfactor = 50);
 
--- The last batch of commits of each line and its result; a store has one line for each call that it makes concurrently.
+-- The last batch of commits of each stream of calls, and its result; a store has one stream for each call that it makes
+-- concurrently.
 -- A call whose reply was lost is repeated with the same number and returns the stored result; a call with an older
 -- number fails.
 CREATE TABLE {schema}.holdfast_receipt (
     store     TEXT       COLLATE "C" NOT NULL,
-    line      INTEGER    NOT NULL,
+    stream    INTEGER    NOT NULL,
     n         BIGINT     NOT NULL,
     at        BIGINT     NOT NULL,
     verdicts  INTEGER[]  NOT NULL,
@@ -249,7 +250,7 @@ CREATE TABLE {schema}.holdfast_receipt (
     due       BOOLEAN[]  NOT NULL,
     more      TEXT,      -- JSON: results of operations, and the affected runs
     taken     BIGINT[],  -- claimed by an advance: runs, then units, then epochs
-    PRIMARY KEY (store, line)
+    PRIMARY KEY (store, stream)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
 -- A run joined with its task: the columns of RunRecord in their order, then columns that only the store uses.
