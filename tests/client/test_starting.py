@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -93,6 +94,49 @@ async def test_a_batch_starts_new_ids_and_skips_existing_ones(h: Harness, echo: 
     assert (await (await h.app.get(echo, "b")).describe()).params == 9
     assert await h.app.start_many(echo, [Start("a", 1)]) == []
     assert await h.app.start_many(echo, []) == []
+
+
+async def test_the_entries_of_a_batch_have_start_options(h: Harness, echo: Any) -> None:
+    starts = [Start("a", 1, queue="slow", priority=2, delay="1 hour", search={"n": 1}), Start("b", 2)]
+
+    runs = await h.app.start_many(echo, starts)
+    await h.run_until_idle()
+
+    assert [(await run.status()).status for run in runs] == ["waiting", "complete"]
+    assert [one.id for one in (await h.app.list(echo, search={"n": 1})).items] == ["a"]
+
+
+@pytest.mark.above_the_store
+async def test_an_entry_of_a_batch_takes_no_unknown_option(h: Harness, echo: Any) -> None:
+    with pytest.raises(TypeError, match="unknown start option 'eager'"):
+        Start("a", 1, eager=False)  # type: ignore[call-overload]
+
+
+async def test_a_run_begins_at_the_time_of_start_at(h: Harness, echo: Any) -> None:
+    run = await h.start(echo, 1, start_at=h.now() + timedelta(hours=1))
+    past = await h.start(echo, 2, start_at=h.now() - timedelta(hours=1))
+    await h.run_until_idle()
+    assert [(await one.status()).status for one in (run, past)] == ["waiting", "complete"]
+
+    await h.advance("61 minutes")
+
+    assert await run.result(timeout=5) == 1
+
+
+@pytest.mark.above_the_store
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"delay": "1s", "start_delay": "1s"},
+        {"delay": "1s", "start_at": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"start_at": datetime(2030, 1, 1)},  # noqa: DTZ001  (that is the point)
+        {"start_at": "2030-01-01"},
+        {"delay": "soon"},
+    ],
+)
+async def test_an_invalid_time_of_a_start_is_refused(h: Harness, echo: Any, options: Any) -> None:
+    with pytest.raises(InvalidOptionError):
+        await h.start(echo, 1, **options)
 
 
 @pytest.mark.above_the_store

@@ -41,7 +41,7 @@ INVALID = {
     "a string": b'"params"',
     "null": b"null",
     "a number": b"5",
-    "unknown field": b'{"params": 1, "queue": "x"}',
+    "unknown field": b'{"params": 1, "quee": "x"}',
     "field of another route": b'{"params": 1, "instances": []}',
     "id is a number": b'{"id": 5}',
     "id is null": b'{"id": null}',

@@ -6,7 +6,9 @@ The client makes handles and waits for runs. The other operations are grouped in
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any
 
 from holdfast.client.control import Control
@@ -22,7 +24,7 @@ from holdfast.core.durations import Duration
 from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.names import check_instance_id
-from holdfast.core.records import VersionInfo, WorkerInfo
+from holdfast.core.records import InstanceStatus, VersionInfo, WorkerInfo
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
@@ -97,6 +99,16 @@ class Client:
             finish = await self._ends.wait_for_run(row.run)
             if finish is not None:
                 return finish
+
+    async def wait_for_status(self, workflow: str, id: str, seconds: float) -> InstanceStatus:
+        """The status of the instance's current run, after waiting up to ``seconds`` for its end."""
+        row = await self.instances.find(workflow, id)
+        if seconds and not row.status.terminal:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self.wait_for_end(workflow, id, None)
+            row = await self.instances.find(workflow, id)
+        return self.instances.status(row)
 
     async def ask(self, workflow: str, id: str, topic: str, payload: Any, timeout: Duration | None) -> Any:
         """Send a message and wait for the reply of the run's code."""

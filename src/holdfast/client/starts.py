@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Sequence
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar, Unpack, overload
 
 from holdfast.client.instances import Instances, refuse_terminal
 from holdfast.client.local_worker import LocalWork, LocalWorker
@@ -14,7 +14,7 @@ from holdfast.core.records import InstanceSummary
 from holdfast.errors import InstanceExistsError, ParamsInvalidError
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
-from holdfast.kernel.requests import START_OPTIONS, Requests, check_known
+from holdfast.kernel.requests import BATCH_OPTIONS, START_OPTIONS, BatchOptions, Requests, check_known
 from holdfast.kernel.startable import StartParams
 from holdfast.kernel.telemetry import Telemetry, observe
 from holdfast.store.protocol import FIRST_EPOCH, Created, NewRun, RequestResult, RunRecord, Store
@@ -24,20 +24,23 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True, init=False)
 class Start(Generic[StartParams]):
-    """One entry of ``app.start_many``."""
+    """One entry of ``app.start_many``: an id, the input, and start options as those of ``app.start``."""
 
     id: str
     params: StartParams
+    options: Mapping[str, Any]
 
     @overload
-    def __init__(self: Start[None], id: str, params: None = ...) -> None: ...
+    def __init__(self: Start[None], id: str, params: None = ..., **options: Unpack[BatchOptions]) -> None: ...
 
     @overload
-    def __init__(self, id: str, params: StartParams) -> None: ...
+    def __init__(self, id: str, params: StartParams, **options: Unpack[BatchOptions]) -> None: ...
 
-    def __init__(self, id: str, params: Any = None) -> None:
+    def __init__(self, id: str, params: Any = None, **options: Unpack[BatchOptions]) -> None:
+        check_known(options, BATCH_OPTIONS)
         object.__setattr__(self, "id", id)
         object.__setattr__(self, "params", params)
+        object.__setattr__(self, "options", options)
 
 
 class Starts:
@@ -134,12 +137,15 @@ class Starts:
     async def start_many(self, workflow: str, starts: Iterable[Start[Any]]) -> Sequence[RunRecord]:
         """Start many runs in one transaction, without ids that exist or repeat; an invalid entry prevents all."""
         return await self._create_many(
-            [self._requests.new_run(workflow, start.params, id=start.id) for start in starts]
+            [self._requests.new_run(workflow, start.params, id=start.id, **start.options) for start in starts]
         )
 
-    async def create(self, workflow: Any, params: Any = None, *, id: str | None = None) -> InstanceSummary:
-        """Start a run whose id must be new; returns the created instance."""
-        new = self._requests.new_run(workflow, params, id=id, on_conflict="fail", on_reuse="reject")
+    async def create(
+        self, workflow: Any, params: Any = None, *, id: str | None = None, **options: Any
+    ) -> InstanceSummary:
+        """Start a run whose id must be new, unless the options say otherwise; returns the instance."""
+        refusing = {"on_conflict": "fail", "on_reuse": "reject"}
+        new = self._requests.new_run(workflow, params, id=id, **{**refusing, **options})
         created, expected = await self._observe([new], self._create(new, eager=True))
         if expected is not None:
             expected.end.cancel()  # this caller does not wait for the end
@@ -160,7 +166,7 @@ class Starts:
 
     def _indexed_run(self, workflow: Any, index: int, start: Start[Any]) -> NewRun:
         try:
-            return self._requests.new_run(workflow, start.params, id=start.id)
+            return self._requests.new_run(workflow, start.params, id=start.id, **start.options)
         except ParamsInvalidError as error:
             issues = [issue | {"path": [index, *issue["path"]]} for issue in error.issues]
             raise ParamsInvalidError(f"entry {index}: {error}", issues) from None

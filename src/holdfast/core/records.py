@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Generic, TypeVar
 
-from holdfast.core.model import DEFAULT_KIND
+from holdfast.core.model import DEFAULT_KIND, Status
 from holdfast.errors import ErrorInfo
 
 T = TypeVar("T")
@@ -27,6 +27,10 @@ class InstanceStatus:
     native_status: str | None = None
     """The status in the terms of the run's kind, or None if the kind has no terms of its own. A chain is RUNNING,
     COMPLETED, FAILED or CANCELED."""
+
+    @property
+    def ended(self) -> bool:
+        return Status(self.status).terminal
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,11 @@ class Admission:
         if ask_again:
             filters_of_hooks = await self._authorize.run_request_hook(auth_request)
         filters_of_hooks += await self._authorize.run_scope_hook(auth_request)
+        also = None if spec.also is None else spec.also(content.body)
+        if also is not None:
+            other_scope = replace(auth_request, scope=also)
+            filters_of_hooks += await self._authorize.run_request_hook(other_scope)
+            filters_of_hooks += await self._authorize.run_scope_hook(other_scope)
         if filters_of_hooks:
             await self._confine(spec, auth_request, filters_of_hooks)
         filters = filters_of_hooks if content.filters is None else [content.filters, *filters_of_hooks]

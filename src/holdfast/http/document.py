@@ -25,6 +25,7 @@ from holdfast.http.auth import Authorize, BearerTokens
 from holdfast.http.backend import Backend
 from holdfast.http.queries import MAX_SEARCH_FILTERS
 from holdfast.http.spec import Spec
+from holdfast.http.start_options import EXCLUSIVE, StartFields
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.events import DeclaredEvent
 from holdfast.kernel.model import Model
@@ -89,6 +90,12 @@ def _documented_route(spec: Spec, base: str) -> APIRoute:
             "required": spec.body_required,
             "content": {"application/json": {"schema": schema}},
         }
+    responses: dict[int | str, Schema] = {
+        status: {"description": _MEANINGS[status], "content": {"application/json": {"schema": _ERROR}}}
+        for status in sorted({*spec.errors, *(_EVERYWHERE if spec.scope is not None else (500,))})
+    }
+    if spec.pending:
+        responses[202] = {"description": "The run has not ended.", "model": spec.result}
     return APIRoute(
         base + spec.path or "/",
         spec.handler,
@@ -97,11 +104,9 @@ def _documented_route(spec: Spec, base: str) -> APIRoute:
         operation_id=spec.name,
         response_model=None if spec.result is str else spec.result,
         response_class=PlainTextResponse if spec.result is str else JSONResponse,
-        responses={
-            status: {"description": _MEANINGS[status], "content": {"application/json": {"schema": _ERROR}}}
-            for status in sorted({*spec.errors, *(_EVERYWHERE if spec.scope is not None else (500,))})
-        },
+        responses=responses,
         openapi_extra=extra,
+        status_code=200,
     )
 
 
@@ -250,8 +255,14 @@ class Document:
         properties = {
             "id": {"type": "string"} | _id_schema(self._backend.limits.instance_id),
             "params": input_schema(definition, components),
+            **_option_schemas(),
         }
-        schema: Schema = {"type": "object", "properties": properties, "additionalProperties": False}
+        schema: Schema = {
+            "type": "object",
+            "properties": properties,
+            "additionalProperties": False,
+            "allOf": [{"not": {"required": [*pair]}} for pair in EXCLUSIVE],
+        }
         return schema if _accepts(definition.decode_params, None) else schema | {"required": ["params"]}
 
 
@@ -262,6 +273,13 @@ _INSTANCE_OPERATIONS = (
 
 _OUTBOX_OPERATIONS = ("getOutbox", "redeliverOutbox")
 _UNIT_OPERATIONS = ("getFacts", "drawInstance", "killInstance")
+
+
+def _option_schemas() -> Schema:
+    """The schemas of the start options, without references."""
+    schema = TypeAdapter(StartFields).json_schema()
+    retry = schema["$defs"]["RetryFields"]
+    return {name: retry if "$ref" in field else field for name, field in schema["properties"].items()}
 
 
 def _for_one_workflow(operation: Schema, workflow: str) -> Schema:

@@ -20,8 +20,9 @@ from holdfast.core.records import Page
 from holdfast.http import response_bodies, responses, wire
 from holdfast.http.admission import admitted
 from holdfast.http.backend import Backend
-from holdfast.http.queries import check_at_most, check_length, check_query
+from holdfast.http.queries import check_at_most, check_length, check_query, wait_seconds
 from holdfast.http.responses import drawing, reply
+from holdfast.http.start_options import start_options
 
 Name = Annotated[str, Path(description="The name of a registered workflow.")]
 Id = Annotated[str, Path(description="The id of an instance.")]
@@ -67,6 +68,16 @@ class Reads(_Handlers):
         client = self._client()
         description = await client.reads.describe(*client.instances.address(workflow, instance_id))
         return reply(response_bodies.described_instance(description))
+
+    async def result(
+        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.ResultParams, Query()]
+    ) -> Response:
+        """The result of the current run. 202 if it has not ended after ``wait``: a time such as 30s, at most 60s."""
+        check_query(request, query)
+        seconds = wait_seconds(query.wait)
+        client = self._client()
+        status = await client.wait_for_status(*client.instances.address(workflow, instance_id), seconds)
+        return reply(response_bodies.details(status), 200 if status.ended else 202)
 
     async def history(
         self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.HistoryParams, Query()]
@@ -118,9 +129,10 @@ class Starts(_Handlers):
     """New instances."""
 
     async def create(self, request: Request, workflow: Name) -> Response:
-        """Start an instance. An id that already exists is refused, even if that instance has ended."""
+        """Start an instance. An id that already exists is refused, unless ``onConflict`` or ``onReuse`` allow it."""
         body: wire.NewInstance = admitted(request).body
-        created = await self._client().starts.create(workflow, body.get("params"), id=body.get("id"))
+        options = start_options(body)
+        created = await self._client().starts.create(workflow, body.get("params"), id=body.get("id"), **options)
         return reply(response_bodies.instance(created))
 
     async def create_batch(self, request: Request, workflow: Name) -> Response:
@@ -128,7 +140,7 @@ class Starts(_Handlers):
         self._backend.registry.get(workflow)
         body: wire.NewBatch = admitted(request).body
         check_at_most(["instances"], len(body["instances"]), self._limits.batch)
-        starts = [Start(entry["id"], entry.get("params")) for entry in body["instances"]]
+        starts = [Start(entry["id"], entry.get("params"), **start_options(entry)) for entry in body["instances"]]
         return reply(response_bodies.batch(await self._client().starts.create_many(workflow, starts)))
 
 

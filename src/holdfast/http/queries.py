@@ -12,11 +12,14 @@ from pydantic import BaseModel, ValidationError
 from starlette.requests import Request
 
 from holdfast.core.attributes import conditions
+from holdfast.core.durations import to_ms
 from holdfast.core.filters import Filter
-from holdfast.errors import InvalidOptionError
+from holdfast.errors import InvalidDurationError, InvalidOptionError
 from holdfast.http import responses, wire
 
 MAX_SEARCH_FILTERS = 100  # no run has more attributes
+MAX_WAIT_MS = 60_000
+"""Longest wait of one request. Many proxies close a connection that is silent for longer."""
 _SEARCH_PREFIX = "search."
 P = TypeVar("P", bound=BaseModel)
 _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
@@ -77,6 +80,18 @@ def check_at_most(path: list[str | int], count: int, limit: int) -> None:
 def check_length(path: list[str | int], text: str, limit: int) -> None:
     if len(text) > limit:
         raise _invalid([{"path": path, "message": f"has more than {limit} characters", "type": "string_too_long"}])
+
+
+def wait_seconds(text: str) -> float:
+    """The time that a request waits for the end of a run."""
+    problem = f"at most {MAX_WAIT_MS // 1000}s are allowed"
+    try:
+        ms = to_ms(float(text) if _NUMBER.fullmatch(text) else text, "wait")
+    except InvalidDurationError as error:
+        ms, problem = MAX_WAIT_MS + 1, str(error)
+    if ms > MAX_WAIT_MS:
+        raise _invalid([{"path": ["query", "wait"], "message": problem, "type": "duration_invalid"}])
+    return ms / 1000
 
 
 def _invalid(issues: list[wire.Issue]) -> responses.Problem:

@@ -32,6 +32,16 @@ def _new_batch_content(body: wire.NewBatch) -> AuthContent:
     return AuthContent(body, [AuthInstance(entry["id"], entry.get("params")) for entry in body["instances"]])
 
 
+def _start_scope(body: wire.NewInstance) -> Scope | None:
+    """A start that terminates the run that has its id also needs the right to control runs."""
+    return Scope.MANAGE if body.get("onConflict") == "terminate_existing" else None
+
+
+def _batch_scope(body: wire.NewBatch) -> Scope | None:
+    ends = any(entry.get("onConflict") == "terminate_existing" for entry in body["instances"])
+    return Scope.MANAGE if ends else None
+
+
 def _new_event_content(body: wire.NewEvent) -> AuthContent:
     return AuthContent(body, event=AuthEvent(body["type"], body.get("payload"), body.get("id")))
 
@@ -66,13 +76,16 @@ def _instance_routes(backend: Backend) -> Sequence[Spec]:
         ),
         Spec(
             "POST", _INSTANCES, "createInstance", Scope.CREATE, starts.create, wire.Instance,
-            (400, 404, 408, 409, 413, 415), _NEW_INSTANCE, content=_new_instance_content,
+            (400, 404, 408, 409, 413, 415), _NEW_INSTANCE, content=_new_instance_content, also=_start_scope,
         ),
         Spec(
             "POST", f"{_INSTANCES}/batch", "createInstances", Scope.CREATE, starts.create_batch, wire.Batch,
-            (400, 404, 408, 413, 415), _NEW_BATCH, content=_new_batch_content,
+            (400, 404, 408, 413, 415), _NEW_BATCH, content=_new_batch_content, also=_batch_scope,
         ),
         Spec("GET", _INSTANCE, "getInstance", Scope.READ, reads.get_instance, wire.DescribedInstance, (400, 404)),
+        Spec(
+            "GET", f"{_INSTANCE}/result", "getResult", Scope.READ, reads.result, wire.Details, (400, 404), pending=True,
+        ),
         Spec("POST", f"{_INSTANCE}/pause", "pauseInstance", Scope.MANAGE, control.pause, wire.Done, (400, 404, 409)),
         Spec("POST", f"{_INSTANCE}/resume", "resumeInstance", Scope.MANAGE, control.resume, wire.Done, (400, 404)),
         Spec(

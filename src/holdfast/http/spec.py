@@ -53,6 +53,10 @@ class Spec:
     """Converts the body to the content that hooks see; None: hooks see only the plain body."""
     filter: Callable[[Request], Filter] | None = None
     """Converts the query of a list to a filter."""
+    also: Callable[[Any], Scope | None] | None = None
+    """The scope that the body needs besides the route's own; None: none."""
+    pending: bool = False
+    """True if the route may answer 202, with a body of the same type."""
     no_instances: bool = False
     """True if the route neither shows nor changes instances."""
 

@@ -18,6 +18,7 @@ from typing_extensions import TypedDict  # pydantic requires this TypedDict befo
 from holdfast.core.durations import MAX_MS
 from holdfast.core.model import Level, Status, StepStatus
 from holdfast.core.outbound import OutboxState
+from holdfast.http.start_options import StartFields, integral
 
 Date = Annotated[str, Field(json_schema_extra={"format": "date-time"})]
 Count = Annotated[int, Field(ge=0)]
@@ -28,13 +29,13 @@ _MAX_REASON_LENGTH = 2000
 # --- requests
 
 
-class NewInstance(TypedDict):
+class NewInstance(StartFields):
     __pydantic_config__ = _STRICT  # type: ignore[misc]
     id: NotRequired[str]
     params: NotRequired[Any]
 
 
-class BatchEntry(TypedDict):
+class BatchEntry(StartFields):
     __pydantic_config__ = _STRICT  # type: ignore[misc]
     id: str
     params: NotRequired[Any]
@@ -52,11 +53,6 @@ class NewEvent(TypedDict):
     id: NotRequired[Annotated[str, Field(min_length=1, max_length=200)]]
 
 
-def _integral(value: object) -> object:
-    """Accept 5.0 as 5: JSON does not distinguish integers from other numbers."""
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
 def _check_length(text: str) -> str:
     """Refuse a text that is too long. Pydantic's ``max_length`` would also refuse lone surrogates."""
     if len(text) > _MAX_REASON_LENGTH:
@@ -65,7 +61,7 @@ def _check_length(text: str) -> str:
 
 
 Reason = Annotated[str, AfterValidator(_check_length), Field(json_schema_extra={"maxLength": _MAX_REASON_LENGTH})]
-Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), BeforeValidator(_integral)]
+Milliseconds = Annotated[int, Field(ge=0, le=MAX_MS), BeforeValidator(integral)]
 
 
 class KillRequest(TypedDict):
@@ -164,13 +160,19 @@ class HistoryParams(RunParams):
     runNumber: WholeNumber = _optional()
 
 
+class ResultParams(BaseModel):
+    """The query of a run's result: how long to wait for the end, at most a minute."""
+
+    wait: str = Field(default="0s", max_length=100, json_schema_extra={"pattern": "^([1-5]?[0-9]s|60s)$"})
+
+
 class FactsParams(BaseModel):
     """The query of a graph's facts."""
 
     prefix: str = ""
 
 
-Bound = Annotated[int, Field(ge=0, le=1_000_000), BeforeValidator(_integral)]
+Bound = Annotated[int, Field(ge=0, le=1_000_000), BeforeValidator(integral)]
 
 
 class TickRequest(TypedDict):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any, Literal, TypedDict, TypeVar
 
 from holdfast.core import attributes, codec, names
@@ -28,15 +29,16 @@ E = TypeVar("E", OnConflict, OnReuse)
 _MAX_SUMMARY_LENGTH = 1000
 
 
-class StartOptions(TypedDict, total=False):
-    """Options of a start besides its input; docs/processes.md describes them."""
+class BatchOptions(TypedDict, total=False):
+    """Options of a start in a batch besides its id and input; docs/processes.md describes them."""
 
-    id: str | None
     on_conflict: Literal["use_existing", "fail", "terminate_existing"]
     on_reuse: Literal["use_existing", "allow", "allow_if_failed", "reject"]
     queue: str
     priority: int
+    delay: Duration | None
     start_delay: Duration | None
+    start_at: datetime | None
     execution_timeout: Duration | None
     run_timeout: Duration | None
     task_timeout: Duration | None
@@ -47,6 +49,12 @@ class StartOptions(TypedDict, total=False):
     context: Mapping[str, Any] | None
     messages: Iterable[tuple[str, Any]]
     summary: str | None
+
+
+class StartOptions(BatchOptions, total=False):
+    """Options of a start besides its input."""
+
+    id: str | None
     eager: bool
 
 
@@ -57,6 +65,7 @@ class ChildOptions(StartOptions, total=False):
     wait_for_cancellation: bool
 
 
+BATCH_OPTIONS = frozenset(BatchOptions.__annotations__)
 START_OPTIONS = frozenset(StartOptions.__annotations__)
 CHILD_OPTIONS = frozenset(ChildOptions.__annotations__)
 
@@ -96,7 +105,9 @@ class Requests:
         on_reuse: str = "use_existing",
         queue: str = DEFAULT_QUEUE,
         priority: int = 0,
+        delay: Duration | None = None,
         start_delay: Duration | None = None,
+        start_at: datetime | None = None,
         execution_timeout: Duration | None = None,
         run_timeout: Duration | None = None,
         task_timeout: Duration | None = None,
@@ -122,8 +133,8 @@ class Requests:
         new.seed = self._seed(definition.name, new.instance_id)
         if self._version is not None and definition.runnable:
             new.version, new.pinned = self._version, definition.pinned
-        if start_delay is not None:
-            new.delay_ms = option_ms("start_delay", start_delay)
+        if delay is not None or start_delay is not None or start_at is not None:
+            new.delay_ms = self._delay_ms(delay, start_delay, start_at)
         if messages != ():
             new.start_events = self._start_events(definition.name, messages)
         stored = (execution_timeout, run_timeout, task_timeout, retry, cron, memo, search, context, summary)
@@ -143,6 +154,15 @@ class Requests:
         if definition.blueprint is not None:
             new.plan, new.units = definition.blueprint(time_ms(self._clock.now()))
         return new
+
+    def _delay_ms(self, delay: Duration | None, start_delay: Duration | None, start_at: datetime | None) -> int:
+        if sum(option is not None for option in (delay, start_delay, start_at)) > 1:
+            raise InvalidOptionError("delay, start_delay and start_at exclude each other; give one of them")
+        if start_at is None:
+            return option_ms("start_delay", start_delay) if delay is None else option_ms("delay", delay)
+        if not isinstance(start_at, datetime) or start_at.tzinfo is None:
+            raise InvalidOptionError(f"start_at must be a datetime with a time zone, not {shown(start_at)}")
+        return max(0, time_ms(start_at) - time_ms(self._clock.now()))
 
     def _add_options(self, new: NewRun, options: RunOptions) -> None:
         now = time_ms(self._clock.now())
