@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         VersionInfo,
         WorkerInfo,
     )
+    from holdfast.core.retention import Retention
     from holdfast.core.retry import Retry
     from holdfast.errors import (
         AppClosedError,
@@ -194,6 +195,7 @@ __all__ = [
     "Randomness",
     "Rejected",
     "ResultInvalidError",
+    "Retention",
     "Retry",
     "RetryStep",
     "RunCancelledError",
@@ -288,6 +290,7 @@ _MODULES = {
     "Outcome": "holdfast.chain.values",
     "Page": "holdfast.core.records",
     "Randomness": "holdfast.ports",
+    "Retention": "holdfast.core.retention",
     "Retry": "holdfast.core.retry",
     "RetryStep": "holdfast.chain.values",
     "RunInfo": "holdfast.workflow.run_info",

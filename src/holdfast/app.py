@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from holdfast.core.checks import is_whole_number
 from holdfast.core.limits import Limits
+from holdfast.core.retention import Retention, check_retention
 from holdfast.definitions import Definitions, caller
 from holdfast.errors import AppClosedError, InvalidOptionError
 from holdfast.extras import extra
@@ -64,6 +65,7 @@ class Holdfast(Definitions):
         worker: WorkerConfig | None = None,
         limits: Limits | None = None,
         authorize: Authorize | None = None,
+        retention: Retention | None = None,
         telemetry: Telemetry | Iterable[Telemetry] = (),
     ) -> None:
         """``telemetry``: observers of the engine, such as ``OpenTelemetry()``."""
@@ -71,6 +73,7 @@ class Holdfast(Definitions):
         check_url(self.url, schema)
         self.schema = schema
         super().__init__(limits or Limits(), runtime or Runtime())
+        self.registry.retention = check_retention(retention)
         if authorize is not None:
             from holdfast.http.auth import check_authorize  # noqa: PLC0415  (apps without an HTTP API do not load it)
 

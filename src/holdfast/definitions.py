@@ -17,6 +17,7 @@ from holdfast.core.durations import Duration, timeout_ms, to_ms
 from holdfast.core.functions import check_function
 from holdfast.core.limits import Limits
 from holdfast.core.names import check_step_name, check_workflow_name
+from holdfast.core.retention import Retention, check_retention
 from holdfast.core.retry import Retry, check_retry
 from holdfast.errors import AppClosedError, DefinitionError, InvalidOptionError
 from holdfast.kernel.attempt import StepTx, Transaction
@@ -77,6 +78,7 @@ class Definitions:
         events: Mapping[str, Any] | None = ...,
         replay: Literal["lenient", "strict"] = ...,
         pinned: bool = ...,
+        retention: Retention | None = ...,
     ) -> WorkflowDecorator: ...
 
     def workflow(
@@ -93,6 +95,7 @@ class Definitions:
         events: Mapping[str, Any] | None = None,
         replay: Literal["lenient", "strict"] = "lenient",
         pinned: bool = False,
+        retention: Retention | None = None,
     ) -> Any:
         """Register workflow code: ``async def fn(ctx)`` or ``async def fn(ctx, params)``.
 
@@ -103,7 +106,8 @@ class Definitions:
         failed. ``events`` maps event types to the types of their payloads: sending an event that does not fit raises an
         error. ``replay="strict"`` parks a run that is about to call a step without a record while a recorded result
         belongs to a step that is no longer registered; ``"lenient"`` writes a warning. ``pinned``: a run finishes on
-        the release that started it (``WorkerConfig(version=)``).
+        the release that started it (``WorkerConfig(version=)``). ``retention``: how long finished runs are kept,
+        instead of the app's ``retention``.
         """
         if persist not in ("step", "task"):
             raise InvalidOptionError(f"persist must be 'step' or 'task', not {persist!r}")
@@ -115,7 +119,7 @@ class Definitions:
         options = WorkflowOptions(
             persist, cancel, trap_links, None if retry is None else check_retry(retry),
             None if timeout is None else timeout_ms("timeout", timeout), declared_events(events, self.limits), replay,
-            check_flag("pinned", pinned),
+            check_flag("pinned", pinned), check_retention(retention),
         )  # fmt: skip
         local_names = _caller_names()
 
@@ -210,16 +214,23 @@ class Definitions:
         self._step_names.retire([check_step_name(name, self.limits) for name in names])
 
     @overload
-    def graph(self, name: str, version: int = ..., *, params: type[T], pinned: bool = ...) -> Graph[T]: ...
+    def graph(
+        self, name: str, version: int = ..., *, params: type[T], pinned: bool = ..., retention: Retention | None = ...
+    ) -> Graph[T]: ...
 
     @overload
-    def graph(self, name: str, version: int = ..., *, params: Any = ..., pinned: bool = ...) -> Graph[Any]: ...
+    def graph(
+        self, name: str, version: int = ..., *, params: Any = ..., pinned: bool = ..., retention: Retention | None = ...
+    ) -> Graph[Any]: ...
 
-    def graph(self, name: str, version: int = 1, *, params: Any = Any, pinned: bool = False) -> Graph[Any]:
+    def graph(
+        self, name: str, version: int = 1, *, params: Any = Any, pinned: bool = False,
+        retention: Retention | None = None,
+    ) -> Graph[Any]:  # fmt: skip
         """Register a graph; its nodes are added with ``@graph.node``. ``version`` is recorded with each run.
 
-        ``params``: the type of its input, if the annotations of the nodes do not define it. ``pinned``: as in
-        ``@app.workflow``.
+        ``params``: the type of its input, if the annotations of the nodes do not define it. ``pinned`` and
+        ``retention``: as in ``@app.workflow``.
         """
         from holdfast.graph.definition import Graph  # noqa: PLC0415  (see above)
         from holdfast.graph.model import define as define_graph  # noqa: PLC0415
@@ -227,29 +238,41 @@ class Definitions:
         check_workflow_name(name, self.limits)
         check_count("version", version)
         check_flag("pinned", pinned)
+        check_retention(retention)
+
+        def defined(graph: Graph[Any]) -> Definition:
+            return define_graph(graph, self.limits, pinned=pinned, retention=retention)
+
         graph: Graph[Any] = Graph(
             name, version, params,
             limits=self.limits, local_names=_caller_names,
-            changed=lambda changed: self.registry.replace(define_graph(changed, self.limits, pinned=pinned)),
+            changed=lambda changed: self.registry.replace(defined(changed)),
         )  # fmt: skip
-        self.registry.add(define_graph(graph, self.limits, pinned=pinned))
+        self.registry.add(defined(graph))
         return graph
 
     @overload
-    def chain(self, name: str, version: int = ..., *, params: type[T], pinned: bool = ...) -> Chain[T]: ...
+    def chain(
+        self, name: str, version: int = ..., *, params: type[T], pinned: bool = ..., retention: Retention | None = ...
+    ) -> Chain[T]: ...
 
     @overload
-    def chain(self, name: str, version: int = ..., *, params: Any = ..., pinned: bool = ...) -> Chain[Any]: ...
+    def chain(
+        self, name: str, version: int = ..., *, params: Any = ..., pinned: bool = ..., retention: Retention | None = ...
+    ) -> Chain[Any]: ...
 
-    def chain(self, name: str, version: int = 1, *, params: Any = Any, pinned: bool = False) -> Chain[Any]:
+    def chain(
+        self, name: str, version: int = 1, *, params: Any = Any, pinned: bool = False,
+        retention: Retention | None = None,
+    ) -> Chain[Any]:  # fmt: skip
         """Register a chain; its steps are added with ``@chain.step("TYPE")``. ``version`` is recorded with each run.
 
-        ``params``: the type of its input. ``pinned``: as in ``@app.workflow``.
+        ``params``: the type of its input. ``pinned`` and ``retention``: as in ``@app.workflow``.
         """
         from holdfast.chain.chain import define as define_chain  # noqa: PLC0415  (see above)
 
         chain, definition = define_chain(name, version, params, limits=self.limits, now=self.runtime.time.now)
-        definition.pinned = check_flag("pinned", pinned)
+        definition.pinned, definition.retention = check_flag("pinned", pinned), check_retention(retention)
         self.registry.add(definition)
         return chain
 

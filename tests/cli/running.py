@@ -27,7 +27,16 @@ def holdfast(*arguments: str, cwd: Path | None = None, **env: str) -> subprocess
 
 def _can_be_forked(arguments: tuple[str, ...], env: dict[str, str]) -> bool:
     """True unless the command starts workers or imports a user's app, or a variable may affect Python itself."""
-    imports_no_app = bool(arguments) and arguments[0] in ("instances", "workflows", "migrate")
+    imports_no_app = bool(arguments) and arguments[0] in (
+        "instances",
+        "workflows",
+        "migrate",
+        "prune",
+        "export",
+        "import",
+        "move",
+        "doctor",
+    )
     return imports_no_app and all(name.startswith("HOLDFAST_") for name in env)
 
 

@@ -235,6 +235,13 @@ class World:
         await live.rollback()
         return [dict(row) for row in rows]
 
+    async def count(self, table: str) -> int:
+        """The number of rows of a table of the store."""
+        live = await self.store.begin()
+        [row] = await live.fetch(f"SELECT count(*) AS n FROM {table}", ())
+        await live.rollback()
+        return int(dict(row)["n"])
+
     async def facts(self, run: int, state: FactState | None = None, keys: Sequence[str] | None = None) -> list[Fact]:
         return await self.store.facts(FactsQuery(run, state, keys))
 

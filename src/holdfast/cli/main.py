@@ -14,6 +14,7 @@ import typer
 
 from holdfast.cli.control_commands import add_control_commands
 from holdfast.cli.instances import instances
+from holdfast.cli.maintenance import add_maintenance_commands
 from holdfast.cli.model_commands import add_model_commands
 from holdfast.cli.options import read_event, read_json
 from holdfast.cli.serve import dev, serve
@@ -35,6 +36,7 @@ cli.add_typer(workflows, name="workflows")
 add_control_commands(instances)
 add_model_commands(instances)
 cli.add_typer(instances, name="instances")
+add_maintenance_commands(cli)
 
 
 def _show_version(requested: bool) -> None:

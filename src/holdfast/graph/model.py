@@ -8,6 +8,7 @@ from typing import Any
 from holdfast.core import codec
 from holdfast.core.limits import Limits
 from holdfast.core.records import StepRecord
+from holdfast.core.retention import Retention
 from holdfast.graph import history, views
 from holdfast.graph.definition import Graph
 from holdfast.graph.node_rules import GraphDriver
@@ -55,7 +56,9 @@ class GraphModel(Model):
         return views.killed(run.facts)
 
 
-def define(graph: Graph[Any], limits: Limits, *, pinned: bool = False) -> Definition:
+def define(
+    graph: Graph[Any], limits: Limits, *, pinned: bool = False, retention: Retention | None = None
+) -> Definition:
     """The definition of a graph as it is now. A graph that gets another node needs a new definition."""
     return Definition(
         graph.name,
@@ -69,4 +72,5 @@ def define(graph: Graph[Any], limits: Limits, *, pinned: bool = False) -> Defini
         unit_driver=GraphDriver(graph, limits),
         check=graph.check_types,
         pinned=pinned,
+        retention=retention,
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
+from holdfast.core.retention import Retention
 from holdfast.core.retry import Retry
 from holdfast.errors import (
     DefinitionError,
@@ -59,6 +60,8 @@ class Definition:
     """Default timeout of a run; a start may replace it."""
     pinned: bool = False
     """Runs finish on the release (``WorkerConfig.version``) that started them."""
+    retention: Retention | None = None
+    """How long finished runs are kept; None: as the app's ``retention`` says."""
     version: int | None = None
     """Version that new runs record."""
     blueprint: Callable[[int], Blueprint] | None = None
@@ -107,6 +110,8 @@ class Registry:
         """Checks of annotations, by the name of the registered step."""
         self.outbox: OutboxHandler | None = None
         """The handler of outbound events."""
+        self.retention: Retention | None = None
+        """How long finished runs are kept; definitions may replace it."""
 
     @cached_property
     def models(self) -> Models:

@@ -36,6 +36,7 @@ from holdfast.runner.identity import worker_id
 from holdfast.runner.lease_keeper import LeaseKeeper
 from holdfast.runner.local_starts import LocalStarts
 from holdfast.runner.outbox import OutboxDispatcher
+from holdfast.runner.retention import RetentionLoop
 from holdfast.runner.run_cache import RunCaches
 from holdfast.runner.slots import Slots
 from holdfast.runner.stalls import StallWatch
@@ -119,7 +120,10 @@ class Worker:
         )
         self._recorder = ProgressRecorder(store, table, random)
         watcher = ChangeWatcher(store, hub, self.id, table, runner, leases, schedule, self._outbox, random)
-        self._loops = [self._claim_loop, leases.loop, watcher.loop, self._reaper.loop, self._recorder.loop]
+        self._retention = retention = RetentionLoop(store, registry, random)
+        self._loops = [
+            self._claim_loop, leases.loop, watcher.loop, self._reaper.loop, self._recorder.loop, retention.loop
+        ]  # fmt: skip
         self._stalls = None if config.stall_ms is None else StallWatch(ports.spawn, config.stall_ms)
         self._unsubscribe: Callable[[], None] = lambda: None
 
@@ -228,6 +232,10 @@ class Worker:
     async def reap(self) -> int:
         """Free expired tasks once; returns their number."""
         return await self._reaper.reap()
+
+    async def prune(self) -> int:
+        """Delete the finished runs that are older than their retention; returns their number."""
+        return await self._retention.prune()
 
     async def deliver_due(self) -> int:
         """Deliver the due outbound events; returns the number of attempted deliveries."""

@@ -208,7 +208,10 @@ class Harness:
         raise RuntimeError("tasks become due again and again at the same time: a workflow never waits")
 
     async def advance(self, duration: Duration, *, run: bool = True) -> None:
-        """Move the clock, stopping at every due time on the way. With ``run=False`` only the clock moves."""
+        """Move the clock, stopping at every due time on the way. With ``run=False`` only the clock moves.
+
+        At the end, finished runs that are older than their ``Retention`` are deleted.
+        """
         target = later(self._clock.now(), to_ms(duration))
         if run:
             await self.run_until_idle()
@@ -224,6 +227,8 @@ class Harness:
             self._timers.fire_due()
             await self._settle()
             await self.run_until_idle()
+            if not self._store.dropped:
+                await self._the_worker().prune()
 
     async def restart(self) -> None:
         """Drop the worker and its memory, and release its tasks. Runs continue with a replay."""

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from holdfast.core import codec
 from holdfast.core.functions import check_function, type_hints
 from holdfast.core.limits import Limits
+from holdfast.core.retention import Retention
 from holdfast.core.retry import Retry
 from holdfast.core.typed import check_annotation, untyped
 from holdfast.errors import DefinitionError, ParamsInvalidError
@@ -103,6 +104,7 @@ class WorkflowOptions:
     events: Events = field(default_factory=dict)
     replay: Literal["lenient", "strict"] = "lenient"
     pinned: bool = False
+    retention: Retention | None = None
 
 
 def define(
@@ -147,6 +149,7 @@ def define(
         retry=options.retry,
         run_ms=options.run_ms,
         pinned=options.pinned,
+        retention=options.retention,
         events=options.events,
         check=partial(_check, params_type, returns),
     )

@@ -42,7 +42,7 @@ from store.world import FLOW, LEASE, World, result, turn, waiting
 
 # What a SCAN may read: tables that the statement itself passes or builds, SQLite's own small tables, and workers.
 SMALL = {"item", "q", "w", "p", "l", "lane", "owners", "k", "known", "b", "bucket", "json_each"}
-SMALL |= {"sqlite_schema", "sqlite_sequence", "holdfast_worker"}
+SMALL |= {"sqlite_schema", "sqlite_sequence", "holdfast_worker", "holdfast_leftover"}
 FEW = 20
 # The statement counts all open runs.
 COUNTING = {("workers", "open_runs")}

@@ -13,6 +13,8 @@ from holdfast.store.postgres.errors import NOT_CONSUMABLE, PREDICTION_FAILED, ST
 from holdfast.store.postgres.rows import MANY_RUNS, MAX_BIGINT, PAGE_SIZE
 from holdfast.store.protocol import (
     GRAPH,
+    LARGE_RUN,
+    LEFTOVER_ROWS,
     MAX_CLOCK_SKEW_MS,
     Expiry,
     OnConflict,
@@ -101,6 +103,8 @@ _VALUES: dict[str, str | int] = {
     "DEFAULT_QUEUE": DEFAULT_QUEUE,
     "MANY_RUNS": MANY_RUNS,
     "MAX_BIGINT": MAX_BIGINT,
+    "LARGE_RUN": LARGE_RUN,
+    "LEFTOVER_ROWS": LEFTOVER_ROWS,
     "NOT_CONSUMABLE": NOT_CONSUMABLE,
     "STALE_RETRY": STALE_RETRY,
     "PREDICTION_FAILED": PREDICTION_FAILED,

@@ -19,7 +19,7 @@ from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StoreUnavailableError
 from holdfast.ports import Clock, Randomness, SystemClock
 from holdfast.store.batching import Batcher
-from holdfast.store.postgres import control, late, leases, migrate, outbox, reads, workers
+from holdfast.store.postgres import control, late, leases, migrate, outbox, prune, reads, workers
 from holdfast.store.postgres.advance import Advances
 from holdfast.store.postgres.borrowed import driver_connection
 from holdfast.store.postgres.claim import ClaimCall, claim
@@ -69,6 +69,8 @@ from holdfast.store.protocol import (
     OutboxClaimRequest,
     OutboxRow,
     PageQuery,
+    Pruned,
+    PruneRequest,
     Relations,
     Reply,
     RunQuery,
@@ -234,6 +236,9 @@ class PostgresStore:
 
     async def reap(self, max_losses: int) -> list[ExpiredTask]:
         return await self._call(leases.reap, max_losses)
+
+    async def prune(self, request: PruneRequest) -> Pruned:
+        return await self._call(prune.prune, request)
 
     # --- the outbox
 

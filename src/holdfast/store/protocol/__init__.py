@@ -93,6 +93,7 @@ from holdfast.store.protocol.outbox import (
     OutboxClaimRequest,
     OutboxRow,
 )
+from holdfast.store.protocol.prune import LARGE_RUN, LEFTOVER_ROWS, Pruned, PrunePosition, PruneRequest
 from holdfast.store.protocol.reads import (
     Condition,
     CurrentRuns,
@@ -151,6 +152,8 @@ __all__ = [
     "EXIT",
     "FIRST_EPOCH",
     "GRAPH",
+    "LARGE_RUN",
+    "LEFTOVER_ROWS",
     "MAX_CLOCK_SKEW_MS",
     "NOTHING_FOLLOWS",
     "REPLY",
@@ -209,6 +212,9 @@ __all__ = [
     "Park",
     "PauseRun",
     "Prediction",
+    "PrunePosition",
+    "PruneRequest",
+    "Pruned",
     "RecordedOperation",
     "RedeliverOutbox",
     "RelatedRun",

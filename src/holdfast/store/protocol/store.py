@@ -10,6 +10,7 @@ from holdfast.ports import Clock
 from holdfast.store.protocol.commits import Commit, Committed, LateResults, LiveTransaction
 from holdfast.store.protocol.control import ControlRequest, ControlResult
 from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, OutboxClaim, OutboxClaimRequest, OutboxRow
+from holdfast.store.protocol.prune import Pruned, PruneRequest
 from holdfast.store.protocol.reads import FactsQuery, MailboxQuery, Migrated, PageQuery, Relations, RunQuery
 from holdfast.store.protocol.runs import Claimant, Created, NewEvent, NewRun, Reply, RunRecord, Sent
 from holdfast.store.protocol.tasks import (
@@ -150,6 +151,14 @@ class Store(Protocol):
 
     async def reap(self, max_losses: int) -> list[ExpiredTask]:
         """Release tasks whose lease has expired and count a loss; pause a run at ``max_losses`` losses in a row."""
+        ...
+
+    async def prune(self, request: PruneRequest) -> Pruned:
+        """Delete finished runs, in a transaction that is short enough not to delay others noticeably.
+
+        The rows of a large run are deleted in several transactions: such a request examines no runs, and returns its
+        own position.
+        """
         ...
 
     # --- the outbox

@@ -36,6 +36,7 @@ def writer(path: str, guard: Guard) -> apsw.Connection:
     """The connection that writes and checkpoints."""
     connection = _connect(path)
     if path != MEMORY:
+        connection.pragma("auto_vacuum", "incremental")  # has an effect only on a file without tables
         _use_wal(connection, path)
     connection.authorizer = guard
     return connection

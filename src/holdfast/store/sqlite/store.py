@@ -43,6 +43,8 @@ from holdfast.store.protocol import (
     OutboxClaimRequest,
     OutboxRow,
     PageQuery,
+    Pruned,
+    PruneRequest,
     Relations,
     Reply,
     RunByName,
@@ -58,7 +60,7 @@ from holdfast.store.protocol import (
     WorkerProfile,
     WorkerRecord,
 )
-from holdfast.store.sqlite import borrowed, control, late, leases, mailbox, opening, outbox, reads, workers
+from holdfast.store.sqlite import borrowed, control, late, leases, mailbox, opening, outbox, prune, reads, workers
 from holdfast.store.sqlite.advance import AdvanceRequest, advance
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
@@ -256,6 +258,17 @@ class SqliteStore:
 
     async def versions(self) -> list[VersionCount]:
         return await self._read(workers.versions, None)
+
+    async def prune(self, request: PruneRequest) -> Pruned:
+        found = await self._read(prune.find, request)
+        if request.dry_run:
+            return Pruned(await self._read(prune.count, found.runs), found.next, found.stored)
+        if await self._read(prune.has_leftovers, None):
+            await self._write(prune.delete_leftovers, None)
+            return Pruned(0, request.after, found.stored)
+        deleted = await self._write(prune.delete, found.runs) if found.runs else 0
+        left = await self._write(prune.compact, request.compact) if deleted or request.compact else 0
+        return Pruned(deleted, found.next, found.stored, left)
 
     async def wait_for_change(self, since: int | None) -> int:
         if since is not None:

@@ -257,6 +257,13 @@ BEGIN
     ELSE
         run := {schema}.holdfast_lock_current_run(p_new.workflow, p_new.instance_id);
     END IF;
+    WHILE run IS NULL LOOP  -- the instance was deleted meanwhile (holdfast_prune)
+        IF {schema}.holdfast_insert_runs(p_now, p_store, ARRAY[p_new], p_parts) IS NOT NULL THEN
+            SELECT {RequestResult.DONE}, p_new.id, 0, p_new.id, p_now INTO result, run, number, instance, at;
+            RETURN;
+        END IF;
+        run := {schema}.holdfast_lock_current_run(p_new.workflow, p_new.instance_id);
+    END LOOP;
     SELECT * INTO v_old FROM {schema}.holdfast_record AS r WHERE r.run = holdfast_resolve_conflict.run;
     v_policy := coalesce(CASE WHEN v_old.epoch IS NULL THEN p_new.on_reuse ELSE p_new.on_conflict END,
                          {OnConflict.USE_EXISTING});

@@ -207,6 +207,12 @@ CREATE TABLE {schema}.holdfast_outlet (
 
 CREATE INDEX holdfast_outlet_due ON {schema}.holdfast_outlet (run_at, run);
 
+-- Large runs that were deleted, until all of their rows are deleted.
+CREATE TABLE {schema}.holdfast_leftover (
+    run   BIGINT   NOT NULL PRIMARY KEY,
+    keep  BOOLEAN  NOT NULL  -- events with a key are kept
+);
+
 -- Search terms of the current run of an instance: a text or a number. The index holds only the beginning of a text
 -- (column head), because a long text does not fit into an index page.
 CREATE TABLE {schema}.holdfast_term (

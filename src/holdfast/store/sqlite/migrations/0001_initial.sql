@@ -161,6 +161,12 @@ CREATE TABLE holdfast_watch (
 
 CREATE INDEX holdfast_watch_watcher ON holdfast_watch (watcher);
 
+-- Large runs that were deleted, until all of their rows are deleted.
+CREATE TABLE holdfast_leftover (
+    run   INTEGER PRIMARY KEY,
+    keep  INTEGER NOT NULL  -- events with a key are kept
+) STRICT;
+
 -- Search terms of the current run of an instance. A value of type ANY keeps its type: 1 and '1' differ.
 CREATE TABLE holdfast_term (
     workflow  TEXT    NOT NULL,
