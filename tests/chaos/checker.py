@@ -151,7 +151,7 @@ class Checker(DatabaseProbe):
         }
         expected = {p.id: ("complete", p.expected, None) for p in self._plan.values()}
         wrong = {run: found.get(run) for run, outcome in expected.items() if found.get(run) != outcome}
-        assert not wrong, f"{len(wrong)} came out wrong, such as {dict(list(wrong.items())[:5])}"
+        assert not wrong, f"{len(wrong)} runs have other results than expected, such as {dict(list(wrong.items())[:5])}"
         assert len(found) == len(expected), f"unexpected runs: {set(found) - set(expected)}"
 
     async def _check_events(self) -> None:

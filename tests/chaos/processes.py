@@ -62,7 +62,7 @@ class Child:
     async def end(self, number: int = signal.SIGTERM, seconds: float = 20) -> int:
         """Send a signal that ends the process; returns the exit code."""
         self.send(number)
-        await until(lambda: not self.alive, lambda: f"it does not stop: {self.log_text()[-3000:]}", seconds)
+        await until(lambda: not self.alive, lambda: f"the process does not stop: {self.log_text()[-3000:]}", seconds)
         assert self.code is not None
         return self.code
 

@@ -42,7 +42,7 @@ async def test_a_commit_that_arrives_after_the_lease_expired_changes_nothing(env
         await run.send_event("go", EVENTS.n)
         await until(hold.reached.is_set, stalled.log_text)
         stalled.send(signal.SIGSTOP)
-        await until(lambda: stalled.stopped, "it does not stop")
+        await until(lambda: stalled.stopped, "the worker does not stop")
 
         successor = env.work(direct=True)
         await until(lambda: (EVENTS.id, "between") in env.executions(), successor.log_text)

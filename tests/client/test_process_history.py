@@ -214,20 +214,20 @@ async def test_describe_shows_parent_children_links_and_monitors(app: Holdfast, 
 
 async def test_describe_shows_the_relations_carried_over_to_a_successor(app: Holdfast, h: Harness, waits: Any) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> None:
+    async def continuing(ctx: Context, n: int = 0) -> None:
         if n == 0:
             await ctx.spawn(waits, id="w", link=True)
         if n < 2:
             raise ctx.continue_as_new(n + 1)
         await ctx.sleep("a while", "30 days")
 
-    run = await h.start(goes_on, id="g")
+    run = await h.start(continuing, id="g")
     await h.run_until_idle()
     found = await run.describe()
     assert (found.run_number, found.links, found.monitors) == (2, ["waits/w"], ["waits/w"])
     assert [child.pid for child in found.children] == ["waits/w"]
     child = await (await at(h, "waits/w")).describe()
-    assert (child.parent, child.links) == ("goes_on/g", ["goes_on/g"])
+    assert (child.parent, child.links) == ("continuing/g", ["continuing/g"])
 
 
 async def test_describe_does_not_show_removed_links_and_monitors(app: Holdfast, h: Harness, waits: Any) -> None:
@@ -342,13 +342,13 @@ async def test_why_names_the_cause_of_an_abnormal_end(app: Holdfast, h: Harness,
 
 async def test_the_history_of_each_run_has_its_run_number(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> int:
+    async def continuing(ctx: Context, n: int = 0) -> int:
         await ctx.do("step", str, n)
         if n < 1:
             raise ctx.continue_as_new(n + 1)
         return n
 
-    run = await h.start(goes_on)
+    run = await h.start(continuing)
     await h.run_until_idle()
     assert [step.run_number for n in (0, 1) for step in (await run.history(n)).steps] == [0, 1]
     assert (await run.history()).run_number == 1

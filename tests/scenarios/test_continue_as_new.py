@@ -34,18 +34,18 @@ class State:
 
 async def test_continue_as_new_creates_a_run_of_the_same_id(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> list[Any]:
+    async def continuing(ctx: Context, n: int = 0) -> list[Any]:
         if n < 3:
             await ctx.do("step", str, n)
             raise ctx.continue_as_new(n + 1)
         return [n, ctx.info.run_number, ctx.info.instance_id, ctx.info.attempt]
 
-    assert await h.crash_everywhere(goes_on) == [3, 3, "crash-everywhere", 1]
+    assert await h.crash_everywhere(continuing) == [3, 3, "crash-everywhere", 1]
 
 
 async def test_a_successor_has_its_own_history(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> list[int]:
+    async def continuing(ctx: Context, n: int = 0) -> list[int]:
         before = ctx.info.history_length
         for i in range(5):
             await ctx.do(f"step {n}.{i}", str, i)
@@ -57,7 +57,7 @@ async def test_a_successor_has_its_own_history(app: Holdfast, h: Harness) -> Non
         keys = [[step.step_key for step in (await run.history(n)).steps] for n in range(3)]
         return await run.result(timeout=5), keys
 
-    assert await observe_with_crashes(h, goes_on, observe=observe) == (
+    assert await observe_with_crashes(h, continuing, observe=observe) == (
         [0, 5],
         [[f"step {n}.{i}" for i in range(5)] for n in range(3)],
     )
@@ -65,12 +65,12 @@ async def test_a_successor_has_its_own_history(app: Holdfast, h: Harness) -> Non
 
 async def test_a_workflow_can_continue_a_hundred_times(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> int:
+    async def continuing(ctx: Context, n: int = 0) -> int:
         if n < 100:
             raise ctx.continue_as_new(n + 1)
         return ctx.info.run_number
 
-    run = await h.start(goes_on)
+    run = await h.start(continuing)
     await h.run_until_idle()
     assert await run.result(timeout=5) == 100
     assert (await run.describe()).run_number == 100
@@ -81,18 +81,18 @@ async def test_a_handle_follows_to_the_last_run(make_app: MakeApp) -> None:
     app, other = make_app(), make_app()
 
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> str:
+    async def continuing(ctx: Context, n: int = 0) -> str:
         await ctx.wait_for_event("go", type="go")
         if n < 3:
             raise ctx.continue_as_new(n + 1)
         return f"run {ctx.info.run_number}"
 
-    other.remote("goes_on", params=int, result=str)
+    other.remote("continuing", params=int, result=str)
     async with app, other.connect():
-        run = await app.start(goes_on, id="g")
+        run = await app.start(continuing, id="g")
         waiting = [asyncio.ensure_future(run.result(timeout=10))]
-        waiting.append(asyncio.ensure_future((await app.get(goes_on, "g")).result(timeout=10)))
-        waiting.append(asyncio.ensure_future((await other.get("goes_on", "g")).result(timeout=10)))
+        waiting.append(asyncio.ensure_future((await app.get(continuing, "g")).result(timeout=10)))
+        waiting.append(asyncio.ensure_future((await other.get("continuing", "g")).result(timeout=10)))
         for _ in range(4):
             await run.send_event("go")
         assert await asyncio.gather(*waiting) == ["run 3"] * 3
@@ -117,13 +117,13 @@ async def test_a_handle_follows_a_workflow_that_is_retried(make_app: MakeApp) ->
 
 async def test_a_failure_of_the_last_run_is_raised_by_result(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> None:
+    async def continuing(ctx: Context, n: int = 0) -> None:
         if n < 2:
             raise ctx.continue_as_new(n + 1)
         raise ValueError("at last")
 
-    assert await observe_with_crashes(h, goes_on, observe=end_of) == ("errored", None, "ValueError", "at last")
-    run = await h.start(goes_on)
+    assert await observe_with_crashes(h, continuing, observe=end_of) == ("errored", None, "ValueError", "at last")
+    run = await h.start(continuing)
     await h.run_until_idle()
     with pytest.raises(RunFailedError, match="at last"):
         await run.result(timeout=5)
@@ -134,13 +134,13 @@ async def test_several_workers_share_the_successive_runs(make_app: MakeApp) -> N
     for app in apps:
 
         @app.workflow
-        async def goes_on(ctx: Context, n: int = 0) -> int:
+        async def continuing(ctx: Context, n: int = 0) -> int:
             if n < 20:
                 raise ctx.continue_as_new(n + 1)
             return ctx.info.run_number
 
     async with apps[0], apps[1]:
-        runs = [await apps[n % 2].start("goes_on") for n in range(6)]
+        runs = [await apps[n % 2].start("continuing") for n in range(6)]
         assert [await run.result(timeout=20) for run in runs] == [20] * 6
 
 
@@ -150,18 +150,18 @@ async def test_several_workers_share_the_successive_runs(make_app: MakeApp) -> N
 @pytest.mark.above_the_store
 async def test_params_are_decoded_by_the_annotation(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, state: State) -> list[Any]:
+    async def continuing(ctx: Context, state: State) -> list[Any]:
         if state.round < 3:
             raise ctx.continue_as_new(State(state.round + 1, [*state.seen, state.round]))
         return state.seen
 
-    assert await h.crash_everywhere(goes_on, State(0, [])) == [0, 1, 2]
+    assert await h.crash_everywhere(continuing, State(0, [])) == [0, 1, 2]
 
 
 @pytest.mark.above_the_store
 async def test_params_that_do_not_fit_are_refused_where_they_are_made(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> list[str]:
+    async def continuing(ctx: Context, n: int = 0) -> list[str]:
         found = []
         for wrong in ("many", float("nan"), object()):
             try:
@@ -170,19 +170,19 @@ async def test_params_that_do_not_fit_are_refused_where_they_are_made(app: Holdf
                 found.append(type(error).__name__)
         return found
 
-    found = await h.crash_everywhere(goes_on)
+    found = await h.crash_everywhere(continuing)
     assert len(found) == 3
 
 
 @pytest.mark.above_the_store
 async def test_continue_as_new_without_params_uses_the_default_of_the_parameter(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 7) -> list[int]:
+    async def continuing(ctx: Context, n: int = 7) -> list[int]:
         if ctx.info.run_number == 0:
             raise ctx.continue_as_new()
         return [n, ctx.info.run_number]
 
-    assert await h.crash_everywhere(goes_on, 1) == [7, 1]
+    assert await h.crash_everywhere(continuing, 1) == [7, 1]
 
 
 # --- raising it
@@ -398,7 +398,7 @@ async def test_a_thousand_messages_over_many_runs_are_received_once_in_order(app
 
 async def test_context_memo_and_search_attributes_are_carried_over(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> list[Any]:
+    async def continuing(ctx: Context, n: int = 0) -> list[Any]:
         ctx.set_search(round=n)
         if n == 0:
             ctx.set_memo(first="kept")
@@ -416,7 +416,7 @@ async def test_context_memo_and_search_attributes_are_carried_over(app: Holdfast
     options: dict[str, Any] = {
         "context": {"tenant": "t-1"}, "memo": {"note": "x"}, "search": {"customer": "c-1"}, "summary": "goes on",
     }  # fmt: skip
-    assert await observe_with_crashes(h, goes_on, observe=observe, **options) == (
+    assert await observe_with_crashes(h, continuing, observe=observe, **options) == (
         [{"tenant": "t-1"}, "t-1"],
         {"note": "x", "first": "kept", "last": "added"},
         {"customer": "c-1", "round": 2},
@@ -433,7 +433,7 @@ def _tenant() -> Any:
 @pytest.mark.parametrize("looks", [False, True])
 async def test_an_undelivered_cancel_event_is_carried_over(app: Holdfast, h: Harness, looks: bool) -> None:
     @app.workflow(cancel="event")
-    async def goes_on(ctx: Context, n: int = 0) -> Any:
+    async def continuing(ctx: Context, n: int = 0) -> Any:
         if n == 0:
             if looks:
                 ctx.events  # noqa: B018  (opens it)
@@ -445,7 +445,7 @@ async def test_an_undelivered_cancel_event_is_carried_over(app: Holdfast, h: Har
         if (await run.describe()).run_number == 0:
             await cancel_once(run, "enough")
 
-    assert await h.crash_everywhere(goes_on, drive=drive) == "enough"
+    assert await h.crash_everywhere(continuing, drive=drive) == "enough"
 
 
 @pytest.mark.parametrize("looks", [False, True])
@@ -469,21 +469,21 @@ async def test_a_cancellation_that_was_raised_is_not_carried_over(app: Holdfast,
 
 async def test_a_successor_keeps_its_parent(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> Any:
+    async def continuing(ctx: Context, n: int = 0) -> Any:
         if n < 2:
             raise ctx.continue_as_new(n + 1)
         return [ctx.info.parent, ctx.info.queue]
 
     @app.workflow
     async def parent(ctx: Context) -> Any:
-        return await ctx.run(goes_on)
+        return await ctx.run(continuing)
 
     assert await h.crash_everywhere(parent) == ["parent/crash-everywhere", "default"]
 
 
 async def test_a_run_timeout_applies_to_each_run(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> int:
+    async def continuing(ctx: Context, n: int = 0) -> int:
         await ctx.sleep("nap", "40 minutes")
         if n < 3:
             raise ctx.continue_as_new(n + 1)
@@ -492,19 +492,24 @@ async def test_a_run_timeout_applies_to_each_run(app: Holdfast, h: Harness) -> N
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
         return await end_of(harness, run)
 
-    assert await observe_with_crashes(h, goes_on, observe=observe, run_timeout="1 hour") == ("complete", 3, None, None)
+    assert await observe_with_crashes(h, continuing, observe=observe, run_timeout="1 hour") == (
+        "complete",
+        3,
+        None,
+        None,
+    )
 
 
 async def test_an_execution_timeout_covers_all_runs(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> None:
+    async def continuing(ctx: Context, n: int = 0) -> None:
         await ctx.sleep("nap", "40 minutes")
         raise ctx.continue_as_new(n + 1)
 
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
         return (await end_of(harness, run))[::2], (await run.describe()).run_number
 
-    assert await observe_with_crashes(h, goes_on, observe=observe, execution_timeout="3 hours") == (
+    assert await observe_with_crashes(h, continuing, observe=observe, execution_timeout="3 hours") == (
         ("errored", "RunTimeoutError"),
         4,
     )
@@ -541,13 +546,13 @@ async def test_each_run_has_its_own_random_numbers(app: Holdfast, h: Harness) ->
 
 async def test_logs_and_histories_of_earlier_runs_stay_readable(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> int:
+    async def continuing(ctx: Context, n: int = 0) -> int:
         ctx.log.info(f"round {n}")
         if n < 2:
             raise ctx.continue_as_new(n + 1)
         return n
 
-    run = await h.start(goes_on)
+    run = await h.start(continuing)
     await h.run_until_idle()
     assert [line.message for line in await run.logs()] == ["round 2"]
     assert [(await run.history(n)).run_number for n in range(3)] == [0, 1, 2]
@@ -555,13 +560,13 @@ async def test_logs_and_histories_of_earlier_runs_stay_readable(app: Holdfast, h
 
 async def test_a_paused_run_continues_as_new_after_it_is_resumed(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> int:
+    async def continuing(ctx: Context, n: int = 0) -> int:
         await ctx.sleep("nap", "1 hour")
         if n < 1:
             raise ctx.continue_as_new(n + 1)
         return n
 
-    run = await h.start(goes_on)
+    run = await h.start(continuing)
     await h.run_until_idle()
     await run.pause()
     await h.advance("2 hours")
@@ -575,12 +580,12 @@ async def test_a_continued_run_can_be_restarted(app: Holdfast, h: Harness) -> No
     """A restart begins with the params of the last run."""
 
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> list[int]:
+    async def continuing(ctx: Context, n: int = 0) -> list[int]:
         if n < 2:
             raise ctx.continue_as_new(n + 1)
         return [n, ctx.info.run_number]
 
-    run = await h.start(goes_on)
+    run = await h.start(continuing)
     await h.run_until_idle()
     assert await run.result(timeout=5) == [2, 2]
     await run.restart()

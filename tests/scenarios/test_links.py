@@ -420,7 +420,7 @@ async def test_links_survive_a_worker_restart(h: Harness, partner: Any, member: 
 
 async def test_links_are_carried_over_to_the_successor(app: Holdfast, h: Harness, partner: Any) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> str:
+    async def continuing(ctx: Context, n: int = 0) -> str:
         if n == 0:
             await ctx.spawn(partner, id="p", link=True)
         if n < 3:
@@ -430,12 +430,12 @@ async def test_links_are_carried_over_to_the_successor(app: Holdfast, h: Harness
         return "still here"
 
     expected = ("errored", None, "LinkDownError", DOWN["fail"])
-    assert await observe_with_crashes(h, goes_on, observe=end_of) == expected
+    assert await observe_with_crashes(h, continuing, observe=end_of) == expected
 
 
 async def test_a_failing_successor_fails_the_linked_run(app: Holdfast, h: Harness, partner: Any) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> str:
+    async def continuing(ctx: Context, n: int = 0) -> str:
         if n == 0:
             await ctx.spawn(partner, id="p", link=True, parent_close="abandon")
         if n < 3:
@@ -445,7 +445,7 @@ async def test_a_failing_successor_fails_the_linked_run(app: Holdfast, h: Harnes
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
         return (await end_of(harness, run))[2], (await end_of(harness, await at(harness, "partner/p")))[2]
 
-    assert await observe_with_crashes(h, goes_on, observe=observe) == ("ValueError", "LinkDownError")
+    assert await observe_with_crashes(h, continuing, observe=observe) == ("ValueError", "LinkDownError")
 
 
 async def test_a_paused_run_fails_by_its_link_when_it_is_resumed(h: Harness, partner: Any, member: Any) -> None:

@@ -362,7 +362,7 @@ async def test_a_removed_monitor_is_not_carried_over_to_the_successor(app: Holdf
 
 async def test_monitors_follow_a_run_that_continues(app: Holdfast, h: Harness) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int) -> str:
+    async def continuing(ctx: Context, n: int) -> str:
         await ctx.sleep("nap", "1 minute")
         if n:
             raise ctx.continue_as_new(n - 1)
@@ -370,10 +370,10 @@ async def test_monitors_follow_a_run_that_continues(app: Holdfast, h: Harness) -
 
     @app.workflow
     async def watcher(ctx: Context) -> Any:
-        await ctx.spawn(goes_on, 3, id="g")
+        await ctx.spawn(continuing, 3, id="g")
         return shape(await ctx.events.receive())
 
-    assert await h.crash_everywhere(watcher) == ["exit", "goes_on/g", "the end of run 3", None]
+    assert await h.crash_everywhere(watcher) == ["exit", "continuing/g", "the end of run 3", None]
 
 
 async def test_monitors_follow_a_run_that_is_restarted(app: Holdfast, h: Harness, worker: Any) -> None:

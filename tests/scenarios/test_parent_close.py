@@ -143,7 +143,7 @@ async def test_children_are_carried_over_to_the_parents_successor(
     app: Holdfast, h: Harness, child: Any, policy: Any
 ) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> Any:
+    async def continuing(ctx: Context, n: int = 0) -> Any:
         if n == 0:
             await ctx.spawn(child, id="c", parent_close=policy)
         if n < 3:
@@ -152,7 +152,7 @@ async def test_children_are_carried_over_to_the_parents_successor(
         event: Any = await ctx.events.receive()
         return [event.pid, event.result]
 
-    assert await h.crash_everywhere(goes_on) == ["child/c", "still here"]
+    assert await h.crash_everywhere(continuing) == ["child/c", "still here"]
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -160,7 +160,7 @@ async def test_children_of_a_continued_parent_end_with_its_last_run(
     app: Holdfast, h: Harness, child: Any, policy: Any
 ) -> None:
     @app.workflow
-    async def goes_on(ctx: Context, n: int = 0) -> int:
+    async def continuing(ctx: Context, n: int = 0) -> int:
         if n == 0:
             await ctx.spawn(child, id="c", parent_close=policy)
         if n < 2:
@@ -170,7 +170,7 @@ async def test_children_of_a_continued_parent_end_with_its_last_run(
     async def observe(harness: Harness, run: Handle[Any]) -> Any:
         return (await statuses(harness, "child/c"))["child/c"]
 
-    assert await observe_with_crashes(h, goes_on, observe=observe) == BECOMES[policy]
+    assert await observe_with_crashes(h, continuing, observe=observe) == BECOMES[policy]
 
 
 async def test_why_names_the_end_of_the_parent(h: Harness, parent: Any) -> None:

@@ -222,11 +222,11 @@ async def test_an_owned_unit_0_is_due_at_its_release(world: World) -> None:
     [itself] = (await world.claim("w2")).claims
 
     last = await world.advance(done(task), claim_limit=5)
-    given_back = await world.advance(Advance(itself.task, release=UnitRelease(), seen=1), owner="w2")
+    released = await world.advance(Advance(itself.task, release=UnitRelease(), seen=1), owner="w2")
 
     assert itself.task.unit == 0
     assert (list(last.claimed), last.due) == ([], False)
-    assert list(given_back.claimed) == [TaskRef(task.run, 0, "w2", 2)]
+    assert list(released.claimed) == [TaskRef(task.run, 0, "w2", 2)]
 
 
 async def test_an_expired_run_is_not_claimed_by_an_advance(world: World) -> None:
@@ -343,13 +343,13 @@ async def test_a_released_unit_0_keeps_its_missing_count(world: World) -> None:
     await world.send_exit("a")
     [itself] = (await world.claim("w2")).claims
 
-    given_back = await world.advance(
+    released = await world.advance(
         Advance(itself.task, deliveries=[Delivery(1, "exit", 5)], release=UnitRelease(), seen=1),
         owner="w2",
         claim_limit=5,
     )
 
-    assert (list(given_back.claimed), given_back.due) == ([], False)
+    assert (list(released.claimed), released.due) == ([], False)
     assert await world.undelivered(task.run) == []
     assert [one.unit for one in (await world.advance(done(task))).claimed] == [0]
 

@@ -225,8 +225,8 @@ async def test_a_graph_ended_by_an_operation_has_a_tombstone(world: World, verb:
     [task] = await world.graph("a", unit(1))
     other = await world.start_claimed("b", "w2")
 
-    deed = TerminateRun(FLOW, "a", "why") if verb == "terminate" else CancelRun(FLOW, "a", CANCELLATION, None)
-    committed = await world.operate(other, deed)
+    operation = TerminateRun(FLOW, "a", "why") if verb == "terminate" else CancelRun(FLOW, "a", CANCELLATION, None)
+    committed = await world.operate(other, operation)
 
     assert (await world.find("a")).status == ("terminated" if verb == "terminate" else "cancelled")
     assert committed.affected is not None

@@ -129,9 +129,9 @@ async def test_an_operation_that_starts_a_run_with_units_reports_it_as_a_claimed
 
 async def test_every_claim_of_a_unit_writes_a_start(world: World) -> None:
     [task] = await world.graph("a", unit(1), unit(2, 1))
-    at_birth = world.now()
+    created_at = world.now()
     world.clock.advance(5)
-    at_opening = world.now()
+    claimed_at = world.now()
     await world.advance(done(task, 2), claim_limit=1)
     world.clock.advance(LEASE)
     await world.store.reap(9)
@@ -144,7 +144,7 @@ async def test_every_claim_of_a_unit_writes_a_start(world: World) -> None:
         ("b", 1, "node", True),
         ("b", 2, "node", True),
     ]
-    times = [at_birth, at_opening, world.now()]
+    times = [created_at, claimed_at, world.now()]
     assert [(fact.at, fact.started_at) for fact in facts] == [(at, at) for at in times]
     assert [json.loads(fact.value or b"") for fact in facts] == [
         {"owner": owner, "lease": at + LEASE} for owner, at in zip(("w1", "w1", "w2"), times, strict=True)

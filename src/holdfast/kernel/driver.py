@@ -97,7 +97,7 @@ class ReportedFailure:
 
 @dataclass(slots=True, eq=False)
 class StepWrites:
-    """What a step writes besides its result, in the same transaction."""
+    """The writes of a step besides its result, in the same transaction."""
 
     starts: Sequence[NewRun]
     sends: Sequence[NewEvent]

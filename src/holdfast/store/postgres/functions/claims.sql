@@ -184,9 +184,9 @@ BEGIN
 END $$;
 
 -- Set the version of runs that have none, and pin those of the workflows p_pinned. Workers of two versions may claim
--- units of one run at the same time. The rows of the runs are therefore locked, in their order, and the worker that is
--- second finds the run pinned to the version of the first: returns for each run whether that is so; NULL: none is. Tasks
--- of the run that the other worker has locked are skipped, since that worker sets their pin.
+-- units of one run at the same time. The rows of the runs are therefore locked, in their order, and the second worker
+-- finds the run pinned to the version of the first. Returns for each run whether it is pinned to another version; NULL:
+-- every run had a version before. Tasks that another worker has locked are skipped, because that worker sets their pin.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_set_versions(p_runs BIGINT[], p_version TEXT, p_pinned TEXT[])
 RETURNS BOOLEAN[] LANGUAGE plpgsql AS $$
 #variable_conflict use_column

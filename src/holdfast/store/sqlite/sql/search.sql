@@ -74,7 +74,7 @@ SELECT * FROM holdfast_record
    AND (?8 IS NULL OR created_at >= ?8) AND (?9 IS NULL OR created_at < ?9)
    AND (?10 IS NULL OR completed_at >= ?10) AND (?11 IS NULL OR completed_at < ?11);
 
--- Runs in the order of the list, with the conditions that other runs fail rarely.
+-- Runs in the order of the list. The conditions tested here are those that most runs are expected to meet.
 -- name: list
 SELECT * FROM holdfast_record
  WHERE current = 1 AND workflow = ?1 AND instance < ?2 AND (?4 IS NULL OR queue = ?4)
