@@ -157,7 +157,7 @@ def test_the_testing_tools_are_importable() -> None:
     assert all(hasattr(holdfast.testing, name) for name in holdfast.testing.__all__)
 
 
-ONLY_IN_ERRORS = {errors.MissingExtraError}
+ONLY_IN_ERRORS = {errors.DamagedRunError, errors.MissingExtraError}
 """Errors added since the top level has all names of the contract."""
 
 

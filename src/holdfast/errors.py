@@ -27,6 +27,7 @@
     │   ├── InstanceTerminalError           INSTANCE_TERMINAL
     │   ├── AppClosedError                  APP_CLOSED
     │   └── LeaseLostError                  LEASE_LOST
+    ├── DamagedRunError                     RUN_DAMAGED: the stored data of a run cannot be read
     ├── RunError                            raised by ``Handle.result()``
     │   ├── RunFailedError                  RUN_FAILED
     │   ├── RunTerminatedError              RUN_TERMINATED
@@ -411,6 +412,15 @@ class ChildError(StepError):
         super().__init__(message, **rest)
         self.pid = pid
         self.status = status
+
+
+class DamagedRunError(HoldfastError):
+    """Stored data of a run cannot be read: a value is not JSON, a state is unknown, or a row is missing.
+
+    Other runs are not affected. A worker that claims such a run parks it.
+    """
+
+    code = "RUN_DAMAGED"
 
 
 class StoreError(HoldfastError):

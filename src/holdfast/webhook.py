@@ -22,7 +22,7 @@ from holdfast.core.durations import Duration, to_ms
 from holdfast.core.model import to_ms as time_ms
 from holdfast.core.outbound import OutboundEvent
 from holdfast.core.show import shown
-from holdfast.errors import DeliveryError, InvalidOptionError, InvalidUrlError, SignatureError
+from holdfast.errors import DamagedRunError, DeliveryError, InvalidOptionError, InvalidUrlError, SignatureError
 from holdfast.ports import Clock, SystemClock
 
 if TYPE_CHECKING:
@@ -138,7 +138,10 @@ def verify_webhook(
         raise SignatureError("the timestamp is not a number")
     if abs(time_ms(clock.now()) - int(timestamp) * 1000) > to_ms(tolerance, "tolerance"):
         raise SignatureError("the webhook was signed too long ago, or the clocks differ")
-    return codec.plain(raw)
+    try:
+        return codec.plain(raw)
+    except DamagedRunError as error:
+        raise SignatureError("the signed body is not JSON") from error
 
 
 def _body(event: OutboundEvent) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.client.records import check_choice, error_of, position
+from holdfast.client.records import check_choice, error_of, position, reading
 from holdfast.core import codec
 from holdfast.core.checks import is_whole_number
 from holdfast.core.filters import CombinedFilter, Filter, FilteredRun, combine
@@ -13,7 +13,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.names import check_instance_id
 from holdfast.core.records import InstanceStatus, InstanceSummary, Page
-from holdfast.errors import InstanceNotFoundError, InstanceTerminalError, InvalidOptionError
+from holdfast.errors import DamagedRunError, ErrorInfo, InstanceNotFoundError, InstanceTerminalError, InvalidOptionError
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import Condition, CurrentRuns, RunByName, RunRecord, Store
@@ -53,12 +53,17 @@ class Instances:
             raise _no_instance(workflow, id)
 
     def summary(self, row: RunRecord) -> InstanceSummary:
-        return InstanceSummary(row.instance_id, row.workflow, self.status(row), from_ms(row.created_at))
+        try:
+            status = self.status(row)
+        except DamagedRunError as error:  # one damaged run does not make a list unreadable
+            status = InstanceStatus(row.status.value, ErrorInfo(type(error).__name__, str(error)), None, row.kind)
+        return InstanceSummary(row.instance_id, row.workflow, status, from_ms(row.created_at))
 
     def status(self, row: RunRecord) -> InstanceStatus:
         """The status of a run. The output is plain JSON, so reading it does not depend on the program's types."""
         native = self._registry.model(row.kind).native_status(row.status)
-        return InstanceStatus(row.status.value, error_of(row), codec.plain(row.output), row.kind, native)
+        with reading(row):
+            return InstanceStatus(row.status.value, error_of(row), codec.plain(row.output), row.kind, native)
 
     async def page(
         self, filters: Sequence[Filter], *, cursor: str | None = None, limit: int = 25, ascending: bool = False

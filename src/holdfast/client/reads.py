@@ -19,17 +19,19 @@ from holdfast.client.records import (
     log_line,
     page_query,
     part_of,
+    reading,
 )
 from holdfast.client.why import Reasons, waits_for_start, why
 from holdfast.core import codec
 from holdfast.core.model import Level, from_ms, optional_from_ms, to_ms
 from holdfast.core.records import ChildRecord, EventRecord, History, InstanceDescription, LogLine, StepRecord
+from holdfast.errors import DamagedRunError, ErrorInfo
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.model import RecordedRun
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
 from holdfast.ports import Clock
-from holdfast.store.protocol import FactsQuery, PageQuery, RunRecord, Store, StoredLog, Watch
+from holdfast.store.protocol import FactsQuery, PageQuery, Relations, RunRecord, Store, StoredLog, Watch
 
 
 class RunReader:
@@ -54,7 +56,36 @@ class RunReader:
             if waits_for_start(row)
             else None
         )
-        model, run = self._registry.model(row.kind), RecordedRun(row, facts)
+        abandoned = await self._abandoned(row)
+        with reading(row):
+            return self._description(RecordedRun(row, facts), relations, before, abandoned=abandoned)
+
+    async def describe_listed(self, row: RunRecord) -> InstanceDescription:
+        """The description of a current run in a list, which one damaged run must not make unreadable."""
+        try:
+            return await self.describe_run(row)
+        except DamagedRunError as error:
+            return InstanceDescription(
+                id=row.instance_id,
+                workflow_name=row.workflow,
+                kind=row.kind,
+                status=row.status.value,
+                error=ErrorInfo(type(error).__name__, str(error)),
+                output=None,
+                run_number=row.number,
+                params=None,
+                created_at=from_ms(row.created_at),
+                updated_at=from_ms(row.updated_at),
+                started_at=optional_from_ms(row.started_at),
+                completed_at=optional_from_ms(row.completed_at),
+                current_step=None,
+                why=str(error),
+            )
+
+    def _description(
+        self, run: RecordedRun, relations: Relations, before: RunRecord | None, *, abandoned: bool
+    ) -> InstanceDescription:
+        row, facts, model = run.row, run.facts, self._registry.model(run.row.kind)
         steps = model.steps(run)
         updated = max([row.updated_at, *(f.at for f in facts)])
         options = RunOptions.decode(row.options)
@@ -73,7 +104,7 @@ class RunReader:
             completed_at=optional_from_ms(row.completed_at),
             current_step=model.current_step(steps),
             why=why(
-                Reasons(run, model, steps, relations, before, await self._abandoned(row)),
+                Reasons(run, model, steps, relations, before, abandoned),
                 to_ms(self._clock.now()),
                 known=row.workflow in self._registry.runnable(),
             ),
@@ -105,8 +136,9 @@ class RunReader:
             return History(number, [], [])
         facts = await self._store.facts(FactsQuery(row.run))
         events = await self._store.events(PageQuery(row.run))
-        run = RecordedRun(row, facts, {event.n: event_value(event) for event in events})
-        return History(number, self._steps(run), [event_record(number, event) for event in events])
+        with reading(row):
+            run = RecordedRun(row, facts, {event.n: event_value(event) for event in events})
+            return History(number, self._steps(run), [event_record(number, event) for event in events])
 
     def _steps(self, run: RecordedRun) -> list[StepRecord]:
         return self._registry.model(run.row.kind).steps(run)
@@ -130,8 +162,9 @@ class RunReader:
         steps: list[StepRecord] = []
         if row is not None:
             snapshot = await self._store.load(row.run)
-            payloads = {n: event_value(event) for n, event in snapshot.events.items()}
-            steps = self._steps(RecordedRun(row, snapshot.facts, payloads))
+            with reading(row):
+                payloads = {n: event_value(event) for n, event in snapshot.events.items()}
+                steps = self._steps(RecordedRun(row, snapshot.facts, payloads))
         numbered = [*enumerate(steps, 1)]  # in the order of their starts, so new steps are at the end
         if query.descending:
             return part_of([one for one in reversed(numbered) if one[0] < after], "s", query.limit, after)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -14,7 +15,9 @@ from holdfast.core.outbound import OutboxRecord, OutboxState, outbound_id
 from holdfast.core.records import EventRecord, LogLine, StepRecord
 from holdfast.core.show import shown
 from holdfast.errors import (
+    DamagedRunError,
     ErrorInfo,
+    HoldfastError,
     InvalidCursorError,
     InvalidOptionError,
 )
@@ -61,6 +64,20 @@ class HistoryPage:
     steps: Part[StepRecord]
     events: Part[EventRecord]
     logs: Part[LogLine] | None
+
+
+@contextmanager
+def reading(row: RunRecord) -> Iterator[None]:
+    """Raise ``DamagedRunError`` with the name of the run if its stored rows cannot be interpreted."""
+    try:
+        yield
+    except DamagedRunError as error:
+        raise DamagedRunError(f"the stored data of run {row.pid} (run {row.number}) is damaged: {error}") from error
+    except HoldfastError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise DamagedRunError(f"the stored data of run {row.pid} (run {row.number}) is damaged: {what}") from error
 
 
 def error_of(row: RunRecord) -> ErrorInfo | None:

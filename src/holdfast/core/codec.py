@@ -16,7 +16,13 @@ from typing import Any, NoReturn
 
 from holdfast.core.lowering import MAX_DEPTH, SURROGATE_PAIR, is_array, is_object, json_form, lower
 from holdfast.core.typed import decoder, untyped
-from holdfast.errors import NotSerializableError, ParamsInvalidError, PayloadTooLargeError, ResultInvalidError
+from holdfast.errors import (
+    DamagedRunError,
+    NotSerializableError,
+    ParamsInvalidError,
+    PayloadTooLargeError,
+    ResultInvalidError,
+)
 
 __all__ = ["as_replayed", "check_result", "decoder", "encode", "plain", "roundtrip"]
 
@@ -44,8 +50,21 @@ def encode(value: Any, *, what: str, limit: int | None = None) -> bytes:
 
 
 def plain(data: bytes | None) -> Any:
-    """Decode ``data`` to a plain JSON value. None stays None."""
-    return None if data is None else _DECODER.decode(data.decode("utf-8"))
+    """Decode stored ``data`` to a plain JSON value. None stays None."""
+    if data is None:
+        return None
+    try:
+        return _DECODER.decode(data.decode("utf-8"))
+    except ValueError as error:
+        raise DamagedRunError(f"a stored value is not JSON: {error}") from error
+
+
+def plain_object(data: bytes | None, what: str) -> dict[str, Any]:
+    """Decode a stored JSON object. ``what`` names the value in the error."""
+    content = plain(data)
+    if type(content) is not dict:
+        raise DamagedRunError(f"the stored {what} is not a JSON object")
+    return content
 
 
 def roundtrip(value: Any, encoded: bytes, decode: Callable[[Any], Any]) -> Any:

@@ -15,6 +15,7 @@ from holdfast import errors
 from holdfast.core import codec, tracebacks
 from holdfast.errors import (
     ChildError,
+    DamagedRunError,
     ErrorInfo,
     InputError,
     NonRetryableError,
@@ -84,7 +85,11 @@ class Failure:
 
     @classmethod
     def decode(cls, data: bytes) -> Failure:
-        return cls.from_content(codec.plain(data))
+        content = codec.plain_object(data, "error")
+        try:
+            return cls.from_content(content)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise DamagedRunError(f"the stored error has another form than expected: {error!r}") from error
 
     @classmethod
     def from_content(cls, content: dict[str, Any]) -> Failure:

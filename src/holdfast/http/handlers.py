@@ -58,7 +58,7 @@ class Reads(_Handlers):
         client, filters = self._client(), admitted(request).filters
         limit, ascending = self._page_size(query.pageSize), query.order == "asc"
         rows = await client.instances.page(filters, cursor=query.cursor, limit=limit, ascending=ascending)
-        descriptions = await asyncio.gather(*(client.reads.describe_run(row) for row in rows.items))
+        descriptions = await asyncio.gather(*(client.reads.describe_listed(row) for row in rows.items))
         summaries = [client.instances.summary(row) for row in rows.items]
         found = Page([*zip(summaries, descriptions, strict=True)], rows.cursor)
         return reply(response_bodies.found_instances(found))

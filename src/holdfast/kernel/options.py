@@ -58,7 +58,7 @@ class RunOptions:
     def decode(cls, data: bytes | None) -> RunOptions:
         if data is None:
             return NO_OPTIONS
-        content = codec.plain(data)
+        content = codec.plain_object(data, "value of the options")
         cron = content.get("cron")
         return cls(
             retry=_retry(content.get("retry")),

@@ -7,12 +7,14 @@ import contextvars
 import logging
 from collections.abc import Sequence
 
+from holdfast.errors import DamagedRunError
 from holdfast.kernel.attempt import current_attempt
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
 from holdfast.runner import notifications, report
 from holdfast.runner.cache import MachineCache
 from holdfast.runner.claim_schedule import ClaimSchedule
+from holdfast.runner.damaged_turn import DamagedTurn
 from holdfast.runner.idle_turns import IdleTurns
 from holdfast.runner.run_cache import RunCaches
 from holdfast.runner.slots import Slots
@@ -82,6 +84,14 @@ class TurnRunner:
         return known is not None and known.task.epoch >= task.epoch
 
     def _make_turn(self, claim: Claim, context: TurnContext, plan: Sequence[Fact]) -> AnyTurn:
+        try:
+            return self._open_turn(claim, context, plan)
+        except Exception as error:
+            return DamagedTurn(claim, error)
+
+    def _open_turn(self, claim: Claim, context: TurnContext, plan: Sequence[Fact]) -> AnyTurn:
+        if claim.run.damage is not None:
+            raise DamagedRunError(claim.run.damage)
         task, definition = claim.task, self._registry.get(claim.run.workflow)
         if definition.unit_driver is None:
             return Turn(context, claim, definition, self._cache.take(task.run, task.epoch), plan)
@@ -113,7 +123,7 @@ class TurnRunner:
         """Park a run after an error of the engine or in the run's data; the note is the error. Other runs continue."""
         run, context = turn.claim.run, self.context
         _log.error("run %s is parked after an unexpected error", report.named(run), exc_info=error)
-        note = f"the engine failed on this run ({type(error).__name__}: {error}); resume it to try again"
+        note = _park_note(error)
         line = Log("error", "system", note[:2000], None, context.ports.now_ms())
         try:
             await context.committer.commit([Commit(turn.task, following=Following(logs=[line], next=Park(note)))])
@@ -168,6 +178,12 @@ class TurnRunner:
                 unit_turn = self._table.get((run, unit))
                 if unit_turn is not None:
                     unit_turn.signal(None)
+
+
+def _park_note(error: Exception) -> str:
+    if isinstance(error, DamagedRunError):
+        return f"RUN_DAMAGED: {error}; repair the row and resume the run, or restart it"
+    return f"the engine failed on this run ({type(error).__name__}: {error}); resume it to try again"
 
 
 def _outside_steps() -> contextvars.Context | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from holdfast.runner.damaged_turn import DamagedTurn
 from holdfast.runner.turn import Turn
 from holdfast.runner.unit_turns import GraphRunTurn, UnitTurn
 from holdfast.store.protocol import Heartbeat, HeldTask, Signal
 
 TaskKey = tuple[int, int]
 """Run and unit."""
-AnyTurn = Turn | UnitTurn | GraphRunTurn
+AnyTurn = Turn | UnitTurn | GraphRunTurn | DamagedTurn
 
 
 class TurnTable:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any
 
-from holdfast.errors import WorkflowStuckError
+from holdfast.errors import DamagedRunError, WorkflowStuckError
 from holdfast.store.protocol import Finish
 from holdfast.workflow.ending import Ending
 from holdfast.workflow.loop import NO_HOST, WorkflowLoop
@@ -38,6 +38,15 @@ class Execution:
     def failed(self) -> bool:
         """True if the run ends with an error that its code did not raise."""
         return self._fatal is not None
+
+    @property
+    def damage(self) -> DamagedRunError | None:
+        """The error that ended the code, if the code ended because stored data of the run cannot be read."""
+        main = self._main
+        if main is None or not main.done() or main.cancelled():
+            return None
+        error = main.exception()
+        return error if isinstance(error, DamagedRunError) else None
 
     def start(self, code: Coroutine[Any, Any, Any]) -> None:
         self._main = self.loop.create_task(code, name="main")

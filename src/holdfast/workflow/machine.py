@@ -281,18 +281,19 @@ class Machine:
 
     def _end(self) -> Finish | Park | None:
         if self.execution.divergence is not None:
-            return self._park(self.execution.divergence)
+            return self._park(f"NON_DETERMINISTIC: {self.execution.divergence}")
         if self.execution.ended:
-            return self._finish()
+            damage = self.execution.damage
+            return self._finish() if damage is None else self._park(f"{damage.code}: {damage}")
         if not self._keys.pending and (unused := self._keys.unused_results()) and not self._inbox.awaits_runs:
             keys = ", ".join(map(repr, unused))
             return self._park(
-                f"the history has results for {keys} which the code never asked for, and the code waits for nothing"
+                f"NON_DETERMINISTIC: the history has results for {keys} which the code never asked for, "
+                "and the code waits for nothing"
             )
         return None
 
-    def _park(self, difference: str) -> Park:
-        reason = f"NON_DETERMINISTIC: {difference}"
+    def _park(self, reason: str) -> Park:
         self.log.system(Level.ERROR, reason)
         return Park(reason)
 

@@ -12,7 +12,7 @@ from holdfast.core.failure import Failure
 from holdfast.core.limits import Limits
 from holdfast.core.model import Level, StepType
 from holdfast.core.names import check_step_name
-from holdfast.errors import ParamsInvalidError
+from holdfast.errors import DamagedRunError, ParamsInvalidError
 from holdfast.store.protocol import Fact
 from holdfast.workflow import repeated_calls
 from holdfast.workflow.attempt_tracker import AttemptTracker
@@ -156,15 +156,19 @@ class StepCalls:
 
     def _value_of(self, result: Fact, spec: StepSpec) -> Any:
         """The recorded value. Raises the error of a step that failed."""
-        if not result.ok:
-            raise Failure.decode(result.value or b"{}").as_exception(result.key, result.attempts, spec.raises)
         try:
-            return spec.decode(codec.plain(result.value))
+            if result.ok:
+                return spec.decode(codec.plain(result.value))
+            failure = Failure.decode(result.value or b"{}")
         except ParamsInvalidError as error:
             self._execution.note_divergence(
                 f"the recorded result of {result.key!r} does not fit the function's return annotation any more: {error}"
             )
             return None
+        except DamagedRunError as error:
+            self._execution.note_divergence(f"the recorded result of {result.key!r} is damaged: {error}")
+            return None
+        raise failure.as_exception(result.key, result.attempts, spec.raises)
 
     # --- the end
 

@@ -15,6 +15,7 @@ from holdfast.store.protocol import (
     Signal,
     StoredEvent,
     StoredLog,
+    damaged_record,
 )
 
 _STATUSES = {status.value: status for status in Status}
@@ -32,13 +33,14 @@ _EMPTY_PAGE = MailboxPage((), complete=True, last=0)
 def record(row: Row) -> RunRecord:
     """Build a record from a row of holdfast_record: the fields of RunRecord in their order, then other columns."""
     fields = list(row[:_FIELDS])
-    fields[_STATUS] = _STATUSES[row[_STATUS]]
+    status = _STATUSES.get(row[_STATUS])
+    fields[_STATUS] = status or Status.PAUSED
     fields[_NOTE] = decode_text(row[_NOTE])
     fields[_LOSSES] = row[_LOSSES] or 0
     fields[_PAUSING] = ((row[_PAUSING] or 0) & _PAUSE) != 0
     topics = row[_TOPICS]
     fields[_TOPICS] = frozenset(topics.split()) if topics and row[_OWNER] is None else _NO_TOPICS
-    return RunRecord(*fields)
+    return RunRecord(*fields) if status is not None else damaged_record(fields, row[_STATUS])
 
 
 def claimed_row(row: Row, owner: str, now: int) -> Row:

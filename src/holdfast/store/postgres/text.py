@@ -18,4 +18,10 @@ def encode_text(text: str | None) -> bytes | None:
 
 
 def decode_text(text: bytes | None) -> Any:
-    return None if text is None else text.decode("utf-8", "surrogatepass")
+    """The opposite of ``encode_text``. Bytes that ``encode_text`` does not make become ``\ufffd``."""
+    if text is None:
+        return None
+    try:
+        return text.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return text.decode("utf-8", "replace")

@@ -127,6 +127,7 @@ from holdfast.store.protocol.runs import (
     Sent,
     StartEvent,
     Term,
+    damaged_record,
 )
 from holdfast.store.protocol.store import Store
 from holdfast.store.protocol.tasks import (
@@ -249,4 +250,5 @@ __all__ = [
     "WorkerProfile",
     "WorkerRecord",
     "cancel_reason",
+    "damaged_record",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.facts import Fact, StoredEvent, Watch
 from holdfast.core.model import DEFAULT_QUEUE, Status
@@ -69,10 +69,20 @@ class RunRecord:
     expiry: str | None = None
     topics: frozenset[str] = frozenset()
     """Event types that wake this run; empty while its task is owned."""
+    damage: str | None = None
+    """The reason why the row cannot be read. The status is then PAUSED, whatever the row says."""
 
     @property
     def pid(self) -> str:
         return f"{self.workflow}/{self.instance_id}"
+
+
+def damaged_record(fields: Sequence[Any], status: object) -> RunRecord:
+    """The record of a row with an unknown status. Its run is neither executed nor ended, and is shown as paused."""
+    record = RunRecord(*fields)
+    record.damage = f"the stored status {status!r} is unknown"
+    record.note = f"RUN_DAMAGED: {record.damage}"
+    return record
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from holdfast.core.model import Status
-from holdfast.store.protocol import Fact, Log, RunRecord, Signal, StoredEvent, StoredLog
+from holdfast.store.protocol import Fact, Log, RunRecord, Signal, StoredEvent, StoredLog, damaged_record
 from holdfast.store.sqlite.tx import Row
 
 Text = str | bytes
@@ -33,14 +33,20 @@ def encode_text_or_none(text: str | None) -> Text | None:
 
 
 def decode_text(text: Any) -> Any:
-    """The opposite of ``encode_text``; None stays None."""
-    return text.decode("utf-8", "surrogatepass") if type(text) is bytes else text
+    """The opposite of ``encode_text``; None stays None. Bytes that ``encode_text`` does not make become ``\ufffd``."""
+    if type(text) is not bytes:
+        return text
+    try:
+        return text.decode("utf-8", "surrogatepass")
+    except UnicodeDecodeError:
+        return text.decode("utf-8", "replace")
 
 
 def record(row: Row) -> RunRecord:
     """Convert a row of holdfast_record: RunRecord's fields in their order, then columns that only the store uses."""
     fields = list(row[:_FIELDS])
-    fields[_STATUS] = _STATUSES[row[_STATUS]]
+    status = _STATUSES.get(row[_STATUS])
+    fields[_STATUS] = status or Status.PAUSED
     fields[_NOTE] = decode_text(row[_NOTE])
     fields[_CURRENT] = row[_CURRENT] == 1
     fields[_PINNED] = row[_PINNED] == 1
@@ -48,7 +54,7 @@ def record(row: Row) -> RunRecord:
     fields[_PAUSING] = ((row[_PAUSING] or 0) & _PAUSE) != 0
     topics = row[_TOPICS]
     fields.append(frozenset(topics.split()) if topics and row[_OWNER] is None else _NO_TOPICS)
-    return RunRecord(*fields)
+    return RunRecord(*fields) if status is not None else damaged_record(fields, row[_STATUS])
 
 
 def fact_rows(run: int, facts: Iterable[Fact]) -> list[Row]:

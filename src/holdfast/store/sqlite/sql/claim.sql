@@ -60,12 +60,12 @@ UPDATE holdfast_run SET status = 'active', updated_at = ?2 WHERE id = ?1 AND sta
 SELECT run_at, run, unit, kind, lost, epoch, bucket, NULL, NULL FROM holdfast_task WHERE run = ?1 AND unit = 0;
 
 -- name: next_expiry
-SELECT min(expires_at) FROM holdfast_task WHERE expires_at IS NOT NULL;
+SELECT min(expires_at) FROM holdfast_task WHERE expires_at IS NOT NULL AND unit = 0;
 
 -- name: overdue
 SELECT coalesce(run_at, 0), run, unit, kind, lost OR owner IS NOT NULL, epoch, bucket, NULL, NULL
   FROM holdfast_task INDEXED BY holdfast_task_expiry
- WHERE expires_at IS NOT NULL AND expires_at <= ?1 ORDER BY expires_at LIMIT ?2;
+ WHERE expires_at IS NOT NULL AND expires_at <= ?1 AND unit = 0 ORDER BY expires_at LIMIT ?2;
 
 -- Clears a requested pause, which does not prevent the end of the run, and keeps other workers from claiming the run as
 -- overdue before this lease expires.
