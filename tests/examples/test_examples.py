@@ -194,7 +194,7 @@ EXPECTED = {
     ],
     "simulate_a_charge.py": [
         "a step that is not safe to run twice: 'charge'",
-        "The world outside is not as it is without faults.",
+        "The world differs from that of the run without faults.",
         "  without faults: [125]",
         "  now:            [125, 125]",
         "'charge' was called more than once: returned 'paid 125', then returned 'paid 125'",

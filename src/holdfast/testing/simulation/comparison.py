@@ -57,11 +57,11 @@ class Comparison:
             if self._allowed(result.run):
                 return None
             return Problem(
-                "end", "It ended differently from the run without faults.\n" + _difference(self.baseline, result)
+                "end", "The run ended differently from the run without faults.\n" + _difference(self.baseline, result)
             )
         if result.view != self.baseline.view:
             return Problem(
-                "view", "The world outside is not as it is without faults.\n" + _difference(self.baseline, result)
+                "view", "The world differs from that of the run without faults.\n" + _difference(self.baseline, result)
             )
         return None
 
@@ -70,7 +70,7 @@ class Comparison:
         if result.stuck is not None and "NON_DETERMINISTIC" in result.stuck:
             return Problem("replay", f"The run stays paused: {result.stuck}.")
         if result.stuck is not None:
-            return Problem("wait", f"Nothing is due any more, nothing is sent any more, and {result.stuck}.")
+            return Problem("wait", f"Nothing is due, no more events will be sent, and {result.stuck}.")
         if result.endless is not None:
             return Problem("endless", f"The run does not end: {result.endless}.")
         if result.replay is not None:

@@ -30,25 +30,26 @@ class FindingKind(StrEnum):
     WAIT = "a wait that can never end"
     REPLAY = "a replay that does something else"
     FAILURE = "a run that fails"
-    ENDLESS = "a run that goes on and on"
+    ENDLESS = "a run that does not end"
     CHECK = "a check that fails"
     UNSTEADY = "a run that is different each time"
 
 
 _ADVICE = {
     FindingKind.STEP: (
-        "A step runs at least once: its worker may die, or its reply may be lost, after it has done its work. Let the "
-        "second call find what the first one did: hand an idempotency key to the service (made in the workflow, from "
-        "ctx.info.instance_id or ctx.uuid4()), insert with ON CONFLICT DO NOTHING, or write with StepTx, which commits "
-        "with the result. If what differs does not matter, leave it out with view=."
+        "A step runs at least once: its worker may die, or its reply may be lost, after it has done its work. Make the "
+        "step safe to repeat: pass an idempotency key to the service (step_info().idempotency_key, or one made in the "
+        "workflow), insert with ON CONFLICT DO NOTHING, or write with StepTx, which commits with the result. If the "
+        "difference does not matter, exclude it with view=."
     ),
     FindingKind.TIMING: (
-        "Do not let the order in which steps end or events arrive decide; gather() keeps the order of its arguments, "
-        "an event sent with an id= counts once. If more than one result is right, name them with allow=."
+        "Make the result independent of the order in which steps end and events arrive: gather() keeps the order of "
+        "its arguments, and an event sent with an id= counts once. If several results are correct, list them with "
+        "allow=."
     ),
     FindingKind.WAIT: (
-        "Give the wait a timeout (wait_for_event(timeout=...), asyncio.timeout(...)), or name what the outside sends "
-        "with events=."
+        "Give the wait a timeout (wait_for_event(timeout=...), asyncio.timeout(...)), or list the events that are sent "
+        "from outside with events=."
     ),
     FindingKind.REPLAY: (
         "Workflow code runs again after a crash and must make the same calls: everything that changes (the time, "
@@ -60,9 +61,9 @@ _ADVICE = {
     FindingKind.ENDLESS: "Send the events that end the run with events=, or simulate a part of it that ends.",
     FindingKind.CHECK: "An assertion of check= does not hold: the story shows what happened before.",
     FindingKind.UNSTEADY: (
-        "Two runs without faults, or with the same faults, end differently, so the effect of faults cannot be judged. "
-        "Create new fakes in world=, and remove random numbers and the time from steps, or from what is compared "
-        "(view=, allow=)."
+        "Two runs without faults, or with the same faults, end differently, so the effect of faults cannot be "
+        "determined. Create new fakes in world=, and remove random numbers and the time from steps, or from the values "
+        "that are compared (view=, allow=)."
     ),
 }
 
