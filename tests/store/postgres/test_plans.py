@@ -23,6 +23,7 @@ from holdfast.store.postgres import (
     predicted,
     reads,
     send,
+    stats,
 )
 from holdfast.store.postgres.tx import Tx
 from holdfast.store.protocol import (
@@ -56,6 +57,7 @@ from holdfast.store.protocol import (
     ReplyToEvent,
     RestartRun,
     RunByName,
+    StatsQuery,
     TaskRef,
     Term,
     TerminateRun,
@@ -77,8 +79,8 @@ AS_NEW = """
 
 Autovacuum would analyze the tables half-way, when nearly all events belong to one run.
 """
-SMALL = {"holdfast_worker", "holdfast_receipt"}
-"""Tables with one row for each worker or stream of receipts, however many runs are stored."""
+SMALL = {"holdfast_worker", "holdfast_receipt", "holdfast_tally"}
+"""Tables with one row for each worker, stream of receipts, or workflow, however many runs are stored."""
 
 
 async def make_tables_new(connection: asyncpg.Connection) -> None:
@@ -402,6 +404,32 @@ async def test_a_reap_reads_only_tasks_with_their_own_lease_of_a_live_worker(
 
     assert await ReadCounter(other, world).rows_read(leases.reap, 9) < 20
     assert [expired.run for expired in await world.store.reap(9)] == [task.run]
+
+
+@pytest.mark.parametrize("analyzed", [True, False])
+async def test_statistics_do_not_read_finished_runs_before_the_watermark(
+    world: World, other: asyncpg.Connection, analyzed: bool
+) -> None:
+    await make_tables_new(other)
+    for count, prefix in ((60, "a"), (2_000, "b")):
+        names = [f"{prefix}{n}" for n in range(count)]
+        created = await world.store.create([NewRun(FLOW, name, owner="w1", lease_ms=LEASE) for name in names])
+        tasks = [TaskRef(one.run.run, 0, "w1", one.epoch) for one in created]
+        await world.store.commit([turn(task, facts=[result("s")], then=Finish(Status.COMPLETE)) for task in tasks])
+        world.clock.advance(2 * 3_600_000)
+        while await world.store.tally(1_000):
+            pass
+    await world.start("open")
+    if analyzed:
+        await other.execute("VACUUM ANALYZE")
+
+    read = await ReadCounter(other, world).rows_read(stats.stats, StatsQuery(details=True), scans=True)
+
+    assert read < 40
+    assert [(one.status, one.count) for one in (await world.store.stats(StatsQuery())).runs] == [
+        ("active", 1),
+        ("complete", 2_060),
+    ]
 
 
 async def _fill(world: World, n: int) -> None:

@@ -19,7 +19,7 @@ from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StoreUnavailableError
 from holdfast.ports import Clock, Randomness, SystemClock
 from holdfast.store.batching import Batcher
-from holdfast.store.postgres import control, late, leases, migrate, outbox, prune, reads, workers
+from holdfast.store.postgres import control, late, leases, migrate, outbox, prune, reads, stats, workers
 from holdfast.store.postgres.advance import Advances
 from holdfast.store.postgres.borrowed import driver_connection
 from holdfast.store.postgres.claim import ClaimCall, claim
@@ -77,8 +77,10 @@ from holdfast.store.protocol import (
     RunRecord,
     Sent,
     Snapshot,
+    StatsQuery,
     StoredEvent,
     StoredLog,
+    StoreStats,
     TaskRef,
     VersionCount,
     WorkerProfile,
@@ -282,6 +284,12 @@ class PostgresStore:
 
     async def versions(self) -> list[VersionCount]:
         return await self._call(workers.versions, None)
+
+    async def stats(self, query: StatsQuery) -> StoreStats:
+        return await self._call(stats.stats, query)
+
+    async def tally(self, limit: int) -> bool:
+        return await self._call(stats.tally, limit)
 
     async def wait_for_change(self, since: int | None) -> int:
         self._require_open()

@@ -129,6 +129,7 @@ from holdfast.store.protocol.runs import (
     Term,
     damaged_record,
 )
+from holdfast.store.protocol.stats import ErrorCount, QueueCount, RunCount, StatsQuery, StepTimes, StoreStats
 from holdfast.store.protocol.store import Store
 from holdfast.store.protocol.tasks import (
     SUSPECT_LOSSES,
@@ -178,6 +179,7 @@ __all__ = [
     "Delivered",
     "Delivery",
     "DeliveryFailure",
+    "ErrorCount",
     "ExpiredTask",
     "Expiry",
     "Fact",
@@ -216,6 +218,7 @@ __all__ = [
     "PrunePosition",
     "PruneRequest",
     "Pruned",
+    "QueueCount",
     "RecordedOperation",
     "RedeliverOutbox",
     "RelatedRun",
@@ -227,6 +230,7 @@ __all__ = [
     "RestartRun",
     "ResumeRun",
     "RunByName",
+    "RunCount",
     "RunQuery",
     "RunRecord",
     "RunsById",
@@ -235,7 +239,10 @@ __all__ = [
     "Snapshot",
     "StartEvent",
     "Statement",
+    "StatsQuery",
+    "StepTimes",
     "Store",
+    "StoreStats",
     "StoredEvent",
     "StoredLog",
     "TaskRef",

@@ -13,6 +13,7 @@ from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, OutboxCla
 from holdfast.store.protocol.prune import Pruned, PruneRequest
 from holdfast.store.protocol.reads import FactsQuery, MailboxQuery, Migrated, PageQuery, Relations, RunQuery
 from holdfast.store.protocol.runs import Claimant, Created, NewEvent, NewRun, Reply, RunRecord, Sent
+from holdfast.store.protocol.stats import StatsQuery, StoreStats
 from holdfast.store.protocol.tasks import (
     ClaimRequest,
     ClaimResult,
@@ -215,6 +216,17 @@ class Store(Protocol):
 
     async def versions(self) -> list[VersionCount]:
         """The number of unfinished runs by version, runs without a version last."""
+        ...
+
+    async def stats(self, query: StatsQuery) -> StoreStats:
+        """Statistics of the database; the cost does not depend on the number of finished runs."""
+        ...
+
+    async def tally(self, limit: int) -> bool:
+        """Move the watermark of the tallies, by at most about ``limit`` runs of each workflow and status.
+
+        True if there is more to count. A repeated call has no effect for ``TALLY_PAUSE_MS``.
+        """
         ...
 
     async def wait_for_change(self, since: int | None) -> int:

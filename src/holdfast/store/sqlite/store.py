@@ -53,14 +53,28 @@ from holdfast.store.protocol import (
     RunsById,
     Sent,
     Snapshot,
+    StatsQuery,
     StoredEvent,
     StoredLog,
+    StoreStats,
     TaskRef,
     VersionCount,
     WorkerProfile,
     WorkerRecord,
 )
-from holdfast.store.sqlite import borrowed, control, late, leases, mailbox, opening, outbox, prune, reads, workers
+from holdfast.store.sqlite import (
+    borrowed,
+    control,
+    late,
+    leases,
+    mailbox,
+    opening,
+    outbox,
+    prune,
+    reads,
+    stats,
+    workers,
+)
 from holdfast.store.sqlite.advance import AdvanceRequest, advance
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
@@ -269,6 +283,12 @@ class SqliteStore:
         deleted = await self._write(prune.delete, found.runs) if found.runs else 0
         left = await self._write(prune.compact, request.compact) if deleted or request.compact else 0
         return Pruned(deleted, found.next, found.stored, left)
+
+    async def stats(self, query: StatsQuery) -> StoreStats:
+        return await self._read(stats.stats, query)
+
+    async def tally(self, limit: int) -> bool:
+        return await self._write(stats.tally, limit)
 
     async def wait_for_change(self, since: int | None) -> int:
         if since is not None:

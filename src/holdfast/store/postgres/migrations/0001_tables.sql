@@ -259,6 +259,16 @@ CREATE TABLE {schema}.holdfast_receipt (
     PRIMARY KEY (store, stream)
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.02, autovacuum_vacuum_threshold = 500);
 
+-- Counts of runs that ended up to the watermark, so that statistics need not read finished runs. minute -1: the
+-- watermark itself, as a time in `count`; 0: all runs; otherwise the runs that ended in this minute, for two hours.
+CREATE TABLE {schema}.holdfast_tally (
+    minute    BIGINT  NOT NULL,
+    workflow  TEXT    COLLATE "C" NOT NULL,
+    status    TEXT    COLLATE "C" NOT NULL,
+    count     BIGINT  NOT NULL,
+    PRIMARY KEY (minute, workflow, status)
+);
+
 -- A run joined with its task: the columns of RunRecord in their order, then columns that only the store uses.
 CREATE VIEW {schema}.holdfast_record AS
 SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.params, r.output, r.error, r.queue,

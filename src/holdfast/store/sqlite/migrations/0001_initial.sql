@@ -212,6 +212,49 @@ CREATE TABLE holdfast_worker (
     version      TEXT
 ) STRICT;
 
+-- Counts of runs that ended up to the watermark, so that statistics need not read finished runs. minute -1: the
+-- watermark itself, as a time in `count`; 0: all runs; otherwise the runs that ended in this minute, for two hours.
+CREATE TABLE holdfast_tally (
+    minute    INTEGER NOT NULL,
+    workflow  TEXT    NOT NULL,
+    status    TEXT    NOT NULL,
+    count     INTEGER NOT NULL,
+    PRIMARY KEY (minute, workflow, status)
+) STRICT, WITHOUT ROWID;
+
+-- Runs that ended up to the watermark and are deleted, imported, or run again.
+CREATE TRIGGER holdfast_tally_delete AFTER DELETE ON holdfast_run
+WHEN OLD.completed_at IS NOT NULL AND OLD.completed_at <= (SELECT count FROM holdfast_tally WHERE minute = -1)
+BEGIN
+    UPDATE holdfast_tally SET count = count - 1
+     WHERE minute = 0 AND workflow = OLD.workflow AND status = OLD.status;
+END;
+
+CREATE TRIGGER holdfast_tally_update AFTER UPDATE OF completed_at ON holdfast_run
+WHEN OLD.completed_at IS NOT NULL AND OLD.completed_at <= (SELECT count FROM holdfast_tally WHERE minute = -1)
+BEGIN
+    UPDATE holdfast_tally SET count = count - 1
+     WHERE minute = 0 AND workflow = OLD.workflow AND status = OLD.status;
+END;
+
+CREATE TRIGGER holdfast_tally_insert AFTER INSERT ON holdfast_run
+WHEN NEW.completed_at IS NOT NULL AND NEW.completed_at <= (SELECT count FROM holdfast_tally WHERE minute = -1)
+BEGIN
+    INSERT INTO holdfast_tally VALUES (0, NEW.workflow, NEW.status, 1)
+    ON CONFLICT (minute, workflow, status) DO UPDATE SET count = count + 1;
+END;
+
+-- The names of all workflows that have runs, by one seek for each.
+CREATE VIEW holdfast_workflow AS
+WITH RECURSIVE workflow (name) AS (
+    SELECT min(workflow) FROM holdfast_run INDEXED BY holdfast_run_status WHERE current = 1
+    UNION ALL
+    SELECT (SELECT min(r.workflow) FROM holdfast_run AS r INDEXED BY holdfast_run_status
+             WHERE r.current = 1 AND r.workflow > workflow.name)
+      FROM workflow WHERE workflow.name IS NOT NULL
+)
+SELECT name FROM workflow WHERE name IS NOT NULL;
+
 -- A run joined with its task: the columns of RunRecord in their order, then columns that only the store uses.
 CREATE VIEW holdfast_record AS
 SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.params, r.output, r.error, r.queue,

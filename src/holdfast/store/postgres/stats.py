@@ -1,0 +1,30 @@
+"""Statistics of the database, and the tallies of runs that ended."""
+
+from __future__ import annotations
+
+from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.text import decode_text
+from holdfast.store.postgres.tx import Tx
+from holdfast.store.protocol import StatsQuery, StepTimes, StoreStats
+from holdfast.store.protocol.stats import TALLY_MARGIN_MS, TALLY_PAUSE_MS, stats_of
+
+
+async def stats(tx: Tx, query: StatsQuery) -> StoreStats:
+    sql, connection = statements("stats", tx.schema), tx.connection
+    rows = await connection.fetch(sql["counts"], tx.now)
+    if query.details:
+        rows = [*rows, *await connection.fetch(sql["details"], tx.now)]
+    found = stats_of(0, [tuple(row.values()) for row in rows])
+    if query.details:
+        found.slowest_steps = [_step_times(*row.values()) for row in await connection.fetch(sql["steps"], tx.now)]
+    return found
+
+
+def _step_times(workflow: str, step: bytes, count: int, mean: float, longest: int) -> StepTimes:
+    return StepTimes(workflow, decode_text(step), count, mean, longest)
+
+
+async def tally(tx: Tx, limit: int) -> bool:
+    sql = statements("stats", tx.schema)
+    more: bool = await tx.connection.fetchval(sql["tally"], tx.now, TALLY_MARGIN_MS, TALLY_PAUSE_MS, limit)
+    return more

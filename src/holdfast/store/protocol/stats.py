@@ -1,0 +1,115 @@
+"""Statistics of a database: counts of runs, the state of the queues, throughput, errors and durations of steps.
+
+The cost of a read does not depend on the number of finished runs. Runs that ended are counted by **tallies**, stored
+counts of all runs that ended up to a *watermark*; a read adds the runs that ended since. ``Store.tally`` moves the
+watermark forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+TALLY_MARGIN_MS = 30_000
+"""The watermark stays this far behind the store's clock: a transaction may take time from its end of a run to its
+commit."""
+TALLY_PAUSE_MS = 5_000
+"""The watermark moves at most this often."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunCount:
+    workflow: str
+    status: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCount:
+    """The tasks of a queue. A task is a run, or a node of a graph."""
+
+    queue: str
+    due: int
+    """Tasks that are due and have no owner."""
+    oldest_due: int | None
+    """Due time of the task that has been due for the longest time."""
+    running: int
+    """Tasks that workers own."""
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
+    name: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Durations of a step's last attempts, in the latest runs."""
+
+    workflow: str
+    step: str
+    count: int
+    mean_ms: float
+    max_ms: int
+
+
+@dataclass(slots=True)
+class StoreStats:
+    at: int
+    """The store's time of the read."""
+    runs: Sequence[RunCount] = ()
+    """Runs by workflow and status, including those that have a successor."""
+    queues: Sequence[QueueCount] = ()
+    workers_alive: int = 0
+    ended_last_minute: int = 0
+    ended_last_hour: int = 0
+    started_last_minute: int = 0
+    started_last_hour: int = 0
+    """The numbers of started instances, errors and durations are read only if the query asks for details."""
+    errors: Sequence[ErrorCount] = ()
+    """Names of the errors of runs that errored within the last hour, the most frequent first."""
+    slowest_steps: Sequence[StepTimes] = ()
+    """Steps of the latest runs that ended within the last hour, the slowest first."""
+
+
+class StatsQuery(NamedTuple):
+    details: bool = False
+    """Read also the numbers of starts, the errors and the slowest steps."""
+
+
+@dataclass(slots=True)
+class _Queues:
+    due: dict[str, tuple[int, int]] = field(default_factory=dict)
+    running: dict[str, int] = field(default_factory=dict)
+
+
+def stats_of(at: int, rows: Iterable[Sequence[Any]]) -> StoreStats:
+    """The statistics in the rows of a store's query: (kind, name, status, number, time)."""
+    stats, queues = StoreStats(at), _Queues()
+    runs: dict[tuple[str, str], int] = {}
+    errors: list[ErrorCount] = []
+    for kind, name, status, number, time in rows:
+        match kind:
+            case "runs":
+                runs[name, status] = runs.get((name, status), 0) + number
+            case "due":
+                queues.due[name] = (number, time)
+            case "running":
+                queues.running[name] = number
+            case "error":
+                errors.append(ErrorCount(name, number))
+            case _:
+                setattr(stats, kind, number)
+    stats.runs = [RunCount(*key, count) for key, count in sorted(runs.items()) if count > 0]
+    stats.queues = [
+        _queue(name, queues.due.get(name), queues.running.get(name, 0))
+        for name in sorted(queues.due.keys() | queues.running)
+    ]
+    stats.errors = errors
+    return stats
+
+
+def _queue(name: str, due: tuple[int, int] | None, running: int) -> QueueCount:
+    return QueueCount(name, 0, None, running) if due is None else QueueCount(name, *due, running)

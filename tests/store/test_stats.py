@@ -1,0 +1,234 @@
+"""Statistics: counts of runs by workflow and status, queues, throughput, errors and slow steps."""
+
+from __future__ import annotations
+
+from holdfast.core.model import Status
+from holdfast.store.postgres import PostgresStore
+from holdfast.store.protocol import (
+    ErrorCount,
+    NextRun,
+    QueueCount,
+    RunCount,
+    StatsQuery,
+    StepTimes,
+    StoreStats,
+    WorkerProfile,
+)
+from holdfast.store.protocol.stats import TALLY_MARGIN_MS
+from holdfast.store.sqlite import SqliteStore
+from store.sqlite.internals import on_writer
+from store.world import FLOW, LEASE, World, result, unit
+
+HOUR = 3_600_000
+ALL_DETAILS = StatsQuery(details=True)
+
+
+async def stats(world: World, query: StatsQuery = ALL_DETAILS) -> StoreStats:
+    return await world.store.stats(query)
+
+
+async def counted(world: World) -> list[RunCount]:
+    return list((await stats(world)).runs)
+
+
+async def count_all(world: World) -> None:
+    """Move the watermark as far as possible."""
+    world.clock.advance(TALLY_MARGIN_MS + 60_000)
+    while await world.store.tally(2):
+        pass
+
+
+async def ended(world: World, id: str, status: Status = Status.COMPLETE, **fields: object) -> None:
+    await world.finish(await world.start_claimed(id), status, **fields)
+
+
+async def test_an_empty_database_has_empty_statistics(world: World) -> None:
+    found = await stats(world)
+
+    assert (found.runs, found.queues, found.errors, found.slowest_steps) == ([], [], [], [])
+    assert (found.workers_alive, found.ended_last_minute, found.ended_last_hour) == (0, 0, 0)
+    assert (found.started_last_minute, found.started_last_hour) == (0, 0)
+    assert await world.store.tally(10) is False
+
+
+async def test_runs_are_counted_by_workflow_and_status(world: World) -> None:
+    await world.start("a")
+    await world.start("b", workflow="other")
+    await world.start_waiting("c", "go")
+    await world.start("d")
+    await world.pause("d")
+    await ended(world, "e")
+    await ended(world, "f", Status.ERRORED, error=b'{"name":"KeyError"}')
+
+    assert await counted(world) == [
+        RunCount(FLOW, "active", 1),
+        RunCount(FLOW, "complete", 1),
+        RunCount(FLOW, "errored", 1),
+        RunCount(FLOW, "paused", 1),
+        RunCount(FLOW, "waiting", 1),
+        RunCount("other", "active", 1),
+    ]
+
+
+async def test_the_tallies_change_no_count(world: World) -> None:
+    for n in range(7):
+        await ended(world, f"c{n}")
+        await ended(world, f"e{n}", Status.ERRORED)
+        world.clock.advance(1_000)
+    before = await counted(world)
+
+    world.clock.advance(TALLY_MARGIN_MS + 10_000)
+    parts = 1
+    while await world.store.tally(2):
+        assert await counted(world) == before
+        parts += 1
+    assert parts > 2
+    assert await counted(world) == before == [RunCount(FLOW, "complete", 7), RunCount(FLOW, "errored", 7)]
+    assert await world.store.tally(2) is False
+
+    await ended(world, "new")
+    assert await counted(world) == [RunCount(FLOW, "complete", 8), RunCount(FLOW, "errored", 7)]
+    await count_all(world)
+    assert await counted(world) == [RunCount(FLOW, "complete", 8), RunCount(FLOW, "errored", 7)]
+
+
+async def test_runs_with_a_successor_are_counted_too(world: World) -> None:
+    task = await world.start_claimed("a")
+    await world.finish(task, next=NextRun(None))
+    await count_all(world)
+
+    assert await counted(world) == [RunCount(FLOW, "active", 1), RunCount(FLOW, "complete", 1)]
+
+
+async def test_restarted_and_terminated_runs_are_counted_once_each(world: World) -> None:
+    await ended(world, "a")
+    await count_all(world)
+    await world.restart("a")
+    await world.terminate("a")
+    await count_all(world)
+
+    assert await counted(world) == [RunCount(FLOW, "complete", 1), RunCount(FLOW, "terminated", 1)]
+
+
+async def test_throughput_is_counted_for_the_last_minute_and_hour(world: World) -> None:
+    await ended(world, "old")
+    world.clock.advance(2 * HOUR)
+    await ended(world, "within the hour")
+    await count_all(world)
+    world.clock.advance(10 * 60_000)
+    await count_all(world)
+    await ended(world, "now")
+
+    found = await stats(world)
+    assert (found.ended_last_minute, found.ended_last_hour) == (1, 2)
+    assert (found.started_last_minute, found.started_last_hour) == (1, 2)
+    assert found.runs == [RunCount(FLOW, "complete", 3)]
+
+
+async def test_queues_have_their_due_and_running_tasks(world: World) -> None:
+    began = world.now()
+    await world.start("a")
+    world.clock.advance(500)
+    await world.start("b")
+    await world.start("later", delay_ms=60_000)
+    await world.start("c", queue="slow")
+    await world.start_claimed("d")
+    await world.start_waiting("e", "go")
+
+    assert (await stats(world)).queues == [
+        QueueCount("default", 2, began, 1),
+        QueueCount("slow", 1, began + 500, 0),
+    ]
+    await world.graph("g", unit(1), unit(2), claim_limit=1)
+    assert (await stats(world)).queues[0] == QueueCount("default", 3, began, 2)
+
+
+async def test_living_workers_are_counted(world: World) -> None:
+    await world.store.register_worker(WorkerProfile("w1", "h", 1, ("default",), 1), LEASE)
+    await world.store.register_worker(WorkerProfile("w2", "h", 2, ("default",), 1), 10 * LEASE)
+    assert (await stats(world)).workers_alive == 2
+
+    world.clock.advance(2 * LEASE)
+
+    assert (await stats(world)).workers_alive == 1
+
+
+async def test_errors_of_the_last_hour_are_counted_by_name(world: World) -> None:
+    await ended(world, "old", Status.ERRORED, error=b'{"name":"Old"}')
+    world.clock.advance(2 * HOUR)
+    for n, name in enumerate(["KeyError", "ValueError", "KeyError"]):
+        await ended(world, f"r{n}", Status.ERRORED, error=f'{{"name":"{name}","message":"x"}}'.encode())
+
+    assert (await stats(world)).errors == [ErrorCount("KeyError", 2), ErrorCount("ValueError", 1)]
+    assert (await stats(world, StatsQuery())).errors == []
+
+
+async def test_the_slowest_steps_come_first(world: World) -> None:
+    for n in range(2):
+        task = await world.start_claimed(f"r{n}")
+        facts = [
+            result("charge", at=100 + 50 * n, started_at=0),
+            result("charge#2", name="charge", at=10, started_at=0),
+            result("\udc00", at=500, started_at=0),
+            result("nap", kind="sleep", at=10_000, started_at=0),
+        ]
+        await world.commit(task, facts=facts)
+        await world.finish(task)
+
+    assert (await stats(world)).slowest_steps == [
+        StepTimes(FLOW, "\udc00", 2, 500.0, 500),
+        StepTimes(FLOW, "charge", 4, 67.5, 150),
+    ]
+
+
+async def test_statistics_without_details_have_all_counts(world: World) -> None:
+    await ended(world, "a")
+    await world.start_waiting("b", run_at=world.now() + 5)
+    world.clock.advance(5)
+
+    found = await stats(world, StatsQuery())
+
+    assert found.runs == [RunCount(FLOW, "complete", 1), RunCount(FLOW, "waiting", 1)]
+    assert [queue.due for queue in found.queues] == [1]
+    assert found.ended_last_minute == 1
+
+
+async def execute(world: World, sql: str) -> None:
+    """Run a statement on the tables of the engine."""
+    store = world.store
+    if isinstance(store, PostgresStore):
+        await store._call(lambda tx, text: tx.connection.execute(text), sql.replace("holdfast_", "holdfast.holdfast_"))
+    elif isinstance(store, SqliteStore):
+        await on_writer(store, lambda connection: connection.execute(sql).fetchall())
+
+
+async def test_deleted_runs_and_runs_that_go_on_leave_the_tallies(world: World) -> None:
+    for n in range(5):
+        await ended(world, f"r{n}", Status.ERRORED)
+    await count_all(world)
+    await ended(world, "new", Status.ERRORED)
+
+    await execute(world, "DELETE FROM holdfast_run WHERE instance_id IN ('r0', 'r1', 'new')")
+    assert await counted(world) == [RunCount(FLOW, "errored", 3)]
+    await execute(world, "UPDATE holdfast_run SET status = 'active', completed_at = NULL WHERE instance_id = 'r2'")
+
+    assert await counted(world) == [RunCount(FLOW, "active", 1), RunCount(FLOW, "errored", 2)]
+    await count_all(world)
+    assert await counted(world) == [RunCount(FLOW, "active", 1), RunCount(FLOW, "errored", 2)]
+
+
+async def test_runs_that_are_imported_after_their_end_are_counted(world: World) -> None:
+    await ended(world, "a")
+    await count_all(world)
+
+    await execute(
+        world,
+        "INSERT INTO holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, queue, priority,"
+        " created_at, updated_at, completed_at, seed)"
+        " SELECT id + 100, instance + 100, 'imported', instance_id, number, current, kind, status, queue, priority,"
+        " created_at, updated_at, completed_at, seed FROM holdfast_run",
+    )
+
+    assert await counted(world) == [RunCount(FLOW, "complete", 1), RunCount("imported", "complete", 1)]
+    await count_all(world)
+    assert await counted(world) == [RunCount(FLOW, "complete", 1), RunCount("imported", "complete", 1)]
