@@ -109,7 +109,7 @@ async def test_chains_consume_repeated_events_once_while_workers_are_killed(shar
     async with app.connect():
         runs = await app.start_many("order", [Start(f"c{n}", n) for n in range(CHAINS)])
         killing = asyncio.ensure_future(shared.keep_killing("work", 4))
-        # More kills may never come before the events: the first process may have done all the work there is.
+        # Not more than one kill: the first process may have done all the work that is possible before the events.
         await until(lambda: shared.killed > 0, "no process was killed", SECONDS)
         senders = [shared.fork("pay_all", chains=CHAINS, seed=n) for n in range(2)]
         try:

@@ -62,7 +62,7 @@ class RetentionLoop:
         return PAUSE_SECONDS * (0.9 + 0.2 * self._random.random())
 
     async def prune(self, *, pausing: bool = False) -> int:
-        """Delete all runs that are old enough; returns their number. ``pausing``: leave time to others."""
+        """Delete all runs that are old enough; returns their number. ``pausing``: pause between transactions."""
         deleted = 0
         for rule in self._rules():
             count = await self._prune(rule, pausing=pausing)

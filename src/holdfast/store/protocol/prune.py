@@ -43,7 +43,7 @@ class PruneRequest:
     keep: int = 0
     """Number of the workflow's newest finished runs, of any status, that are not deleted."""
     after: PrunePosition = _START
-    """Continue after this position: runs that cannot be deleted yet are not examined again and again."""
+    """Continue after this position, so that runs that cannot be deleted yet are examined once."""
     limit: int = 50
     """Maximum number of runs to examine in this transaction; 0 examines none."""
     dry_run: bool = False

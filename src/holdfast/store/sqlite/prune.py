@@ -1,7 +1,7 @@
 """Deletes finished runs in small transactions, and returns free pages to the file system.
 
-The rows of a large run are deleted in several transactions: its row goes first, so that nobody reads a part of its
-history, and ``holdfast_leftover`` names it until the rest is deleted.
+The rows of a large run are deleted in several transactions. The first one deletes the run's own row, so that no reader
+sees a part of the history; ``holdfast_leftover`` names the run until its other rows are deleted.
 """
 
 from __future__ import annotations

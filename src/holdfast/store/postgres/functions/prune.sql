@@ -66,8 +66,8 @@ LANGUAGE sql STABLE AS $$
      ORDER BY r.completed_at DESC OFFSET p_keep - 1 LIMIT 1
 $$;
 
--- Those of the finished runs that can be deleted, with the earlier runs of an instance whose current run is among them.
--- p_lock: lock their rows.
+-- Returns the runs among the finished runs p_runs that can be deleted, and the earlier runs of each instance whose
+-- current run is one of them. p_lock: lock their rows.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_deletable(p_runs BIGINT[], p_lock BOOLEAN) RETURNS BIGINT[]
 LANGUAGE plpgsql AS $$
 #variable_conflict use_column
