@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from holdfast.core.checks import is_whole_number
 from holdfast.core.limits import Limits
+from holdfast.core.redaction import redacted_names
 from holdfast.core.retention import Retention, check_retention
 from holdfast.definitions import Definitions, caller
 from holdfast.errors import AppClosedError, InvalidOptionError
@@ -67,13 +68,19 @@ class Holdfast(Definitions):
         authorize: Authorize | None = None,
         retention: Retention | None = None,
         telemetry: Telemetry | Iterable[Telemetry] = (),
+        redact: Iterable[str] = (),
     ) -> None:
-        """``telemetry``: observers of the engine, such as ``OpenTelemetry()``."""
+        """``telemetry``: observers of the engine, such as ``OpenTelemetry()``.
+
+        ``redact``: names of variables and fields whose values ``stack`` and ``replay`` hide, besides the usual names of
+        secrets, such as passwords and tokens.
+        """
         self.url = url if url is not None else os.environ.get("HOLDFAST_DATABASE_URL") or DEFAULT_URL
         check_url(self.url, schema)
         self.schema = schema
         super().__init__(limits or Limits(), runtime or Runtime())
         self.registry.retention = check_retention(retention)
+        self.registry.redacted = redacted_names(redact)
         if authorize is not None:
             from holdfast.http.auth import check_authorize  # noqa: PLC0415  (apps without an HTTP API do not load it)
 

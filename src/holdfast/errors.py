@@ -295,7 +295,10 @@ class MaxStepsExceededError(WorkflowCodeError):
 
 
 class NonDeterministicError(WorkflowCodeError):
-    """Not raised: a run whose history and code do not match is parked with a note that begins NON_DETERMINISTIC."""
+    """Raised by ``holdfast.testing.replay_file``: the history of an exported run and the code do not match.
+
+    A run in the database is not failed but parked, with a note that begins NON_DETERMINISTIC.
+    """
 
     code = "NON_DETERMINISTIC"
 

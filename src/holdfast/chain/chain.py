@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from holdfast.chain.call import Handler
 from holdfast.chain.machine import DEFAULT_BACKOFF, ChainMachine
@@ -25,6 +25,11 @@ from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.requests import Requests
 from holdfast.kernel.startable import In, Startable
 from holdfast.store.protocol import Fact, FactState, RunRecord, Snapshot
+
+if TYPE_CHECKING:
+    from holdfast.chain.inspection import ChainInspection
+    from holdfast.core.redaction import Redaction
+    from holdfast.kernel.inspection import Subject
 
 F = TypeVar("F", bound=Callable[[ChainTask], Any])
 
@@ -56,6 +61,11 @@ class ChainProgram:
         if snapshot is None:
             raise RuntimeError(f"the plan of {run.pid} was not read")
         return ChainMachine(self, run, snapshot)
+
+    def inspect(self, subject: Subject, _requests: Requests, redaction: Redaction) -> ChainInspection:
+        from holdfast.chain.inspection import ChainInspection  # noqa: PLC0415  (loaded to look at runs)
+
+        return ChainInspection(self, subject, redaction)
 
     def handler(self, step_type: str) -> Handler | None:
         return self._handlers.get(step_type)
@@ -174,6 +184,7 @@ def define(
         params_type=params,
         version=version,
         blueprint=program.blueprint,
+        inspect=program.inspect,
     )
     return Chain(name, version, program), definition
 

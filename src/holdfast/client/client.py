@@ -1,7 +1,8 @@
 """``Client``: all operations on runs from outside, for handles, the HTTP API and the command line alike.
 
 The client makes handles and waits for runs. The other operations are grouped in parts: ``instances`` (find and list),
-``reads`` (one run), ``starts``, ``control``, ``events``, ``units`` (runs that consist of units) and ``outbox``.
+``reads`` (one run), ``views`` (one run on the code of this process), ``starts``, ``control``, ``events``, ``units``
+(runs that consist of units) and ``outbox``.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from holdfast.client.events import EventSender
 from holdfast.client.handle import Handle
 from holdfast.client.instances import Instances
 from holdfast.client.local_worker import LocalWork
+from holdfast.client.locator import Locator
 from holdfast.client.outbox import Outbox
 from holdfast.client.reads import RunReader
+from holdfast.client.replaying import Replayer
 from holdfast.client.starts import Start, Starts
 from holdfast.client.units import UnitReader
+from holdfast.client.views import Views
 from holdfast.core.durations import Duration
 from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
@@ -30,7 +34,7 @@ from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import Requests
 from holdfast.kernel.telemetry import Telemetry
-from holdfast.ports import Clock
+from holdfast.ports import Clock, milliseconds
 from holdfast.store.protocol import Finish, RunRecord, RunsById, Store
 
 
@@ -55,7 +59,9 @@ class Client:
         self._ends = EndWaiter(store, hub)
         self.local = LocalWork()
         self.instances = Instances(store, registry, requests, limits)
-        self.reads = RunReader(store, registry, hub, clock, self.instances)
+        replayer = Replayer(registry, requests, milliseconds(clock))
+        self.reads = RunReader(store, registry, hub, clock, self.instances, Locator(replayer))
+        self.views = Views(store, self.instances, replayer)
         self.starts = Starts(store, hub, requests, self.instances, self._ends, self.local, telemetry)
         self.units = UnitReader(store, registry, self.instances)
         self.control = Control(store, registry, hub, requests, clock, self.instances, self.units)

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from holdfast.client.handle_views import HandleViews
 from holdfast.client.records import seconds_of
 from holdfast.core import codec, durations
 from holdfast.core.durations import Duration
@@ -36,7 +37,7 @@ _WHY_SECONDS = 2.0
 """Maximum time to read the reason for the message of a ``TimeoutError``."""
 
 
-class Handle(Generic[R]):
+class Handle(HandleViews, Generic[R]):
     """A reference to one instance. It holds no resources; two handles with the same id refer to the same instance."""
 
     def __init__(

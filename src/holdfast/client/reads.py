@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 
 from holdfast.client.instances import Instances
+from holdfast.client.locator import Locator
 from holdfast.client.records import (
     HistoryPage,
     HistoryQuery,
@@ -22,34 +23,38 @@ from holdfast.client.records import (
     reading,
 )
 from holdfast.client.why import Reasons, waits_for_start, why
+from holdfast.client.why_parts import why_parts
 from holdfast.core import codec
 from holdfast.core.model import Level, from_ms, optional_from_ms, to_ms
-from holdfast.core.records import ChildRecord, EventRecord, History, InstanceDescription, LogLine, StepRecord
+from holdfast.core.records import ChildRecord, EventRecord, History, InstanceDescription, LogLine, StepRecord, WhyParts
 from holdfast.errors import DamagedRunError, ErrorInfo
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.model import RecordedRun
 from holdfast.kernel.notify import Hub
 from holdfast.kernel.options import RunOptions
 from holdfast.ports import Clock
-from holdfast.store.protocol import FactsQuery, PageQuery, Relations, RunRecord, Store, StoredLog, Watch
+from holdfast.store.protocol import FactsQuery, PageQuery, Relations, RunRecord, Snapshot, Store, StoredLog, Watch
 
 
 class RunReader:
     """Reads runs. The model of a run decides which steps its history has."""
 
-    def __init__(self, store: Store, registry: Registry, hub: Hub, clock: Clock, instances: Instances) -> None:
+    def __init__(
+        self, store: Store, registry: Registry, hub: Hub, clock: Clock, instances: Instances, locator: Locator
+    ) -> None:
         self._store = store
         self._registry = registry
         self._hub = hub
         self._clock = clock
         self._instances = instances
+        self._locator = locator
 
     async def describe(self, workflow: str, id: str) -> InstanceDescription:
         return await self.describe_run(await self._instances.find(workflow, id))
 
-    async def describe_run(self, row: RunRecord) -> InstanceDescription:
-        """The description of a current run."""
-        facts = await self._store.facts(FactsQuery(row.run))
+    async def describe_run(self, row: RunRecord, *, located: bool = True) -> InstanceDescription:
+        """The description of a current run. ``located``: with the position in the code, which needs a replay."""
+        snapshot = await self._snapshot(row, located=located)
         relations = await self._store.relations(row.run)
         before = (
             await self._instances.find_or_none(row.workflow, row.instance_id, row.number - 1)
@@ -58,12 +63,13 @@ class RunReader:
         )
         abandoned = await self._abandoned(row)
         with reading(row):
-            return self._description(RecordedRun(row, facts), relations, before, abandoned=abandoned)
+            run = RecordedRun(row, snapshot.facts, {}, self._locator.positions(row, snapshot) if located else {})
+            return self._description(run, relations, before, abandoned=abandoned)
 
     async def describe_listed(self, row: RunRecord) -> InstanceDescription:
         """The description of a current run in a list, which one damaged run must not make unreadable."""
         try:
-            return await self.describe_run(row)
+            return await self.describe_run(row, located=False)
         except DamagedRunError as error:
             return InstanceDescription(
                 id=row.instance_id,
@@ -80,6 +86,7 @@ class RunReader:
                 completed_at=optional_from_ms(row.completed_at),
                 current_step=None,
                 why=str(error),
+                why_parts=WhyParts("damaged"),
             )
 
     def _description(
@@ -89,6 +96,8 @@ class RunReader:
         steps = model.steps(run)
         updated = max([row.updated_at, *(f.at for f in facts)])
         options = RunOptions.decode(row.options)
+        reasons = Reasons(run, model, steps, relations, before, abandoned)
+        now, known = to_ms(self._clock.now()), row.workflow in self._registry.runnable()
         return InstanceDescription(
             id=row.instance_id,
             workflow_name=row.workflow,
@@ -103,11 +112,8 @@ class RunReader:
             started_at=optional_from_ms(model.started_at(run)),
             completed_at=optional_from_ms(row.completed_at),
             current_step=model.current_step(steps),
-            why=why(
-                Reasons(run, model, steps, relations, before, abandoned),
-                to_ms(self._clock.now()),
-                known=row.workflow in self._registry.runnable(),
-            ),
+            why=why(reasons, now, known=known),
+            why_parts=why_parts(reasons, now, known=known),
             memo=codec.plain(row.memo) or {},
             search=codec.plain(row.search) or {},
             parent=row.parent,
@@ -127,6 +133,12 @@ class RunReader:
             return False
         workers = await self._store.workers()
         return not any(worker.alive and worker.profile.version == row.version for worker in workers)
+
+    async def _snapshot(self, row: RunRecord, *, located: bool) -> Snapshot:
+        """The facts of a run, with the events if the run can be located in the code."""
+        if located and self._locator.locates(row):
+            return await self._store.load(row.run)
+        return Snapshot(await self._store.facts(FactsQuery(row.run)), {}, 0)
 
     async def history(self, workflow: str, id: str, run_number: int | None = None) -> History:
         current = await self._instances.find(workflow, id)

@@ -1,4 +1,4 @@
-"""``why``: one sentence that explains the current state of a run."""
+"""``why``: one sentence that explains the current state of a run. ``why_parts.py`` has the same for programs."""
 
 from __future__ import annotations
 
@@ -42,25 +42,27 @@ def why(reasons: Reasons, now: int, *, known: bool) -> str:
 
 
 def _state(reasons: Reasons, now: int, *, known: bool) -> str:
-    row, model = reasons.run.row, reasons.model
+    row, model, positions = reasons.run.row, reasons.model, reasons.run.positions
     if row.status.terminal:
         return _why_ended(row)
     if row.pausing:
         return "a pause was requested; it takes effect when the step in flight has ended"
+    where = history.at(positions, None)
     if row.status is Status.PAUSED:
-        return f"paused: {row.note}" if row.note else "paused by a request; resume the run to continue"
+        reason = f"paused: {row.note}" if row.note else "paused by a request; resume the run to continue"
+        return f"{reason}; the code waits{where}" if where else reason
     explained = model.why(reasons.run, reasons.steps, now)
     if explained is not None:
         return f"{explained}; {_without_worker(row)}" if reasons.abandoned else explained
     steps = model.open_steps(reasons.steps)
-    clauses = history.why_waiting(list(steps), now), _awaited(row, steps, now)
+    clauses = history.why_waiting(list(steps), now, positions), _awaited(reasons, steps, now)
     waiting = "; ".join(filter(None, clauses))
     if row.owner is not None:
-        return waiting or "running workflow code or its first step"
+        return waiting or f"running workflow code or its first step{where}"
     if row.run_at is None:
-        return waiting or _never_due(reasons.relations)
+        return waiting or _never_due(reasons.relations) + where
     if row.run_at > now:
-        return waiting or _why_later(row)
+        return waiting or _why_later(row) + (f", waiting{where}" if where else "")
     if reasons.abandoned:
         return _without_worker(row)
     if not known:
@@ -95,15 +97,20 @@ def _why_later(row: RunRecord) -> str:
     return f"waiting for its start at {when}"
 
 
-def _awaited(row: RunRecord, steps: Sequence[StepRecord], now: int) -> str:
-    """The message types that the code waits for, without those that a step names."""
-    topics = sorted(row.topics - {step.wait_event_type for step in steps})
-    if not topics or row.owner is not None:
+def awaited_topics(row: RunRecord, steps: Sequence[StepRecord]) -> list[str]:
+    """The message types that the code of a released run waits for, without those that a step names."""
+    return [] if row.owner is not None else sorted(row.topics - {step.wait_event_type for step in steps})
+
+
+def _awaited(reasons: Reasons, steps: Sequence[StepRecord], now: int) -> str:
+    row, topics = reasons.run.row, awaited_topics(reasons.run.row, steps)
+    if not topics:
         return ""
     since = durations.describe_rounded(max(0, now - row.updated_at))
     if ANY_TOPIC in topics:
-        return f"waiting for a message ({since} so far)"
-    return f"waiting for message {' or '.join(map(repr, topics))} ({since} so far)"
+        return f"waiting for a message ({since} so far){history.at(reasons.run.positions, 'listen any')}"
+    where = history.at(reasons.run.positions, f"listen {topics[0]}")
+    return f"waiting for message {' or '.join(map(repr, topics))} ({since} so far){where}"
 
 
 def waits_for_start(row: RunRecord) -> bool:

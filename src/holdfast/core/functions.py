@@ -109,6 +109,12 @@ class Arguments:
         if (kwargs or not self.min_positional <= len(args) <= self.max_positional) and self.signature is not None:
             self.signature.bind(*args, **kwargs)
 
+    def named(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments of a call by the names of the parameters."""
+        if self.signature is None:
+            return {**{f"argument_{n}": value for n, value in enumerate(args)}, **kwargs}
+        return self.signature.bind(*args, **kwargs).arguments
+
 
 def check_function(what: str, function: Any) -> None:
     """Raise ``DefinitionError`` for a function that the engine cannot call. ``what`` names it in the message."""

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from holdfast.core import codec
 from holdfast.core.durations import describe_rounded
 from holdfast.core.facts import Fact, FactState
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepStatus, StepType, from_ms, optional_from_ms
-from holdfast.core.records import StepRecord
+from holdfast.core.records import CodePosition, StepRecord
 from holdfast.core.show import shown
 from holdfast.errors import ErrorInfo
 
@@ -54,8 +54,8 @@ def _step(run_number: int, facts: list[Fact], payloads: Mapping[int, Any]) -> St
         next_retry_at=optional_from_ms(retry_at) if status == StepStatus.WAITING else None,
         wake_at=optional_from_ms(last.wake_at) if last.kind != StepType.DO else None,
         wait_event_type=last.event_type,
-        result=_result(last, payloads),
-        error=_error(last, payloads),
+        result=fact_result(last, payloads),
+        error=fact_error(last, payloads),
         created_at=from_ms(min(f.started_at for f in facts)),
         updated_at=from_ms(max(f.at for f in facts)),
         **heartbeat(last_heartbeat, status),
@@ -93,7 +93,8 @@ def _status(fact: Fact) -> StepStatus:
     return StepStatus.PENDING if fact.kind == StepType.DO else StepStatus.WAITING
 
 
-def _result(fact: Fact, payloads: Mapping[int, Any]) -> Any:
+def fact_result(fact: Fact, payloads: Mapping[int, Any]) -> Any:
+    """The value of a fact as a user sees it; None unless it is a successful result."""
     if fact.state != FactState.RESULT or not fact.ok:
         return None
     if fact.event is None:
@@ -108,7 +109,8 @@ _RESULT_FIELD: dict[str, str] = {StepType.CHILD: "output", StepType.ASK: "value"
 """The field of the consumed event's payload that holds the result."""
 
 
-def _error(fact: Fact, payloads: Mapping[int, Any]) -> ErrorInfo | None:
+def fact_error(fact: Fact, payloads: Mapping[int, Any]) -> ErrorInfo | None:
+    """The error of a fact as a user sees it; None if the fact is successful."""
     if fact.ok:
         return None
     if fact.event is not None and fact.kind != StepType.WAIT:
@@ -137,17 +139,33 @@ def current_step(steps: list[StepRecord]) -> StepRecord | None:
     return candidates[-1] if candidates else None
 
 
-def why_waiting(steps: list[StepRecord], now_ms: int) -> str:
-    """One clause for each open step: what the step waits for, and the remaining time."""
-    clauses = [_clause(s, now_ms) for s in steps if s.status in (StepStatus.PENDING, StepStatus.WAITING)]
-    return "; ".join(clauses)
+Positions: TypeAlias = Mapping[str | None, CodePosition]
+"""Positions in the code by the key of the step that is awaited there; None: of the main task."""
+NO_POSITIONS: Positions = {}
+
+
+def why_waiting(steps: list[StepRecord], now_ms: int, positions: Positions = NO_POSITIONS) -> str:
+    """One clause for each open step: what the step waits for, where in the code, and the remaining time."""
+    return "; ".join(_clause(step, now_ms) + at(positions, step.step_key) for step in open_steps(steps))
+
+
+def open_steps(steps: Iterable[StepRecord]) -> list[StepRecord]:
+    return [step for step in steps if step.status in (StepStatus.PENDING, StepStatus.WAITING)]
+
+
+def at(positions: Positions, key: str | None) -> str:
+    """The position as part of a sentence, with a space before it; empty if it is not known."""
+    return f" at {positions[key]}" if key in positions else ""
+
+
+def waits_for_event(step: StepRecord) -> bool:
+    return step.type == StepType.WAIT or (step.state is not None and step.wait_event_type is not None)
 
 
 def _clause(step: StepRecord, now_ms: int) -> str:
-    if step.type == StepType.WAIT or (step.state is not None and step.wait_event_type is not None):
-        return (
-            f"waiting for an event of type {step.wait_event_type!r} in {step.step_key!r}{until(step.wake_at, now_ms)}"
-        )
+    if waits_for_event(step):
+        event = f"an event of type {step.wait_event_type!r} in {step.step_key!r}"
+        return f"waiting for {event}{until(step.wake_at, now_ms)}"
     if step.type == StepType.CHILD:
         return f"waiting for child {step.name!r} to end"
     if step.type == StepType.ASK:

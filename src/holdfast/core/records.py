@@ -111,6 +111,36 @@ class ChildRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class CodePosition:
+    """A line of user code. ``file`` is relative to the directory from which its module was imported."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+@dataclass(frozen=True, slots=True)
+class WhyParts:
+    """The parts of ``why``, for programs. Fields that do not apply are None."""
+
+    kind: str
+    """``event``, ``sleep``, ``retry``, ``step``, ``child``, ``reply``, ``message``, ``node``: what the run waits for or
+    runs; ``timer``: a time; ``due``: a worker; ``no_code``: a worker that has the workflow; ``start``: its start;
+    ``running``, ``pausing``, ``paused``, ``ended``, ``damaged``; ``nothing``: no timer, event or other run can wake the code."""
+    step_key: str | None = None
+    name: str | None = None
+    """The name of the step, the pid of the child, the topics of messages."""
+    event_type: str | None = None
+    until: datetime | None = None
+    position: CodePosition | None = None
+    """The line of code that waits; None if this process does not have the code."""
+    others: tuple[WhyParts, ...] = ()
+    """What other tasks of the run wait for."""
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceDescription:
     """A full description of an instance. ``why`` states in one sentence what the instance is waiting for."""
 
@@ -128,6 +158,7 @@ class InstanceDescription:
     completed_at: datetime | None
     current_step: StepRecord | None
     why: str
+    why_parts: WhyParts
     memo: dict[str, Any] = field(default_factory=dict)
     search: dict[str, Any] = field(default_factory=dict)
     parent: str | None = None

@@ -5,6 +5,7 @@ The text is built when an attempt or a run fails and is stored with the error, s
 
 from __future__ import annotations
 
+import gc
 import sys
 import sysconfig
 import textwrap
@@ -13,7 +14,7 @@ from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 from traceback import FrameSummary, StackSummary, TracebackException
-from types import CodeType, FrameType
+from types import AsyncGeneratorType, CodeType, CoroutineType, FrameType, GeneratorType
 from typing import Any
 
 from holdfast.errors import ChildError, StepError
@@ -47,13 +48,33 @@ def format_stack(frames: Iterable[FrameType]) -> str | None:
 
 
 def coroutine_frames(awaited: Any) -> Iterator[FrameType]:
-    """The frames of a suspended coroutine and of the coroutines it awaits, outermost first."""
+    """The frames of a suspended coroutine and of what it awaits, outermost first, until a future or a task."""
     while awaited is not None:
-        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
-        if frame is None:
-            return
-        yield frame
-        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "gi_yieldfrom", None)
+        for kind in ("cr", "gi", "ag"):
+            frame = getattr(awaited, f"{kind}_frame", None)
+            if frame is not None:
+                yield frame
+                awaited = getattr(awaited, _AWAITED[kind])
+                break
+        else:
+            awaited = _wrapped(awaited)
+
+
+_AWAITED = {"cr": "cr_await", "gi": "gi_yieldfrom", "ag": "ag_await"}
+
+
+def _wrapped(awaited: Any) -> Any:
+    """The coroutine or generator behind an awaitable of the interpreter, such as that of ``__anext__``; else None.
+
+    These awaitables have no attribute for it.
+    """
+    if type(awaited).__name__ not in _WRAPPERS or type(awaited).__module__ != "builtins":
+        return None
+    return next((inner for inner in gc.get_referents(awaited) if isinstance(inner, _SUSPENDABLE)), None)
+
+
+_WRAPPERS = {"coroutine_wrapper", "async_generator_asend", "async_generator_athrow", "anext_awaitable"}
+_SUSPENDABLE = (CoroutineType, GeneratorType, AsyncGeneratorType)
 
 
 def thread_frames(thread: int | None, entry: CodeType) -> list[FrameType]:

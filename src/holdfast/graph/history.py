@@ -130,11 +130,11 @@ def current_node(nodes: Sequence[StepRecord]) -> StepRecord | None:
     return max(open_nodes or done, key=lambda node: node.updated_at, default=None)
 
 
-def why(nodes: Sequence[StepRecord], now_ms: int) -> str:
+def why(nodes: Sequence[StepRecord], now_ms: int, positions: history.Positions) -> str:
     """One sentence: the number of nodes with a result, and what the open nodes are doing."""
     whole_nodes = [node for node in nodes if not node.step_key.endswith("]")]
     done = sum(node.state in ("ok", "error", "skipped") for node in whole_nodes)
     open_nodes = [node for node in nodes if node.state in ("started", "retrying")]
-    clauses = history.why_waiting(open_nodes[:_MAX_NAMED], now_ms) or "ready nodes wait for a worker"
+    clauses = history.why_waiting(open_nodes[:_MAX_NAMED], now_ms, positions) or "ready nodes wait for a worker"
     more = f"; and {len(open_nodes) - _MAX_NAMED} more" if len(open_nodes) > _MAX_NAMED else ""
     return f"{done} of {len(whole_nodes)} nodes have a result; {clauses}{more}"

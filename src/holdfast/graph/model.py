@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
@@ -15,6 +16,12 @@ from holdfast.graph.node_rules import GraphDriver
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.model import Model, RecordedRun, UnitModel
 from holdfast.store.protocol import GRAPH, NewUnit, RunRecord, Store
+
+if TYPE_CHECKING:
+    from holdfast.core.redaction import Redaction
+    from holdfast.graph.inspection import GraphInspection
+    from holdfast.kernel.inspection import Subject
+    from holdfast.kernel.requests import Requests
 
 
 class GraphUnitModel(UnitModel):
@@ -47,7 +54,7 @@ class GraphModel(Model):
 
     def why(self, run: RecordedRun, steps: Sequence[StepRecord], now_ms: int) -> str | None:
         """The sentence for a run whose units are not all done. Unit 0 is due when all units are done."""
-        return history.why(steps, now_ms) if run.row.run_at is None else None
+        return history.why(steps, now_ms, run.positions) if run.row.run_at is None else None
 
     def started_at(self, run: RecordedRun) -> int | None:
         return views.started_at(run.facts)
@@ -70,7 +77,14 @@ def define(
         version=graph.version,
         blueprint=graph.blueprint,
         unit_driver=GraphDriver(graph, limits),
+        inspect=partial(_inspect, graph),
         check=graph.check_types,
         pinned=pinned,
         retention=retention,
     )
+
+
+def _inspect(graph: Graph[Any], subject: Subject, requests: Requests, redaction: Redaction) -> GraphInspection:
+    from holdfast.graph.inspection import GraphInspection  # noqa: PLC0415  (loaded to look at runs)
+
+    return GraphInspection(graph, subject, requests, redaction)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from typing import cast
 
 from holdfast.client import HistoryPage
 from holdfast.core.model import DEFAULT_KIND, Level, Status, StepStatus, StepType
 from holdfast.core.outbound import OutboxRecord, OutboxState
 from holdfast.core.records import (
+    CodePosition,
     EventRecord,
     InstanceDescription,
     InstanceStatus,
@@ -16,6 +18,7 @@ from holdfast.core.records import (
     LogLine,
     Page,
     StepRecord,
+    WhyParts,
 )
 from holdfast.errors import ErrorInfo
 from holdfast.http import wire
@@ -104,6 +107,7 @@ def described_instance(description: InstanceDescription) -> wire.DescribedInstan
         "startedAt": optional_date(description.started_at),
         "completedAt": optional_date(description.completed_at),
         "why": description.why,
+        "whyParts": why_parts(description.why_parts),
     }
     if description.current_step is not None:
         meta["currentStep"] = current_step(description.current_step)
@@ -111,6 +115,30 @@ def described_instance(description: InstanceDescription) -> wire.DescribedInstan
     _add_optional_fields(meta, description)
     status = InstanceStatus(description.status, description.error, description.output)
     return {"id": description.id, "details": details(status), "meta": meta}
+
+
+def why_parts(parts: WhyParts) -> wire.WhyParts:
+    others = [_why_part(other) for other in parts.others]
+    return cast("wire.WhyParts", {**_why_part(parts), **({"others": others} if others else {})})
+
+
+def _why_part(parts: WhyParts) -> wire.WhyPart:
+    body: wire.WhyPart = {"kind": parts.kind}
+    if parts.step_key is not None:
+        body["stepKey"] = parts.step_key
+    if parts.name is not None:
+        body["name"] = parts.name
+    if parts.event_type is not None:
+        body["eventType"] = parts.event_type
+    if parts.until is not None:
+        body["until"] = date(parts.until)
+    if parts.position is not None:
+        body["position"] = code_position(parts.position)
+    return body
+
+
+def code_position(position: CodePosition) -> wire.CodePosition:
+    return {"file": position.file, "line": position.line}
 
 
 def _add_model_fields(meta: wire.Meta, description: InstanceDescription) -> None:

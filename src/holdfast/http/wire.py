@@ -265,6 +265,26 @@ class Child(TypedDict):
     status: Status
 
 
+class CodePosition(TypedDict):
+    file: str
+    line: Count
+
+
+class WhyPart(TypedDict):
+    kind: str
+    stepKey: NotRequired[str]
+    name: NotRequired[str]
+    eventType: NotRequired[str]
+    until: NotRequired[Date]
+    position: NotRequired[CodePosition]
+    """Absent if the server does not have the code."""
+
+
+class WhyParts(WhyPart):
+    others: NotRequired[list[WhyPart]]
+    """What other tasks of the run wait for."""
+
+
 class Meta(TypedDict):
     workflowName: str
     kind: str
@@ -276,6 +296,7 @@ class Meta(TypedDict):
     completedAt: Date | None
     currentStep: NotRequired[CurrentStep]
     why: str
+    whyParts: WhyParts
     workflowVersion: NotRequired[int]
     """The version of the chain or graph that started this run."""
     nativeStatus: NotRequired[str]

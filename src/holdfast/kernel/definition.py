@@ -22,6 +22,7 @@ from holdfast.kernel.outbox import OutboxHandler
 
 if TYPE_CHECKING:
     from holdfast.kernel.driver import Driver
+    from holdfast.kernel.inspection import Inspect
     from holdfast.kernel.model import Model, Models
     from holdfast.kernel.unit_driver import UnitDriver
     from holdfast.store.protocol import Fact, NewUnit
@@ -70,6 +71,8 @@ class Definition:
     """Used instead of ``driver`` if runs consist of units."""
     events: Events = field(default_factory=dict)
     """Declared events by type; events of other types may have any payload."""
+    inspect: Inspect | None = None
+    """Opens a run for inspection on this code. None: the definition's runs cannot be inspected here."""
     check: Callable[[], None] = _nothing
     """Raises ``DefinitionError`` if an annotation by which values are decoded cannot be resolved."""
 
@@ -112,6 +115,8 @@ class Registry:
         """The handler of outbound events."""
         self.retention: Retention | None = None
         """How long finished runs are kept; definitions may replace it."""
+        self.redacted: tuple[str, ...] = ()
+        """Names whose values views hide, besides the default ones."""
 
     @cached_property
     def models(self) -> Models:

@@ -32,6 +32,8 @@ class RecordedRun:
     facts: Sequence[Fact]
     payloads: Mapping[int, Any] = field(default_factory=dict)
     """The consumed events by number, as plain JSON."""
+    positions: history.Positions = field(default_factory=dict)
+    """Where in the code the run waits; empty if this process does not have the code."""
 
 
 class Model(Protocol):

@@ -93,6 +93,10 @@ class Requests:
             )
         return self._registry.get(name)
 
+    def knows(self, workflow: str) -> bool:
+        """True if a workflow of this name is registered."""
+        return workflow in self._registry
+
     # --- starts
 
     def new_run(

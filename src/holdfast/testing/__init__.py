@@ -14,6 +14,7 @@ Example::
 """
 
 from holdfast.testing.driven_client import HarnessError
+from holdfast.testing.exported_runs import replay_file
 from holdfast.testing.harness import CrashMismatch, Harness
 from holdfast.testing.simulation.report import (
     Finding,
@@ -40,5 +41,6 @@ __all__ = [
     "SimulationFailed",
     "SimulationReport",
     "VirtualClock",
+    "replay_file",
     "simulate",
 ]

@@ -142,6 +142,10 @@ class Channel(Case[T], Generic[T]):
         """True if a task waits to receive."""
         return any(not waiter.future.done() for waiter in self._receivers)
 
+    def receiving(self) -> list[asyncio.Future[Any]]:
+        """The futures of the tasks that wait to receive."""
+        return [waiter.future for waiter in self._receivers if not waiter.future.done()]
+
     def _check(self) -> None:
         if self._loop is not None:
             guard.check(self._loop, "a channel of workflow code")

@@ -83,6 +83,10 @@ class ChildEnds:
         """The key of the operation that started the child that sent this exit event; None if none waits for it."""
         return None if stored.sender in self._ends else self._keys.get(stored.sender or "") or None
 
+    def start_key(self, pid: str) -> str | None:
+        """The key of the operation that started a child; None if the run is no child, or the key has its result."""
+        return self._keys.get(pid) or None
+
     def running(self) -> Iterator[str]:
         """Pids of the children that have not ended."""
         return (pid for pid in self._keys if pid not in self._ends)

@@ -76,6 +76,16 @@ class FactDelivery:
         while results and not self._execution.ended:
             self._deliver(results.popleft(), None)
 
+    def replay_next(self) -> Fact | None:
+        """Deliver the next recorded result and return it. None: there is none, or the code has ended."""
+        results = self._history.results
+        if not results or self._execution.ended:
+            return None
+        fact = results.popleft()
+        self._position.wall_ms = max(self._position.wall_ms, fact.at)
+        self._deliver(fact, None)
+        return fact
+
     def deliver_operation_results(self, results: Sequence[RequestResult]) -> None:
         """Deliver the results of the last commit's operations."""
         for fact in self._operations.take_results(results):

@@ -22,8 +22,11 @@ from holdfast.workflow.context import Context
 from holdfast.workflow.naming import StepNames
 
 if TYPE_CHECKING:
+    from holdfast.core.redaction import Redaction
+    from holdfast.kernel.inspection import Subject
     from holdfast.kernel.requests import Requests
     from holdfast.store.protocol import RunRecord, Snapshot, StoredEvent
+    from holdfast.workflow.inspection import WorkflowInspection
     from holdfast.workflow.machine import Machine
 
 WORKFLOW = "workflow"
@@ -54,6 +57,11 @@ class ReplayDriver:
 
         return Machine(self, run, snapshot, self._limits, requests, strict=strict or self._strict)
 
+    def inspect(self, subject: Subject, requests: Requests, redaction: Redaction) -> WorkflowInspection:
+        from holdfast.workflow.inspection import WorkflowInspection  # noqa: PLC0415  (see above)
+
+        return WorkflowInspection(self, subject, requests, redaction, self._fn)
+
     async def main(self, machine: Machine) -> Any:
         context = Context(machine, self._now)
         if not self._takes_params:
@@ -61,7 +69,7 @@ class ReplayDriver:
         try:
             params = self._types.params(codec.plain(machine.run.params))
         except ParamsInvalidError as error:
-            return await machine.execution.diverge(
+            return await machine.execution.diverge_by_value(
                 f"the recorded params do not fit the workflow's annotation any more: {error}"
             )
         return await self._fn(context, params)
@@ -151,6 +159,7 @@ def define(
         pinned=options.pinned,
         retention=options.retention,
         events=options.events,
+        inspect=driver.inspect,
         check=partial(_check, params_type, returns),
     )
 

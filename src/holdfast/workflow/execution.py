@@ -15,7 +15,7 @@ from holdfast.workflow.loop import NO_HOST, WorkflowLoop
 class Execution:
     """Runs the code of one run, and records why the code does not run any more."""
 
-    __slots__ = ("_fatal", "_main", "cancel_reason", "divergence", "ended", "halted", "loop")
+    __slots__ = ("_fatal", "_main", "cancel_reason", "divergence", "ended", "halted", "loop", "value_unfit")
 
     def __init__(self, loop: WorkflowLoop) -> None:
         self.loop = loop
@@ -25,6 +25,8 @@ class Execution:
         """True if no more code runs, although the run has not ended."""
         self.divergence: str | None = None
         """How history and code differ, if they do."""
+        self.value_unfit = False
+        """True if they differ in a recorded value that does not fit its annotation any more."""
         self.cancel_reason: str | None = None
         """The reason of the cancel request, after one was received; empty if it gave none."""
         self._main: asyncio.Task[Any] | None = None
@@ -75,13 +77,24 @@ class Execution:
         self.cancel_reason = reason or ""
         self.ended = True
 
-    def note_divergence(self, message: str) -> None:
-        """Record that history and code do not match; the machine then parks the run."""
-        self.divergence = self.divergence or message
+    @property
+    def error(self) -> BaseException | None:
+        """The error that ended the code, if one did."""
+        if self._fatal is not None or self._main is None or not self._main.done():
+            return self._fatal
+        return None if self._main.cancelled() else self._main.exception()
 
-    def diverge(self, message: str) -> asyncio.Future[Any]:
-        """Note a divergence from workflow code. The returned future never completes."""
-        self.note_divergence(message)
+    def note_divergence(self, message: str, *, value: bool = False) -> None:
+        """Record that history and code do not match; the machine then parks the run.
+
+        ``value``: a recorded value does not fit its annotation.
+        """
+        if self.divergence is None:
+            self.divergence, self.value_unfit = message, value
+
+    def diverge_by_value(self, message: str) -> asyncio.Future[Any]:
+        """Note, from workflow code, that a recorded value does not fit. The returned future never completes."""
+        self.note_divergence(message, value=True)
         return self.loop.create_future()
 
     def finish(self, ending: Ending) -> Finish:

@@ -5,6 +5,7 @@ The mailbox and the processes of a run are created on first use: most runs need 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -84,6 +85,18 @@ class Inbox:
         if self._processes is not None and self._processes.has_waiters:
             return True
         return self._mailbox is not None and bool(self._mailbox.awaited_topics)
+
+    def awaited_channels(self) -> list[tuple[str, list[asyncio.Future[Any]]]]:
+        """Topics of the channels that code waits to receive from, each with the futures of the receivers."""
+        return [] if self._mailbox is None else self._mailbox.awaited_channels()
+
+    def awaited_runs(self) -> list[tuple[str, list[asyncio.Future[Any]]]]:
+        """Pids of children and keys of asks that code waits for, each with the futures of the waiting tasks."""
+        return [] if self._processes is None else self._processes.awaited()
+
+    def start_key(self, pid: str) -> str | None:
+        """The key of the operation that started a child."""
+        return None if self._processes is None else self._processes.ends.start_key(pid)
 
     # --- the next event
 

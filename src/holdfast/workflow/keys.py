@@ -124,6 +124,10 @@ class Keys:
         """The START fact of an operation, if the operation is known to be executed."""
         return self._operations.get(key)
 
+    def is_used(self, key: str) -> bool:
+        """True if the code has requested this key. Keys of operations are not counted here."""
+        return key in self._kinds
+
     def unused_results(self) -> list[str]:
         """Keys of delivered results that the code has not requested."""
         return [key for key in self._results if key not in self._kinds and not key.startswith(ANONYMOUS)]

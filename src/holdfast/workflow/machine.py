@@ -20,7 +20,7 @@ import itertools
 from collections.abc import Coroutine, Sequence
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.core import codec
 from holdfast.core.limits import Limits
@@ -33,6 +33,7 @@ from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import (
     CANCEL,
     NOTHING_FOLLOWS,
+    Fact,
     Finish,
     Following,
     Park,
@@ -91,6 +92,16 @@ class Program(Protocol):
     def encode_params(self, value: Any) -> bytes | None: ...
 
     def encode_output(self, value: Any) -> bytes: ...
+
+
+class MachineParts(NamedTuple):
+    """The parts of a machine that an inspection reads."""
+
+    history: RecordedHistory
+    keys: Keys
+    operations: Operations
+    inbox: Inbox
+    buffer: DecisionBuffer
 
 
 class Machine:
@@ -210,6 +221,21 @@ class Machine:
         self._keys.clear()
         self._wait_queue.clear()
         self._inbox.clear()
+
+    # --- inspection: a replay in single steps, on a machine that no turn drives
+
+    def parts(self) -> MachineParts:
+        return MachineParts(self._history, self._keys, self._operations, self._inbox, self._buffer)
+
+    def begin_replay(self, now_ms: int) -> None:
+        """Start the code without delivering a recorded result."""
+        self.position.wall_ms = now_ms
+        self.position.replaying = True
+        self.execution.start(self.program.main(self))
+
+    def deliver_next(self) -> Fact | None:
+        """Deliver the next recorded result and return it. None: there is none, or the code has ended."""
+        return self._delivery.replay_next()
 
     # --- the start
 

@@ -7,6 +7,7 @@ then it stays in the stored mailbox, where the successor of ``continue_as_new`` 
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -144,6 +145,11 @@ class Mailbox:
         if self._inbox is not None and self._inbox.awaited:
             topics.add(ANY_TOPIC)
         return frozenset(topics)
+
+    def awaited_channels(self) -> list[tuple[str, list[asyncio.Future[Any]]]]:
+        """Topics of the channels that code waits to receive from, each with the futures of the receivers."""
+        channels = [*self._listeners.items(), *([] if self._inbox is None else [(ANY_TOPIC, self._inbox)])]
+        return [(topic, channel.receiving()) for topic, channel in channels if channel.awaited]
 
     def oldest(self, topic: str) -> StoredEvent | None:
         """The oldest event of a topic that has arrived and was not received."""

@@ -46,6 +46,10 @@ class StepNames:
     def retire(self, names: Iterable[str]) -> None:
         self._retired.update(names)
 
+    def declares(self, name: str) -> bool:
+        """True if a step of this name was renamed or retired on purpose."""
+        return name in self._renamed or name in self._retired
+
     def __contains__(self, name: str) -> bool:
         """True if a step of this name is registered, renamed or retired."""
         return name in self._registered or name in self._renamed or name in self._retired

@@ -47,6 +47,13 @@ class Operations:
         """True if the history of the run has a fact under this key."""
         return key in self._history.kinds
 
+    def is_requested(self, key: str) -> bool:
+        """True if the code has requested the operation with this key in this execution."""
+        base, _, count = key.rpartition("#")
+        if count.isdigit() and base in self._counts:
+            return self._counts[base] >= int(count)
+        return key in self._counts
+
     async def perform(
         self, key: str, kind: StepType, name: str, operation: Operation, *, opens: bool = False
     ) -> RequestResult:

@@ -6,6 +6,7 @@ with types of the engine's own. Both are recorded as facts, so a replay repeats 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -64,6 +65,10 @@ class Processes:
     def has_waiters(self) -> bool:
         """True if the code waits for a run's end or reply, or to receive from ``ctx.events``."""
         return bool(self._waiters) or self.events.awaited
+
+    def awaited(self) -> list[tuple[str, list[asyncio.Future[Any]]]]:
+        """Pids of children and keys of asks that code waits for, and ``ctx.events``, each with the waiting futures."""
+        return self._waiters.awaited() + self.events.receiving()
 
     def exited(self, stored: StoredEvent) -> None:
         """Handle the end of a watched run."""

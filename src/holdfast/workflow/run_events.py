@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,6 +12,9 @@ from holdfast.errors import ChildError
 from holdfast.store.protocol import StoredEvent
 from holdfast.workflow.channels import Channel
 from holdfast.workflow.mailbox import Consume
+
+EVENTS = "ctx.events"
+"""What a task waits for that receives from ``ctx.events``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +91,10 @@ class RunEvents:
     def awaited(self) -> bool:
         """True if code waits to receive from ``ctx.events``."""
         return self._channel is not None and self._channel.awaited
+
+    def receiving(self) -> list[tuple[str, list[asyncio.Future[Any]]]]:
+        """``ctx.events`` with the futures of its receivers, if code waits to receive from it."""
+        return [] if self._channel is None or not self._channel.awaited else [(EVENTS, self._channel.receiving())]
 
     def emit(self, event: RunEvent, stored: StoredEvent | None) -> bool:
         """Add an event to ``ctx.events``; True if its stored event is consumed only when the code receives it."""

@@ -162,7 +162,9 @@ class StepCalls:
             failure = Failure.decode(result.value or b"{}")
         except ParamsInvalidError as error:
             self._execution.note_divergence(
-                f"the recorded result of {result.key!r} does not fit the function's return annotation any more: {error}"
+                f"the recorded result of {result.key!r} does not fit the function's return annotation any more: "
+                f"{error}",
+                value=True,
             )
             return None
         except DamagedRunError as error:

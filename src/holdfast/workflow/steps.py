@@ -59,6 +59,10 @@ class StepSpec:
         except TypeError as error:
             raise TypeError(f"step {name!r}: {error}") from None
 
+    def named_arguments(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The arguments of a call by the names of the parameters."""
+        return self.signature.named(args, kwargs)
+
     def with_options(
         self,
         retry: Retry | None,

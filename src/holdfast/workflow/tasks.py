@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
@@ -63,6 +63,10 @@ class RunningTasks:
         if len(self._tasks) > self._prune_at:
             self._tasks = {n: t for n, t in self._tasks.items() if not t.done()}
             self._prune_at = 32 + 2 * len(self._tasks)
+
+    def __iter__(self) -> Iterator[WorkflowTask[Any]]:
+        """The tasks that are not done, in the order of their creation."""
+        return (task for _, task in sorted(self._tasks.items()) if not task.done())
 
     def report_unretrieved(self, report: Callable[[dict[str, Any]], None]) -> None:
         """Report task errors that no code retrieved, after the code has ended."""

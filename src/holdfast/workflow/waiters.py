@@ -17,6 +17,10 @@ class Waiters:
     def __bool__(self) -> bool:
         return any(self._futures.values())
 
+    def awaited(self) -> list[tuple[str, list[asyncio.Future[Any]]]]:
+        """What tasks wait for, each with their futures."""
+        return [(what, list(futures)) for what, futures in self._futures.items() if futures]
+
     async def wait(self, what: str) -> Any:
         """Wait for an end (``what``: the pid) or for a reply (``what``: the key of the ask)."""
         future = self._make_future()

@@ -68,7 +68,7 @@ class Waits:
             payload = read_payload(event.type, event.payload, decode)
         except EventInvalidError as error:
             text = f"the event that {key!r} received does not fit the code's payload type any more: {error}"
-            never: Event[Any] = await self._execution.diverge(text)
+            never: Event[Any] = await self._execution.diverge_by_value(text)
             return never
         return Event(event.type, payload, from_ms(event.created_at), event.sender)
 

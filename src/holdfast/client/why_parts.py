@@ -1,0 +1,59 @@
+"""The parts of ``why`` as fields: what kind of thing a run waits for, its names, until when, and where in the code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime
+
+from holdfast.client.why import Reasons, awaited_topics
+from holdfast.core import history
+from holdfast.core.model import Status, StepStatus, StepType, optional_from_ms
+from holdfast.core.records import StepRecord, WhyParts
+
+_KINDS = {StepType.SLEEP: "sleep", StepType.CHILD: "child", StepType.ASK: "reply", StepType.NODE: "node"}
+
+
+def why_parts(reasons: Reasons, now: int, *, known: bool) -> WhyParts:
+    """``known``: this process implements the run's workflow."""
+    row = reasons.run.row
+    if row.status.terminal:
+        return WhyParts("ended")
+    here = reasons.run.positions.get(None)
+    if row.pausing or row.status is Status.PAUSED:
+        return WhyParts("pausing" if row.pausing else "paused", position=here)
+    parts = [*_of_steps(reasons), *_of_messages(reasons)]
+    if parts:
+        return replace(parts[0], others=tuple(parts[1:]))
+    if row.owner is not None:
+        return WhyParts("running", position=here)
+    if row.run_at is None:
+        watched = ", ".join(pid for pid, _ in reasons.relations.watches) or None
+        return WhyParts("child" if watched else "nothing", name=watched, position=here)
+    if row.run_at > now:
+        return WhyParts("timer" if row.started_at else "start", until=optional_from_ms(row.run_at), position=here)
+    return WhyParts("due" if known else "no_code", name=row.queue if known else row.workflow)
+
+
+def _of_steps(reasons: Reasons) -> Iterator[WhyParts]:
+    for step in history.open_steps(reasons.model.open_steps(reasons.steps)):
+        if step.type == StepType.NODE and step.state == "pending":
+            continue  # a node that has not started explains nothing
+        kind, until = _kind(step)
+        yield WhyParts(
+            kind, step.step_key, step.name, step.wait_event_type, until, reasons.run.positions.get(step.step_key)
+        )
+
+
+def _kind(step: StepRecord) -> tuple[str, datetime | None]:
+    if history.waits_for_event(step):
+        return "event", step.wake_at
+    if step.status == StepStatus.WAITING and step.next_retry_at is not None:
+        return "retry", step.next_retry_at
+    return _KINDS.get(StepType(step.type), "step"), step.wake_at
+
+
+def _of_messages(reasons: Reasons) -> Iterator[WhyParts]:
+    for topic in awaited_topics(reasons.run.row, reasons.model.open_steps(reasons.steps)):
+        key = "listen any" if topic == "*" else f"listen {topic}"
+        yield WhyParts("message", name=topic, position=reasons.run.positions.get(key))

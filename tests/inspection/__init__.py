@@ -1,0 +1,1 @@
+"""Tests of stack, replay, export and check: a run on the code of the process that asks."""
