@@ -130,6 +130,7 @@ def commands(text: str) -> list[tuple[str, str]]:
 
 def masked(text: str) -> str:
     text = re.sub(r'File "[^"]*/shop.py", line \d+', 'File "shop.py", line N', text)
+    text = re.sub(r"shop\.py:\d+", "shop.py:N", text)
     text = re.sub(r"\.\.\. \d+ frames? of holdfast \(.*\)", "... frames of holdfast", text)
     text = re.sub(r"^ +[~^]+\n", "", text, flags=re.MULTILINE)
     text = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{3})?", "TIME", text)

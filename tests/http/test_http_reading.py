@@ -144,7 +144,7 @@ async def test_an_instance_shows_every_field(api: Api) -> None:
     meta = instance["meta"]
     assert set(meta) == {
         "workflowName", "kind", "runNumber", "params", "createdAt", "updatedAt", "startedAt", "completedAt",
-        "currentStep", "why",
+        "currentStep", "why", "whyParts",
     }  # fmt: skip
     assert (meta["workflowName"], meta["kind"], meta["runNumber"]) == ("order", "workflow", 0)
     assert meta["params"] == {"id": "o", "total": 3}
