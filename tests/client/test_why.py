@@ -132,7 +132,7 @@ async def test_why_names_the_running_step(make_app: MakeApp) -> None:
             why = (await run.describe()).why
             return why if "fetch" in why else ""
 
-        assert await until(shown) == "running step 'fetch' (attempt 1)"
+        assert without_positions(await until(shown)) == "running step 'fetch' (attempt 1)"
         gate.open.set()
         await run.result(timeout=5)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from apps import MakeApp
 from holdfast import (
     ChainTask,
     Completed,
@@ -298,3 +299,20 @@ async def test_a_description_does_not_fail_if_the_replay_does(
 
     monkeypatch.setattr(h._own_app.registry._by_name["nap"], "inspect", broken)
     assert (await run.describe()).why.startswith("sleeping in 'nap'")
+
+
+async def test_a_run_in_its_first_step_is_located(make_app: MakeApp) -> None:
+    app, release = make_app(), asyncio.Event()
+
+    @app.workflow
+    async def pack(ctx: Context) -> None:
+        await ctx.do("pack", release.wait)
+
+    async with app:
+        run = await app.start(pack)
+        while not (await run.history()).steps:  # a running attempt is recorded after half a second
+            await asyncio.sleep(0.05)
+        assert await _functions(run) == {"main": ["pack"]}
+        assert "test_stack.py" in (await run.describe()).why
+        release.set()
+        await run.result()

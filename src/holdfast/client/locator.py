@@ -29,9 +29,7 @@ class Locator:
 
     def locates(self, row: RunRecord) -> bool:
         """True if the run is open and this process has its code."""
-        return (
-            not row.status.terminal and row.started_at is not None and self._replayer.has_code(row.workflow, row.kind)
-        )
+        return not row.status.terminal and self._replayer.has_code(row.workflow, row.kind)
 
     def positions(self, row: RunRecord, snapshot: Snapshot) -> Positions:
         facts = snapshot.facts

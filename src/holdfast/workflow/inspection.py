@@ -53,15 +53,25 @@ class WorkflowInspection:
     # --- the position
 
     def replay_to(self, position: int) -> None:
-        if self._subject.run.started_at is None:
-            return  # no code of the run was called yet
+        started = self._started_at()
+        if started is None:
+            return
         if not self._begun:
             self._begun = True
-            self._machine.begin_replay(self._subject.run.started_at)
+            self._machine.begin_replay(started)
             self._take_logs()
-        while self.position < position and self._machine.deliver_next() is not None:
+        # Where history and code differ, the code must not go on: it would receive a result of another kind.
+        while self.position < position and self.difference is None and self._machine.deliver_next() is not None:
             self.position += 1
             self._take_logs()
+
+    def _started_at(self) -> int | None:
+        """The start of the run; None if it has not started. The row has it after the first commit of a result, and the
+        START fact of a long first step before that."""
+        started_at = self._subject.run.started_at
+        if started_at is None and self._subject.snapshot.facts:
+            return min(fact.started_at for fact in self._subject.snapshot.facts)
+        return started_at
 
     def _take_logs(self) -> None:
         self._logs += [line for line in self._parts.buffer.take_logs() if line.category != "system"]

@@ -227,10 +227,12 @@ class Machine:
     def parts(self) -> MachineParts:
         return MachineParts(self._history, self._keys, self._operations, self._inbox, self._buffer)
 
-    def begin_replay(self, now_ms: int) -> None:
+    def begin_replay(self, started_ms: int) -> None:
         """Start the code without delivering a recorded result."""
-        self.position.wall_ms = now_ms
-        self.position.replaying = True
+        self.position.wall_ms = started_ms
+        if self._is_new:
+            self.position.start(started_ms)
+        self.position.replaying = not self._is_new
         self.execution.start(self.program.main(self))
 
     def deliver_next(self) -> Fact | None:
