@@ -128,7 +128,8 @@ class WhyParts:
     kind: str
     """``event``, ``sleep``, ``retry``, ``step``, ``child``, ``reply``, ``message``, ``node``: what the run waits for or
     runs; ``timer``: a time; ``due``: a worker; ``no_code``: a worker that has the workflow; ``start``: its start;
-    ``running``, ``pausing``, ``paused``, ``ended``, ``damaged``; ``nothing``: no timer, event or other run can wake the code."""
+    ``running``, ``pausing``, ``paused``, ``ended``, ``damaged``; ``nothing``: no timer, event or other run can wake the
+    code."""
     step_key: str | None = None
     name: str | None = None
     """The name of the step, the pid of the child, the topics of messages."""
