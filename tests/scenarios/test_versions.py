@@ -191,7 +191,7 @@ def test_a_version_is_a_short_name(version: Any) -> None:
 
 
 @pytest.mark.above_the_store
-def test_pinned_is_a_flag(app: Holdfast) -> None:
+def test_pinned_must_be_true_or_false(app: Holdfast) -> None:
     for register in (app.workflow, lambda **options: app.chain("c", **options), lambda **o: app.graph("g", **o)):
         with pytest.raises(InvalidOptionError, match="pinned"):
             register(pinned="yes")

@@ -30,7 +30,7 @@ async def _in_order_of_arrival(ctx: Context) -> list[str]:
 
 
 @pytest.mark.promise("exact-replay", store=None)
-def test_results_that_arrived_b_a_are_seen_b_a_on_every_replay() -> None:
+def test_results_are_delivered_in_their_recorded_order_on_every_replay() -> None:
     bench = Bench(_in_order_of_arrival)
     bench.advance()
     bench.finish("b")

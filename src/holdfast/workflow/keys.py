@@ -46,7 +46,7 @@ class Keys:
         self._kinds: dict[str, StepType] = {}
         """Kind of each key that the code has used."""
         self.pending: dict[str, Pending] = {}
-        """What the code waits for now, by key."""
+        """Requests of the code whose results were not delivered yet, by key."""
         self._results: dict[str, Fact] = {}
         """Delivered results. A result that the code has not requested yet is kept until the code requests it."""
         self._operations: dict[str, Fact] = {}

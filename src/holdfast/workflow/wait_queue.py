@@ -23,7 +23,7 @@ class WaitQueue:
         self.has_failed_steps = False
         """True if a step has failed, so that it may have no attempts left."""
         self.due: list[tuple[int, int, Pending]] = []
-        """Heap of what is due at a time."""
+        """Heap of the waits that are due at a time."""
         self._order = 0
         self._waits: dict[str, deque[PendingWait]] = {}
         self.events: dict[str, deque[StoredEvent]] = {}

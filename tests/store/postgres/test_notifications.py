@@ -181,7 +181,7 @@ async def test_a_rolled_back_write_is_not_noticed(
     assert await world.ids() == []
 
 
-async def test_after_a_broken_connection_the_counter_changes_and_notifications_arrive_again(
+async def test_after_a_broken_connection_the_change_counter_increases_and_notifications_arrive_again(
     world: World, listening_store: PostgresStore, other: asyncpg.Connection
 ) -> None:
     counter = await _settled_counter(listening_store)
@@ -204,7 +204,7 @@ async def test_after_a_broken_connection_the_counter_changes_and_notifications_a
 
 
 @pytest.mark.promise("no-lost-wakeup")
-async def test_without_a_listening_connection_the_counter_changes_at_intervals(
+async def test_without_a_listening_connection_the_change_counter_increases_at_intervals(
     url: str, store: PostgresStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def refuse(_: Database) -> Any:

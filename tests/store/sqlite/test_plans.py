@@ -42,7 +42,7 @@ from holdfast.store.sqlite.stats import stats
 from store.sqlite.internals import on_writer
 from store.world import FLOW, LEASE, World, result, turn, waiting
 
-# What a SCAN may read: tables that the statement itself passes or builds, SQLite's own small tables, and workers.
+# Tables that a SCAN may read: those that the statement passes or builds, small tables of SQLite, and workers.
 SMALL = {"item", "q", "w", "p", "l", "lane", "owners", "k", "known", "b", "bucket", "json_each"}
 SMALL |= {"sqlite_schema", "sqlite_sequence", "holdfast_worker", "holdfast_leftover"}
 # Names of workflows, statuses, and counts of them.
