@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Waiting,
     )
     from holdfast.client import Handle, Start
+    from holdfast.core.collector import tune_collector
     from holdfast.core.event import Event
     from holdfast.core.filters import Filter
     from holdfast.core.limits import Limits
@@ -254,6 +255,7 @@ __all__ = [
     "context_values",
     "select",
     "step_info",
+    "tune_collector",
     "verify_webhook",
 ]
 
@@ -331,6 +333,7 @@ _MODULES = {
     "context_values": "holdfast.kernel.attempt",
     "select": "holdfast.workflow.channels",
     "step_info": "holdfast.kernel.step_info",
+    "tune_collector": "holdfast.core.collector",
     "verify_webhook": "holdfast.webhook",
 }
 """The modules of the public names. A name that is missing here is an error, from ``holdfast.errors``."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.cli.garbage_collection import THRESHOLDS
 from holdfast.cli.supervisor import restart_delay
+from holdfast.core.collector import THRESHOLDS
 
 from .shop import Shop, gone, until
 

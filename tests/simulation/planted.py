@@ -69,7 +69,11 @@ async def _async_no_op(*_args: Any, **_options: Any) -> None: ...
 
 
 def _fence_without_owner(_original: Any) -> Any:
-    return lambda holds, task: holds.get(task[:2])
+    def check_fence(exceptions: Any, task: Any) -> Any:
+        found = exceptions.get(task[:2], commit._OWNED)
+        return found if found is commit._OWNED or found.epoch is not None else None
+
+    return check_fence
 
 
 def _take_any_epoch(_original: Any) -> Any:

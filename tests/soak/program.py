@@ -13,7 +13,7 @@ from typing import Any
 
 import asyncpg
 
-from holdfast.cli.garbage_collection import configure
+from holdfast import tune_collector
 
 from .load import Load
 from .workload import make_app
@@ -35,7 +35,7 @@ async def _work(url: str, counts: Path, plants: tuple[str, ...], worker: dict[st
     kept: list[str] = []
     keep = (lambda value: kept.append(value * 50)) if "memory" in plants else (lambda _value: None)  # 4 MB a minute
     app = make_app(url, keep, **worker)
-    configure()  # as `holdfast worker` does
+    tune_collector()  # as `holdfast worker` does
     async with app, _counting(counts), _losing_connections(url if "connections" in plants else None):
         await stop.wait()
 
@@ -58,7 +58,7 @@ async def _counting(file: Path) -> AsyncIterator[None]:
     """Write the number of objects of this process to a file, which is replaced as a whole.
 
     Reference cycles are collected first. The driver leaves some when the server restarts, and by itself the garbage
-    collector runs only after 50,000 new objects (``garbage_collection.configure``), more than a short soak creates.
+    collector runs only after 50,000 new objects (``tune_collector``), more than a short soak creates.
     """
 
     async def count() -> None:

@@ -22,12 +22,12 @@ from typing import Any
 import uvicorn
 
 from holdfast.app import Holdfast
-from holdfast.cli import garbage_collection
 from holdfast.cli.errors import WrongUsageError
 from holdfast.cli.loading import load_app, split_target
 from holdfast.cli.logs import set_up_logging
 from holdfast.cli.supervisor_link import SupervisorLink
 from holdfast.cli.terminal_text import escape_controls
+from holdfast.core.collector import tune_collector
 from holdfast.errors import HoldfastError
 
 _log = logging.getLogger("holdfast")
@@ -78,7 +78,7 @@ class ServeOptions:
 
 def run_server(options: ServeOptions, supervisor_fd: int | None) -> None:
     app = load_app(options.target, options.app_dir)
-    garbage_collection.configure()
+    tune_collector()
     check_exposure(app, options)
     set_up_logging(options.log_level)
     if options.drain is not None:

@@ -15,12 +15,12 @@ from types import FrameType
 from typing import Any
 
 from holdfast.app import Holdfast
-from holdfast.cli import garbage_collection
 from holdfast.cli.errors import WrongUsageError
 from holdfast.cli.loading import load_app, split_target
 from holdfast.cli.logs import set_up_logging
 from holdfast.cli.redaction import without_password
 from holdfast.cli.supervisor_link import SupervisorLink
+from holdfast.core.collector import tune_collector
 from holdfast.core.durations import describe, to_ms
 from holdfast.errors import InvalidDurationError
 from holdfast.runner.config import WorkerConfig
@@ -82,7 +82,7 @@ def _seconds_or_text(drain: str) -> float | str:
 def work(options: WorkerOptions, supervisor_fd: int | None) -> None:
     _end_at_signals()  # before the database is open there is no task to release
     app = load_app(options.target, options.app_dir)
-    garbage_collection.configure()
+    tune_collector()
     set_up_logging(options.log_level)
     app.worker_config = options.applied_to(app.worker_config)
     asyncio.run(_work(app, SupervisorLink(supervisor_fd) if supervisor_fd is not None else None))

@@ -18,9 +18,9 @@ class CallsInFlight:
     unstarted = False
     """Calls were not started because the turn has to stop; the next owner of the task starts them."""
     _stopping = False
-    _postponed: Sequence[Call] = ()
+    postponed: Sequence[Call] = ()
     """Calls of postponed decisions; they start once those decisions are written."""
-    _last_heartbeats: Sequence[Fact] = ()
+    last_heartbeats: Sequence[Fact] = ()
     """Last heartbeats of failed attempts; they are stored before the failures."""
 
     def __init__(self, context: TurnContext, claim: Claim, outcomes: OutcomeQueue, turn_input: TurnInput) -> None:
@@ -57,26 +57,22 @@ class CallsInFlight:
         return self.unstarted or self._stopping or self._context.budget.spent
 
     def postpone(self, calls: Sequence[Call]) -> None:
-        self._postponed = [*self._postponed, *calls]
-
-    @property
-    def has_postponed(self) -> bool:
-        return bool(self._postponed)
+        self.postponed = [*self.postponed, *calls]
 
     def start_postponed(self) -> None:
-        calls, self._postponed = self._postponed, ()
+        calls, self.postponed = self.postponed, ()
         self.start(calls)
 
     def drop_postponed(self) -> None:
-        self._postponed = ()
+        self.postponed = ()
 
     def cancel(self, keys: Iterable[str]) -> None:
         for key in keys:
             running = self._running.pop(key, None)
             if running is not None:
                 running.cancel()
-            elif self._postponed:
-                self._postponed = [call for call in self._postponed if call.key != key]
+            elif self.postponed:
+                self.postponed = [call for call in self.postponed if call.key != key]
 
     def cancel_transactions(self, keys: Iterable[str]) -> None:
         """Cancel those of the calls that have a live transaction."""
@@ -117,16 +113,21 @@ class CallsInFlight:
     def has_outcome(self) -> bool:
         """True if the next outcome can be committed now."""
         outcomes = self._outcomes
-        return bool(outcomes) and not (outcomes.needs_closed_transactions and self.in_transaction)
+        if not outcomes or outcomes[0].writes is None:
+            return bool(outcomes)
+        return not (outcomes.needs_closed_transactions and self.in_transaction)
 
     def take_outcomes(self) -> Sequence[Outcome]:
         """Take the outcomes for the next advance."""
-        return self._outcomes.take() if self.has_outcome else self._outcomes.take_nothing()
+        outcomes = self._outcomes
+        if outcomes and (outcomes[0].writes is None or self.has_outcome):
+            return outcomes.take()
+        return outcomes.take_nothing()
 
     def _report(self, outcome: Outcome) -> None:
         self._running.pop(outcome.key, None)
         if outcome.heartbeat is not None:
-            self._last_heartbeats = [*self._last_heartbeats, outcome.heartbeat]
+            self.last_heartbeats = [*self.last_heartbeats, outcome.heartbeat]
         self._outcomes.add(outcome)
         self._input.wake()
 
@@ -151,11 +152,7 @@ class CallsInFlight:
         facts = [running.new_heartbeat() for running in self._running.values()]
         return [Heartbeat(self.claim.task, fact) for fact in facts if fact is not None]
 
-    @property
-    def has_last_heartbeats(self) -> bool:
-        return bool(self._last_heartbeats)
-
     def take_last_heartbeats(self) -> list[Heartbeat]:
         """Take the last heartbeats of failed attempts."""
-        facts, self._last_heartbeats = self._last_heartbeats, ()
+        facts, self.last_heartbeats = self.last_heartbeats, ()
         return [Heartbeat(self.claim.task, fact) for fact in facts]

@@ -41,10 +41,11 @@ def named(run: RunRecord) -> str:
 
 def committed(run: RunRecord, commit: Commit, result: Committed) -> None:
     """Log the failures that a commit made durable."""
-    if result.verdict not in _WRITTEN:
+    following = commit.following.next
+    if result.verdict not in _WRITTEN or (following is None and all(fact.ok for fact in commit.observed.facts)):
         return
     failed = [fact for fact in commit.observed.facts if not fact.ok and _is_step_result(fact)]
-    end = commit.following.next if result.verdict is Verdict.APPLIED else None
+    end = following if result.verdict is Verdict.APPLIED else None
     if isinstance(end, Finish) and end.status is Status.ERRORED:
         ended(run, end, failed)
         return

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import NoReturn
 
 from holdfast.core import failure
 from holdfast.core.failure import Failure
@@ -30,6 +31,7 @@ from holdfast.runner.turn_input import TurnInput
 from holdfast.runner.turn_writer import TurnWriter
 from holdfast.store.protocol import (
     NOTHING_FOLLOWS,
+    PLAINLY_APPLIED,
     SUSPECT_LOSSES,
     Claim,
     Commit,
@@ -43,6 +45,9 @@ from holdfast.store.protocol import (
     Signal,
     Verdict,
 )
+
+_APPLIED = Verdict.APPLIED
+_NO_SIGNAL = Signal.NONE
 
 
 class TurnOver(BaseException):
@@ -100,9 +105,8 @@ class Turn:
                 if decision.calls and decision.lease_ms != self.lease_ms:
                     await self._set_lease(decision.lease_ms)
                 self._start_calls(decision)
-                if self._calls.has_outcome and (committed is None or self._context.committer.is_alone()):
-                    await asyncio.sleep(0)  # nothing was awaited since the last outcome: let the loop run other code
-                await self._wait_for_input(decision)
+                if not self._can_continue(decision, committed):
+                    await self._wait_for_input(decision)
         except TurnOver:
             pass
         finally:
@@ -151,42 +155,39 @@ class Turn:
     # --- advance
 
     def _advance(self) -> Decision:
-        machine, now_ms = self._open_machine(), self._context.ports.now_ms
+        machine, writer, now_ms = self._open_machine(), self._writer, self._context.ports.now_ms
         if self._input.pausing:
             machine.halt()
         began = now_ms()
         events, at = self._input.take_events(began)
         lost, self._attempts_lost = self._attempts_lost, False
-        decision = machine.advance(
-            at,
-            self._calls.take_outcomes(),
-            events,
-            operation_results=self._writer.take_operation_results(),
-            lost=lost,
-        )
+        outcomes = self._calls.take_outcomes()
+        results = writer.take_operation_results() if writer.operation_results else ()
+        decision = machine.advance(at, outcomes, events, operation_results=results, lost=lost)
         if self._task_ms is not None:
             _check_time(decision, now_ms() - began, self._task_ms)
-        if decision.observed.transaction is None:
+        if outcomes and outcomes[0].writes is not None and decision.observed.transaction is None:
             self._outcomes.roll_back_taken()  # the code cancelled the step, so its outcome is not written
-        self._writer.note(decision, counted_losses=lost)
+        writer.note(decision, counted_losses=lost)
         return decision
 
     # --- plan and commit
 
     async def _commit(self, decision: Decision) -> Committed | None:
         """Write what must be durable before the calls start; None: nothing is written, or the result is unknown."""
-        calls, writer, machine = self._calls, self._writer, self._open_machine()
+        calls, writer, machine, observed = self._calls, self._writer, self._open_machine(), decision.observed
         if decision.cancelled:  # the attempts are cancelled after the commit
-            decision.observed.logs = [*decision.observed.logs, *calls.take_logs(decision.cancelled)]
-        self._planned = self._plan(decision)
-        if self._planned is None and not self._input.pausing and writer.try_defer(decision):
+            observed.logs = [*observed.logs, *calls.take_logs(decision.cancelled)]
+        planned = self._planned = self._plan(decision)
+        may_defer = planned is None and (writer.buffering or not observed.facts) and not self._input.pausing
+        if may_defer and writer.try_defer(decision):
             return None
         if decision.cancelled:
             calls.cancel_transactions(decision.cancelled)
-        if decision.observed.transaction is None:
-            if calls.has_last_heartbeats and not calls.in_transaction:
+        if observed.transaction is None:
+            if calls.last_heartbeats and not calls.in_transaction:
                 await record_heartbeats(self._context.store, calls.take_last_heartbeats())
-            if self._planned is None and calls.in_transaction:
+            if planned is None and calls.in_transaction:
                 writer.postpone(decision)
                 return None
             if self._records.writing is not None:
@@ -194,14 +195,18 @@ class Turn:
             if writer.has_buffered and decision.transactional:
                 # The database may reject the statements; buffered decisions must not be rejected with them.
                 await writer.flush(machine)
-        if isinstance(self._planned, Release):
-            self.idle = decision.empty and not self._progressed and not writer.has_unwritten
-        following = decision.following if self._planned is None else decision.following.then(self._planned)
-        commit = Commit(self.task, decision.observed, following, calls.in_flight, None, self._input.seen)
+        following = decision.following
+        if planned is not None:
+            self.idle = isinstance(planned, Release) and self._wrote_nothing(decision)
+            following = following.then(planned)
+        commit = Commit(self.task, observed, following, calls.in_flight, None, self._input.seen)
         committed = await writer.write(commit, machine)
         if committed is None:
             self._drop_machine()
         return committed
+
+    def _wrote_nothing(self, decision: Decision) -> bool:
+        return decision.empty and not self._progressed and not self._writer.has_unwritten
 
     def _plan(self, decision: Decision) -> Finish | Park | Release | None:
         """Decide what happens to the task: it ends, is parked or released; None: the turn keeps it."""
@@ -210,11 +215,13 @@ class Turn:
         calls = self._calls
         if calls.running or self._outcomes or self._input.pausing:
             return None
+        if decision.calls and not calls.must_stop:
+            return None
         if decision.following.operations or self._writer.has_operations:
             return None
         if not self._input.has_all(decision.topics):
             return None
-        if decision.calls or calls.has_postponed or calls.unstarted:
+        if decision.calls or calls.postponed or calls.unstarted:
             return Release(self._now(), TaskKind.RESUME, status=Status.ACTIVE) if calls.must_stop else None
         kind = TaskKind.RETRY if decision.retrying else TaskKind.WAKE
         return Release(decision.wake_at, kind, decision.topics)
@@ -224,38 +231,35 @@ class Turn:
     def _handle_verdict(self, committed: Committed | None) -> None:
         if committed is None:
             return
-        match committed.verdict:
-            case Verdict.APPLIED:
-                self._applied(committed)
-            case Verdict.PAUSING:
-                self._input.signal(Signal.PAUSE)
-                self._writer.drop_warnings()
-            case Verdict.REJECTED:
-                self._rejected(committed)
-            case Verdict.LOST | Verdict.PAUSED:
-                raise TurnOver
+        if committed.verdict is _APPLIED:
+            self._applied(committed)
+        elif committed.verdict is Verdict.PAUSING:
+            self._input.signal(Signal.PAUSE)
+            self._writer.drop_warnings()
+        elif committed.verdict is Verdict.REJECTED:
+            self._rejected(committed)
+        else:  # lost or paused
+            raise TurnOver
 
     def _applied(self, committed: Committed) -> None:
         self._writer.applied()
-        if committed.started or committed.sent or committed.operation_results or committed.affected is not None:
+        if committed is not PLAINLY_APPLIED:
             self._context.host.notify(committed)
-        match self._planned:
-            case Finish():
-                self.finish = self._planned
-                raise TurnOver
-            case Park():
-                raise TurnOver
-            case Release() as released:
-                self._release(released, due_now=committed.due_now)
-                raise TurnOver
-            case None:
-                pass
+        if self._planned is not None:
+            self._end_turn(self._planned, committed)
         if self._input.pausing:
             self._drop_machine()  # the pause was withdrawn: a new machine replays what is written
             self._input.withdraw_pause()
         self._progressed = True
-        if committed.signal is not Signal.NONE:
+        if committed.signal is not _NO_SIGNAL:
             self.signal(committed.signal)
+
+    def _end_turn(self, planned: Finish | Park | Release, committed: Committed) -> NoReturn:
+        if isinstance(planned, Finish):
+            self.finish = planned
+        elif isinstance(planned, Release):
+            self._release(planned, due_now=committed.due_now)
+        raise TurnOver
 
     def _release(self, released: Release, *, due_now: bool) -> None:
         self.due_at = self._now() if due_now else released.run_at
@@ -295,14 +299,27 @@ class Turn:
     def _start_calls(self, decision: Decision) -> None:
         if self.machine is None:
             return  # the decision is not written; the next machine decides again what to cancel and call
-        self._calls.cancel(decision.cancelled)
+        calls = self._calls
+        if decision.cancelled:
+            calls.cancel(decision.cancelled)
         if self._input.pausing or self._input.task_lost:
             return
-        if self._calls.has_postponed and not self._writer.has_buffered:
-            self._calls.start_postponed()
-        self._calls.start(decision.calls)
+        if calls.postponed and not self._writer.has_buffered:
+            calls.start_postponed()
+        calls.start(decision.calls)
 
     # --- wait
+
+    def _can_continue(self, decision: Decision, committed: Committed | None) -> bool:
+        """True if the machine can be advanced at once, because a call has ended already.
+
+        False if nothing was awaited since the last outcome: the loop has to run other code in between.
+        """
+        if committed is None or self.machine is None or not self._calls.has_outcome:
+            return False
+        if self._input.task_lost or self._must_read_events(decision):
+            return False
+        return not self._context.committer.is_alone()
 
     async def _wait_for_input(self, decision: Decision) -> None:
         """Wait for an outcome, a due timer, an event or a signal, then read new events if there may be any."""
@@ -310,14 +327,21 @@ class Turn:
             self.machine = await self._loader.load()
             await self._input.read_from_start(decision.topics)
             return
+        if self._calls.has_outcome:
+            await asyncio.sleep(0)
         while not self._has_input(decision):
             await self._input.wait(decision.wake_at)
         self._input.clear_alarm()
         if self._input.task_lost:
             raise TurnOver
-        if self._input.may_have_events(decision.topics) or (decision.topics and self._input.is_due(decision.wake_at)):
-            # Before a deadline counts as missed, read the events that arrived in time.
+        if self._must_read_events(decision):
             await self._input.read_events(decision.topics)
+
+    def _must_read_events(self, decision: Decision) -> bool:
+        """True if there may be new events. Events that came in time are read before a deadline counts as missed."""
+        if self._input.may_have_events(decision.topics):
+            return True
+        return bool(decision.topics) and self._input.is_due(decision.wake_at)
 
     def _has_input(self, decision: Decision) -> bool:
         calls, turn_input = self._calls, self._input

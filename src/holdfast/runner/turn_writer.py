@@ -30,6 +30,7 @@ from holdfast.store.protocol import (
 from holdfast.store.retry import backoff
 
 _log = logging.getLogger("holdfast")
+_LOST = Verdict.LOST
 
 
 class _BufferedDecision(NamedTuple):
@@ -62,7 +63,8 @@ class TurnWriter:
         self._context = context
         self._calls = calls
         self._outcomes = outcomes
-        self._buffering = buffering
+        self.buffering = buffering
+        """Decisions are written as late as possible (persist="task")."""
         self._buffer: list[_BufferedDecision] = []
 
     # --- before a commit
@@ -79,13 +81,13 @@ class TurnWriter:
         """Buffer the decision if it need not be written yet (persist="task"); True if no commit is needed now."""
         if self._unconfirmed or self._warnings:
             return False  # a warning is committed before the calls that it concerns are started
-        if self._buffer and (self._calls.has_postponed or self.has_operations):
+        if self._buffer and (self._calls.postponed or self.has_operations):
             return False  # buffered during a live transaction: no other commit would write these decisions
         if decision.empty:
             # Buffered decisions are written before calls that follow from them start, a failure before its retry.
-            return self._buffering or not self._buffer
+            return self.buffering or not self._buffer
         must_write = decision.transactional or decision.following.operations or self._counted_losses
-        if self._buffering and not must_write:
+        if self.buffering and not must_write:
             self._buffer_decision(decision)
             return True
         return False
@@ -172,7 +174,7 @@ class TurnWriter:
         if commit.observed.transaction is None:
             [done] = await self._context.committer.commit([commit])
             self._context.committed(self.claim.run, commit, done)
-            if done.verdict is Verdict.LOST:
+            if done.verdict is _LOST:
                 self._add_refused(commit, buffered)
             if commit.observed.outbox:
                 self._context.host.outbox_written()
@@ -214,7 +216,7 @@ class TurnWriter:
     # --- after a commit
 
     def applied(self) -> None:
-        """The commit was applied: log its warnings in the worker's log as well."""
+        """The commit was applied: the task is this turn's, and the commit's warnings are logged."""
         self._unconfirmed = False
         if self._warnings:
             run = self.claim.run
@@ -246,7 +248,7 @@ class TurnWriter:
         The commit's own results are passed only with ``persist="task"`` and without a transaction, whose other writes
         are lost with the commit.
         """
-        complete = self._buffering and not commit.observed.transactional
+        complete = self.buffering and not commit.observed.transactional
         self._add_late(commit.observed.facts if complete else _results(buffered), commit.observed.logs)
 
     def _add_late(self, results: Sequence[Fact], logs: Sequence[Log]) -> None:

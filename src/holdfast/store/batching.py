@@ -91,13 +91,13 @@ class Batcher(Generic[A, R]):
             else:
                 self._done()
 
-    async def _enqueue(self, items: list[A]) -> list[R]:
+    def _enqueue(self, items: list[A]) -> asyncio.Future[list[R]]:
         future: asyncio.Future[list[R]] = asyncio.get_running_loop().create_future()
         self._queue.append((items, future))
         if self._writing < self._writers:
             self._writing += 1
             self._start_task()
-        return await future
+        return future
 
     def _start_task(self) -> None:
         task = asyncio.get_running_loop().create_task(self._write_queued(), name=self._name)

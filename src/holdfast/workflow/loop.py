@@ -109,6 +109,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._number = 0
         self._timers = 0
         self._closed = False
+        self._finalizer: Callable[[AsyncGenerator[Any, Any]], None] | None = self._finalize_generator
+        """The bound method, because binding it for each entry takes noticeable time; None after the loop is closed."""
         self.tasks = RunningTasks()
 
     # --- driven by the machine
@@ -167,6 +169,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Close suspended coroutines with this loop as the running loop, so that their cleanup code cannot do I/O."""
         self._ready.clear()
         self._closed = True
+        self._finalizer = None  # a reference cycle
         outer = self._enter()
         try:
             self.tasks.close_coroutines()
@@ -178,7 +181,7 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Become the running loop, with hooks for async generators in place of the outer loop's."""
         outer = events._get_running_loop(), sys.get_asyncgen_hooks()
         events._set_running_loop(self)
-        sys.set_asyncgen_hooks(firstiter=None, finalizer=self._finalize_generator)
+        sys.set_asyncgen_hooks(None, self._finalizer or self._finalize_generator)
         return outer
 
     def _finalize_generator(self, generator: AsyncGenerator[Any, Any]) -> None:

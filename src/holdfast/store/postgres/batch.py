@@ -13,6 +13,7 @@ from holdfast.store.postgres.send import topics_text
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import (
+    PLAINLY_APPLIED,
     Commit,
     Committed,
     FactState,
@@ -139,13 +140,12 @@ def _is_progress(commit: Commit) -> bool:
 
 def _committed(verdict: int, signal: int, due: bool, others: dict[str, Any] | None) -> Committed:
     if verdict == VerdictNumber.APPLIED and not signal and not due and others is None:
-        return PLAIN
+        return PLAINLY_APPLIED
     return Committed(VERDICTS[verdict], Signal(signal), due, affected=affected(**others) if others else None)
 
 
-PLAIN = Committed(Verdict.APPLIED)
 _COMMIT_ONE_RESULTS: dict[int, Committed | None] = {
     CommitOneResult.NOT_WRITTEN: None,
-    CommitOneResult.APPLIED: PLAIN,
+    CommitOneResult.APPLIED: PLAINLY_APPLIED,
     CommitOneResult.APPLIED_AND_DUE: Committed(Verdict.APPLIED, due_now=True),
 }

@@ -15,7 +15,7 @@ from holdfast.store.postgres.send import SendRequest, send
 from holdfast.store.postgres.sql import statements
 from holdfast.store.postgres.text import encode_text
 from holdfast.store.postgres.tx import Row, Tx
-from holdfast.store.protocol import Delivery, Fact, FactState, NewEvent, Prediction, Sent
+from holdfast.store.protocol import PLAINLY_APPLIED, Delivery, Fact, FactState, NewEvent, Prediction, Sent
 
 _NO_CLAIM: Row = (None, None)
 _COMMON, _RARE = SEND_PREDICTED.parts.values()
@@ -42,7 +42,7 @@ async def _send_with_turn(tx: Tx, request: SendRequest) -> Sent | None:
         if tx.is_retry
         else await write_prediction(tx, request, prediction)
     )
-    return Sent(prediction.run, accepted=True, woken=True, committed=batch.PLAIN) if written else None
+    return Sent(prediction.run, accepted=True, woken=True, committed=PLAINLY_APPLIED) if written else None
 
 
 async def write_prediction(tx: Tx, request: SendRequest, prediction: Prediction) -> bool:

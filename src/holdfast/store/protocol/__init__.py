@@ -57,6 +57,7 @@ from holdfast.core.facts import (
 from holdfast.core.statement import Statement
 from holdfast.store.protocol.commits import (
     NOTHING_FOLLOWS,
+    PLAINLY_APPLIED,
     Commit,
     Committed,
     Finish,
@@ -158,6 +159,7 @@ __all__ = [
     "LEFTOVER_ROWS",
     "MAX_CLOCK_SKEW_MS",
     "NOTHING_FOLLOWS",
+    "PLAINLY_APPLIED",
     "REPLY",
     "SUSPECT_LOSSES",
     "Advance",

@@ -228,8 +228,10 @@ class Verdict(StrEnum):
     """A user's statement failed, or the recipient of an event has ended or does not exist. Nothing was written."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Committed:
+    """The store's reply to a commit."""
+
     verdict: Verdict
     signal: Signal = Signal.NONE
     """With APPLIED and a kept task: the signals of the task. Returning the EVENTS signal clears it."""
@@ -248,6 +250,10 @@ class Committed:
     claimed_children: Sequence[Created] = ()
     """Runs that operations created claimed."""
     affected: AffectedRuns | None = None
+
+
+PLAINLY_APPLIED = Committed(Verdict.APPLIED)
+"""The reply to most commits: applied, and nothing else to report."""
 
 
 class LateResults(NamedTuple):

@@ -8,6 +8,7 @@ applied alone. The consequences of the ends of runs are applied last, after all 
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -15,6 +16,8 @@ from typing import NamedTuple
 from holdfast.core.model import TaskKind
 from holdfast.errors import StateError
 from holdfast.store.protocol import (
+    NOTHING_FOLLOWS,
+    PLAINLY_APPLIED,
     AffectedRuns,
     Attributes,
     Commit,
@@ -46,7 +49,6 @@ from holdfast.store.sqlite.successors import create_next
 from holdfast.store.sqlite.tx import Row, Tx
 
 _SQL = statements("commit")
-_APPLIED = Committed(Verdict.APPLIED)
 _LOST = Committed(Verdict.LOST)
 _PAUSING = Committed(Verdict.PAUSING)
 _PAUSED = Committed(Verdict.PAUSED)
@@ -67,15 +69,18 @@ _WRITES = (
 
 
 class _Ownership(NamedTuple):
-    """The columns of a task that the fence and the commit read."""
+    """The columns of a task that the fence and the commit read; all are None if there is no task."""
 
     owner: str | None
-    epoch: int
+    epoch: int | None
     losses: int
     signal: int
 
 
-_Ownerships = dict[tuple[int, int], _Ownership]
+_OWNED = _Ownership(None, None, 0, 0)
+"""Stands for a task that is owned as the commit says, without losses and signals."""
+_Exceptions = dict[tuple[int, int], _Ownership]
+"""Tasks of a batch that need attention, by run and unit; the others are ``_OWNED``."""
 
 
 def commit(tx: Tx, commits: Sequence[Commit]) -> list[Committed]:
@@ -103,9 +108,9 @@ def affects_others(one: Commit) -> bool:
 def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
     if not commits:
         return []
-    ownerships = _read_ownerships(tx, [one.task for one in commits.values()])
+    exceptions = _read_exceptions(tx, [one.task for one in commits.values()])
     batch = _Batch(tx)
-    results = [batch.add(one, ownerships) for one in commits.values()]
+    results = [batch.add(one, exceptions) for one in commits.values()]
     batch.write()
     affected = batch.propagate_ends()
     if not affected:
@@ -114,14 +119,14 @@ def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
 
 
 def _apply_alone(tx: Tx, one: Commit) -> Committed:
-    if not _check_fence(_read_ownerships(tx, [one.task]), one.task):
+    if _check_fence(_read_exceptions(tx, [one.task]), one.task) is None:
         return _LOST
     rejected = _unreachable(tx, one.observed) or _run_statements(tx, one)
     if rejected is not None:
         return rejected
     started = create(tx, one.observed.starts)
     sent = send(tx, one.observed.sends)
-    if started and not _check_fence(_read_ownerships(tx, [one.task]), one.task):
+    if started and _check_fence(_read_exceptions(tx, [one.task]), one.task) is None:
         # One of the starts terminated this run or its parent (TERMINATE_EXISTING). The observed part is still written.
         return _with_results(_write_observed(tx, one), started, sent)
     return _with_results(_apply_together(tx, {one.task.run: one})[0], started, sent)
@@ -130,8 +135,9 @@ def _apply_alone(tx: Tx, one: Commit) -> Committed:
 def _write_observed(tx: Tx, one: Commit) -> Committed:
     batch = _Batch(tx)
     batch.observe(one)
+    batch.note_start(one)
     batch.write()
-    return _APPLIED
+    return PLAINLY_APPLIED
 
 
 def _with_affected(result: Committed, affected: AffectedRuns | None) -> Committed:
@@ -179,21 +185,22 @@ def _run_statements(tx: Tx, one: Commit) -> Committed | None:
     return rejected
 
 
-def _read_ownerships(tx: Tx, tasks: list[TaskRef]) -> _Ownerships:
-    ownerships: _Ownerships = {}
-    for unit in {task.unit for task in tasks}:  # almost always 0
-        runs = json.dumps([task.run for task in tasks if task.unit == unit])
-        found = tx.connection.execute(_SQL["fence"], (runs, unit)).get
-        ownerships |= {(run, unit): _Ownership(*ownership) for run, unit, *ownership in json.loads(found)}
-    return ownerships
+def _read_exceptions(tx: Tx, tasks: list[TaskRef]) -> _Exceptions:
+    exceptions: _Exceptions = {}
+    for unit, owner in {task[1:3] for task in tasks}:  # almost always one
+        epochs = {task.run: task.epoch for task in tasks if task.unit == unit and task.owner == owner}
+        found = tx.connection.execute(_SQL["fence"], (json.dumps(epochs), unit, owner)).get
+        if found != "[]":
+            exceptions |= {(run, unit): _Ownership(*ownership) for run, *ownership in json.loads(found)}
+    return exceptions
 
 
-def _check_fence(ownerships: _Ownerships, task: TaskRef) -> _Ownership | None:
+def _check_fence(exceptions: _Exceptions, task: TaskRef) -> _Ownership | None:
     """The fence: return the task's columns if owner and epoch match, else None."""
-    ownership = ownerships.get(task[:2])
-    if ownership is None or ownership.owner != task.owner or ownership.epoch != task.epoch:
-        return None
-    return ownership
+    ownership = exceptions.get(task[:2])
+    if ownership is None:
+        return _OWNED
+    return ownership if ownership.owner == task.owner and ownership.epoch == task.epoch else None
 
 
 def _is_progress(one: Commit) -> bool:
@@ -215,16 +222,20 @@ class _Batch:
 
     def __init__(self, tx: Tx) -> None:
         self._tx = tx
-        self._rows: dict[str, list[Row]] = {}
+        self._rows: defaultdict[str, list[Row]] = defaultdict(list)
         self._paused: list[tuple[int, str | None]] = []
         self._attributes: list[tuple[int, Attributes]] = []
         self._ends: list[tuple[int, NextRun | None]] = []
 
-    def add(self, one: Commit, ownerships: _Ownerships) -> Committed:
-        ownership = _check_fence(ownerships, one.task)
+    def add(self, one: Commit, exceptions: _Exceptions) -> Committed:
+        ownership = _check_fence(exceptions, one.task)
         if ownership is None:
             return _LOST
         self.observe(one)
+        if one.following is NOTHING_FOLLOWS and ownership is _OWNED:  # the most common commit
+            if one.started_at is not None:
+                self.note_start(one)
+            return PLAINLY_APPLIED
         if ownership.signal & _PAUSE_REQUESTED:
             return self._pause(one, ownership)
         return self._apply_following(one, ownership)
@@ -239,7 +250,7 @@ class _Batch:
                 deliver(self._tx, rows)
             else:
                 connection.executemany(_INSERT_OUTBOX if name == "outbox" else _SQL[name], rows)
-        self._rows = {}
+        self._rows.clear()
         for run, attributes in self._attributes:
             set_attributes(self._tx, run, attributes)
         self._attributes = []
@@ -259,48 +270,50 @@ class _Batch:
                 affected.setdefault(end.run, AffectedRuns()).work = True
         return affected
 
-    def _put(self, name: str, *rows: Row) -> None:
-        self._rows.setdefault(name, []).extend(rows)
-
     def observe(self, one: Commit) -> None:
         run, observed = one.task.run, one.observed
         if observed.facts:
-            self._put("insert_fact", *fact_rows(run, observed.facts))
+            self._rows["insert_fact"] += fact_rows(run, observed.facts)
         if observed.deliveries:
-            self._put("deliver", *((run, event, at, encode_text(key)) for event, key, at in observed.deliveries))
+            self._rows["deliver"] += [(run, event, at, encode_text(key)) for event, key, at in observed.deliveries]
         if observed.logs:
-            self._put("insert_log", *log_rows(run, observed.logs))
+            self._rows["insert_log"] += log_rows(run, observed.logs)
         if observed.outbox:
-            self._put("outbox", *outbox_rows(run, observed.outbox, self._tx.now))
+            self._rows["outbox"] += outbox_rows(run, observed.outbox, self._tx.now)
+
+    def note_start(self, one: Commit) -> None:
+        """Set ``started_at`` of the run, unless the commit writes the run's row anyway (``_finish``, ``_release``)."""
         if one.started_at is not None:
-            self._put("set_started", (run, one.started_at, self._tx.now))
+            self._rows["set_started"].append((one.task.run, one.started_at, self._tx.now))
 
     def _pause(self, one: Commit, ownership: _Ownership) -> Committed:
+        self.note_start(one)
         if one.in_flight == 0:
             self._paused.append((one.task.run, None))
             return _PAUSED
         if ownership.losses and _is_progress(one):
-            self._put("update_task", (*one.task[:2], ownership.signal, 0))
+            self._rows["update_task"].append((*one.task[:2], ownership.signal, 0))
         return _PAUSING
 
     def _apply_following(self, one: Commit, ownership: _Ownership) -> Committed:
         run, following = one.task.run, one.following
         if following.facts:
-            self._put("insert_fact", *fact_rows(run, following.facts))
+            self._rows["insert_fact"] += fact_rows(run, following.facts)
         if following.logs:
-            self._put("insert_log", *log_rows(run, following.logs))
+            self._rows["insert_log"] += log_rows(run, following.logs)
         if following.attributes is not None:
             self._attributes.append((run, following.attributes))
         return self._apply_operations(one) if following.operations else self._apply_next(one, ownership)
 
     def _apply_operations(self, one: Commit) -> Committed:
         """Apply the operations after all other rows and before ``next``: an operation may signal or end this run."""
+        self.note_start(one)
         self.write()
         run, operations = one.task.run, one.following.operations
         applied = perform(self._tx, run, operations)
-        self._put("insert_fact", *fact_rows(run, result_facts(operations, applied.results)))
-        ownership = _check_fence(_read_ownerships(self._tx, [one.task]), one.task)
-        result = _APPLIED if ownership is None else self._apply_next(one, ownership)
+        self._rows["insert_fact"] += fact_rows(run, result_facts(operations, applied.results))
+        ownership = _check_fence(_read_exceptions(self._tx, [one.task]), one.task)
+        result = PLAINLY_APPLIED if ownership is None else self._apply_next(one, ownership)
         affected = applied.affected if applied.affected != AffectedRuns() else None
         return replace(
             result, operation_results=applied.results, claimed_children=applied.claimed_children, affected=affected
@@ -312,27 +325,29 @@ class _Batch:
             case None:
                 return self._keep(one, ownership)
             case Finish() as finish:
-                return self._finish(run, finish)
+                return self._finish(one, finish)
             case Park(note):
+                self.note_start(one)
                 self._paused.append((run, note))
-                return _APPLIED
+                return PLAINLY_APPLIED
             case Release() as release:
                 return self._release(one, release)
 
-    def _finish(self, run: int, end: Finish) -> Committed:
-        note = encode_text_or_none(end.note)
-        self._put("finish", (run, end.status, end.output, end.error, note, self._tx.now))
+    def _finish(self, one: Commit, end: Finish) -> Committed:
+        run, note = one.task.run, encode_text_or_none(end.note)
+        self._rows["finish"].append((run, end.status, end.output, end.error, note, self._tx.now, one.started_at))
         if end.next is None:
-            self._put("delete_task", (run,))
+            self._rows["delete_task"].append((run,))
         self._ends.append((run, end.next))
-        return _APPLIED
+        return PLAINLY_APPLIED
 
     def _keep(self, one: Commit, ownership: _Ownership) -> Committed:
         # The common commit of a turn that continues does not write its task row.
+        self.note_start(one)
         losses = 0 if ownership.losses and (one.following.operations or _is_progress(one)) else ownership.losses
         if losses == ownership.losses and not ownership.signal:
-            return _APPLIED
-        self._put("update_task", (*one.task[:2], ownership.signal & ~Signal.EVENTS, losses))
+            return PLAINLY_APPLIED
+        self._rows["update_task"].append((*one.task[:2], ownership.signal & ~Signal.EVENTS, losses))
         return Committed(Verdict.APPLIED, Signal(ownership.signal))
 
     def _release(self, one: Commit, release: Release) -> Committed:
@@ -340,6 +355,6 @@ class _Batch:
         unseen = self._tx.connection.execute(_SQL["unseen_types"], (task.run, one.seen))
         has_events = any(matches_topics(type_, release.topics) for (type_,) in unseen)
         run_at, kind = (self._tx.now, TaskKind.WAKE) if has_events else (release.run_at, release.kind)
-        self._put("release", (*task[:2], run_at, kind, kind.bucket, topics))
-        self._put("set_status", (task.run, release.status, self._tx.now))
-        return Committed(Verdict.APPLIED, due_now=True) if has_events else _APPLIED
+        self._rows["release"].append((*task[:2], run_at, kind, kind.bucket, topics))
+        self._rows["set_status"].append((task.run, release.status, self._tx.now, one.started_at))
+        return Committed(Verdict.APPLIED, due_now=True) if has_events else PLAINLY_APPLIED

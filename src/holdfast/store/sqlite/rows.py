@@ -58,7 +58,10 @@ def record(row: Row) -> RunRecord:
 
 
 def fact_rows(run: int, facts: Iterable[Fact]) -> list[Row]:
-    return [(run, *fact) if fact.key.isascii() and fact.name is None else _fact_row(run, fact) for fact in facts]
+    return [
+        (run, *fact) if fact.key.isascii() and ((name := fact.name) is None or name.isascii()) else _fact_row(run, fact)
+        for fact in facts
+    ]
 
 
 def _fact_row(run: int, fact: Fact) -> Row:

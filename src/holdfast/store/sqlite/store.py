@@ -168,10 +168,12 @@ class SqliteStore:
         return await self._write(claim, request, inline=True)
 
     async def commit(self, commits: Sequence[Commit]) -> list[Committed]:
-        if any(one.observed.transaction is not None for one in commits):
-            return await self._commit_live(commits)
-        # Users' statements may take any amount of time.
-        short = len(commits) <= _INLINE_MAX_ROWS and not any(one.observed.statements for one in commits)
+        short = len(commits) <= _INLINE_MAX_ROWS
+        for one in commits:
+            if one.observed.transaction is not None:
+                return await self._commit_live(commits)
+            if one.observed.statements:
+                short = False  # users' statements may take any amount of time
         # Immediate, because the caller has batched the commits already.
         return await self._write(commit, commits, Mode.MERGED, inline=short, immediate=True)
 

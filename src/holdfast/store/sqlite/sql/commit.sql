@@ -1,7 +1,10 @@
--- One row for a whole batch: stepping through rows would release the interpreter lock once per row.
+-- The tasks of a batch that need attention: another owner or epoch (NULL: no task), losses, or a signal. ?1: the epochs
+-- by run. Almost always none. One row for a whole batch: stepping through rows would release the interpreter lock once
+-- per row.
 -- name: fence
-SELECT json_group_array(json_array(t.run, t.unit, t.owner, t.epoch, t.losses, t.signal))
-  FROM json_each(?1) AS item CROSS JOIN holdfast_task AS t ON t.run = item.value AND t.unit = ?2;
+SELECT json_group_array(json_array(CAST(item.key AS INTEGER), t.owner, t.epoch, t.losses, t.signal))
+  FROM json_each(?1) AS item LEFT JOIN holdfast_task AS t ON t.run = CAST(item.key AS INTEGER) AND t.unit = ?2
+ WHERE t.epoch IS NOT item.value OR t.owner IS NOT ?3 OR t.losses <> 0 OR t.signal <> 0;
 
 -- name: insert_fact
 INSERT INTO holdfast_fact (run, state, key, n, kind, at, started_at, seq, ok, value, name, attempts, max_attempts,
@@ -22,7 +25,8 @@ UPDATE holdfast_run SET started_at = ?2, updated_at = ?3 WHERE id = ?1 AND start
 UPDATE holdfast_task SET losses = ?4, signal = ?3 WHERE run = ?1 AND unit = ?2;
 
 -- name: finish
-UPDATE holdfast_run SET status = ?2, output = ?3, error = ?4, note = ?5, updated_at = ?6, completed_at = ?6
+UPDATE holdfast_run SET status = ?2, output = ?3, error = ?4, note = ?5, updated_at = ?6, completed_at = ?6,
+                        started_at = coalesce(started_at, ?7)
  WHERE id = ?1;
 
 -- name: delete_task
@@ -34,7 +38,7 @@ UPDATE holdfast_task
  WHERE run = ?1 AND unit = ?2;
 
 -- name: set_status
-UPDATE holdfast_run SET status = ?2, updated_at = ?3 WHERE id = ?1;
+UPDATE holdfast_run SET status = ?2, updated_at = ?3, started_at = coalesce(started_at, ?4) WHERE id = ?1;
 
 -- name: reset_losses
 UPDATE holdfast_task SET losses = 0 WHERE run = ?1 AND unit = 0 AND losses <> 0;
