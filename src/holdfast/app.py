@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import logging
 import os
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager, nullcontext
@@ -13,7 +14,7 @@ from holdfast.core.limits import Limits
 from holdfast.core.redaction import redacted_names
 from holdfast.core.retention import Retention, check_retention
 from holdfast.definitions import Definitions, caller
-from holdfast.errors import AppClosedError, InvalidOptionError
+from holdfast.errors import AppClosedError, InvalidOptionError, StoreError
 from holdfast.extras import extra
 from holdfast.kernel.telemetry import Telemetry
 from holdfast.lifetime import AppLifetime
@@ -27,15 +28,18 @@ if TYPE_CHECKING:
 
     from holdfast.client import Client, Handle, Start
     from holdfast.core.filters import ListConditions
-    from holdfast.core.records import InstanceSummary, Page, VersionInfo, WorkerInfo
+    from holdfast.core.records import InstanceSummary, Page, QueueInfo, Stats, VersionInfo, WorkerInfo
     from holdfast.graph.progress import Advancement
     from holdfast.http.auth import Authorize
     from holdfast.kernel.requests import StartOptions
     from holdfast.kernel.startable import Startable
     from holdfast.open_app import OpenApp
+    from holdfast.telemetry.metrics import Metrics
 
 R = TypeVar("R")
 T = TypeVar("T")
+
+_log = logging.getLogger("holdfast")
 
 
 class Holdfast(Definitions):
@@ -204,6 +208,17 @@ class Holdfast(Definitions):
         """Releases with open runs or living workers (``WorkerConfig(version=)``)."""
         return await self._opened().client.versions()
 
+    async def stats(self) -> Stats:
+        """Statistics of the database: runs by workflow and status, throughput, due tasks, errors, slow steps.
+
+        The cost does not depend on the number of finished runs.
+        """
+        return await self._opened().client.stats.fresh()
+
+    async def queues(self) -> builtins.list[QueueInfo]:
+        """The queues that have tasks or living workers, by name."""
+        return await self._opened().client.queues()
+
     async def tick(self, *, max_instances: int | None = None, max_steps: int | None = None) -> int:
         """Claim the due tasks once and run each until it suspends or ends. For programs that do their own scheduling.
 
@@ -224,21 +239,53 @@ class Holdfast(Definitions):
 
     # --- serving
 
+    def collect_metrics(self) -> Metrics:
+        """Count what this process does, for ``metrics_text``; from the next time the app is opened."""
+        from holdfast.telemetry.metrics import Metrics  # noqa: PLC0415  (only for apps with metrics)
+
+        for member in self.telemetry:
+            if isinstance(member, Metrics):
+                return member
+        metrics = Metrics()
+        self.telemetry.append(metrics)
+        return metrics
+
+    async def metrics_text(self) -> str:
+        """The metrics of this process and its database in the text format of Prometheus."""
+        stats = None
+        try:
+            stats = await self._opened().client.stats.counts()
+        except StoreError as error:
+            _log.warning("the metrics lack the figures of the database: %s", error)
+        return self.collect_metrics().text(stats)
+
     def asgi(
-        self, *, api: str = "/api/workflows", tick: bool = False, worker: bool = True, hosts: Iterable[str] = ()
+        self,
+        *,
+        api: str = "/api/workflows",
+        tick: bool = False,
+        worker: bool = True,
+        hosts: Iterable[str] = (),
+        metrics: bool = False,
     ) -> FastAPI:
         """The HTTP API as an ASGI application, to be served directly or mounted in another application.
 
         Served directly, its lifespan opens this app, with a worker unless ``worker`` is False. ``api`` is the path
         prefix of the API, ``tick`` enables ``POST _runner/tick``, ``hosts`` are host names besides localhost under
-        which a proxy makes a server on a loopback address reachable.
+        which a proxy makes a server on a loopback address reachable, ``metrics`` adds ``GET /metrics`` for Prometheus
+        at the root of the application.
         """
         with extra("server", "The HTTP API"):
             from holdfast.http.api import make_api  # noqa: PLC0415  (FastAPI is imported only to serve)
             from holdfast.http.auth import Authorize  # noqa: PLC0415
             from holdfast.http.backend import Backend  # noqa: PLC0415
 
-        backend = Backend(self.registry, self.limits, self._client_for_request, self.tick if tick else None)
+        if metrics:
+            self.collect_metrics()
+        backend = Backend(
+            self.registry, self.limits, self._client_for_request, self.tick if tick else None,
+            self.metrics_text if metrics else None,
+        )  # fmt: skip
         lifespan = self.lifespan if worker else self._lifespan_of_client
         return make_api(backend, base=api, authorize=self.authorize or Authorize(), hosts=hosts, lifespan=lifespan)
 

@@ -22,13 +22,14 @@ from holdfast.client.outbox import Outbox
 from holdfast.client.reads import RunReader
 from holdfast.client.replaying import Replayer
 from holdfast.client.starts import Start, Starts
+from holdfast.client.stats import StatsReader
 from holdfast.client.units import UnitReader
 from holdfast.client.views import Views
 from holdfast.core.durations import Duration
 from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.names import check_instance_id
-from holdfast.core.records import InstanceStatus, VersionInfo, WorkerInfo
+from holdfast.core.records import InstanceStatus, QueueInfo, VersionInfo, WorkerInfo
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
 from holdfast.kernel.notify import Hub
@@ -67,6 +68,7 @@ class Client:
         self.control = Control(store, registry, hub, requests, clock, self.instances, self.units)
         self.events = EventSender(store, hub, requests, self.instances, self.local, telemetry)
         self.outbox = Outbox(store, hub, self.instances)
+        self.stats = StatsReader(store, clock.monotonic)
 
     async def close(self) -> None:
         await self.local.wait()
@@ -135,6 +137,10 @@ class Client:
             )
             for row in await self._store.workers()
         ]
+
+    async def queues(self) -> list[QueueInfo]:
+        """The queues that have tasks or living workers, by name."""
+        return await self.stats.queues([*await self.workers()])
 
     async def versions(self) -> list[VersionInfo]:
         """Releases that have open runs or living workers, by name; runs and workers without a version come last."""

@@ -204,6 +204,56 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """A queue that has tasks or living workers. A task is a run, or a node of a graph."""
+
+    name: str
+    due: int
+    """Tasks that are due and that no worker owns."""
+    oldest_due: datetime | None
+    """When the oldest of them became due."""
+    running: int
+    """Tasks that workers own."""
+    workers: int
+    """Living workers that claim tasks of the queue."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepStats:
+    """Durations of a step in the latest runs, in seconds."""
+
+    workflow: str
+    step: str
+    count: int
+    mean: float
+    max: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """Statistics of the database."""
+
+    runs: dict[str, dict[str, int]]
+    """Number of runs by workflow and status."""
+    started_per_minute: int
+    """Instances that were started within the last minute."""
+    ended_per_minute: int
+    """Runs that ended within the last minute."""
+    started_last_hour: int
+    ended_last_hour: int
+    due: int
+    """Tasks that are due and that no worker owns, in all queues."""
+    oldest_due: datetime | None
+    """When the oldest of them became due."""
+    workers: int
+    """Number of living workers."""
+    errors: dict[str, int]
+    """Errors of the runs that errored within the last hour, by name, the most frequent first."""
+    slowest_steps: list[StepStats]
+    """Steps of the latest runs, the slowest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class VersionInfo:
     """A release that has runs or workers: the number of its open runs, and the ids of its living workers."""
 

@@ -16,7 +16,7 @@ from holdfast.client import Client
 from holdfast.core.filters import Filter
 from holdfast.core.limits import Limits
 from holdfast.http import bodies, responses
-from holdfast.http.auth import AuthContent, Authorize, AuthRequest, Denied, HookTimeout, Unread
+from holdfast.http.auth import AuthContent, Authorize, AuthRequest, Denied, HookTimeout, Scope, Unread
 from holdfast.http.spec import Reach, Spec
 from holdfast.kernel.definition import Registry
 
@@ -119,6 +119,11 @@ def _auth_request(request: Request, spec: Spec | None, params: Mapping[str, str]
         client=client[0] if client else None,
         content=AuthContent() if nothing_to_read else Unread(),
     )
+
+
+def auth_request_of(request: Request, route: str, scope: Scope) -> AuthRequest:
+    """A request as a hook would see it on a route of this scope, without a body."""
+    return replace(_auth_request(request, None, {}), route=route, scope=scope)
 
 
 def _check_new(workflow: str | None, id: str | None, filters: Sequence[Filter]) -> None:

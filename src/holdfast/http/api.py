@@ -19,6 +19,7 @@ from holdfast.http.auth import Authorize, Scope
 from holdfast.http.backend import Backend
 from holdfast.http.document import Document
 from holdfast.http.gate import Gate, GatedRoute
+from holdfast.http.observation import Observation, metrics_route, observation_routes
 from holdfast.http.routes import route_table
 from holdfast.http.spec import Spec
 
@@ -35,9 +36,11 @@ def make_api(backend: Backend, *, base: str, authorize: Authorize, hosts: Iterab
         return responses.reply(document.mounted_at(request.scope.get("root_path", "")))
 
     openapi_spec = Spec("GET", "/openapi.json", "getOpenapi", Scope.READ, openapi, dict, no_instances=True)
-    specs = [*route_table(backend), openapi_spec]
+    specs = [*route_table(backend), *observation_routes(Observation(backend, authorize)), openapi_spec]
     document = Document(specs, backend, base, authorize)
     api.router.routes.extend(GatedRoute(path, spec) for spec in specs for path in _paths(base, spec))
+    if backend.metrics is not None:
+        api.router.routes.append(GatedRoute("/metrics", metrics_route(backend.metrics)))
 
     for error_type in (HoldfastError, responses.Problem, RequestValidationError):
         api.add_exception_handler(error_type, responses.error_response)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,3 +25,5 @@ class Backend:
     """Raises ``AppClosedError`` while the app is not open."""
     tick: Tick | None
     """None: ticks over HTTP are not enabled."""
+    metrics: Callable[[], Awaitable[str]] | None = None
+    """The text for Prometheus; None: there is no route for it."""

@@ -1,0 +1,188 @@
+"""Routes that show the whole database: statistics, workers, queues; the caller's own rights; metrics."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import NotRequired
+
+from starlette.requests import Request
+from starlette.responses import Response
+from typing_extensions import TypedDict  # pydantic requires this TypedDict before Python 3.12
+
+from holdfast.core.records import QueueInfo, Stats, WorkerInfo
+from holdfast.http.admission import auth_request_of
+from holdfast.http.auth import AuthContent, Authorize, Denied, HookTimeout, Scope
+from holdfast.http.backend import Backend
+from holdfast.http.response_bodies import date, optional_date
+from holdfast.http.responses import reply
+from holdfast.http.spec import Spec
+from holdfast.http.wire import Count, Date
+
+_PROMETHEUS = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class SlowStep(TypedDict):
+    workflowName: str
+    step: str
+    count: Count
+    meanMs: float
+    maxMs: float
+
+
+class StatsBody(TypedDict):
+    runs: dict[str, dict[str, Count]]
+    """By workflow and status."""
+    startedPerMinute: Count
+    endedPerMinute: Count
+    startedLastHour: Count
+    endedLastHour: Count
+    due: Count
+    oldestDue: Date | None
+    workers: Count
+    errors: dict[str, Count]
+    """By name, of the last hour."""
+    slowestSteps: list[SlowStep]
+
+
+class WorkerBody(TypedDict):
+    id: str
+    host: str
+    pid: int
+    queues: list[str]
+    concurrency: Count
+    startedAt: Date
+    seenAt: Date
+    alive: bool
+    version: NotRequired[str]
+
+
+class WorkersBody(TypedDict):
+    workers: list[WorkerBody]
+
+
+class QueueBody(TypedDict):
+    name: str
+    due: Count
+    oldestDue: Date | None
+    running: Count
+    workers: Count
+
+
+class QueuesBody(TypedDict):
+    queues: list[QueueBody]
+
+
+class MeBody(TypedDict):
+    address: str | None
+    """The caller's network address, possibly that of a proxy."""
+    actions: list[str]
+    """The scopes that the caller has."""
+
+
+class Observation:
+    """Handlers of these routes."""
+
+    def __init__(self, backend: Backend, authorize: Authorize) -> None:
+        self._backend = backend
+        self._authorize = authorize
+
+    async def stats(self) -> Response:
+        """Runs by workflow and status, throughput, due tasks, errors and slow steps; at most five seconds old."""
+        return reply(_stats(await self._backend.client().stats.read()))
+
+    async def workers(self) -> Response:
+        """The workers, the oldest first, including those that died within the last day."""
+        body: WorkersBody = {"workers": [_worker(worker) for worker in await self._backend.client().workers()]}
+        return reply(body)
+
+    async def queues(self) -> Response:
+        """The queues that have tasks or living workers."""
+        body: QueuesBody = {"queues": [_queue(queue) for queue in await self._backend.client().queues()]}
+        return reply(body)
+
+    async def me(self, request: Request) -> Response:
+        """Who is asking, and which actions are allowed."""
+        client = request.scope.get("client")
+        body: MeBody = {
+            "address": client[0] if client else None,
+            "actions": [scope.value for scope in Scope if await self._allows(request, scope)],
+        }
+        return reply(body)
+
+    async def _allows(self, request: Request, scope: Scope) -> bool:
+        asked = replace(auth_request_of(request, "getMe", scope), content=AuthContent())
+        try:
+            await self._authorize.run_request_hook(asked)
+            await self._authorize.run_scope_hook(asked)
+        except (Denied, HookTimeout):
+            return False
+        return True
+
+
+def observation_routes(routes: Observation) -> Sequence[Spec]:
+    return [
+        Spec("GET", "/_stats", "getStats", Scope.READ, routes.stats, StatsBody),
+        Spec("GET", "/_workers", "listWorkers", Scope.READ, routes.workers, WorkersBody),
+        Spec("GET", "/_queues", "listQueues", Scope.READ, routes.queues, QueuesBody),
+        Spec("GET", "/_me", "getMe", Scope.READ, routes.me, MeBody, no_instances=True),
+    ]
+
+
+def metrics_route(text: Callable[[], Awaitable[str]]) -> Spec:
+    """The route for Prometheus. It is not below the API's base, and not in the OpenAPI document."""
+
+    async def metrics() -> Response:
+        return Response(await text(), media_type=_PROMETHEUS)
+
+    return Spec("GET", "/metrics", "getMetrics", Scope.READ, metrics, str)
+
+
+def _stats(stats: Stats) -> StatsBody:
+    return {
+        "runs": stats.runs,
+        "startedPerMinute": stats.started_per_minute,
+        "endedPerMinute": stats.ended_per_minute,
+        "startedLastHour": stats.started_last_hour,
+        "endedLastHour": stats.ended_last_hour,
+        "due": stats.due,
+        "oldestDue": optional_date(stats.oldest_due),
+        "workers": stats.workers,
+        "errors": stats.errors,
+        "slowestSteps": [
+            {
+                "workflowName": step.workflow,
+                "step": step.step,
+                "count": step.count,
+                "meanMs": round(step.mean * 1000, 3),
+                "maxMs": round(step.max * 1000, 3),
+            }
+            for step in stats.slowest_steps
+        ],
+    }
+
+
+def _worker(worker: WorkerInfo) -> WorkerBody:
+    body: WorkerBody = {
+        "id": worker.id,
+        "host": worker.host,
+        "pid": worker.pid,
+        "queues": [*worker.queues],
+        "concurrency": worker.concurrency,
+        "startedAt": date(worker.started_at),
+        "seenAt": date(worker.seen_at),
+        "alive": worker.alive,
+    }
+    if worker.version is not None:
+        body["version"] = worker.version
+    return body
+
+
+def _queue(queue: QueueInfo) -> QueueBody:
+    return {
+        "name": queue.name,
+        "due": queue.due,
+        "oldestDue": optional_date(queue.oldest_due),
+        "running": queue.running,
+        "workers": queue.workers,
+    }

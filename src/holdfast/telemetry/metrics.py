@@ -1,0 +1,173 @@
+"""``Metrics``: what the workers of this process did, as counters and histograms for Prometheus.
+
+Counted is what was written, so a counter counts an attempt once, however often its worker was lost. The gauges are
+those of the whole database, read by one query that is repeated at most every five seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from holdfast.core.facts import Fact, FactState
+from holdfast.core.model import StepType
+from holdfast.kernel.telemetry import Telemetry
+from holdfast.store.protocol import (
+    FIRST_EPOCH,
+    GRAPH,
+    Advance,
+    Claim,
+    Commit,
+    Committed,
+    Finish,
+    Park,
+    RunRecord,
+    StoreStats,
+    Verdict,
+)
+from holdfast.telemetry.instruments import Counter, Gauge, Histogram
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+MAX_STEPS = 200
+"""Names of steps that are counted separately, for each workflow; further steps are counted as ``other``."""
+
+_WRITTEN = (Verdict.APPLIED, Verdict.PAUSING, Verdict.PAUSED)
+_STEPS = (StepType.DO, StepType.NODE)
+_CODE = re.compile(r"([A-Z][A-Z_]+): ")
+
+
+class Metrics(Telemetry):
+    """Counters and histograms of this process."""
+
+    def __init__(self) -> None:
+        self._started = Counter("holdfast_runs_started_total", "Runs whose first turn was written.", ["workflow"])
+        self._ended = Counter(
+            "holdfast_runs_ended_total", "Runs that a worker of this process ended.", ["workflow", "status"]
+        )
+        self._steps = Counter(
+            "holdfast_steps_total",
+            "Recorded attempts of steps: completed, errored (no attempts left), retried.",
+            ["workflow", "step", "outcome"],
+        )
+        self._durations = Histogram(
+            "holdfast_step_duration_seconds", "Duration of recorded attempts.", ["workflow", "step"]
+        )
+        self._latency = Histogram(
+            "holdfast_start_latency_seconds", "Time from when a new run is due to its first turn.", ["queue"]
+        )
+        self._commits = Histogram("holdfast_commit_seconds", "Duration of the writes of a batch of commits.")
+        self._takeovers = Counter("holdfast_lease_takeovers_total", "Tasks taken over from workers that lost them.")
+        self._parked = Counter("holdfast_parked_total", "Runs that were parked.", ["reason"])
+        self._step_names: dict[str, set[str]] = {}
+
+    # --- observed points
+
+    def turn_began(self, claim: Claim, now_ms: int) -> None:
+        run, task = claim.run, claim.task
+        if claim.lost:
+            self._takeovers.add()
+        elif run.started_at is None and task.epoch == FIRST_EPOCH and task.unit == (run.kind == GRAPH):
+            due = run.created_at if run.run_at is None else max(run.run_at, run.created_at)
+            self._latency.observe(max(0, now_ms - due) / 1000, (run.queue,))
+
+    def batch_written(self, seconds: float) -> None:
+        self._commits.observe(seconds)
+
+    def commit_written(self, run: RunRecord, commit: Commit, result: Committed) -> None:
+        if result.verdict not in _WRITTEN:
+            return
+        if commit.started_at is not None and run.started_at is None:
+            self._started.add((run.workflow,))
+        self._count_steps(run.workflow, commit.observed.facts)
+        end = commit.following.next if result.verdict is Verdict.APPLIED else None
+        if isinstance(end, Finish):
+            self._ended.add((run.workflow, end.status.value))
+        elif isinstance(end, Park):
+            self._parked.add((_reason(end.note),))
+
+    def advance_written(self, run: RunRecord, advance: Advance) -> None:
+        if advance.started_at is not None and run.started_at is None:
+            self._started.add((run.workflow,))
+        self._count_steps(run.workflow, advance.results)
+        self._count_steps(run.workflow, advance.facts)
+
+    def parked(self, run: RunRecord, reason: str) -> None:  # noqa: ARG002
+        self._parked.add((reason,))
+
+    def _count_steps(self, workflow: str, facts: Iterable[Fact]) -> None:
+        for fact in facts:
+            if fact.kind not in _STEPS:
+                continue
+            if fact.state == FactState.RESULT:
+                outcome = "completed" if fact.ok else "errored"
+            elif fact.state == FactState.FAILURE:
+                outcome = "retried"
+            else:
+                continue
+            step = self._step_name(workflow, fact.name or fact.key)
+            self._steps.add((workflow, step, outcome))
+            self._durations.observe(max(0, fact.at - fact.started_at) / 1000, (workflow, step))
+
+    def _step_name(self, workflow: str, name: str) -> str:
+        names = self._step_names.get(workflow)
+        if names is None:
+            names = self._step_names[workflow] = set()
+        if name not in names:
+            if len(names) >= MAX_STEPS:
+                return "other"
+            names.add(name)
+        return name
+
+    # --- text
+
+    def text(self, stats: StoreStats | None) -> str:
+        """The metrics in the format of Prometheus. ``stats``: the figures of the database; None: not available."""
+        metrics = (
+            self._started, self._ended, self._steps, self._durations, self._latency, self._commits, self._takeovers,
+            self._parked,
+        )  # fmt: skip
+        lines = [line for metric in metrics for line in metric.lines()]
+        if stats is not None:
+            lines += _gauges(stats)
+        return "\n".join(lines) + "\n" + _other_metrics()
+
+
+_RUNS = Gauge("holdfast_runs", "Runs in the database.", ["workflow", "status"])
+_DUE = Gauge("holdfast_queue_due", "Tasks that are due and that no worker owns.", ["queue"])
+_OLDEST = Gauge("holdfast_queue_oldest_due_seconds", "Time for which the oldest of them has been due.", ["queue"])
+_WORKERS = Gauge("holdfast_workers_alive", "Workers whose lease has not expired.")
+
+NAMES = (
+    "holdfast_runs_started_total", "holdfast_runs_ended_total", "holdfast_steps_total",
+    "holdfast_step_duration_seconds", "holdfast_start_latency_seconds", "holdfast_commit_seconds",
+    "holdfast_queue_due", "holdfast_queue_oldest_due_seconds", "holdfast_workers_alive", "holdfast_runs",
+    "holdfast_lease_takeovers_total", "holdfast_parked_total",
+)  # fmt: skip
+
+
+def _gauges(stats: StoreStats) -> list[str]:
+    ages = [
+        ((queue.queue,), 0.0 if queue.oldest_due is None else max(0, stats.at - queue.oldest_due) / 1000)
+        for queue in stats.queues
+    ]
+    return [
+        *_RUNS.lines(((count.workflow, count.status), count.count) for count in stats.runs),
+        *_DUE.lines(((queue.queue,), queue.due) for queue in stats.queues),
+        *_OLDEST.lines(ages),
+        *_WORKERS.lines([((), stats.workers_alive)]),
+    ]
+
+
+def _reason(note: str) -> str:
+    """The code at the beginning of a note, in lower case: a few words, whatever the text of the note."""
+    code = _CODE.match(note)
+    return "other" if code is None else code[1].lower()
+
+
+def _other_metrics() -> str:
+    """The metrics of the program itself, if it uses ``prometheus_client``."""
+    try:
+        from prometheus_client import generate_latest  # noqa: PLC0415  (an extra, which adds metrics of the process)
+    except ImportError:
+        return ""
+    return generate_latest().decode()
