@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidOptionError, InvalidUrlError
 from holdfast.extras import extra
-from holdfast.ports import Runtime
+from holdfast.ports import Runtime, milliseconds
 
 if TYPE_CHECKING:
     from holdfast.store.protocol import Migrated, Store
+    from holdfast.store.protocol.transfer import TransferDatabase
 
 DEFAULT_URL = "sqlite:///holdfast.db"
 DEFAULT_SCHEMA = "holdfast"
@@ -45,6 +46,20 @@ def make_store(url: str, schema: str | None, runtime: Runtime) -> Store:
     from holdfast.store.sqlite import SqliteStore  # noqa: PLC0415  (see above)
 
     return SqliteStore(_sqlite_path(url), clock=runtime.time)
+
+
+def make_transfer(url: str, schema: str | None, runtime: Runtime) -> TransferDatabase:
+    """The database of a URL as the source or the target of a transfer."""
+    if url.startswith(_POSTGRES):
+        with extra("postgres", "A postgresql:// database"):
+            from holdfast.store.postgres.transfer import PostgresTransfer  # noqa: PLC0415  (see above)
+        return PostgresTransfer(url, schema or DEFAULT_SCHEMA)
+    from holdfast.store.sqlite.transfer import SqliteTransfer  # noqa: PLC0415  (see above)
+
+    path = _sqlite_path(url)
+    if path is None:
+        raise InvalidUrlError("a database in memory cannot be transferred; name a file")
+    return SqliteTransfer(path, milliseconds(runtime.time))
 
 
 def check_url(url: str, schema: str | None = None) -> None:

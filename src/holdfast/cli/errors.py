@@ -21,3 +21,9 @@ class MigrationError(HoldfastError):
     """The schema is not up to date, or the migration failed."""
 
     code = "MIGRATION_FAILED"
+
+
+class TransferError(HoldfastError):
+    """A transfer that cannot begin or end."""
+
+    code = "TRANSFER_FAILED"

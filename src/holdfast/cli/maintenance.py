@@ -1,8 +1,9 @@
-"""Commands that work on a database directly: ``prune``."""
+"""Commands that work on a database directly: ``prune``, ``export``, ``import``, ``move``."""
 
 from __future__ import annotations
 
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -39,6 +40,9 @@ def read_duration(text: str) -> int:
 
 def add_maintenance_commands(cli: typer.Typer) -> None:
     cli.command()(prune)
+    cli.command(name="export")(export)
+    cli.command(name="import")(import_)
+    cli.command()(move)
 
 
 def prune(
@@ -76,3 +80,82 @@ def prune(
 
     statuses = tuple(Status(one.value) for one in status or EndedStatus)
     delete(PruneOptions(url, schema, older_than, workflow, statuses, dry_run), typer.echo)
+
+
+Abort = Annotated[bool, typer.Option("--abort", help="Give up an interrupted transfer: open the source again.")]
+
+
+def export(
+    url: Annotated[str, typer.Argument(metavar="URL", help="The database.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write: one JSON object per line.")],
+    abort: Abort = False,
+    schema: Schema = None,
+) -> None:
+    """Write all runs of a database to a file: open and finished ones, with history, timers, mailboxes and outbox.
+
+    Stop all workers first. While the command runs, nobody can write to the database or open it. If the command is
+    interrupted, the database stays closed: repeat the command to continue where it stopped, or use --abort.
+
+    \b
+    Examples:
+      holdfast export sqlite:///shop.db shop.jsonl
+      holdfast export sqlite:///shop.db shop.jsonl --abort    after an interruption: open the database again
+
+    Exit code 0 if the file is complete, 1 if a worker is alive or the file exists.
+    """
+    from holdfast.cli.transfer import Address, export_file  # noqa: PLC0415  (the engine)
+
+    export_file(Address(url, schema), file, typer.echo, abort=abort)
+
+
+def import_(
+    file: Annotated[Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="A file of an export.")],
+    url: Annotated[str, typer.Argument(metavar="URL", help="The database; it must be empty, or not exist yet.")],
+    schema: Schema = None,
+) -> None:
+    """Read all runs of a file into an empty database. Open runs continue when a worker starts.
+
+    Until the command has ended, nobody can open the database. If the command is interrupted, repeat it: it continues
+    where it stopped. At the end counts and digests of the rows are compared.
+
+    \b
+    Examples:
+      holdfast import shop.jsonl postgresql://app@db1/shop
+      holdfast import shop.jsonl sqlite:///copy.db
+
+    Exit code 0 if all rows are equal afterwards, 1 if the database is not empty or the file not complete.
+    """
+    from holdfast.cli.transfer import Address, import_file  # noqa: PLC0415  (the engine)
+
+    import_file(file, Address(url, schema), typer.echo)
+
+
+def move(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="The URL of the database with the runs.")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The URL of an empty database.")],
+    source_schema: Annotated[
+        str | None, typer.Option("--source-schema", metavar="NAME", help="PostgreSQL: the schema of the source.")
+    ] = None,
+    target_schema: Annotated[
+        str | None, typer.Option("--target-schema", metavar="NAME", help="PostgreSQL: the schema of the target.")
+    ] = None,
+    abort: Abort = False,
+) -> None:
+    """Move all runs to another database, in either direction between SQLite and PostgreSQL.
+
+    Stop all workers and clients first. The source is closed: nobody can write to it or open it, also afterwards. Open
+    runs, timers, mailboxes, schedules and the outbox continue in the target when a worker starts there. If the command
+    is interrupted, repeat it: it continues where it stopped. At the end counts and digests of the rows are compared.
+
+    \b
+    Examples:
+      holdfast move sqlite:///shop.db postgresql://app@db1/shop
+      holdfast move postgresql://app@db1/shop sqlite:///shop.db
+      holdfast move sqlite:///shop.db postgresql://app@db1/shop --abort    open the source again
+
+    Exit code 0 if all rows are equal afterwards, 1 if a worker of the source is alive or the target is not empty.
+    """
+    from holdfast.cli.transfer import Address  # noqa: PLC0415  (the engine)
+    from holdfast.cli.transfer import move as transfer  # noqa: PLC0415
+
+    transfer(Address(source, source_schema), Address(target, target_schema), typer.echo, abort=abort)

@@ -9,7 +9,7 @@ from enum import Enum, IntEnum, StrEnum
 
 from holdfast.core.facts import ANY_TOPIC, CANCEL, EXIT, REPLY, FactState
 from holdfast.core.model import DEFAULT_QUEUE, Status, StepType, TaskKind
-from holdfast.store.postgres.errors import NOT_CONSUMABLE, PREDICTION_FAILED, STALE_RETRY
+from holdfast.store.postgres.errors import FENCED, NOT_CONSUMABLE, PREDICTION_FAILED, STALE_RETRY
 from holdfast.store.postgres.rows import MANY_RUNS, MAX_BIGINT, PAGE_SIZE
 from holdfast.store.protocol import (
     GRAPH,
@@ -106,6 +106,7 @@ _VALUES: dict[str, str | int] = {
     "LARGE_RUN": LARGE_RUN,
     "LEFTOVER_ROWS": LEFTOVER_ROWS,
     "NOT_CONSUMABLE": NOT_CONSUMABLE,
+    "FENCED": FENCED,
     "STALE_RETRY": STALE_RETRY,
     "PREDICTION_FAILED": PREDICTION_FAILED,
 }

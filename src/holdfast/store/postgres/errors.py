@@ -30,6 +30,8 @@ STALE_RETRY = "HF002"
 """The store's own SQLSTATE: a repeated call whose receipt was used by a later call."""
 PREDICTION_FAILED = "HF003"
 """The store's own SQLSTATE: a prediction does not hold (holdfast_send_predicted)."""
+FENCED = "HF004"
+"""The store's own SQLSTATE: a write to a database that is fenced for a transfer."""
 
 _TRANSLATIONS: dict[str, tuple[type[HoldfastError], str]] = {
     "08": (StoreUnavailableError, "the connection to {where} broke. Check the network and the server"),
@@ -67,6 +69,7 @@ _TRANSLATIONS: dict[str, tuple[type[HoldfastError], str]] = {
     ),
     "57P": (StoreUnavailableError, "{where} is shutting down or starting up. Try again"),
     "58": (StoreUnavailableError, "{where} failed to read or write its files. Look at its log and its disk"),
+    "HF004": (StoreReadOnlyError, "{where} cannot be written; nothing was written"),
     "HF001": (StateError, "an event cannot be consumed: it does not exist or was consumed before"),
 }
 

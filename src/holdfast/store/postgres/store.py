@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from holdfast.core.model import to_ms
-from holdfast.errors import AppClosedError, StoreUnavailableError
+from holdfast.errors import AppClosedError, StoreReadOnlyError, StoreUnavailableError
 from holdfast.ports import Clock, Randomness, SystemClock
 from holdfast.store.batching import Batcher
 from holdfast.store.postgres import control, late, leases, migrate, outbox, prune, reads, stats, workers
@@ -131,6 +131,7 @@ class PostgresStore:
         try:
             await database.open()
             migrated = await database.call(_migrate if migrate else _verify, None)
+            await database.call(_refuse_fenced, None)
             self._guard = Guard(await database.call(_relations, None))
             await self._set_clock(database)
             self._listener = Listener(database.connect, channel(self._schema), store_id, self._random)
@@ -354,6 +355,12 @@ def _batcher(name: str, write: Callable[[list[A]], Awaitable[list[R]]]) -> Batch
 
 async def _migrate(tx: Tx, _: None) -> Migrated:
     return await migrate.migrate(tx)
+
+
+async def _refuse_fenced(tx: Tx, _: None) -> None:
+    reason = await tx.connection.fetchval(statements("schema", tx.schema)["fence_reason"])
+    if reason is not None:
+        raise StoreReadOnlyError(f"the schema {tx.schema} is fenced: {reason}")
 
 
 async def _verify(tx: Tx, _: None) -> Migrated:

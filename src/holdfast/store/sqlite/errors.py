@@ -96,6 +96,8 @@ def _translated(error: apsw.Error, path: str, busy_s: float) -> HoldfastError:
     for source, target, text in _TRANSLATIONS:
         if isinstance(error, source):
             return target(f"{text.format(path=path, busy=busy_s)} (SQLite: {error})")
+    if getattr(error, "extendedresult", None) == apsw.SQLITE_CONSTRAINT_TRIGGER:
+        return StoreReadOnlyError(f"{path} cannot be written; nothing was written (SQLite: {error})")
     if is_unique_violation(error):
         return StateError(f"the row exists already and is written only once; nothing of this call was done ({error})")
     if isinstance(error, _INPUT_ERRORS):  # not a StoreError, because a retry would fail again

@@ -12,6 +12,7 @@ from holdfast.errors import StoreCorruptError, StoreReadOnlyError, StoreUnavaila
 from holdfast.store.protocol import Migrated
 from holdfast.store.sqlite import migrate
 from holdfast.store.sqlite.guard import Guard
+from holdfast.store.sqlite.sql import statements
 from holdfast.store.sqlite.tx import Connection
 
 BUSY_S = 30
@@ -25,6 +26,9 @@ _WAL_PREALLOCATED_BYTES = 8 * 1024 * 1024
 _WAL_PIECE_BYTES = 16 * 1024
 """Size of one write of zeros. Linux caches a file in pieces as large as the writes that made them, and may write the
 whole piece at each sync: after one write of 8 MiB, a sync of 8 KiB wrote 1.3 MiB."""
+
+
+_FENCE_REASON = statements("schema")["fence_reason"]
 
 
 class FileIdentity(NamedTuple):
@@ -83,7 +87,11 @@ def check(connection: Connection, path: str, *, migrating: bool) -> Migrated:
             )
     connection.execute("BEGIN IMMEDIATE")
     connection.execute("ROLLBACK")
-    return (migrate.migrate if migrating else migrate.verify)(connection, path)
+    migrated = (migrate.migrate if migrating else migrate.verify)(connection, path)
+    reason = connection.execute(_FENCE_REASON).get
+    if reason is not None:
+        raise StoreReadOnlyError(f"{path} is fenced: {reason}")
+    return migrated
 
 
 def identity(path: str) -> FileIdentity | None:

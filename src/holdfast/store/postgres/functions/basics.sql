@@ -18,6 +18,12 @@ CREATE OR REPLACE FUNCTION {schema}.holdfast_begin(p_now BIGINT) RETURNS BIGINT 
            ELSE coalesce(p_now, floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint) END
 $$;
 
+-- The trigger of a fenced schema (store/postgres/transfer.py): refuses every write.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_refuse_write() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION 'the database is fenced for a transfer' USING ERRCODE = {FENCED};
+END $$;
+
 CREATE OR REPLACE FUNCTION {schema}.holdfast_current_run(p_workflow TEXT, p_instance_id TEXT) RETURNS BIGINT
 LANGUAGE sql STABLE AS $$
     SELECT id FROM {schema}.holdfast_run

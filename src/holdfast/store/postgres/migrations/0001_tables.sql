@@ -213,6 +213,14 @@ CREATE TABLE {schema}.holdfast_leftover (
     keep  BOOLEAN  NOT NULL  -- events with a key are kept
 );
 
+-- One row while the database is fenced: it is the source or the target of a transfer, or was moved elsewhere.
+CREATE TABLE {schema}.holdfast_fence (
+    id        INTEGER  NOT NULL PRIMARY KEY,
+    token     TEXT     NOT NULL,
+    reason    TEXT     NOT NULL,
+    position  TEXT
+);
+
 -- Search terms of the current run of an instance: a text or a number. The index holds only the beginning of a text
 -- (column head), because a long text does not fit into an index page.
 CREATE TABLE {schema}.holdfast_term (

@@ -25,6 +25,9 @@ CREATE TABLE IF NOT EXISTS {schema}.holdfast_meta (key TEXT PRIMARY KEY, value B
 INSERT INTO {schema}.holdfast_meta (key, value) VALUES ($1, $2)
 ON CONFLICT (key) DO UPDATE SET value = excluded.value;
 
+-- name: fence_reason
+SELECT reason FROM {schema}.holdfast_fence LIMIT 1;
+
 -- name: relations
 SELECT array_agg(c.oid) FROM pg_catalog.pg_class AS c
  WHERE c.relnamespace = (SELECT oid FROM pg_catalog.pg_namespace WHERE nspname = $1);

@@ -167,6 +167,14 @@ CREATE TABLE holdfast_leftover (
     keep  INTEGER NOT NULL  -- events with a key are kept
 ) STRICT;
 
+-- One row while the database is fenced: it is the source or the target of a transfer, or was moved elsewhere.
+CREATE TABLE holdfast_fence (
+    id        INTEGER PRIMARY KEY,
+    token     TEXT    NOT NULL,
+    reason    TEXT    NOT NULL,
+    position  TEXT
+) STRICT;
+
 -- Search terms of the current run of an instance. A value of type ANY keeps its type: 1 and '1' differ.
 CREATE TABLE holdfast_term (
     workflow  TEXT    NOT NULL,

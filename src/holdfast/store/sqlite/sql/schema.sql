@@ -9,3 +9,6 @@ SELECT coalesce((SELECT value FROM holdfast_meta WHERE key = 'schema_version'), 
 
 -- name: set_version
 INSERT INTO holdfast_meta (key, value) VALUES ('schema_version', ?1) ON CONFLICT DO UPDATE SET value = excluded.value;
+
+-- name: fence_reason
+SELECT reason FROM holdfast_fence LIMIT 1;

@@ -1,0 +1,36 @@
+-- name: fence
+SELECT token, reason, position FROM {schema}.holdfast_fence;
+
+-- name: set_fence
+INSERT INTO {schema}.holdfast_fence (id, token, reason, position) VALUES (1, $1, $2, $3)
+ON CONFLICT (id) DO UPDATE SET token = excluded.token, reason = excluded.reason, position = excluded.position;
+
+-- name: set_position
+UPDATE {schema}.holdfast_fence SET position = $1;
+
+-- name: set_reason
+UPDATE {schema}.holdfast_fence SET reason = $1;
+
+-- name: delete_fence
+DELETE FROM {schema}.holdfast_fence;
+
+-- name: living_workers
+SELECT string_agg(id, ', ') FROM {schema}.holdfast_worker
+ WHERE host IS NOT NULL AND lease_until > {schema}.holdfast_begin(NULL);
+
+-- name: owned_tasks
+SELECT count(*) FROM {schema}.holdfast_task WHERE owner IS NOT NULL;
+
+-- name: has_runs
+SELECT EXISTS (SELECT FROM {schema}.holdfast_run);
+
+-- name: last_id
+SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {schema}.holdfast_run_id;
+
+-- name: set_last_id
+SELECT setval('{schema}.holdfast_run_id', $1);
+
+-- name: finish_outbox
+INSERT INTO {schema}.holdfast_outlet (run, n, run_at)
+SELECT DISTINCT ON (run) run, n, run_at FROM {schema}.holdfast_outbox
+ WHERE delivered_at IS NULL AND parked_at IS NULL ORDER BY run, n;

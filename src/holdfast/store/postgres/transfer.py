@@ -1,0 +1,183 @@
+"""A schema of a PostgreSQL database as the source or the target of a transfer.
+
+The statements that read and write rows are made from the list of columns (``store/protocol/transfer.py``). While the
+schema is fenced, triggers refuse every write of the engine, also those of processes that were connected before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from decimal import Decimal
+from typing import Any
+
+import asyncpg
+
+from holdfast.store.postgres.errors import translate
+from holdfast.store.postgres.settings import parse
+from holdfast.store.postgres.sql import statements
+from holdfast.store.postgres.text import decode_text, encode_text
+from holdfast.store.protocol.transfer import TABLES, Fence, Kind, Row, TransferTable
+
+_FENCED = (*(table.name for table in TABLES), "worker")
+_OWN_KEY = "substring(dedup FROM 1 FOR 1) <> '\\xff'::bytea"
+"""True for a key that the sender gave; others were made for a call and identify nothing later."""
+_EXPRESSIONS = {
+    ("event", "dedup"): f"CASE WHEN {_OWN_KEY} THEN dedup END",
+    ("event", "line"): f"CASE WHEN {_OWN_KEY} THEN line END",
+    ("term", "value"): "text, number",
+}
+"""Expressions that read a column, where the name of the column does not."""
+
+
+class PostgresTransfer:
+    def __init__(self, url: str, schema: str) -> None:
+        self._settings = parse(url)
+        self._schema = schema
+        self._sql = statements("transfer", schema)
+        self._connection: Any
+
+    async def open(self) -> None:
+        async with self._translating():
+            self._connection = await asyncpg.connect(self._settings.dsn, timeout=self._settings.connect_timeout)
+
+    async def close(self) -> None:
+        await self._connection.close()
+
+    async def fence(self) -> Fence | None:
+        row = await self._connection.fetchrow(self._sql["fence"])
+        return None if row is None else Fence(*row)
+
+    async def close_source(self, fence: Fence) -> str | None:
+        refusal = await self._in_use()  # before the locks, for which the heartbeat of a living worker would wait
+        if refusal is not None:
+            return refusal
+        try:
+            async with self._writing():
+                await self._close(fence)
+        except _InUse as refusal:
+            return str(refusal)
+        return None
+
+    async def _close(self, fence: Fence) -> None:
+        """Create the triggers, which waits for writers, and then check that nobody uses the database."""
+        for table in _FENCED:
+            await self._connection.execute(
+                f"CREATE OR REPLACE TRIGGER holdfast_fence BEFORE INSERT OR UPDATE OR DELETE ON {self._table(table)} "
+                f'FOR EACH STATEMENT EXECUTE FUNCTION "{self._schema}".holdfast_refuse_write()'
+            )
+        refusal = await self._in_use()
+        if refusal is not None:
+            raise _InUse(refusal)
+        await self._connection.execute(self._sql["set_fence"], *fence)
+
+    async def _in_use(self) -> str | None:
+        workers = await self._connection.fetchval(self._sql["living_workers"])
+        if workers:
+            return f"these workers are alive: {workers}"
+        owned = await self._connection.fetchval(self._sql["owned_tasks"])
+        return (
+            f"{owned} tasks are owned by a process; stop it, or wait until its leases have expired" if owned else None
+        )
+
+    async def close_target(self, fence: Fence) -> str | None:
+        async with self._writing():
+            if await self._connection.fetchval(self._sql["has_runs"]):
+                return "it is not empty"
+            await self._connection.execute(self._sql["set_fence"], *fence)
+        return None
+
+    async def set_reason(self, reason: str) -> None:
+        async with self._writing():
+            await self._connection.execute(self._sql["set_reason"], reason)
+
+    async def release(self) -> None:
+        async with self._writing():
+            for table in _FENCED:
+                await self._connection.execute(f"DROP TRIGGER IF EXISTS holdfast_fence ON {self._table(table)}")
+            await self._connection.execute(self._sql["delete_fence"])
+
+    async def last_id(self) -> int:
+        last: int = await self._connection.fetchval(self._sql["last_id"])
+        return last
+
+    async def read(self, table: TransferTable, after: Sequence[Any] | None, limit: int) -> list[Row]:
+        key = ", ".join(table.key)
+        names = [_EXPRESSIONS.get((table.name, name), name) for name in table.names]
+        where, arguments = "", []
+        if after is not None:
+            where = f"WHERE ({key}) > ({', '.join(f'${n}' for n in range(1, len(after) + 1))})"
+            kinds = dict(table.columns)
+            arguments = [
+                encode_text(value) if kinds[name] is Kind.FREE else value
+                for name, value in zip(table.key, after, strict=True)
+            ]
+        order = f"{where} ORDER BY {key} LIMIT {limit}"
+        if table.name == "term":  # the key of a page is an instance, which has several terms
+            pages = f"SELECT DISTINCT instance FROM {self._table('term')} {order}"
+            order = f"WHERE instance IN ({pages}) ORDER BY instance"
+        sql = f"SELECT {', '.join(names)} FROM {self._table(table.name)} {order}"
+        return [_neutral(table, tuple(row)) for row in await self._connection.fetch(sql, *arguments)]
+
+    async def write(self, table: TransferTable, rows: Sequence[Row], position: str) -> None:
+        columns = [name for name in table.names if name != "value" or table.name != "term"]
+        columns += ["text", "number"] if table.name == "term" else ["bound"] if table.name == "task" else []
+        async with self._writing():
+            await self._connection.copy_records_to_table(
+                f"holdfast_{table.name}",
+                schema_name=self._schema,
+                columns=columns,
+                records=[_stored(table, row) for row in rows],
+            )
+            await self._connection.execute(self._sql["set_position"], position)
+
+    async def finish(self, last_id: int) -> None:
+        async with self._writing():
+            await self._connection.execute(self._sql["finish_outbox"])
+            await self._connection.fetchval(self._sql["set_last_id"], max(last_id, await self.last_id(), 1))
+            for table in TABLES:
+                await self._connection.execute(f"ANALYZE {self._table(table.name)}")
+
+    def _table(self, name: str) -> str:
+        return f'"{self._schema}".holdfast_{name}'
+
+    @asynccontextmanager
+    async def _writing(self) -> AsyncIterator[None]:
+        async with self._translating(), self._connection.transaction():
+            yield
+
+    @asynccontextmanager
+    async def _translating(self) -> AsyncIterator[None]:
+        try:
+            yield
+        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, TimeoutError) as error:
+            raise translate(error, self._settings.where) from error
+
+
+class _InUse(Exception):  # noqa: N818  (control flow: rolls the transaction back)
+    """The database is in use."""
+
+
+def _neutral(table: TransferTable, row: Row) -> Row:
+    if table.name == "term":
+        *head, text, number = row
+        row = (*head, decode_text(text) if number is None else _number(number))
+    return tuple(
+        decode_text(value) if column.kind is Kind.FREE else value
+        for column, value in zip(table.columns, row, strict=True)
+    )
+
+
+def _number(value: Decimal) -> int | float:
+    return int(value) if value == value.to_integral_value() else float(value)
+
+
+def _stored(table: TransferTable, row: Row) -> Row:
+    values = tuple(
+        encode_text(value) if column.kind is Kind.FREE else value
+        for column, value in zip(table.columns, row, strict=True)
+    )
+    if table.name == "term":
+        *head, value = values
+        return (*head, *((encode_text(value), None) if isinstance(value, str) else (None, Decimal(repr(value)))))
+    return (*values, True) if table.name == "task" else values

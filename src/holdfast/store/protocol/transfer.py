@@ -1,0 +1,220 @@
+"""The rows of a database in a form that all stores share, to carry them from one database to another.
+
+A ``TransferTable`` lists the columns that both stores have. A neutral row is a tuple of Python values in this order:
+free text is ``str``, values are ``bytes``, flags are ``bool``. Columns that a store computes, or that hold only while
+a worker runs (owners, leases, receipts), are not carried.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, NamedTuple, Protocol
+
+Row = tuple[Any, ...]
+_MODULUS = 2**256
+
+
+class Kind(Enum):
+    INT = 1
+    TEXT = 2
+    FREE = 3
+    """Text that may contain NUL and lone surrogates."""
+    BYTES = 4
+    FLAG = 5
+    TERM = 6
+    """The value of a search term: a text or a number."""
+
+
+class TransferColumn(NamedTuple):
+    name: str
+    kind: Kind
+
+
+class TransferTable(NamedTuple):
+    name: str
+    """Without the prefix ``holdfast_``."""
+    key: tuple[str, ...]
+    """The columns by which the rows are read in pages."""
+    columns: tuple[TransferColumn, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    def key_of(self, row: Row) -> list[Any]:
+        values = dict(zip(self.names, row, strict=True))
+        return [values[name] for name in self.key]
+
+
+def _table(name: str, key: str, **columns: str) -> TransferTable:
+    """``columns``: the names of the columns of each kind. The columns of the key come first."""
+    kinds = {column: Kind[kind.upper()] for kind, names in columns.items() for column in names.split()}
+    ordered = [*key.split(), *(column for column in kinds if column not in key.split())]
+    return TransferTable(name, tuple(key.split()), tuple(TransferColumn(column, kinds[column]) for column in ordered))
+
+
+TABLES = (
+    _table(
+        "run",
+        "id",
+        int="id instance number priority created_at updated_at started_at completed_at seed parent_run attempt line",
+        text="workflow instance_id kind status queue parent parent_close version",
+        free="note",
+        bytes="params output error options memo search",
+        flag="current pinned",
+    ),
+    _table(
+        "task",
+        "run unit",
+        int="run unit bucket kind priority run_at epoch losses signal expires_at missing",
+        text="workflow queue topics expiry pin",
+        free="key",
+        flag="lost",
+    ),
+    _table(
+        "fact",
+        "run state key n",
+        int="run state n at started_at seq attempts max_attempts timeout_ms wake_at event",
+        text="kind event_type",
+        free="key name",
+        bytes="value",
+        flag="ok",
+    ),
+    _table(
+        "event",
+        "run n",
+        int="run n created_at delivered_at line",
+        text="type",
+        free="sender consumed_by dedup ask",
+        bytes="payload reply",
+        flag="reply_ok",
+    ),
+    _table("log", "run n", int="run n at attempt", text="level category", free="message step_key", bytes="data",
+           flag="is_replay"),
+    _table("watch", "target watcher", int="target watcher kind"),
+    _table("term", "instance", int="instance", text="workflow", free="key", term="value"),
+    _table(
+        "outbox",
+        "run n",
+        int="run n created_at attempts run_at delivered_at parked_at",
+        free="step type error",
+        bytes="payload",
+    ),
+)  # fmt: skip
+BY_NAME = {table.name: table for table in TABLES}
+
+
+def encode_row(table: TransferTable, row: Row) -> str:
+    """A line of JSON. Columns without a value are left out."""
+    record = {"table": table.name}
+    record |= {name: _encoded(value) for name, value in zip(table.names, row, strict=True) if value is not None}
+    return json.dumps(record, sort_keys=True)
+
+
+def decode_row(record: Mapping[str, Any]) -> tuple[TransferTable, Row]:
+    table = BY_NAME[record["table"]]
+    return table, tuple(_decoded(record.get(column.name), column.kind) for column in table.columns)
+
+
+def _encoded(value: Any) -> Any:
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return {"base64": base64.b64encode(value).decode()}
+
+
+def _decoded(value: Any, kind: Kind) -> Any:
+    if kind is not Kind.BYTES or value is None:
+        return value
+    return base64.b64decode(value["base64"]) if isinstance(value, dict) else value.encode()
+
+
+@dataclass(slots=True)
+class Tally:
+    """The number of rows of each table, and a digest of them that does not depend on their order."""
+
+    counts: dict[str, int] = field(default_factory=lambda: {table.name: 0 for table in TABLES})
+    digests: dict[str, int] = field(default_factory=lambda: {table.name: 0 for table in TABLES})
+
+    def add(self, table: TransferTable, line: str) -> None:
+        self.counts[table.name] += 1
+        digest = int.from_bytes(hashlib.sha256(line.encode()).digest())
+        self.digests[table.name] = (self.digests[table.name] + digest) % _MODULUS
+
+    def differences(self, other: Tally) -> list[str]:
+        """The tables in which the two databases differ, with the counts."""
+        return [
+            f"{name}: {count} and {other.counts[name]} rows"
+            + ("" if count != other.counts[name] else " with different contents")
+            for name, count in self.counts.items()
+            if count != other.counts[name] or self.digests[name] != other.digests[name]
+        ]
+
+    def to_json(self) -> dict[str, Any]:
+        return {"counts": self.counts, "digests": {name: f"{digest:064x}" for name, digest in self.digests.items()}}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Tally:
+        return cls(dict(value["counts"]), {name: int(text, 16) for name, text in value["digests"].items()})
+
+
+class Fence(NamedTuple):
+    """The row that closes a database to everything but a transfer."""
+
+    token: str
+    """Identifies the transfer, so that it can be resumed after an interruption."""
+    reason: str
+    position: str | None
+    """In the target of a transfer: JSON of the last position that was written."""
+
+
+class TransferDatabase(Protocol):
+    """A database as the source or the target of a transfer. Used by one caller at a time."""
+
+    async def open(self) -> None: ...
+
+    async def close(self) -> None: ...
+
+    async def fence(self) -> Fence | None: ...
+
+    async def close_source(self, fence: Fence) -> str | None:
+        """Close the database to all writers. Returns the reason if that is not possible: it is in use."""
+        ...
+
+    async def close_target(self, fence: Fence) -> str | None:
+        """Close an empty database to all others. Returns the reason if that is not possible: it has runs."""
+        ...
+
+    async def set_reason(self, reason: str) -> None:
+        """Change the reason of the fence."""
+        ...
+
+    async def release(self) -> None:
+        """Remove the fence."""
+        ...
+
+    async def last_id(self) -> int:
+        """The highest id that a run has had."""
+        ...
+
+    async def read(self, table: TransferTable, after: Sequence[Any] | None, limit: int) -> list[Row]:
+        """A page of neutral rows with keys after ``after``, in the order of their keys.
+
+        A page ends with the last row of a key, so it may be longer than ``limit``.
+        """
+        ...
+
+    async def write(self, table: TransferTable, rows: Sequence[Row], position: str) -> None:
+        """Insert rows and set the position, in one transaction."""
+        ...
+
+    async def finish(self, last_id: int) -> None:
+        """Compute the columns that were not carried; later runs get ids above ``last_id``."""
+        ...

@@ -1,0 +1,49 @@
+-- name: fence
+SELECT token, reason, position FROM holdfast_fence;
+
+-- name: set_fence
+INSERT INTO holdfast_fence (id, token, reason, position) VALUES (1, ?1, ?2, ?3)
+ON CONFLICT (id) DO UPDATE SET token = excluded.token, reason = excluded.reason, position = excluded.position;
+
+-- name: set_position
+UPDATE holdfast_fence SET position = ?1;
+
+-- name: set_reason
+UPDATE holdfast_fence SET reason = ?1;
+
+-- name: delete_fence
+DELETE FROM holdfast_fence;
+
+-- name: living_workers
+SELECT group_concat(id, ', ') FROM holdfast_worker WHERE lease_until > ?1;
+
+-- name: owned_tasks
+SELECT count(*) FROM holdfast_task WHERE owner IS NOT NULL;
+
+-- name: has_runs
+SELECT EXISTS (SELECT 1 FROM holdfast_run);
+
+-- name: last_id
+SELECT coalesce((SELECT seq FROM sqlite_sequence WHERE name = 'holdfast_run'), 0);
+
+-- name: delete_sequence
+DELETE FROM sqlite_sequence WHERE name = 'holdfast_run';
+
+-- name: set_sequence
+INSERT INTO sqlite_sequence (name, seq) VALUES ('holdfast_run', ?1);
+
+-- name: finish_units
+UPDATE holdfast_task
+   SET started_at = (SELECT at FROM holdfast_fact AS f
+                      WHERE f.run = holdfast_task.run AND f.state = 1 AND f.key = holdfast_task.key
+                      ORDER BY n DESC LIMIT 1)
+ WHERE unit > 0;
+
+-- name: finish_replies
+UPDATE holdfast_event SET replied_at = created_at WHERE reply_ok IS NOT NULL;
+
+-- name: finish_outbox
+UPDATE holdfast_outbox SET due_at = run_at
+ WHERE delivered_at IS NULL AND parked_at IS NULL
+   AND n = (SELECT min(n) FROM holdfast_outbox AS o
+             WHERE o.run = holdfast_outbox.run AND o.delivered_at IS NULL AND o.parked_at IS NULL);
