@@ -39,7 +39,7 @@ class PostgresTransfer:
 
     async def open(self) -> None:
         async with self._translating():
-            self._connection = await asyncpg.connect(self._settings.dsn, timeout=self._settings.connect_timeout)
+            self._connection = await asyncpg.connect(self._settings.dsn, timeout=round(self._settings.connect_timeout))
 
     async def close(self) -> None:
         await self._connection.close()
