@@ -314,7 +314,7 @@ COMPUTED = {
     "outbox": {"owner", "due_at"},
 }
 """Columns that are not carried: a store computes them, or they hold only while a worker or a call runs."""
-NOT_CARRIED = {"meta", "worker", "outlet", "receipt", "leftover", "fence"}
+NOT_CARRIED = {"meta", "worker", "outlet", "receipt", "leftover", "fence", "tally"}
 """Tables that are not carried."""
 
 

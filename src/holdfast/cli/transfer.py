@@ -23,7 +23,7 @@ from holdfast.store.protocol.transfer import (
     TABLES,
     Fence,
     Row,
-    Tally,
+    Checksum,
     TransferDatabase,
     TransferTable,
     decode_row,
@@ -82,11 +82,11 @@ async def move_runs(source_address: Address, target_address: Address, say: Say) 
         async for part in _pages(source, position):
             await target.write(part.table, part.rows, part.position)
         await target.finish(await source.last_id())
-        tally = await _tally(source)
-        _compare(tally, await _tally(target), source_address.shown, target_address.shown)
+        checksum = await _checksum(source)
+        _compare(checksum, await _checksum(target), source_address.shown, target_address.shown)
         await source.set_reason(f"{MOVED} {target_address.shown}")
         await target.release()
-    _report(tally, f"moved from {source_address.shown} to {target_address.shown}", say)
+    _report(checksum, f"moved from {source_address.shown} to {target_address.shown}", say)
 
 
 async def export_runs(source_address: Address, file: Path, say: Say) -> None:
@@ -100,7 +100,7 @@ async def export_runs(source_address: Address, file: Path, say: Say) -> None:
             raise TransferError(f"{file} exists and does not belong to an interrupted export of this database")
         reason = f"it is being exported to {file}; repeat `holdfast export` to resume, or use --abort"
         token = await _close_source(source, source_address, runtime, reason)
-        tally = Tally() if resumed is None else resumed.tally
+        checksum = Checksum() if resumed is None else resumed.checksum
         with file.open("ab") as out:
             if resumed is None:
                 header = {"holdfast-export": _FORMAT, "token": token, "lastId": await source.last_id()}
@@ -111,12 +111,12 @@ async def export_runs(source_address: Address, file: Path, say: Say) -> None:
             async for part in _pages(source, None if resumed is None else resumed.position):
                 for row in part.rows:
                     line = encode_row(part.table, row)
-                    tally.add(part.table, line)
+                    checksum.add(part.table, line)
                     _write_line(out, line)
                 out.flush()
-            _write_line(out, json.dumps({"end": tally.to_json()}))
+            _write_line(out, json.dumps({"end": checksum.to_json()}))
         await source.release()
-    _report(tally, f"exported from {source_address.shown} to {file}", say)
+    _report(checksum, f"exported from {source_address.shown} to {file}", say)
 
 
 async def import_runs(file: Path, target_address: Address, say: Say) -> None:
@@ -130,9 +130,9 @@ async def import_runs(file: Path, target_address: Address, say: Say) -> None:
         for part in _lines(file, 0 if position is None else int(position)):
             await target.write(part.table, part.rows, part.position)
         await target.finish(content.last_id)
-        _compare(content.tally, await _tally(target), str(file), target_address.shown)
+        _compare(content.checksum, await _checksum(target), str(file), target_address.shown)
         await target.release()
-    _report(content.tally, f"imported from {file} to {target_address.shown}", say)
+    _report(content.checksum, f"imported from {file} to {target_address.shown}", say)
 
 
 async def open_again(source_address: Address, say: Say) -> None:
@@ -222,15 +222,15 @@ async def _pages(source: TransferDatabase, position: str | None) -> AsyncIterato
         after = None
 
 
-async def _tally(database: TransferDatabase) -> Tally:
-    tally = Tally()
+async def _checksum(database: TransferDatabase) -> Checksum:
+    checksum = Checksum()
     async for part in _pages(database, None):
         for row in part.rows:
-            tally.add(part.table, encode_row(part.table, row))
-    return tally
+            checksum.add(part.table, encode_row(part.table, row))
+    return checksum
 
 
-def _compare(source: Tally, target: Tally, source_name: str, target_name: str) -> None:
+def _compare(source: Checksum, target: Checksum, source_name: str, target_name: str) -> None:
     differences = source.differences(target)
     if differences:
         raise TransferError(
@@ -238,9 +238,9 @@ def _compare(source: Tally, target: Tally, source_name: str, target_name: str) -
         )
 
 
-def _report(tally: Tally, what: str, say: Say) -> None:
-    rows = sum(tally.counts.values())
-    say(f"{tally.counts['run']} runs ({rows} rows) were {what}; counts and digests are equal")
+def _report(checksum: Checksum, what: str, say: Say) -> None:
+    rows = sum(checksum.counts.values())
+    say(f"{checksum.counts['run']} runs ({rows} rows) were {what}; counts and digests are equal")
 
 
 # --- files
@@ -251,14 +251,14 @@ class _Resumed(NamedTuple):
 
     token: str
     last_id: int
-    tally: Tally
+    checksum: Checksum
     position: str | None
     size: int
     complete: bool
 
     @classmethod
     def read(cls, file: Path) -> _Resumed:
-        tally, position, size, complete = Tally(), None, 0, False
+        checksum, position, size, complete = Checksum(), None, 0, False
         with file.open("rb") as lines:
             first = lines.readline()
             header = _header(first, file)
@@ -269,14 +269,14 @@ class _Resumed(NamedTuple):
                 record = json.loads(line)
                 if "end" in record:
                     complete = True
-                    if tally.differences(Tally.from_json(record["end"])):
+                    if checksum.differences(Checksum.from_json(record["end"])):
                         raise TransferError(f"{file} is damaged: its rows do not have the digest at its end")
                     break
                 table, row = decode_row(record)
-                tally.add(table, line.decode().rstrip("\n"))
+                checksum.add(table, line.decode().rstrip("\n"))
                 position = json.dumps([table.name, table.key_of(row)])
                 size += len(line)
-        return cls(header["token"], header["lastId"], tally, position, size, complete)
+        return cls(header["token"], header["lastId"], checksum, position, size, complete)
 
 
 def _has_content(file: Path) -> bool:

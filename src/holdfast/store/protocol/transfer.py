@@ -137,7 +137,7 @@ def _decoded(value: Any, kind: Kind) -> Any:
 
 
 @dataclass(slots=True)
-class Tally:
+class Checksum:
     """The number of rows of each table, and a digest of them that does not depend on their order."""
 
     counts: dict[str, int] = field(default_factory=lambda: {table.name: 0 for table in TABLES})
@@ -148,7 +148,7 @@ class Tally:
         digest = int.from_bytes(hashlib.sha256(line.encode()).digest())
         self.digests[table.name] = (self.digests[table.name] + digest) % _MODULUS
 
-    def differences(self, other: Tally) -> list[str]:
+    def differences(self, other: Checksum) -> list[str]:
         """The tables in which the two databases differ, with the counts."""
         return [
             f"{name}: {count} and {other.counts[name]} rows"
@@ -161,7 +161,7 @@ class Tally:
         return {"counts": self.counts, "digests": {name: f"{digest:064x}" for name, digest in self.digests.items()}}
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Tally:
+    def from_json(cls, value: Mapping[str, Any]) -> Checksum:
         return cls(dict(value["counts"]), {name: int(text, 16) for name, text in value["digests"].items()})
 
 
