@@ -21,9 +21,9 @@ from holdfast.ports import Runtime
 from holdfast.store.protocol import PruneRequest
 from holdfast.store.protocol.transfer import (
     TABLES,
+    Checksum,
     Fence,
     Row,
-    Checksum,
     TransferDatabase,
     TransferTable,
     decode_row,
