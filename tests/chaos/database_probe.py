@@ -29,7 +29,7 @@ CREATE TRIGGER fact_never_changes BEFORE UPDATE OR DELETE ON holdfast.holdfast_f
     FOR EACH ROW WHEN (old.state <> 7) EXECUTE FUNCTION forbid('a fact was changed');
 CREATE TRIGGER run_never_goes BEFORE DELETE ON holdfast.holdfast_run
     FOR EACH ROW EXECUTE FUNCTION forbid('a run was deleted');
-CREATE TRIGGER end_is_final BEFORE UPDATE ON holdfast.holdfast_run
+CREATE TRIGGER end_is_final AFTER UPDATE ON holdfast.holdfast_run
     FOR EACH ROW WHEN (old.completed_at IS NOT NULL
                        AND to_jsonb(old) - 'current' <> to_jsonb(new) - 'current')
     EXECUTE FUNCTION forbid('a finished run was changed');

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field, SecretStr, computed_field
 
 from holdfast.core.codec import decoder, encode, plain, roundtrip
-from holdfast.errors import NotSerializableError, PayloadTooLargeError
+from holdfast.errors import DamagedRunError, NotSerializableError, PayloadTooLargeError
 
 storable_text = st.text(st.characters(), max_size=20).filter(lambda text: _is_storable(text))
 scalars = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | storable_text
@@ -261,7 +261,7 @@ def test_the_error_for_a_large_value_has_its_size_and_the_limit() -> None:
 
 
 def test_nan_in_stored_json_is_refused() -> None:
-    with pytest.raises(NotSerializableError):
+    with pytest.raises(DamagedRunError, match="NaN is not JSON"):
         plain(b"[NaN]")
 
 

@@ -30,7 +30,7 @@ class Api:
         assert response.headers["content-type"] == ("text/plain; charset=utf-8" if is_drawing else "application/json")
         assert response.headers["x-content-type-options"] == "nosniff"
         assert response.headers["cache-control"] == "no-store"
-        if response.status_code != 200:
+        if not response.is_success:
             assert {"message", "code"} <= set(response.json()) <= {"message", "code", "issues"}
             assert response.json()["message"]
         return response

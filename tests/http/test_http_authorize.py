@@ -32,6 +32,7 @@ ROUTES = [
     ("POST", "/waiter/instances/w/restart", "restartInstance", "manage"),
     ("POST", "/waiter/instances/w/cancel", "cancelInstance", "manage"),
     ("POST", "/waiter/instances/w/events", "sendEvent", "send_event"),
+    ("GET", "/waiter/instances/w/result", "getResult", "read"),
     ("GET", "/waiter/instances/w/history", "getHistory", "read"),
     ("GET", "/waiter/instances/w/history/0", "getRunHistory", "read"),
     ("GET", "/pipeline/mermaid", "drawGraph", "read"),
@@ -41,6 +42,10 @@ ROUTES = [
     ("GET", "/order.process/instances/w/outbox", "getOutbox", "read"),
     ("POST", "/order.process/instances/w/outbox/redeliver", "redeliverOutbox", "manage"),
     ("POST", "/_runner/tick", "tick", "tick"),
+    ("GET", "/_stats", "getStats", "read"),
+    ("GET", "/_workers", "listWorkers", "read"),
+    ("GET", "/_queues", "listQueues", "read"),
+    ("GET", "/_me", "getMe", "read"),
     ("GET", "/_health", "getHealth", "read"),
     ("GET", "/openapi.json", "getOpenapi", "read"),
 ]
@@ -149,8 +154,8 @@ async def test_with_tokens_each_route_needs_its_scope(
             assert await status(bearer(token)) == 403, other
     assert contents(path_of_file) == before
 
-    assert await status(bearer(TOKENS[scope])) == 200
-    assert await status({"authorization": f"bearer  {TOKENS[scope]}"}) in (200, 409)
+    assert await status(bearer(TOKENS[scope])) in (200, 202)
+    assert await status({"authorization": f"bearer  {TOKENS[scope]}"}) in (200, 202, 409)
 
 
 @pytest.mark.parametrize("case", UNKNOWN, ids=ids)
@@ -220,8 +225,8 @@ async def test_a_refining_hook_covers_its_routes_and_the_rest_is_denied(
             before = contents(file)
             response = await api.send(method, path, **body_of(method, route))
             if name == scope:
-                assert response.status_code == 200
-                assert len(hook.requests) == 1
+                assert response.is_success
+                assert len(hook.requests) == (2 if route == "getMe" else 1)  # getMe also asks what is allowed
             else:
                 assert (response.status_code, response.json()["code"]) == (403, "FORBIDDEN")
                 assert hook.requests == []

@@ -18,7 +18,6 @@ from holdfast.core.lowering import MAX_DEPTH, SURROGATE_PAIR, is_array, is_objec
 from holdfast.core.typed import decoder, untyped
 from holdfast.errors import (
     DamagedRunError,
-    NotSerializableError,
     ParamsInvalidError,
     PayloadTooLargeError,
     ResultInvalidError,
@@ -148,7 +147,7 @@ def _has_other_keys(value: Any) -> bool:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise NotSerializableError(f"{name} is not JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 _DECODER = json.JSONDecoder(parse_constant=_no_constant)
