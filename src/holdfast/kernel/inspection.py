@@ -1,7 +1,7 @@
-"""The interface between an authoring model and the tools that look at a run: stack, replay, check.
+"""The interface between an authoring model and the tools that inspect a run: stack, replay, check.
 
 An **inspection** is a run on the code of this process, without a claim: it replays recorded facts, writes nothing and
-calls no step. It moves forwards only; to go back, open another one.
+calls no step. Its position only increases; for an earlier position, open another inspection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DifferenceKind(StrEnum):
-    """What an open run would do on code that does not fit its history."""
+    """The consequence for an open run of code that does not fit its history."""
 
     PARKED = "parked"
     """The run would be parked."""
@@ -30,13 +30,13 @@ class DifferenceKind(StrEnum):
     STEP = "step"
     """The run would call a step that has no record, while it does not use a recorded result."""
     UNUSED = "unused"
-    """The run would go on without using a recorded result."""
+    """The run would continue without using a recorded result."""
     WAIT = "wait"
     """The code waits for another event than the one that wakes the run."""
     FAILED = "failed"
     """The code would raise an error that no recorded failure causes."""
     END = "end"
-    """The run has ended, and the code would go on, or end with another result or error."""
+    """The run has ended, and the code would continue, or end with another result or error."""
     UNKNOWN = "unknown"
     """No workflow of this name is registered."""
 
@@ -73,7 +73,7 @@ class Inspection(Protocol):
 
     @property
     def difference(self) -> str | None:
-        """How history and code differ, as far as the replay has come; None if they fit."""
+        """The difference between history and code up to the current position; None if they fit."""
         ...
 
     def tasks(self, *, all: bool = False) -> list[TaskStack]:
@@ -81,7 +81,7 @@ class Inspection(Protocol):
         ...
 
     def pending(self) -> list[PendingRequest]:
-        """What the code waits for."""
+        """The requests of the code that have no result yet."""
         ...
 
     def positions(self) -> Mapping[str | None, CodePosition]:
@@ -93,7 +93,7 @@ class Inspection(Protocol):
         ...
 
     def differences(self) -> list[Difference]:
-        """What the run would do differently on this code. Called once, instead of ``replay_to``."""
+        """All differences between the history and this code. Called once, instead of ``replay_to``."""
         ...
 
     def close(self) -> None: ...

@@ -1,7 +1,7 @@
 """Inspection of workflow code: the code is replayed on a machine that no turn drives.
 
 The machine gets the complete history, so that recorded kinds, deadlines, versions and renamed steps are those of every
-replay, and delivers as many results as requested. What it would write is dropped with it.
+replay, and delivers as many results as requested. Its decisions are not written.
 """
 
 from __future__ import annotations
@@ -117,7 +117,7 @@ class WorkflowInspection:
             return []
         return [function_info(step.function, step.spec.named_arguments(step.args, step.kwargs), self._redaction)]
 
-    # --- what the code waits for
+    # --- pending requests
 
     def pending(self) -> list[PendingRequest]:
         if self._machine.execution.ended:
@@ -139,7 +139,7 @@ class WorkflowInspection:
         return {id(future): request for request, futures in self._awaited() for future in futures}
 
     def _awaited(self) -> Iterator[tuple[PendingRequest, Sequence[asyncio.Future[Any]]]]:
-        """What the code waits for, each with the futures that will be completed."""
+        """The pending requests of the code, each with the futures that its result completes."""
         positions = self._positions_by_future()
         failures = self._failures()
         for pending in [*self._parts.keys.pending.values()]:

@@ -18,7 +18,7 @@ class Waiters:
         return any(self._futures.values())
 
     def awaited(self) -> list[tuple[str, list[asyncio.Future[Any]]]]:
-        """What tasks wait for, each with their futures."""
+        """The awaited pids and keys, each with the futures of the tasks that wait."""
         return [(what, list(futures)) for what, futures in self._futures.items() if futures]
 
     async def wait(self, what: str) -> Any:
