@@ -27,7 +27,11 @@ from holdfast.kernel.requests import Requests
 class Replayer:
     """Opens stored runs on the definitions of one app."""
 
-    def __init__(self, registry: Registry, requests: Requests, now_ms: Callable[[], int]) -> None:
+    def __init__(
+        self, registry: Registry, requests: Requests, now_ms: Callable[[], int], *, strict: bool = False
+    ) -> None:
+        """``strict``: replay is strict, whatever mode a workflow has."""
+        self._strict = strict
         self._registry = registry
         self._requests = requests
         self._now_ms = now_ms
@@ -47,7 +51,7 @@ class Replayer:
             raise WorkflowNotFoundError(
                 f"this process has no code for {stored.row.kind} {stored.row.workflow!r}, so it cannot be replayed here"
             )
-        subject = Subject(stored.row, stored.snapshot, self._now_ms())
+        subject = Subject(stored.row, stored.snapshot, self._now_ms(), self._strict)
         inspection = definition.inspect(subject, self._requests, Redaction(self._registry.redacted))
         try:
             yield inspection

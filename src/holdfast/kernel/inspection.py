@@ -57,6 +57,8 @@ class Subject:
     run: RunRecord
     snapshot: Snapshot
     now_ms: int
+    strict: bool = False
+    """Replay is strict, whatever mode the definition has."""
 
 
 class Inspection(Protocol):

@@ -36,6 +36,5 @@ async def replay_file(app: Holdfast, path: str | Path) -> ReplayView:
 def open_file(app: Holdfast, path: Path) -> tuple[Replayer, StoredRun]:
     """The run in a file, and the replayer on the code of an app."""
     clock = app.runtime.time
-    return Replayer(app.registry, Requests(app.registry, app.limits, app.runtime, clock), milliseconds(clock)), loads(
-        path.read_bytes()
-    )
+    requests = Requests(app.registry, app.limits, app.runtime, clock)
+    return Replayer(app.registry, requests, milliseconds(clock)), loads(path.read_bytes())

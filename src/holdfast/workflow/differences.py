@@ -43,7 +43,7 @@ def find_differences(machine: Machine, names: StepNames, subject: Subject) -> li
     if subject.run.status.terminal:
         return found or list(_other_end(machine.parts(), decision, subject.run))
     found += _failure(machine, decision)
-    if not decision.calls and decision.end is None:
+    if not decision.calls and not decision.following.operations and decision.end is None:
         found += _other_waits(machine.parts(), facts)
     return found
 
@@ -58,13 +58,13 @@ def _unused_results(
     if not unused:
         return
     recorded = {fact.key for fact in results}
-    new = [call.key for call in decision.calls if call.key not in recorded]
-    shown = ", ".join(f"{_what(fact)}" for fact in unused)
+    new = [f"step {call.key!r}" for call in decision.calls if call.key not in recorded]
+    new += [f"{one.fact.kind} {one.fact.name!r}" for one in decision.following.operations]
+    shown = ", ".join(map(_what, unused))
     if new:
-        steps = ", ".join(map(repr, new))
         yield Difference(
             DifferenceKind.STEP,
-            f"the history has {shown}, which the code has not requested when it calls step {steps}, which has no "
+            f"the history has {shown}, which the code has not requested when it requests {', '.join(new)}, without a "
             "record. If a step was renamed, declare it with @app.step(renamed_from=...); if it was removed on "
             "purpose, with app.retired_steps(...)",
         )
@@ -96,7 +96,7 @@ _NOUNS = {StepType.DO: "a result of step", StepType.SLEEP: "the end of sleep", S
 
 def _what(fact: Fact) -> str:
     noun = _NOUNS.get(StepType(fact.kind))
-    return f"{noun} {fact.key!r}" if noun is not None else f"{fact.kind} {_name(fact)!r}"
+    return f"{noun} {fact.key!r}" if noun is not None else f"{fact.kind} {fact.name or _name(fact)!r}"
 
 
 # --- other consequences

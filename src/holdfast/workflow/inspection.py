@@ -43,7 +43,7 @@ class WorkflowInspection:
         self._redaction = redaction
         self._own = package_of(function.__code__.co_filename)
         self._recorded_kinds = {fact.key: fact.kind for fact in subject.snapshot.facts}
-        self._machine: Machine = driver.open(subject.run, subject.snapshot, requests)
+        self._machine: Machine = driver.open(subject.run, subject.snapshot, requests, strict=subject.strict)
         self._parts = self._machine.parts()
         self._logs: list[Log] = []
         self.facts: Sequence[Fact] = [*self._parts.history.results]

@@ -1,0 +1,100 @@
+"""Reads the open runs of a store and compares each with the code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.checking.report import CheckReport
+from holdfast.client.replaying import Replayer
+from holdfast.client.run_file import StoredRun
+from holdfast.core.model import Status
+from holdfast.errors import HoldfastError
+from holdfast.kernel.inspection import Difference, DifferenceKind
+from holdfast.store.protocol import CurrentRuns, RunRecord, RunsById, Store
+
+_PAGE = 500
+"""Number of runs that are listed, and read, at a time."""
+_READS = 8
+"""Number of concurrent reads of histories: most of the time of a read is the round trip to the database."""
+_OPEN = (Status.ACTIVE, Status.WAITING, Status.PAUSED)
+
+Progress = Callable[[int, int], None]
+"""Called with the number of checked runs and the number of all runs to check."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckOptions:
+    """The runs to check."""
+
+    workflow: str | None = None
+    sample: int | None = None
+    """Maximum number of runs of each workflow; None: all."""
+    part: int = 0
+    parts: int = 1
+    """Check only runs whose id modulo ``parts`` is ``part``: the share of one of several processes."""
+
+
+class Checker:
+    """Checks the open runs of one store on the code of one app."""
+
+    def __init__(self, store: Store, replayer: Replayer) -> None:
+        self._store = store
+        self._replayer = replayer
+
+    async def check(self, options: CheckOptions, progress: Progress = lambda _checked, _total: None) -> CheckReport:
+        runs = await self._open_runs(options)
+        report = CheckReport(sampled=options.sample is not None)
+        progress(0, len(runs))
+        for start in range(0, len(runs), _PAGE):
+            for stored in await self._load(runs[start : start + _PAGE]):
+                row = stored.row
+                if not row.status.terminal:  # it may have ended meanwhile
+                    report.of(row.workflow).add(row.pid, row.number, self._differences(stored))
+                    await asyncio.sleep(0)
+            progress(min(start + _PAGE, len(runs)), len(runs))
+        return report
+
+    # --- reads
+
+    async def _open_runs(self, options: CheckOptions) -> list[int]:
+        """The ids of the runs to check. A sample is spread evenly over the age of a workflow's runs."""
+        by_workflow: dict[str, dict[int, None]] = {}
+        for status in _OPEN:
+            before: int | None = None
+            while True:
+                query = CurrentRuns(options.workflow, status, before, _PAGE)
+                page = await self._store.runs(query)
+                for row in page:
+                    by_workflow.setdefault(row.workflow, {})[row.run] = None
+                if len(page) < _PAGE:
+                    break
+                before = page[-1].instance
+        chosen = [run for runs in by_workflow.values() for run in _sample(sorted(runs), options.sample)]
+        return sorted(run for run in chosen if run % options.parts == options.part)
+
+    async def _load(self, ids: Sequence[int]) -> list[StoredRun]:
+        rows = await self._store.runs(RunsById(ids))
+        limit = asyncio.Semaphore(_READS)
+
+        async def load(row: RunRecord) -> StoredRun:
+            async with limit:
+                return StoredRun(row, await self._store.load(row.run), [])
+
+        return [*await asyncio.gather(*map(load, rows))]
+
+    # --- comparison
+
+    def _differences(self, stored: StoredRun) -> list[Difference]:
+        try:
+            return self._replayer.differences(stored)
+        except (HoldfastError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            text = f"the run cannot be replayed: {type(error).__name__}: {error}"
+            return [Difference(DifferenceKind.PARKED, text)]
+
+
+def _sample(runs: Sequence[int], count: int | None) -> Sequence[int]:
+    if count is None or len(runs) <= count:
+        return runs
+    return [runs[i * len(runs) // count] for i in range(count)]
