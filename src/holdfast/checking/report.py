@@ -103,14 +103,12 @@ class CheckReport:
 
     def text(self) -> str:
         lines = [line for name in sorted(self.workflows) for line in self.workflows[name].lines()]
-        sample = "a sample of " if self.sampled else ""
         misfits = self.checked - sum(workflow.fits for workflow in self.workflows.values())
         if not self.checked:
             lines.append("there are no open runs")
-        elif self.ok:
-            lines.append(f"{sample}{_runs(self.checked)} fit the code")
         else:
-            lines.append(f"{misfits} of {sample}{_runs(self.checked)} do not fit the code")
+            what = "checked runs (a sample)" if self.sampled else "open runs"
+            lines.append(f"{self.checked - misfits:,} of {self.checked:,} {what} fit the code")
         return "\n".join(lines)
 
     def junit(self) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from holdfast.cli.code_commands import add_code_commands
 from holdfast.cli.control_commands import add_control_commands
 from holdfast.cli.instances import instances
 from holdfast.cli.maintenance import add_maintenance_commands
@@ -37,6 +38,7 @@ add_control_commands(instances)
 add_model_commands(instances)
 cli.add_typer(instances, name="instances")
 add_maintenance_commands(cli)
+add_code_commands(cli)
 
 
 def _show_version(requested: bool) -> None:
@@ -65,6 +67,8 @@ def holdfast(
       holdfast serve shop:app              serve its HTTP API
       holdfast migrate sqlite:///shop.db   migrate a database to the current schema
       holdfast simulate shop:app fulfil    test a workflow under crashes and reordered events
+      holdfast check shop:app              check open runs on new code before it is deployed
+      holdfast replay shop:app fulfil/o-1  step through the history of a run
       holdfast instances list -w fulfil    list instances (see: holdfast instances --help)
       holdfast worker --help               help of a command, with examples
 

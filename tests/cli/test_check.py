@@ -1,0 +1,128 @@
+"""``holdfast check`` and ``holdfast replay``: the real commands, on the runs of a database and on an exported run."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import subprocess
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+
+from .running import HOLDFAST, clean_environment, holdfast
+
+SHOP = """
+from holdfast import Context, Holdfast
+
+app = Holdfast("sqlite:///shop.db")
+
+
+@app.step
+async def charge(order: str) -> str:
+    raise SystemExit("a step was called")
+
+
+@app.workflow
+async def fulfil(ctx: Context, order: str) -> str:
+    ctx.log.info("order received")
+    password = "hunter2"
+    paid = await charge(order)
+    await ctx.wait_for_event("approval", type="approval")
+    return paid + password
+"""
+RENAMED = SHOP.replace("charge(", "charge_card(")
+DECLARED = RENAMED.replace("@app.step\n", '@app.step(renamed_from="charge")\n')
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a database of open runs, one of them exported, and three releases of their code."""
+    folder = tmp_path_factory.mktemp("shop")
+    (folder / "shop.py").write_text(SHOP)
+    (folder / "renamed.py").write_text(RENAMED)
+    (folder / "declared.py").write_text(DECLARED)
+    asyncio.run(_create_runs(folder))
+    return folder
+
+
+async def _create_runs(folder: Path) -> None:
+    (folder / "first.py").write_text(
+        SHOP.replace('raise SystemExit("a step was called")', 'return f"{order} paid"').replace(
+            "sqlite:///shop.db", f"sqlite:///{folder / 'shop.db'}"
+        )
+    )
+    spec = importlib.util.spec_from_file_location("first", folder / "first.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module: Any = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    async with module.app as app:
+        for n in range(3):
+            run = await app.start("fulfil", f"o-{n}", id=f"o-{n}")
+            while (await run.status()).status != "waiting":
+                await asyncio.sleep(0.01)
+        await run.export(folder / "run.json")
+
+
+def test_runs_that_fit_are_counted_and_the_exit_code_is_0(shop: Path) -> None:
+    done = holdfast("check", "shop:app", "--against", f"sqlite:///{shop / 'shop.db'}", cwd=shop)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["fulfil: 3 runs checked, 3 fit", "3 of 3 open runs fit the code"]
+
+
+def test_a_renamed_step_is_reported_with_both_names_and_the_exit_code_is_1(shop: Path) -> None:
+    done = holdfast("check", "renamed:app", "--junit", "check.xml", "--processes", "2", cwd=shop)
+    assert done.returncode == 1, done.stderr
+    assert "3 would call a step again" in done.stdout
+    assert "'charge'" in done.stdout
+    assert "'charge_card'" in done.stdout
+    [suite] = ElementTree.parse(shop / "check.xml").getroot()
+    assert (suite.get("tests"), suite.get("failures")) == ("4", "3")
+
+
+def test_a_declared_rename_fits(shop: Path) -> None:
+    done = holdfast("check", "declared:app", "-w", "fulfil", "--sample", "2", cwd=shop)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 of 2 checked runs (a sample) fit the code")
+
+
+def test_wrong_usage_and_an_unreadable_database_have_their_exit_codes(shop: Path) -> None:
+    missing = holdfast("check", "shop:app", "--against", "sqlite:///none.db", cwd=shop)
+    assert (missing.returncode, "none.db does not exist" in missing.stderr) == (1, True)
+    for arguments in (["nothing:app"], ["shop:app", "-w", "nothing"], ["shop:app", "--sample", "0"]):
+        assert holdfast("check", *arguments, cwd=shop).returncode == 2
+    assert not (shop / "none.db").exists()
+
+
+def test_a_replay_shows_facts_stack_and_requests_at_a_position(shop: Path) -> None:
+    done = holdfast("replay", "shop:app", "fulfil/o-1", "--until", "0", cwd=shop)
+    assert done.returncode == 0, done.stderr
+    assert "position 0 of 1" in done.stdout
+    assert 'charge (do) completed: "o-1 paid"' in done.stdout
+    assert "in fulfil\n    paid = await charge(order)\n" in done.stdout
+    assert "      password = <redacted>\n" in done.stdout
+    assert "the code waits for step 'charge'" in done.stdout
+    assert "log info  order received" in done.stdout
+
+
+def test_a_file_replays_and_a_difference_is_shown(shop: Path) -> None:
+    fits = holdfast("replay", "shop:app", "--file", "run.json", cwd=shop)
+    assert (fits.returncode, "waits for event 'approval'" in fits.stdout) == (0, True)
+    differs = holdfast("replay", "renamed:app", "--file", "run.json", cwd=shop)
+    assert (differs.returncode, "does not fit the history" in differs.stdout) == (1, True)
+    for arguments in (["--file", "none.json"], [], ["fulfil"], ["fulfil/o-1", "--file", "run.json"]):
+        assert holdfast("replay", "shop:app", *arguments, cwd=shop).returncode == 2
+
+
+def test_the_debugger_stops_where_the_code_continues_after_the_fact(shop: Path) -> None:
+    done = subprocess.run(
+        [str(HOLDFAST), "replay", "shop:app", "--file", "run.json", "--until", "1", "--pdb"],
+        input="p paid\np order\nw\nc\n", cwd=shop, env=clean_environment(), capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert '-> await ctx.wait_for_event("approval", type="approval")' in done.stdout
+    assert "(Pdb) 'o-2 paid'\n" in done.stdout
+    assert "(Pdb) 'o-2'\n" in done.stdout
+    assert "the code waits for event 'approval'" in done.stdout
