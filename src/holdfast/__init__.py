@@ -115,6 +115,7 @@ if TYPE_CHECKING:
     from holdfast.kernel.step_info import StepInfo, step_info
     from holdfast.ports import Clock, Randomness, Runtime
     from holdfast.runner.config import WorkerConfig
+    from holdfast.telemetry.otel import OpenTelemetry
     from holdfast.webhook import Webhook, verify_webhook
     from holdfast.workflow.channels import Channel, Selected, select
     from holdfast.workflow.children import Child
@@ -195,6 +196,7 @@ __all__ = [
     "NotAskedError",
     "NotSerializableError",
     "Ok",
+    "OpenTelemetry",
     "Outbound",
     "OutboundEvent",
     "OutboxRecord",
@@ -306,6 +308,7 @@ _MODULES = {
     "Message": "holdfast.workflow.messages",
     "Node": "holdfast.graph",
     "Ok": "holdfast.graph",
+    "OpenTelemetry": "holdfast.telemetry.otel",
     "Outbound": "holdfast.chain.values",
     "OutboundEvent": "holdfast.core.outbound",
     "OutboxRecord": "holdfast.core.outbound",

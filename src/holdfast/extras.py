@@ -8,11 +8,15 @@ from typing import Literal
 
 from holdfast.errors import MissingExtraError
 
-_PACKAGES = {"postgres": ("asyncpg",), "server": ("fastapi", "starlette", "uvicorn", "httptools", "uvloop")}
+_PACKAGES = {
+    "postgres": ("asyncpg",),
+    "server": ("fastapi", "starlette", "uvicorn", "httptools", "uvloop"),
+    "otel": ("opentelemetry",),
+}
 
 
 @contextmanager
-def extra(name: Literal["postgres", "server"], feature: str) -> Iterator[None]:
+def extra(name: Literal["postgres", "server", "otel"], feature: str) -> Iterator[None]:
     """Import modules of an extra. ``feature``: what needs them, for the error message."""
     try:
         yield

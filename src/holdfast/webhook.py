@@ -13,6 +13,7 @@ import binascii
 import hashlib
 import hmac
 import ipaddress
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, urlsplit
@@ -76,6 +77,7 @@ class Webhook:
 
         body = _body(event)
         headers = {**self._headers, **self._signed(event.id, body), "content-type": "application/json"}
+        _add_trace_context(headers)
         try:
             async with asyncio.timeout(self._seconds):
                 status = await self._post(body, headers)
@@ -109,6 +111,15 @@ class Webhook:
 
             self._tls = ssl.create_default_context()
         return self._tls
+
+
+def _add_trace_context(headers: dict[str, str]) -> None:
+    """Add the headers of the current trace, if the program uses OpenTelemetry."""
+    propagate = sys.modules.get("opentelemetry.propagate")
+    if propagate is not None:
+        carrier: dict[str, str] = {}
+        propagate.inject(carrier)
+        headers |= {name: value for name, value in carrier.items() if name not in headers}
 
 
 def verify_webhook(

@@ -65,7 +65,7 @@ class Recorder(Telemetry):
     def parked(self, run: RunRecord, reason: str) -> None:
         self.lines.append(f"parked {reason}")
 
-    def delivery_began(self, row: OutboxRow) -> Ended:
+    def delivery_began(self, row: OutboxRow, run: RunRecord | None) -> Ended:
         return self._operation(f"delivery {row.type}")
 
     def close(self) -> None:

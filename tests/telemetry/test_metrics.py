@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import subprocess
 import sys
@@ -122,13 +123,18 @@ async def test_the_gauges_are_read_at_most_every_five_seconds(
 
 @pytest.mark.above_the_store
 async def test_a_takeover_and_a_parked_run_are_counted(app: Holdfast, h: Harness) -> None:
+    @app.step(retry=Retry(100, delay=0))
+    async def slow() -> None:
+        await asyncio.sleep(3600)
+
     @app.workflow
     async def order(ctx: Context) -> None:
-        await ctx.sleep("1 day")
+        await slow()
 
     await h.start(order)
     for _ in range(11):
         await h._the_worker().claim_due(1)
+        await asyncio.sleep(0)  # the turn begins
         await lose_worker(h)
         await h._the_worker().reap()
 

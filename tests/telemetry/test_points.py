@@ -149,7 +149,7 @@ async def test_a_run_that_loses_too_many_workers_is_observed_as_parked(
 ) -> None:
     @app.workflow
     async def order(ctx: Context) -> None:
-        await ctx.sleep("1 day")
+        await ctx.sleep("nap", "1 day")
 
     await h.start(order)
     for _ in range(11):

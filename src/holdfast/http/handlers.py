@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 from datetime import timedelta
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 from fastapi import Path, Query
 from starlette.requests import Request
@@ -23,6 +23,9 @@ from holdfast.http.backend import Backend
 from holdfast.http.queries import check_at_most, check_length, check_query, wait_seconds
 from holdfast.http.responses import drawing, reply
 from holdfast.http.start_options import start_options
+from holdfast.kernel.telemetry import observe
+
+R = TypeVar("R")
 
 Name = Annotated[str, Path(description="The name of a registered workflow.")]
 Id = Annotated[str, Path(description="The id of an instance.")]
@@ -36,6 +39,12 @@ class _Handlers:
 
     def _client(self) -> Client:
         return self._backend.client()
+
+
+def traced(client: Client, request: Request, operation: Awaitable[R]) -> Awaitable[R]:
+    """The operation, in the trace context of the request's headers."""
+    telemetry = client.telemetry
+    return operation if telemetry is None else observe(telemetry.request_began(request.headers), operation)
 
 
 class Reads(_Handlers):
@@ -132,7 +141,10 @@ class Starts(_Handlers):
         """Start an instance. An id that already exists is refused, unless ``onConflict`` or ``onReuse`` allow it."""
         body: wire.NewInstance = admitted(request).body
         options = start_options(body)
-        created = await self._client().starts.create(workflow, body.get("params"), id=body.get("id"), **options)
+        client = self._client()
+        created = await traced(
+            client, request, client.starts.create(workflow, body.get("params"), id=body.get("id"), **options)
+        )
         return reply(response_bodies.instance(created))
 
     async def create_batch(self, request: Request, workflow: Name) -> Response:
@@ -141,7 +153,8 @@ class Starts(_Handlers):
         body: wire.NewBatch = admitted(request).body
         check_at_most(["instances"], len(body["instances"]), self._limits.batch)
         starts = [Start(entry["id"], entry.get("params"), **start_options(entry)) for entry in body["instances"]]
-        return reply(response_bodies.batch(await self._client().starts.create_many(workflow, starts)))
+        client = self._client()
+        return reply(response_bodies.batch(await traced(client, request, client.starts.create_many(workflow, starts))))
 
 
 class Control(_Handlers):
@@ -192,7 +205,8 @@ class Events(_Handlers):
         client = self._client()
         address = client.instances.address(workflow, instance_id)
         body: wire.NewEvent = admitted(request).body
-        status = await client.events.send(*address, body["type"], body.get("payload"), event_id=body.get("id"))
+        sending = client.events.send(*address, body["type"], body.get("payload"), event_id=body.get("id"))
+        status = await traced(client, request, sending)
         sent: wire.SentEvent = {"status": response_bodies.details(status), "accepted": True}
         return reply(sent)
 

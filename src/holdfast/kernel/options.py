@@ -36,6 +36,8 @@ class RunOptions:
     summary: str | None = None
     version: int | None = None
     """Version of the definition that started the run."""
+    trace: Mapping[str, str] = field(default_factory=dict)
+    """The trace context of the start (W3C headers), which the telemetry adds."""
 
     def encode(self) -> bytes | None:
         content = {
@@ -50,6 +52,7 @@ class RunOptions:
             "search": dict(self.search),
             "summary": self.summary,
             "version": self.version,
+            "trace": dict(self.trace),
         }
         kept = {key: value for key, value in content.items() if value is not None and value != {}}
         return codec.encode(kept, what="options") if kept else None
@@ -72,6 +75,7 @@ class RunOptions:
             search=content.get("search", {}),
             summary=content.get("summary"),
             version=content.get("version"),
+            trace=content.get("trace", {}),
         )
 
     def ending(self, end: int) -> RunOptions:

@@ -61,7 +61,10 @@ class Telemetry:
     # --- turns
 
     def turn_began(self, claim: Claim, now_ms: int) -> None:
-        """A worker begins a turn. ``claim.lost``: the task was taken over from a worker that lost it."""
+        """A worker begins a turn. ``claim.lost``: the task was taken over from a worker that lost it.
+
+        Called in the context of the turn, from which the contexts of its attempts are copied.
+        """
 
     def turn_ended(self, claim: Claim, finish: Finish | None) -> None:
         """A turn has ended. ``finish``: the end of the run, if the turn wrote it."""
@@ -93,8 +96,11 @@ class Telemetry:
 
     # --- the outbox
 
-    def delivery_began(self, row: OutboxRow) -> Ended:  # noqa: ARG002
-        """The delivery of an outbound event begins. Called in the context in which the handler runs."""
+    def delivery_began(self, row: OutboxRow, run: RunRecord | None) -> Ended:  # noqa: ARG002
+        """The delivery of an outbound event begins. Called in the context in which the handler runs.
+
+        ``run``: the run that published the event; None: it is not known, or deleted.
+        """
         return _ignore
 
     def close(self) -> None:

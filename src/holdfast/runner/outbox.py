@@ -24,7 +24,15 @@ from holdfast.kernel.outbox import OutboxHandler
 from holdfast.ports import Randomness
 from holdfast.runner.attempts import Ports
 from holdfast.runner.background_loop import BackgroundLoop
-from holdfast.store.protocol import Delivered, DeliveryFailure, OutboxClaimRequest, OutboxRow, Store
+from holdfast.store.protocol import (
+    Delivered,
+    DeliveryFailure,
+    OutboxClaimRequest,
+    OutboxRow,
+    RunRecord,
+    RunsById,
+    Store,
+)
 
 _log = logging.getLogger("holdfast")
 
@@ -136,7 +144,7 @@ class OutboxDispatcher:
             return row.error or "the workers died during the delivery"  # not called again: the event may be the cause
         context = contextvars.copy_context()
         telemetry = self._ports.telemetry
-        ended = None if telemetry is None else context.run(telemetry.delivery_began, row)
+        ended = None if telemetry is None else context.run(telemetry.delivery_began, row, await self._run_of(row))
         future = self._call(handler, _event(row), context)
         if future is None:
             if ended is not None:
@@ -156,6 +164,10 @@ class OutboxDispatcher:
             return f"the delivery took longer than {describe(handler.timeout_ms)}, or the handler cancelled itself"
         error = future.exception()
         return None if error is None else f"{type(error).__name__}: {error}"
+
+    async def _run_of(self, row: OutboxRow) -> RunRecord | None:
+        found = await self._store.runs(RunsById([row.run]))
+        return found[0] if found else None
 
     def _call(
         self, handler: OutboxHandler, event: OutboundEvent, context: contextvars.Context

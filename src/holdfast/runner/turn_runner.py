@@ -69,9 +69,6 @@ class TurnRunner:
         begun = turn or self._make_turn(claim, context or self.context, plan)
         if claim.run.expires_at is not None:
             self._schedule.due(claim.run.expires_at)
-        ports = self.context.ports
-        if ports.telemetry is not None:
-            ports.telemetry.turn_began(claim, ports.now_ms())
         task = asyncio.get_running_loop().create_task(self._run(begun), context=_outside_steps())
         self._table.add(begun, task)
         return True
@@ -101,6 +98,9 @@ class TurnRunner:
     # --- run
 
     async def _run(self, turn: AnyTurn) -> None:
+        ports = self.context.ports
+        if ports.telemetry is not None:
+            ports.telemetry.turn_began(turn.claim, ports.now_ms())
         try:
             if self._idle_turns:
                 await self._delay_idle_turn(turn)
