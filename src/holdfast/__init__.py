@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.core.limits import Limits
     from holdfast.core.outbound import OutboundEvent, OutboxRecord
     from holdfast.core.records import (
+        AuditRecord,
         CodePosition,
         EventRecord,
         History,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         InstanceStatus,
         InstanceSummary,
         LogLine,
+        OriginRecord,
         Page,
         QueueInfo,
         Stats,
@@ -127,6 +129,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AppClosedError",
+    "AuditRecord",
     "AuthContent",
     "AuthEvent",
     "AuthInstance",
@@ -197,6 +200,7 @@ __all__ = [
     "NotSerializableError",
     "Ok",
     "OpenTelemetry",
+    "OriginRecord",
     "Outbound",
     "OutboundEvent",
     "OutboxRecord",
@@ -291,6 +295,8 @@ _MODULES = {
     "Exit": "holdfast.workflow.run_events",
     "FactRecord": "holdfast.core.views",
     "Failed": "holdfast.graph",
+    "AuditRecord": "holdfast.core.records",
+    "OriginRecord": "holdfast.core.records",
     "Filter": "holdfast.core.filters",
     "Finished": "holdfast.graph",
     "FrameInfo": "holdfast.core.views",

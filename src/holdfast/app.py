@@ -6,9 +6,10 @@ import builtins
 import logging
 import os
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
+from holdfast.core.actor import acting_as
 from holdfast.core.checks import is_whole_number
 from holdfast.core.limits import Limits
 from holdfast.core.redaction import redacted_names
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
     from holdfast.client import Client, Handle, Start
     from holdfast.core.filters import ListConditions
-    from holdfast.core.records import InstanceSummary, Page, QueueInfo, Stats, VersionInfo, WorkerInfo
+    from holdfast.core.records import AuditRecord, InstanceSummary, Page, QueueInfo, Stats, VersionInfo, WorkerInfo
     from holdfast.graph.progress import Advancement
     from holdfast.http.auth import Authorize
     from holdfast.kernel.requests import StartOptions
@@ -199,6 +200,20 @@ class Holdfast(Definitions):
         return await self._opened().client.instances.list(
             workflow, cursor=cursor, limit=limit, order=order, **conditions
         )
+
+    async def audit(self, run: Handle[Any] | None = None, cursor: str | None = None) -> Page[AuditRecord]:
+        """Records of control requests, the newest first: of one instance, or of all."""
+        return await self._opened().client.audit.records(None if run is None else run.pid, cursor=cursor)
+
+    def acting_as(self, actor: str) -> AbstractContextManager[None]:
+        """Name the actor of the control requests in a ``with`` block, for their audit records.
+
+        Example::
+
+            with app.acting_as("ann"):
+                await run.retry(reason="the gateway is back")
+        """
+        return acting_as(actor)
 
     async def workers(self) -> builtins.list[WorkerInfo]:
         """The workers of this database, the oldest first, including workers that died within the last day."""

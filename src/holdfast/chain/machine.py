@@ -9,6 +9,7 @@ the same worker continues with that step.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Protocol
 
@@ -32,6 +33,7 @@ from holdfast.kernel.logger import StepLogger
 from holdfast.kernel.options import NO_OPTIONS, RunOptions
 from holdfast.store.protocol import (
     CANCEL,
+    RESOLVE,
     Finish,
     Following,
     Log,
@@ -100,6 +102,7 @@ class ChainMachine:
         self._logs, self._wait_opened = [], None
         self._mailbox.add(events)
         started_at = self._begin_once(now_ms)
+        resolved_call = self._resolve_steps(now_ms)
         if lost:
             self._record_lost_attempt(now_ms)
         for outcome in outcomes:
@@ -109,7 +112,8 @@ class ChainMachine:
             end = self._end_by_steps(now_ms) or self._end_by_control_event(now_ms)
             if end is None:
                 self._wake(now_ms)
-        return self._decision(now_ms, started_at, end)
+        decision = self._decision(now_ms, started_at, end)
+        return decision if resolved_call is None else replace(decision, cancelled=[resolved_call, *decision.cancelled])
 
     def number_operations(self, operations: Sequence[RecordedOperation]) -> None:
         """Do nothing: a chain has no operations."""
@@ -126,6 +130,21 @@ class ChainMachine:
             return None
         self._begun, self._recorder.progressed_at = True, now_ms
         return now_ms
+
+    def _resolve_steps(self, now_ms: int) -> str | None:
+        """Record outcomes that were decided by hand. Returns the key of the call in flight if its step is resolved."""
+        cancelled = None
+        for event in self._mailbox.take_resolutions():
+            self._recorder.record_delivery(event.n, RESOLVE, now_ms)
+            content, step = codec.plain(event.payload), self._progress.current
+            if step is None or step.type != content["step"] or step.result is not None:
+                continue  # the step is not open any more
+            value = codec.encode(content["value"], what="value")
+            outcome = Outcome(step.type, step.failed_attempts, now_ms, now_ms)
+            self._recorder.record_result(step, outcome, ok=content["ok"], value=value, event_type=RESOLVE)
+            if self._call_in_flight is not None:
+                cancelled, self._call_in_flight = self._call_in_flight.key, None
+        return cancelled
 
     # --- outcomes of attempts
 

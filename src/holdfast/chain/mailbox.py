@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from holdfast.store.protocol import CANCEL, EXIT, Snapshot, StoredEvent
+from holdfast.store.protocol import CANCEL, EXIT, RESOLVE, Snapshot, StoredEvent
 
 
 class Mailbox:
@@ -12,6 +12,8 @@ class Mailbox:
         self._events: dict[int, StoredEvent] = dict(snapshot.events)
         """The events read so far, by number: consumed ones, and ones that may be consumed."""
         self._consumed = {f.event for f in snapshot.facts if f.event is not None}
+        self._resolutions: list[StoredEvent] = []
+        """Unconsumed outcomes that were decided by hand."""
         self._control_events: dict[int, StoredEvent] = {}
         """Unconsumed events of the engine: cancellations, and exits of watched runs."""
 
@@ -21,7 +23,14 @@ class Mailbox:
 
     def add(self, events: Sequence[StoredEvent]) -> None:
         for event in events:
-            (self._control_events if event.type in (CANCEL, EXIT) else self._events)[event.n] = event
+            if event.type == RESOLVE:
+                self._resolutions.append(event)
+            else:
+                (self._control_events if event.type in (CANCEL, EXIT) else self._events)[event.n] = event
+
+    def take_resolutions(self) -> list[StoredEvent]:
+        taken, self._resolutions = self._resolutions, []
+        return taken
 
     def oldest(self, event_type: str) -> StoredEvent | None:
         """The oldest unconsumed event of a type."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from holdfast.chain import progress
 from holdfast.chain.progress import CHAIN, ChainStatus, StepState, TaskState
+from holdfast.chain.repair import ChainRepairRules
 from holdfast.core import history
 from holdfast.core.model import Status, optional_from_ms
 from holdfast.core.records import StepRecord
@@ -16,6 +17,7 @@ class ChainModel(Model):
     kind = CHAIN
     native_statuses = ChainStatus
     step_states = StepState
+    repair = ChainRepairRules()
     writes_outbox = True
 
     def native_status(self, status: Status) -> str:

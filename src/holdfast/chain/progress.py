@@ -15,7 +15,7 @@ from holdfast.core.failure import Failure
 from holdfast.core.model import Status, StepStatus, StepType, from_ms, optional_from_ms
 from holdfast.core.records import StepRecord
 from holdfast.errors import ErrorInfo
-from holdfast.store.protocol import Fact, FactState
+from holdfast.store.protocol import RESOLVE, Fact, FactState
 
 _ATTRIBUTE: Mapping[int, str] = {
     FactState.RESULT: "result",
@@ -218,6 +218,7 @@ def _record(run_number: int, step: ChainStep, state: StepState) -> StepRecord:
         updated_at=from_ms(_updated(step)),
         state=state.value,
         step_seq=step.seq,
+        resolved=step.result is not None and step.result.event_type == RESOLVE,
         **history.heartbeat(step.heartbeat, _STEP_STATUS[state]),
     )
 

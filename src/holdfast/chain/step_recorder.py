@@ -36,10 +36,13 @@ class StepRecorder:
             ok=False, value=error.encode(), attempts=attempts, wake_at=next_at,
         )  # fmt: skip
 
-    def record_result(self, step: ChainStep, outcome: Outcome, *, ok: bool, value: bytes) -> None:
+    def record_result(
+        self, step: ChainStep, outcome: Outcome, *, ok: bool, value: bytes, event_type: str | None = None
+    ) -> None:
         self._record(
             step, FactState.RESULT, 0, outcome.at, outcome.started_at,
             seq=step.seq + 1, ok=ok, value=value, attempts=step.failed_attempts + (not ok),
+            event_type=event_type,
         )  # fmt: skip
 
     def begin_wait(self, step: ChainStep, at: int, event_type: str, deadline: int) -> None:

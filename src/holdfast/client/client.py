@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
+from holdfast.client.audit import AuditReader
 from holdfast.client.control import Control
 from holdfast.client.events import EventSender
 from holdfast.client.handle import Handle
@@ -20,6 +21,7 @@ from holdfast.client.local_worker import LocalWork
 from holdfast.client.locator import Locator
 from holdfast.client.outbox import Outbox
 from holdfast.client.reads import RunReader
+from holdfast.client.repair import Repair
 from holdfast.client.replaying import Replayer
 from holdfast.client.starts import Start, Starts
 from holdfast.client.stats import StatsReader
@@ -63,9 +65,13 @@ class Client:
         replayer = Replayer(registry, requests, milliseconds(clock))
         self.reads = RunReader(store, registry, hub, clock, self.instances, Locator(replayer))
         self.views = Views(store, self.instances, replayer)
-        self.starts = Starts(store, hub, requests, self.instances, self._ends, self.local, telemetry)
         self.units = UnitReader(store, registry, self.instances)
-        self.control = Control(store, registry, hub, requests, clock, self.instances, self.units)
+        self.repair = Repair(store, registry, hub, requests, clock, self.instances)
+        self.audit = AuditReader(store, limits)
+        self.starts = Starts(
+            store, hub, requests, self.instances, self._ends, self.local, telemetry, self.repair.revive
+        )
+        self.control = Control(store, registry, hub, requests, clock, self.instances, self.units, self.repair)
         self.events = EventSender(store, hub, requests, self.instances, self.local, telemetry)
         self.outbox = Outbox(store, hub, self.instances)
         self.stats = StatsReader(store, clock.monotonic)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from holdfast.client.handle_repair import RepairHandle
 from holdfast.client.handle_views import HandleViews
 from holdfast.client.records import seconds_of
 from holdfast.core import codec, durations
@@ -37,7 +38,7 @@ _WHY_SECONDS = 2.0
 """Maximum time to read the reason for the message of a ``TimeoutError``."""
 
 
-class Handle(HandleViews, Generic[R]):
+class Handle(RepairHandle[R], HandleViews):
     """A reference to one instance. It holds no resources; two handles with the same id refer to the same instance."""
 
     def __init__(

@@ -26,7 +26,17 @@ from holdfast.client.why import Reasons, waits_for_start, why
 from holdfast.client.why_parts import why_parts
 from holdfast.core import codec
 from holdfast.core.model import Level, from_ms, optional_from_ms, to_ms
-from holdfast.core.records import ChildRecord, EventRecord, History, InstanceDescription, LogLine, StepRecord, WhyParts
+from holdfast.core.origin import Origin
+from holdfast.core.records import (
+    ChildRecord,
+    EventRecord,
+    History,
+    InstanceDescription,
+    LogLine,
+    OriginRecord,
+    StepRecord,
+    WhyParts,
+)
 from holdfast.errors import DamagedRunError, ErrorInfo
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.model import RecordedRun
@@ -124,6 +134,8 @@ class RunReader:
             summary=options.summary,
             native_status=model.native_status(row.status),
             workflow_version=options.version,
+            origin=_origin(row),
+            forks=list(relations.forks),
             killed=model.killed(run),
         )
 
@@ -228,3 +240,10 @@ class RunReader:
                     await asyncio.wait([waiting], timeout=0.1)
                 finally:
                     self._hub.stop_waiting(row.run, waiting)
+
+
+def _origin(row: RunRecord) -> OriginRecord | None:
+    if row.origin is None:
+        return None
+    origin = Origin.decode(row.origin)
+    return OriginRecord(origin.action, origin.pid, origin.number, from_ms(origin.at), origin.actor, origin.reason)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar, Unpack, overload
 
 from holdfast.client.instances import Instances, refuse_terminal
 from holdfast.client.local_worker import LocalWork, LocalWorker
 from holdfast.core.checks import check_flag
+from holdfast.core.model import Status
 from holdfast.core.records import InstanceSummary
 from holdfast.errors import InstanceExistsError, ParamsInvalidError
 from holdfast.kernel.end_waiter import EndWaiter, ExpectedEnd
@@ -17,7 +18,7 @@ from holdfast.kernel.notify import Hub
 from holdfast.kernel.requests import BATCH_OPTIONS, START_OPTIONS, BatchOptions, Requests, check_known
 from holdfast.kernel.startable import StartParams
 from holdfast.kernel.telemetry import Telemetry, observe
-from holdfast.store.protocol import FIRST_EPOCH, Created, NewRun, RequestResult, RunRecord, Store
+from holdfast.store.protocol import FIRST_EPOCH, Created, NewRun, OnReuse, RequestResult, RunRecord, Store
 
 R = TypeVar("R")
 
@@ -55,7 +56,10 @@ class Starts:
         ends: EndWaiter,
         local: LocalWork,
         telemetry: Telemetry | None,
+        revive: Callable[[RunRecord], Awaitable[object]],
     ) -> None:
+        """``revive``: repairs a run that has failed, for ``on_reuse="retry_if_failed"``."""
+        self._revive = revive
         self._store = store
         self._hub = hub
         self._requests = requests
@@ -90,6 +94,14 @@ class Starts:
         return created, None
 
     async def _create(self, new: NewRun, *, eager: bool) -> tuple[Created, ExpectedEnd | None]:
+        """Create a run, or repair the failed run that has its id if the policy of the request says so."""
+        created, expected = await self._create_once(new, eager=eager)
+        while new.on_reuse is OnReuse.RETRY_IF_FAILED and not created.created and _has_failed(created.run):
+            await self._revive(created.run)
+            created, expected = await self._create_once(new, eager=eager)  # delivers the start events
+        return created, expected
+
+    async def _create_once(self, new: NewRun, *, eager: bool) -> tuple[Created, ExpectedEnd | None]:
         """Create a run. If a worker of this process has a free slot, the run is created claimed and begins at once."""
         worker = self._local.worker if eager and not new.delay_ms else None
         slots = 0 if worker is None else worker.reserve(new)
@@ -170,6 +182,10 @@ class Starts:
         except ParamsInvalidError as error:
             issues = [issue | {"path": [index, *issue["path"]]} for issue in error.issues]
             raise ParamsInvalidError(f"entry {index}: {error}", issues) from None
+
+
+def _has_failed(run: RunRecord) -> bool:
+    return run.status.terminal and run.status is not Status.COMPLETE
 
 
 def _check_created(created: Created) -> None:

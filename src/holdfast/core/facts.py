@@ -78,6 +78,10 @@ REPLY = "@reply"
 CANCEL = "@cancel"
 """Topic of a cancellation request: ``{"reason", "deadlineMs"}``, each of which may be null."""
 
+RESOLVE = "@resolve"
+"""Topic of the outcome of a step that was decided by hand: ``{"step", "ok", "value"}``. The RESULT fact that follows
+from it has this topic as ``event_type``."""
+
 
 def cancel_reason(cancellation: bytes | None) -> str | None:
     """The reason in the payload of a CANCEL event."""

@@ -7,7 +7,7 @@ both times.
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -56,6 +56,8 @@ class Failure:
     """The exceptions of an exception group."""
     traceback: str | None = None
     """Trimmed text. The text of the outermost failure includes its causes, so the causes have no text of their own."""
+    steps: tuple[str, ...] = ()
+    """For the error of a run: keys of the failed steps and waits, and pids of the failed children, that caused it."""
 
     @property
     def info(self) -> ErrorInfo:
@@ -80,6 +82,7 @@ class Failure:
             "cause": None if self.cause is None else self.cause.content(),
             "exceptions": [inner.content() for inner in self.exceptions] or None,
             "traceback": self.traceback,
+            "steps": self.steps or None,
         }
         return content | {k: v for k, v in extra.items() if v is not None}
 
@@ -105,7 +108,13 @@ class Failure:
             cause=None if cause is None else cls.from_content(cause),
             exceptions=tuple(map(cls.from_content, content.get("exceptions", ()))),
             traceback=content.get("traceback"),
+            steps=tuple(content.get("steps", ())),
         )
+
+    @classmethod
+    def of_run(cls, error: BaseException) -> Failure:
+        """Convert the exception that ended a run, with the steps that caused it."""
+        return replace(cls.of(error), steps=tuple(dict.fromkeys(_failed_steps(error, 0))))
 
     @classmethod
     def of(cls, error: BaseException, depth: int = 0) -> Failure:
@@ -212,6 +221,34 @@ class Failure:
         if cls is not None and issubclass(cls, BaseExceptionGroup):
             return _rebuild_group(cls, self, raises)
         return None if cls is None else _rebuild(cls, self)
+
+
+def note_step(error: E, key: str) -> E:
+    """Note the key of the wait that raises an exception, so that a retry of the run can repeat the wait."""
+    vars(error)["_holdfast_step"] = key
+    return error
+
+
+def _failed_steps(error: BaseException, depth: int) -> Iterator[str]:
+    """Keys of the steps whose failures an exception reports: its own, else those of its group or of its cause.
+
+    An exception that code raised while it handled another one was caused by it, unless it was raised ``from None``.
+    """
+    own = vars(error).get("_holdfast_step")
+    if isinstance(error, StepError):
+        own = error.pid if isinstance(error, ChildError) else error.step
+    if own is not None:
+        yield own
+    elif depth < _MAX_CAUSE_DEPTH:
+        causes: Sequence[BaseException] = ()
+        if isinstance(error, BaseExceptionGroup):
+            causes = error.exceptions
+        if error.__cause__ is not None:
+            causes = [*causes, error.__cause__]
+        elif error.__context__ is not None and not error.__suppress_context__ and not causes:
+            causes = [error.__context__]
+        for cause in causes:
+            yield from _failed_steps(cause, depth + 1)
 
 
 def timeout(step: str, limit: str, stack: str | None = None) -> Failure:

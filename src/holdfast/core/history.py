@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 
 from holdfast.core import codec
 from holdfast.core.durations import describe_rounded
-from holdfast.core.facts import Fact, FactState
+from holdfast.core.facts import RESOLVE, Fact, FactState
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepStatus, StepType, from_ms, optional_from_ms
 from holdfast.core.records import CodePosition, StepRecord
@@ -53,11 +53,12 @@ def _step(run_number: int, facts: list[Fact], payloads: Mapping[int, Any]) -> St
         timeout_ms=last.timeout_ms,
         next_retry_at=optional_from_ms(retry_at) if status == StepStatus.WAITING else None,
         wake_at=optional_from_ms(last.wake_at) if last.kind != StepType.DO else None,
-        wait_event_type=last.event_type,
+        wait_event_type=None if last.event_type == RESOLVE else last.event_type,
         result=fact_result(last, payloads),
         error=fact_error(last, payloads),
         created_at=from_ms(min(f.started_at for f in facts)),
         updated_at=from_ms(max(f.at for f in facts)),
+        resolved=last.event_type == RESOLVE,
         **heartbeat(last_heartbeat, status),
     )
 

@@ -62,6 +62,8 @@ class StepRecord:
     """The value reported by the last heartbeat of a step that is not completed."""
     heartbeat_at: datetime | None = None
     """The time of that heartbeat."""
+    resolved: bool = False
+    """True if the outcome was decided by hand (``run.resolve``, or ``outputs`` of a fork)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,34 @@ class WhyParts:
 
 
 @dataclass(frozen=True, slots=True)
+class OriginRecord:
+    """The run whose history a run continues, and the request that made it so."""
+
+    action: str
+    """``retry``, ``fork`` or ``resolve``."""
+    pid: str
+    run_number: int
+    at: datetime
+    actor: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AuditRecord:
+    """A control request: who asked for what, when, why, and what came of it."""
+
+    at: datetime
+    actor: str | None
+    """None: the request named no actor."""
+    action: str
+    target: str
+    """The pid of the instance."""
+    reason: str | None
+    outcome: str
+    """``done``, ``refused``, or the new run of a retry or fork."""
+
+
+@dataclass(frozen=True, slots=True)
 class InstanceDescription:
     """A full description of an instance. ``why`` states in one sentence what the instance is waiting for."""
 
@@ -172,6 +202,10 @@ class InstanceDescription:
     """As in ``InstanceStatus``."""
     workflow_version: int | None = None
     """The version of the definition that the run was started with. None: the definition has no version."""
+    origin: OriginRecord | None = None
+    """The run whose history this run continues. None: the run began with no history."""
+    forks: list[str] = field(default_factory=list)
+    """Pids of the runs that were forked from this instance, the newest first."""
     killed: bool = False
     """True if the run is a graph with a tombstone: it was killed, terminated or cancelled."""
 

@@ -12,7 +12,7 @@ from holdfast.core.records import StepRecord
 from holdfast.graph.node_rules import SKIPPED
 from holdfast.graph.shape import Shape
 from holdfast.kernel.unit_driver import PLAN_KEY
-from holdfast.store.protocol import Fact, FactState
+from holdfast.store.protocol import RESOLVE, Fact, FactState
 
 _MAX_NAMED = 5
 """Maximum number of nodes named in ``why``."""
@@ -109,6 +109,7 @@ def _record(run_number: int, key: str, unit: _UnitFacts, planned_at: int) -> Ste
         created_at=from_ms(min(times, default=planned_at)),
         updated_at=from_ms(max(times, default=planned_at)),
         state=state.value,
+        resolved=result is not None and result.event_type == RESOLVE,
         **history.heartbeat(unit.heartbeat, _STATUS[state]),
     )
 

@@ -13,6 +13,7 @@ from holdfast.core.retention import Retention
 from holdfast.graph import history, views
 from holdfast.graph.definition import Graph
 from holdfast.graph.node_rules import GraphDriver
+from holdfast.graph.repair import GraphRepairRules
 from holdfast.kernel.definition import Definition
 from holdfast.kernel.model import Model, RecordedRun, UnitModel
 from holdfast.store.protocol import GRAPH, NewUnit, RunRecord, Store
@@ -45,6 +46,7 @@ class GraphModel(Model):
     kind = GRAPH
     step_states = history.NodeState
     units = GraphUnitModel()
+    repair = GraphRepairRules()
 
     def steps(self, run: RecordedRun) -> list[StepRecord]:
         return history.nodes_of(run.row.number, run.facts)

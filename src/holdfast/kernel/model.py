@@ -18,6 +18,7 @@ from holdfast.core import history
 from holdfast.core.facts import Fact, FactState
 from holdfast.core.model import Status
 from holdfast.core.records import StepRecord
+from holdfast.kernel.repair import RepairRules
 
 if TYPE_CHECKING:
     from holdfast.kernel.definition import Definition
@@ -46,6 +47,8 @@ class Model(Protocol):
     """The values of ``StepRecord.state``; None: the model has no states of its own."""
     units: UnitModel | None = None
     """Set if runs of this model consist of units."""
+    repair: RepairRules = RepairRules()
+    """The history with which a retried, resolved or forked run of this model goes on."""
     writes_outbox: bool = False
     """True if runs of this model write outbound events."""
 

@@ -33,7 +33,7 @@ class BatchOptions(TypedDict, total=False):
     """Options of a start in a batch besides its id and input; docs/processes.md describes them."""
 
     on_conflict: Literal["use_existing", "fail", "terminate_existing"]
-    on_reuse: Literal["use_existing", "allow", "allow_if_failed", "reject"]
+    on_reuse: Literal["use_existing", "allow", "allow_if_failed", "reject", "retry_if_failed"]
     queue: str
     priority: int
     delay: Duration | None
@@ -233,6 +233,18 @@ class Requests:
         if declared is not None:
             check_payload(workflow, declared, data)
         return data
+
+    @property
+    def limits(self) -> Limits:
+        return self._limits
+
+    def params(self, workflow: str, params: Any) -> bytes | None:
+        """The encoded input of a run, checked against the workflow's annotation."""
+        return self.definition(workflow).encode_params(params, self._limits)
+
+    def result(self, value: Any) -> bytes:
+        """A result of a step that is given by hand."""
+        return codec.encode(value, what="result", limit=self._limits.result)
 
     def payload(self, payload: Any) -> bytes | None:
         if payload is None:

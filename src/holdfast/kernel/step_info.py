@@ -100,5 +100,5 @@ def step_info() -> StepInfo:
 
 def idempotency_key(run: RunRecord, step_key: str) -> str:
     """The idempotency key of a step. It includes the run's random seed, so equal ids in two databases have two keys."""
-    text = f"{run.seed}/{run.pid}/{run.number}/{step_key}"
+    text = f"{run.seed}/{run.pid}/{run.key_number}/{step_key}"
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:32]

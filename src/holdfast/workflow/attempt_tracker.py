@@ -8,7 +8,7 @@ from holdfast.core import failure
 from holdfast.core.failure import Failure
 from holdfast.core.model import StepType
 from holdfast.kernel.driver import Outcome
-from holdfast.store.protocol import Fact, FactState
+from holdfast.store.protocol import RESOLVE, Fact, FactState
 from holdfast.workflow.execution import Execution
 from holdfast.workflow.keys import Keys
 from holdfast.workflow.pending import DecisionBuffer, PendingStep
@@ -75,6 +75,16 @@ class AttemptTracker:
             step.progress = outcome.heartbeat.value
         self._wait_queue.ready.append(step)
         return None
+
+    def resolved(self, step: PendingStep, *, ok: bool, value: bytes) -> Fact:
+        """The RESULT of a step whose outcome was decided by hand. A running attempt is cancelled."""
+        if step.running:
+            self._buffer.add_cancelled(step.key)
+        now = self._position.wall_ms
+        return step.fact(
+            FactState.RESULT, 0, now, step.started_at,
+            seq=self._position.seq + 1, ok=ok, value=value, attempts=step.failures, event_type=RESOLVE,
+        )  # fmt: skip
 
     def count_losses(self, now_ms: int) -> None:
         """Count as failed the attempts that were running when the previous owner of the task was lost."""

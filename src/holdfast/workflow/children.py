@@ -89,7 +89,7 @@ class Children:
         definition = self._requests.definition(workflow)
         key = self._operations.next_key(StepType.CHILD, definition.name)
         if options.get("id") is None:
-            options["id"] = self._default_id(key)
+            options["id"] = self._operations.recorded_id(key) or self._default_id(key)
         if context is not None and not isinstance(context, Mapping):
             raise InvalidOptionError(f"context must be a mapping with text as keys, not {shown(context)}")
         values = {**self._values, **(context or {})}

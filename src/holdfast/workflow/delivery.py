@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from holdfast.core.model import StepType
+from holdfast.core import codec
+from holdfast.core.model import Level, StepType
+from holdfast.errors import ParamsInvalidError
 from holdfast.kernel.driver import Outcome
-from holdfast.store.protocol import Fact, RequestResult, StoredEvent
+from holdfast.store.protocol import RESOLVE, Delivery, Fact, RequestResult, StoredEvent
 from holdfast.workflow.attempt_tracker import AttemptTracker
 from holdfast.workflow.execution import Execution
 from holdfast.workflow.inbox import MORE_FOLLOW, Inbox
@@ -20,9 +22,19 @@ from holdfast.workflow.operations import Operations
 from holdfast.workflow.pending import DecisionBuffer, Pending, PendingStep, PendingTimer, PendingWait
 from holdfast.workflow.position import Position
 from holdfast.workflow.recorded_history import RecordedHistory
+from holdfast.workflow.run_log import RunLog
 from holdfast.workflow.step_calls import StepCalls
 from holdfast.workflow.wait_queue import WaitQueue
 from holdfast.workflow.waits import Waits
+
+
+def _misfit(step: PendingStep, value: Any) -> str | None:
+    """The reason why a value cannot be the result of a step; None: it can."""
+    try:
+        step.spec.decode(value)
+    except ParamsInvalidError as error:
+        return f"the value does not fit the function's return annotation: {error}"
+    return None
 
 
 class FactDelivery:
@@ -35,6 +47,7 @@ class FactDelivery:
         "_history",
         "_inbox",
         "_keys",
+        "_log",
         "_operations",
         "_position",
         "_steps",
@@ -55,7 +68,9 @@ class FactDelivery:
         operations: Operations,
         wait_queue: WaitQueue,
         inbox: Inbox,
+        log: RunLog,
     ) -> None:
+        self._log = log
         self._execution = execution
         self._position = position
         self._history = history
@@ -98,6 +113,22 @@ class FactDelivery:
         fact = self._attempts.record(outcome)
         if fact is not None:
             self._observe(fact, outcome.live)
+
+    def deliver_resolutions(self) -> None:
+        """Deliver the outcomes that were decided by hand. An outcome of a step that is not open has no effect."""
+        for event in self._wait_queue.take_type(RESOLVE):
+            self._buffer.add_delivery(Delivery(event.n, RESOLVE, self._position.wall_ms))
+            content = codec.plain(event.payload)
+            step = self._keys.pending.get(content["step"])
+            if not isinstance(step, PendingStep) or self._execution.ended:
+                continue
+            if content["ok"] and (problem := _misfit(step, content["value"])) is not None:
+                self._log.system(Level.WARN, f"the decision on step {step.key!r} is ignored: {problem}")
+            else:
+                fact = self._attempts.resolved(
+                    step, ok=content["ok"], value=codec.encode(content["value"], what="value")
+                )
+                self._observe(fact, None)
 
     def deliver_due(self, now_ms: int) -> None:
         """Deliver timers and events in the order of their times: a deadline comes before every later event."""

@@ -48,7 +48,7 @@ class Ending:
         return self._with_next(Finish(Status.COMPLETE, output=output))
 
     def _failed(self, error: BaseException) -> Finish:
-        failed, retry = Failure.of(error), self.options.retry
+        failed, retry = Failure.of_run(error), self.options.retry
         finish = Finish(Status.ERRORED, error=failed.encode())
         if failed.retryable is False or retry is None or not retry.retries(failed.lineage or (failed.name,)):
             return self._with_next(finish)

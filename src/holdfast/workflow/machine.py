@@ -33,6 +33,7 @@ from holdfast.kernel.requests import Requests
 from holdfast.store.protocol import (
     CANCEL,
     NOTHING_FOLLOWS,
+    RESOLVE,
     Fact,
     Finish,
     Following,
@@ -159,6 +160,7 @@ class Machine:
             operations,
             queue,
             self._inbox,
+            log,
         )
         loop.host = LoopHost(position, keys, queue, self.steps, log)
 
@@ -194,6 +196,8 @@ class Machine:
         for event in events:
             self._wait_queue.receive(event)
         started_at = None if execution.started else self._begin(now_ms)
+        if RESOLVE in self._wait_queue.events:
+            delivery.deliver_resolutions()
         if lost:
             self._attempts.count_losses(now_ms)
         if operation_results:

@@ -56,7 +56,7 @@ class Messages:
         consume: Consume,
     ) -> None:
         """``decode_payload`` raises ``EventInvalidError`` if a payload does not match its declared type."""
-        self._run_number = run.number
+        self._run_number = run.replayed_number
         self._pid = f"{run.workflow}/{run.instance_id}"
         self._requests = requests
         self._operations = operations

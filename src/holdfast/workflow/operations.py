@@ -54,6 +54,14 @@ class Operations:
             return self._counts[base] >= int(count)
         return key in self._counts
 
+    def recorded_id(self, key: str) -> str | None:
+        """The instance id of the child that the operation with this key has started, if it is recorded.
+
+        A run that goes on from the history of another run has children whose ids were made for that run.
+        """
+        start = self._history.starts.get((key, 0))
+        return None if start is None or start.name is None else start.name.partition("/")[2]
+
     async def perform(
         self, key: str, kind: StepType, name: str, operation: Operation, *, opens: bool = False
     ) -> RequestResult:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterable
 
 from holdfast.store.protocol import StoredEvent
 from holdfast.workflow.pending import Pending, PendingStep, PendingTimer, PendingWait
@@ -52,6 +52,10 @@ class WaitQueue:
     def first(self, event_type: str) -> StoredEvent | None:
         events = self.events.get(event_type)
         return events[0] if events else None
+
+    def take_type(self, event_type: str) -> Iterable[StoredEvent]:
+        """Remove and return the queued events of a type."""
+        return self.events.pop(event_type, ())
 
     def _drop_delivered(self) -> None:
         """Remove events that the replay has delivered. Each type is delivered in order, so they are at the front."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.core import durations, failure
 from holdfast.core.event import Event
-from holdfast.core.failure import Failure
+from holdfast.core.failure import Failure, note_step
 from holdfast.core.model import StepType, from_ms
 from holdfast.errors import EventInvalidError, WaitForEventTimeoutError
 from holdfast.kernel.events import Decode, read_payload
@@ -160,8 +160,9 @@ def _set_done(future: asyncio.Future[None]) -> None:
 def _wait_error(result: Fact) -> BaseException:
     """The error of a wait that failed: its deadline passed, or its event's payload does not match its type."""
     if result.event is not None:
-        return Failure.decode(result.value or b"{}").as_cause()
+        return note_step(Failure.decode(result.value or b"{}").as_cause(), result.key)
     waited = max(0, (result.wake_at or result.at) - result.started_at)
-    return WaitForEventTimeoutError(
+    error = WaitForEventTimeoutError(
         f"no event of type {result.event_type!r} came for {result.key!r} within {durations.describe(waited)}"
     )
+    return note_step(error, result.key)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from enum import Enum, IntEnum, StrEnum
 
-from holdfast.core.facts import ANY_TOPIC, CANCEL, EXIT, REPLY, FactState
+from holdfast.core.facts import ANY_TOPIC, CANCEL, EXIT, REPLY, RESOLVE, FactState
 from holdfast.core.model import DEFAULT_QUEUE, Status, StepType, TaskKind
 from holdfast.store.postgres.errors import FENCED, NOT_CONSUMABLE, PREDICTION_FAILED, STALE_RETRY
 from holdfast.store.postgres.rows import MANY_RUNS, MAX_BIGINT, PAGE_SIZE
@@ -95,6 +95,7 @@ ENUMS: tuple[type[Enum], ...] = (
 _VALUES: dict[str, str | int] = {
     "EXIT": EXIT,
     "CANCEL": CANCEL,
+    "RESOLVE": RESOLVE,
     "REPLY": REPLY,
     "ANY_TOPIC": ANY_TOPIC,
     "GRAPH": GRAPH,

@@ -1,10 +1,10 @@
-"""Control requests: pause, resume, cancel, terminate, restart, redeliver, move. Terminal runs are never changed."""
+"""Control requests, with their audit records. Terminal runs are never changed."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.store.postgres import outbox
+from holdfast.store.postgres import audit, outbox, repair
 from holdfast.store.postgres.columns import UNIT
 from holdfast.store.postgres.reads import find_run
 from holdfast.store.postgres.rows import affected, record
@@ -13,12 +13,16 @@ from holdfast.store.postgres.text import encode_text
 from holdfast.store.postgres.tx import Row, Tx
 from holdfast.store.protocol import (
     AffectedRuns,
+    Audit,
     CancelRun,
+    ContinueRun,
     ControlRequest,
     ControlResult,
+    DeleteInstance,
     MoveRun,
     PauseRun,
     RedeliverOutbox,
+    ResolveStep,
     RestartRun,
     ResumeRun,
     TerminateRun,
@@ -32,11 +36,32 @@ class ControlCall(NamedTuple):
     request: ControlRequest
     token: int
     """Token by which a repeated call recognises the run that its restart created."""
+    audit: Audit | None = None
+
+
+_ON_OPEN_RUNS = (PauseRun, TerminateRun, CancelRun, MoveRun, ResolveStep)
+"""Requests that are refused if the run has ended."""
 
 
 async def control(tx: Tx, call: ControlCall) -> ControlResult:
     request = call.request
+    result = await _apply(tx, call)
+    if result.run is not None and result.run.status.terminal and isinstance(request, _ON_OPEN_RUNS):
+        result = result._replace(refused=True)
+    if call.audit is not None and result.run is not None:
+        await audit.write(tx, call.audit, *audit.described(request, result))
+    return result
+
+
+async def _apply(tx: Tx, call: ControlCall) -> ControlResult:
+    request = call.request
     match request:
+        case ContinueRun():
+            return await repair.continue_run(tx, request, call.token)
+        case ResolveStep():
+            return _control_result(await _row(tx, "resolve", request, request.payload))
+        case DeleteInstance():
+            return await repair.delete(tx, request)
         case PauseRun():
             return _record_only(await _row(tx, "pause", request))
         case ResumeRun():

@@ -18,6 +18,7 @@ from holdfast.store.protocol import (
     CANCEL,
     EXIT,
     REPLY,
+    RESOLVE,
     CurrentRuns,
     Fact,
     FactsQuery,
@@ -37,7 +38,7 @@ from holdfast.store.protocol import (
     Watch,
 )
 
-_ENGINE_TOPICS = frozenset({EXIT, REPLY, CANCEL})
+_ENGINE_TOPICS = frozenset({EXIT, REPLY, CANCEL, RESOLVE})
 _MAX_RELATIONS = 100
 """Maximum number of each kind of relation."""
 
@@ -131,14 +132,15 @@ async def reply(tx: Tx, query: ReplyQuery) -> Reply | None:
 
 async def relations(tx: Tx, run: int) -> Relations:
     sql = statements("reads", tx.schema)
-    children, watches, watched_by = [
+    children, watches, watched_by, forks = [
         [tuple(row.values()) for row in await tx.connection.fetch(sql[name], run, _MAX_RELATIONS)]
-        for name in ("children", "watches", "watched_by")
+        for name in ("children", "watches", "watched_by", "forks")
     ]
     return Relations(
         [RelatedRun(pid, Status(status)) for pid, status in children],
         [(pid, Watch(kind)) for pid, kind in watches],
         [(pid, Watch(kind)) for pid, kind in watched_by],
+        [pid for (pid,) in forks],
     )
 
 

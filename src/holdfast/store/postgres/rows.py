@@ -20,7 +20,7 @@ from holdfast.store.protocol import (
 
 _STATUSES = {status.value: status for status in Status}
 _PAUSE = int(Signal.PAUSE)
-_STATUS, _UPDATED_AT, _NOTE, _RUN_AT, _OWNER, _LOSSES, _PAUSING, _TOPICS, _FIELDS = 5, 12, 17, 26, 27, 28, 29, 32, 33
+_STATUS, _UPDATED_AT, _NOTE, _RUN_AT, _OWNER, _LOSSES, _PAUSING, _TOPICS, _FIELDS = 5, 12, 17, 27, 28, 29, 30, 33, 34
 _NO_TOPICS: frozenset[str] = frozenset()
 PAGE_SIZE = 500
 """Maximum number of events in a mailbox page. The SQL functions read one more, to see whether there are more."""

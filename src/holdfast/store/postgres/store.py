@@ -19,6 +19,7 @@ from holdfast.core.model import to_ms
 from holdfast.errors import AppClosedError, StoreReadOnlyError, StoreUnavailableError
 from holdfast.ports import Clock, Randomness, SystemClock
 from holdfast.store.batching import Batcher
+from holdfast.store.postgres import audit as audit_log
 from holdfast.store.postgres import control, late, leases, migrate, outbox, prune, reads, stats, workers
 from holdfast.store.postgres.advance import Advances
 from holdfast.store.postgres.borrowed import driver_connection
@@ -42,6 +43,9 @@ from holdfast.store.postgres.tx import Tx, Work
 from holdfast.store.protocol import (
     Advance,
     Advanced,
+    Audit,
+    AuditQuery,
+    AuditRow,
     Claimant,
     ClaimRequest,
     ClaimResult,
@@ -179,8 +183,8 @@ class PostgresStore:
             return await self._sends(requests)
         return await self._write_on(connection, send, requests)
 
-    async def control(self, request: ControlRequest) -> ControlResult:
-        return await self._transact(control.control, control.ControlCall(request, token(self._random)))
+    async def control(self, request: ControlRequest, audit: Audit | None = None) -> ControlResult:
+        return await self._transact(control.control, control.ControlCall(request, token(self._random), audit))
 
     # --- writes of turns
 
@@ -276,6 +280,9 @@ class PostgresStore:
 
     async def reply(self, run: int, dedup: str) -> Reply | None:
         return await self._call(reads.reply, reads.ReplyQuery(run, dedup))
+
+    async def audit(self, query: AuditQuery) -> list[AuditRow]:
+        return await self._call(audit_log.records, query)
 
     async def relations(self, run: int) -> Relations:
         return await self._call(reads.relations, run)

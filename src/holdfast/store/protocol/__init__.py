@@ -15,8 +15,8 @@ Every effect of a run on another run is an ``Operation``. The store applies it i
 carries it, under the fence of the run that commits, and writes the fact with its result in the same transaction.
 An operation therefore happens exactly once, whichever process crashes, and needs no idempotency key. Everything that a
 run receives from other runs is an event. The engine's own events have topics that begin with ``@`` (``EXIT``,
-``REPLY``, ``CANCEL``). Users cannot send to these topics. Engine events wake a run whatever it waits for, unless it is
-paused.
+``REPLY``, ``CANCEL``, ``RESOLVE``). Users cannot send to these topics. Engine events wake a run whatever it waits for,
+unless it is paused.
 
 How a run ends
 --------------
@@ -44,6 +44,7 @@ from holdfast.core.facts import (
     CANCEL,
     EXIT,
     REPLY,
+    RESOLVE,
     Delivery,
     Fact,
     FactState,
@@ -76,12 +77,20 @@ from holdfast.store.protocol.commits import (
     WatchRun,
 )
 from holdfast.store.protocol.control import (
+    DONE,
+    REFUSED,
+    Audit,
+    AuditQuery,
+    AuditRow,
     CancelRun,
+    ContinueRun,
     ControlRequest,
     ControlResult,
+    DeleteInstance,
     MoveRun,
     PauseRun,
     RedeliverOutbox,
+    ResolveStep,
     RestartRun,
     ResumeRun,
     TerminateRun,
@@ -152,6 +161,7 @@ from holdfast.store.protocol.units import GRAPH, Advance, Advanced, MissingDecre
 __all__ = [
     "ANY_TOPIC",
     "CANCEL",
+    "DONE",
     "EXIT",
     "FIRST_EPOCH",
     "GRAPH",
@@ -160,12 +170,17 @@ __all__ = [
     "MAX_CLOCK_SKEW_MS",
     "NOTHING_FOLLOWS",
     "PLAINLY_APPLIED",
+    "REFUSED",
     "REPLY",
+    "RESOLVE",
     "SUSPECT_LOSSES",
     "Advance",
     "Advanced",
     "AffectedRuns",
     "Attributes",
+    "Audit",
+    "AuditQuery",
+    "AuditRow",
     "CancelRun",
     "Claim",
     "ClaimRequest",
@@ -174,10 +189,12 @@ __all__ = [
     "Commit",
     "Committed",
     "Condition",
+    "ContinueRun",
     "ControlRequest",
     "ControlResult",
     "Created",
     "CurrentRuns",
+    "DeleteInstance",
     "Delivered",
     "Delivery",
     "DeliveryFailure",
@@ -229,6 +246,7 @@ __all__ = [
     "Reply",
     "ReplyToEvent",
     "RequestResult",
+    "ResolveStep",
     "RestartRun",
     "ResumeRun",
     "RunByName",

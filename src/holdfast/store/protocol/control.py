@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from holdfast.core.facts import Fact, Watch
 from holdfast.store.protocol.runs import AffectedRuns, Expiry, RunRecord
 from holdfast.store.protocol.units import NewUnit
 
@@ -95,7 +96,91 @@ class MoveRun:
     """Pin the run if it is not pinned yet."""
 
 
-ControlRequest = PauseRun | ResumeRun | TerminateRun | CancelRun | RestartRun | RedeliverOutbox | MoveRun
+@dataclass(frozen=True, slots=True)
+class ContinueRun:
+    """Create a run that goes on from the recorded history of another run, its source.
+
+    Without ``fork_id`` the new run is the successor of the source, which must be the current run of its instance and
+    ERRORED. The source stays as it is; its undelivered events move to the successor. With ``fork_id`` the new run is
+    the first of another instance, and all events stay with the source. The new run inherits the PLAN facts, options,
+    seed, memo and search attributes of the source.
+    """
+
+    workflow: str
+    instance_id: str
+    run: int
+    """The source."""
+    facts: Sequence[Fact]
+    """The history of the new run, without PLAN facts."""
+    events: Sequence[int]
+    """Numbers of the source's events that the facts refer to; they are copied."""
+    origin: bytes
+    params: bytes | None
+    started_at: int | None
+    fork_id: str | None = None
+    expires_ms: int | None = None
+    expiry: Expiry | None = None
+    options: bytes | None = None
+    units: Sequence[NewUnit] = ()
+    open_nodes: int = 0
+    """The number of units that unit 0 waits for; items are not among them."""
+    watches: Sequence[tuple[str, Watch]] = ()
+    """Pids that the new run watches. The exit event of a run that has ended is sent at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResolveStep:
+    """Send a RESOLVE event to a run that has not ended: the outcome of a step, decided by hand."""
+
+    workflow: str
+    instance_id: str
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteInstance:
+    """Delete all runs of an instance, with all their rows. Refused if the current run has not ended."""
+
+    workflow: str
+    instance_id: str
+
+
+class Audit(NamedTuple):
+    """A control request as its record shows it."""
+
+    action: str
+    actor: str | None = None
+    reason: str | None = None
+
+
+class AuditRow(NamedTuple):
+    """A record of a control request."""
+
+    n: int
+    at: int
+    actor: str | None
+    action: str
+    target: str
+    reason: str | None
+    outcome: str
+
+
+class AuditQuery(NamedTuple):
+    """A page of records, the newest first: of one target, or of all."""
+
+    target: str | None = None
+    before: int | None = None
+    """Only records with a lower number."""
+    limit: int = 25
+
+
+DONE, REFUSED = "done", "refused"
+"""Outcomes of audited requests. The outcome of ``ContinueRun`` names the new run instead."""
+
+ControlRequest = (
+    PauseRun | ResumeRun | TerminateRun | CancelRun | RestartRun | RedeliverOutbox | MoveRun | ContinueRun | ResolveStep
+    | DeleteInstance
+)  # fmt: skip
 
 
 class ControlResult(NamedTuple):
@@ -106,3 +191,5 @@ class ControlResult(NamedTuple):
     affected: AffectedRuns
     redelivered: int = 0
     """With RedeliverOutbox: the number of events that are due again."""
+    refused: bool = False
+    """True if the state of the run does not allow the request; nothing was changed."""

@@ -35,6 +35,8 @@ class Relations:
     """The current run of each child instance, also of those that have ended."""
     watches: Sequence[tuple[str, Watch]]
     watched_by: Sequence[tuple[str, Watch]]
+    forks: Sequence[str] = ()
+    """Pids of the runs that were forked from any run of the instance, the newest first."""
 
 
 class RunsById(NamedTuple):

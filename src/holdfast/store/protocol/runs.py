@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.core.facts import Fact, StoredEvent, Watch
 from holdfast.core.model import DEFAULT_QUEUE, Status
+from holdfast.core.origin import Origin
 from holdfast.store.protocol.units import NewUnit
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class RunRecord:
     """The release (``WorkerConfig.version``) that started the run; None: not known."""
     pinned: bool = False
     """True if only workers of ``version`` claim the run."""
+    origin: bytes | None = None
+    """The run whose history this run continues, as JSON (``core.origin``). None: the run began with no history."""
     run_at: int | None = None
     owner: str | None = None
     losses: int = 0
@@ -75,6 +78,17 @@ class RunRecord:
     @property
     def pid(self) -> str:
         return f"{self.workflow}/{self.instance_id}"
+
+    @property
+    def replayed_number(self) -> int:
+        """The number of the run that recorded the beginning of the history."""
+        return self.number if self.origin is None else Origin.decode(self.origin).replayed_number
+
+    @property
+    def key_number(self) -> int:
+        """The run number in idempotency keys: a retry uses the keys of the run that failed."""
+        number = None if self.origin is None else Origin.decode(self.origin).key_number
+        return self.number if number is None else number
 
 
 def damaged_record(fields: Sequence[Any], status: object) -> RunRecord:
@@ -138,6 +152,8 @@ class OnReuse(StrEnum):
     ALLOW = "allow"
     ALLOW_IF_FAILED = "allow_if_failed"
     REJECT = "reject"
+    RETRY_IF_FAILED = "retry_if_failed"
+    """As USE_EXISTING for the store. The client repairs a run that failed, and repeats the request."""
 
 
 class StartEvent(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from holdfast.core.facts import Fact, MailboxPage, StoredEvent, StoredLog
 from holdfast.ports import Clock
 from holdfast.store.protocol.commits import Commit, Committed, LateResults, LiveTransaction
-from holdfast.store.protocol.control import ControlRequest, ControlResult
+from holdfast.store.protocol.control import Audit, AuditQuery, AuditRow, ControlRequest, ControlResult
 from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, OutboxClaim, OutboxClaimRequest, OutboxRow
 from holdfast.store.protocol.prune import Pruned, PruneRequest
 from holdfast.store.protocol.reads import FactsQuery, MailboxQuery, Migrated, PageQuery, Relations, RunQuery
@@ -69,10 +69,11 @@ class Store(Protocol):
         """Add events to the mailboxes of runs. ``connection``: as for ``create``."""
         ...
 
-    async def control(self, request: ControlRequest) -> ControlResult:
+    async def control(self, request: ControlRequest, audit: Audit | None = None) -> ControlResult:
         """Apply a request of an operator or a client; the type of the request describes the effect.
 
-        A run that has ended is not changed.
+        A run that has ended is not changed, and a run that does not exist is not audited. ``audit``: the record that
+        is written in the same transaction, also if the request is refused.
         """
         ...
 
@@ -206,6 +207,10 @@ class Store(Protocol):
 
     async def reply(self, run: int, dedup: str) -> Reply | None:
         """The reply of any run of this run's line (see ``NextRun``) to the event with this key; None: none yet."""
+        ...
+
+    async def audit(self, query: AuditQuery) -> list[AuditRow]:
+        """Records of control requests, the newest first."""
         ...
 
     async def relations(self, run: int) -> Relations: ...

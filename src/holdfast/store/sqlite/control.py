@@ -1,25 +1,32 @@
-"""Control requests: pause, resume, cancel, terminate, restart, redeliver, move. Terminal runs are never changed."""
+"""Control requests, with their audit records. Terminal runs are never changed."""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from holdfast.core.model import Status, TaskKind
 from holdfast.store.protocol import (
     CANCEL,
     GRAPH,
+    RESOLVE,
     AffectedRuns,
+    Audit,
     CancelRun,
+    ContinueRun,
     ControlRequest,
     ControlResult,
+    DeleteInstance,
     MoveRun,
     PauseRun,
     RedeliverOutbox,
+    ResolveStep,
     RestartRun,
     ResumeRun,
     RunRecord,
     TerminateRun,
     cancel_reason,
 )
-from holdfast.store.sqlite import ends, outbox, successors
+from holdfast.store.sqlite import audit, ends, outbox, repair, successors
 from holdfast.store.sqlite.reads import find_run, record_of
 from holdfast.store.sqlite.rows import encode_text_or_none
 from holdfast.store.sqlite.send import QueuedEvent, add_effect, add_event
@@ -31,7 +38,21 @@ _PAUSE = statements("pause")
 RESTARTED = "restarted"
 
 
-def control(tx: Tx, request: ControlRequest) -> ControlResult:
+class ControlCall(NamedTuple):
+    request: ControlRequest
+    audit: Audit | None = None
+
+
+def control(tx: Tx, call: ControlCall) -> ControlResult:
+    result = _apply(tx, call.request)
+    if call.audit is not None and result.run is not None:
+        audit.write(tx, call.audit, *audit.described(call.request, result))
+    return result
+
+
+def _apply(tx: Tx, request: ControlRequest) -> ControlResult:
+    if isinstance(request, ContinueRun):
+        return repair.continue_run(tx, request)
     number = request.number if isinstance(request, RedeliverOutbox) else None
     run = find_run(tx, request.workflow, request.instance_id, number)
     affected = AffectedRuns()
@@ -52,7 +73,20 @@ def control(tx: Tx, request: ControlRequest) -> ControlResult:
             return ControlResult(run, affected, outbox.redeliver(tx, run.run))
         case MoveRun():
             move(tx, run, request, affected)
-    return ControlResult(run, affected)
+        case ResolveStep():
+            resolve(tx, run, request, affected)
+        case DeleteInstance():
+            return repair.delete(tx, run)
+    return ControlResult(run, affected, refused=run.status.terminal and isinstance(request, _ON_OPEN_RUNS))
+
+
+_ON_OPEN_RUNS = (PauseRun, TerminateRun, CancelRun, MoveRun, ResolveStep)
+"""Requests that are refused if the run has ended."""
+
+
+def resolve(tx: Tx, run: RunRecord, request: ResolveStep, affected: AffectedRuns) -> None:
+    if not run.status.terminal:
+        add_effect(affected, run.run, add_event(tx, run, QueuedEvent(RESOLVE, request.payload)))
 
 
 def set_paused(tx: Tx, run: int, note: str | None = None) -> None:

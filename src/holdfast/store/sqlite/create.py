@@ -168,7 +168,7 @@ def _resolve_conflict(tx: Tx, new: NewRun) -> Created:
 
 def _resolve_ended(tx: Tx, new: NewRun, old: RunRecord) -> Created:
     match new.on_reuse:
-        case OnReuse.USE_EXISTING:
+        case OnReuse.USE_EXISTING | OnReuse.RETRY_IF_FAILED:
             return Created(RequestResult.ENDED if new.start_events else RequestResult.EXISTING, old)
         case OnReuse.REJECT:
             return Created(RequestResult.EXISTS, old)

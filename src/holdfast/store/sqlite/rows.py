@@ -14,7 +14,7 @@ Text = str | bytes
 _STATUSES = {status.value: status for status in Status}
 _PAUSE = int(Signal.PAUSE)
 _NO_TOPICS: frozenset[str] = frozenset()
-_STATUS, _NOTE, _CURRENT, _PINNED, _OWNER, _LOSSES, _PAUSING, _FIELDS, _TOPICS = 5, 17, 23, 25, 27, 28, 29, 32, 33
+_STATUS, _NOTE, _CURRENT, _PINNED, _OWNER, _LOSSES, _PAUSING, _FIELDS, _TOPICS = 5, 17, 23, 25, 28, 29, 30, 33, 34
 
 
 def encode_text(text: str) -> Text:

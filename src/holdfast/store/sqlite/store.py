@@ -15,6 +15,9 @@ from holdfast.ports import Clock, start_thread
 from holdfast.store.protocol import (
     Advance,
     Advanced,
+    Audit,
+    AuditQuery,
+    AuditRow,
     Claimant,
     ClaimRequest,
     ClaimResult,
@@ -62,6 +65,7 @@ from holdfast.store.protocol import (
     WorkerProfile,
     WorkerRecord,
 )
+from holdfast.store.sqlite import audit as audit_log
 from holdfast.store.sqlite import (
     borrowed,
     control,
@@ -159,8 +163,8 @@ class SqliteStore:
             return self._write_on(connection, send, events)
         return await self._write(send_predicted, events, Mode.MERGED, inline=len(events) <= _INLINE_MAX_ROWS)
 
-    async def control(self, request: ControlRequest) -> ControlResult:
-        return await self._write(control.control, request)
+    async def control(self, request: ControlRequest, audit: Audit | None = None) -> ControlResult:
+        return await self._write(control.control, control.ControlCall(request, audit))
 
     # --- writes of turns
 
@@ -265,6 +269,9 @@ class SqliteStore:
 
     async def reply(self, run: int, dedup: str) -> Reply | None:
         return await self._read(mailbox.reply, mailbox.ReplyQuery(run, dedup), short=True)
+
+    async def audit(self, query: AuditQuery) -> list[AuditRow]:
+        return await self._read(audit_log.records, query)
 
     async def relations(self, run: int) -> Relations:
         return await self._read(relations, run)

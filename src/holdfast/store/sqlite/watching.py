@@ -32,6 +32,7 @@ def relations(tx: Tx, run: int) -> Relations:
         children=[RelatedRun(pid, Status(status)) for pid, status in related("children")],
         watches=[(pid, Watch(int(kind))) for pid, kind in related("watches")],
         watched_by=[(pid, Watch(int(kind))) for pid, kind in related("watched_by")],
+        forks=["/".join(row) for row in tx.connection.execute(_SQL["forks"], (run, _MAX_RELATIONS))],
     )
 
 

@@ -185,3 +185,27 @@ BEGIN
     RETURN QUERY
         SELECT v_affected.ended, v_affected.woken, true, rec FROM {schema}.holdfast_record AS rec WHERE rec.run = v_run;
 END $$;
+
+-- Send a RESOLVE event to an unfinished run.
+CREATE OR REPLACE FUNCTION {schema}.holdfast_resolve(
+    p_now BIGINT, p_store TEXT, p_workflow TEXT, p_instance_id TEXT, p_payload BYTEA
+) RETURNS TABLE (ended BIGINT[], woken BIGINT[], work BOOLEAN, r {schema}.holdfast_record) LANGUAGE plpgsql
+SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
+SET jit = off AS $$
+#variable_conflict use_column
+DECLARE
+    v_now BIGINT := {schema}.holdfast_begin(p_now);
+    v_run BIGINT := {schema}.holdfast_lock_current_run(p_workflow, p_instance_id);
+    v_record {schema}.holdfast_record;
+    v_affected {schema}.holdfast_affected;
+BEGIN
+    SELECT * INTO v_record FROM {schema}.holdfast_record WHERE run = v_run;
+    IF NOT FOUND THEN
+        RETURN;
+    END IF;
+    IF v_record.epoch IS NOT NULL THEN
+        v_affected := {schema}.holdfast_send_engine_event(v_now, v_run, {RESOLVE}, p_payload, NULL);
+        PERFORM pg_notify('{channel}', p_store);
+    END IF;
+    RETURN QUERY SELECT v_affected.ended, v_affected.woken, v_affected.work, v_record;
+END $$;

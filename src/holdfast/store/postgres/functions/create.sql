@@ -267,6 +267,9 @@ BEGIN
     SELECT * INTO v_old FROM {schema}.holdfast_record AS r WHERE r.run = holdfast_resolve_conflict.run;
     v_policy := coalesce(CASE WHEN v_old.epoch IS NULL THEN p_new.on_reuse ELSE p_new.on_conflict END,
                          {OnConflict.USE_EXISTING});
+    IF v_policy = {OnReuse.RETRY_IF_FAILED} THEN
+        v_policy := {OnReuse.USE_EXISTING};
+    END IF;
     IF v_policy IN ({OnConflict.FAIL}, {OnReuse.REJECT})
        OR (v_policy = {OnReuse.ALLOW_IF_FAILED} AND v_old.status = {Status.COMPLETE}) THEN
         result := {RequestResult.EXISTS};

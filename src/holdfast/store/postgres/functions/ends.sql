@@ -135,25 +135,29 @@ BEGIN
 END $$;
 
 -- Insert the successor of the current run of an instance, with the attributes of that run and no owner. p_in_line: the
--- successor continues the line of the old run, so dedup keys of events sent to the old run stay known.
+-- successor continues the line of the old run, so dedup keys of events sent to the old run stay known. p_fork_id: the
+-- new run is not a successor, but the first run of another instance with this id.
 CREATE OR REPLACE FUNCTION {schema}.holdfast_insert_successor(
     p_now BIGINT, p_store TEXT, p_old BIGINT, p_token BIGINT, p_params BYTEA, p_run_at BIGINT, p_attempt BIGINT,
     p_expires_at BIGINT, p_expiry TEXT, p_options BYTEA, p_unit BIGINT[], p_unit_key BYTEA[], p_unit_missing BIGINT[],
-    p_in_line BOOLEAN
+    p_in_line BOOLEAN, p_fork_id TEXT = NULL
 ) RETURNS BIGINT LANGUAGE plpgsql AS $$
 #variable_conflict use_column
 DECLARE
     v_new BIGINT := nextval('{schema}.holdfast_run_id');
     v_units BIGINT := nullif(cardinality(p_unit), 0);
 BEGIN
-    UPDATE {schema}.holdfast_run SET current = false WHERE id = p_old;
+    UPDATE {schema}.holdfast_run SET current = false WHERE id = p_old AND p_fork_id IS NULL;
     INSERT INTO {schema}.holdfast_run (id, instance, workflow, instance_id, number, current, kind, status, params,
                                        queue, priority, seed, created_at, updated_at, made_by, parent, parent_run,
                                        parent_close, attempt, options, memo, search, line)
-    SELECT v_new, o.instance, o.workflow, o.instance_id, o.number + 1, true, o.kind,
+    SELECT v_new, CASE WHEN p_fork_id IS NULL THEN o.instance ELSE v_new END, o.workflow,
+           coalesce(p_fork_id, o.instance_id), CASE WHEN p_fork_id IS NULL THEN o.number + 1 ELSE 0 END, true, o.kind,
            CASE WHEN p_run_at > p_now THEN {Status.WAITING} ELSE {Status.ACTIVE} END, p_params, o.queue, o.priority,
-           o.seed, o.created_at, p_now, p_token, o.parent, o.parent_run, o.parent_close, p_attempt,
-           coalesce(p_options, o.options), o.memo, o.search, CASE WHEN p_in_line THEN coalesce(o.line, o.id) END
+           o.seed, CASE WHEN p_fork_id IS NULL THEN o.created_at ELSE p_now END, p_now, p_token,
+           CASE WHEN p_fork_id IS NULL THEN o.parent END, CASE WHEN p_fork_id IS NULL THEN o.parent_run END,
+           CASE WHEN p_fork_id IS NULL THEN o.parent_close END, p_attempt, coalesce(p_options, o.options), o.memo,
+           o.search, CASE WHEN p_in_line AND p_fork_id IS NULL THEN coalesce(o.line, o.id) END
       FROM {schema}.holdfast_run AS o WHERE o.id = p_old;
     INSERT INTO {schema}.holdfast_task (run, unit, workflow, queue, bucket, kind, priority, run_at, epoch, losses, lost,
                                         signal, topics, expires_at, expiry, missing)

@@ -38,6 +38,8 @@ CREATE TABLE {schema}.holdfast_run (
     line          BIGINT,  -- the first run of the line (holdfast_end_with_successor continues one); NULL: this run
     version       TEXT     COLLATE "C",  -- the release that started it
     pinned        BOOLEAN  NOT NULL DEFAULT false,  -- only workers of its version claim it
+    origin        BYTEA,   -- the run whose history this one continues, as JSON
+    forked_from   BIGINT,  -- the instance that this one was forked from
     -- The name in the JSON of the error, as it is written there; the same expression is in holdfast_error_name.
     error_name    TEXT     COLLATE "C" GENERATED ALWAYS AS (left(substring(
         encode(substring(error FROM 1 FOR 1000), 'escape')
@@ -55,6 +57,7 @@ CREATE INDEX holdfast_run_listed_version ON {schema}.holdfast_run (workflow, ver
     WHERE current AND version IS NOT NULL;
 CREATE INDEX holdfast_run_queue ON {schema}.holdfast_run (workflow, queue, instance)
     WHERE current AND queue <> 'default';
+CREATE INDEX holdfast_run_fork ON {schema}.holdfast_run (forked_from) WHERE forked_from IS NOT NULL;
 CREATE INDEX holdfast_run_created ON {schema}.holdfast_run (workflow, created_at) WHERE current;
 CREATE INDEX holdfast_run_ended ON {schema}.holdfast_run (workflow, status, completed_at)
     WHERE completed_at IS NOT NULL;
@@ -250,6 +253,19 @@ CREATE TABLE {schema}.holdfast_worker (
     version      TEXT
 ) WITH (fillfactor = 50);
 
+-- Records of control requests; only added.
+CREATE TABLE {schema}.holdfast_audit (
+    n        BIGINT  GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at       BIGINT  NOT NULL,
+    actor    BYTEA,
+    action   TEXT    NOT NULL,
+    target   TEXT    COLLATE "C" NOT NULL,
+    reason   BYTEA,
+    outcome  TEXT    NOT NULL
+);
+
+CREATE INDEX holdfast_audit_target ON {schema}.holdfast_audit (target, n);
+
 -- The last batch of commits of each stream of calls, and its result; a store has one stream for each call that it makes
 -- concurrently.
 -- A call whose reply was lost is repeated with the same number and returns the stored result; a call with an older
@@ -281,7 +297,7 @@ CREATE TABLE {schema}.holdfast_tally (
 CREATE VIEW {schema}.holdfast_record AS
 SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.params, r.output, r.error, r.queue,
        r.priority, r.created_at, r.updated_at, r.started_at, r.completed_at, r.instance, r.seed, r.note, r.parent,
-       r.attempt, r.options, r.memo, r.search, r.current, r.version, r.pinned, t.run_at, t.owner, t.losses, t.signal,
+       r.attempt, r.options, r.memo, r.search, r.current, r.version, r.pinned, r.origin, t.run_at, t.owner, t.losses, t.signal,
        t.expires_at, t.expiry, t.topics, t.epoch, t.bound, coalesce(r.line, r.id) AS line
   FROM {schema}.holdfast_run AS r
   LEFT JOIN {schema}.holdfast_task AS t ON t.run = r.id AND t.unit = 0;

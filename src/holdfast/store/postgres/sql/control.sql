@@ -17,3 +17,6 @@ SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_cancel($1, $2, $
 SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_restart(
     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12
 ) AS s;
+
+-- name: resolve
+SELECT s.ended, s.woken, s.work, (s.r).* FROM {schema}.holdfast_resolve($1, $2, $3, $4, $5) AS s;

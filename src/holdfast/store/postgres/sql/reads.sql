@@ -70,6 +70,11 @@ SELECT r.workflow || '/' || r.instance_id, w.kind
   FROM {schema}.holdfast_watch AS w JOIN {schema}.holdfast_run AS r ON r.id = w.watcher
  WHERE w.target = $1 ORDER BY w.watcher LIMIT $2;
 
+-- name: forks
+SELECT f.workflow || '/' || f.instance_id
+  FROM {schema}.holdfast_run AS r JOIN {schema}.holdfast_run AS f ON f.forked_from = r.instance
+ WHERE r.id = $1 AND f.forked_from IS NOT NULL ORDER BY f.id DESC LIMIT $2;
+
 -- name: events
 SELECT n, type, payload, created_at, sender, delivered_at, consumed_by, ask
   FROM {schema}.holdfast_event WHERE run = $1 AND n > $2 ORDER BY n LIMIT $3;

@@ -34,6 +34,8 @@ CREATE TABLE holdfast_run (
     line          INTEGER,  -- the first run of its line; NULL: this run is the first
     version       TEXT,     -- the release that started it
     pinned        INTEGER NOT NULL DEFAULT 0,  -- only workers of its version claim it
+    origin        BLOB,     -- the run whose history this one continues, as JSON
+    forked_from   INTEGER,  -- the instance that this one was forked from
     error_name    TEXT GENERATED ALWAYS AS (iif(error IS NOT NULL AND json_valid(CAST(error AS TEXT)),
                                                 CAST(error AS TEXT) ->> '$.name', NULL)) VIRTUAL,
     UNIQUE (workflow, instance_id, number)
@@ -47,6 +49,7 @@ CREATE INDEX holdfast_run_error ON holdfast_run (workflow, error_name, instance)
 CREATE INDEX holdfast_run_listed_version ON holdfast_run (workflow, version, instance)
     WHERE current = 1 AND version IS NOT NULL;
 CREATE INDEX holdfast_run_queue ON holdfast_run (workflow, queue, instance) WHERE current = 1 AND queue <> 'default';
+CREATE INDEX holdfast_run_fork ON holdfast_run (forked_from) WHERE forked_from IS NOT NULL;
 CREATE INDEX holdfast_run_created ON holdfast_run (workflow, created_at) WHERE current = 1;
 CREATE INDEX holdfast_run_ended ON holdfast_run (workflow, status, completed_at) WHERE completed_at IS NOT NULL;
 CREATE INDEX holdfast_run_child ON holdfast_run (parent_run, instance) WHERE parent_run IS NOT NULL AND current = 1;
@@ -207,6 +210,19 @@ CREATE UNIQUE INDEX holdfast_outbox_turn ON holdfast_outbox (run) WHERE due_at I
 CREATE INDEX holdfast_outbox_due ON holdfast_outbox (due_at) WHERE due_at IS NOT NULL;
 CREATE INDEX holdfast_outbox_left ON holdfast_outbox (run, n) WHERE delivered_at IS NULL AND parked_at IS NULL;
 
+-- Records of control requests; only added.
+CREATE TABLE holdfast_audit (
+    n        INTEGER PRIMARY KEY AUTOINCREMENT,
+    at       INTEGER NOT NULL,
+    actor    ANY,
+    action   TEXT    NOT NULL,
+    target   TEXT    NOT NULL,
+    reason   ANY,
+    outcome  TEXT    NOT NULL
+) STRICT;
+
+CREATE INDEX holdfast_audit_target ON holdfast_audit (target, n);
+
 CREATE TABLE holdfast_worker (
     n            INTEGER PRIMARY KEY,  -- order of registration
     id           TEXT    NOT NULL UNIQUE,
@@ -267,7 +283,7 @@ SELECT name FROM workflow WHERE name IS NOT NULL;
 CREATE VIEW holdfast_record AS
 SELECT r.id AS run, r.workflow, r.instance_id, r.number, r.kind, r.status, r.params, r.output, r.error, r.queue,
        r.priority, r.created_at, r.updated_at, r.started_at, r.completed_at, r.instance, r.seed, r.note,
-       r.parent, r.attempt, r.options, r.memo, r.search, r.current, r.version, r.pinned,
+       r.parent, r.attempt, r.options, r.memo, r.search, r.current, r.version, r.pinned, r.origin,
        t.run_at, t.owner, t.losses, t.signal, t.expires_at, t.expiry, t.epoch, t.topics, t.lost, t.kind AS task_kind,
        r.error_name
   FROM holdfast_run AS r

@@ -21,3 +21,8 @@ SELECT r.workflow, r.instance_id, w.kind
 SELECT r.workflow, r.instance_id, w.kind
   FROM holdfast_watch AS w CROSS JOIN holdfast_run AS r ON r.id = w.watcher
  WHERE w.target = ?1 ORDER BY w.watcher LIMIT ?2;
+
+-- name: forks
+SELECT f.workflow, f.instance_id
+  FROM holdfast_run AS r JOIN holdfast_run AS f ON f.forked_from = r.instance
+ WHERE r.id = ?1 ORDER BY f.id DESC LIMIT ?2;

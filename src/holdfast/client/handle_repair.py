@@ -1,0 +1,67 @@
+"""``RepairHandle``: the part of a handle that repairs a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from holdfast.client.repair import UNCHANGED
+from holdfast.errors import ErrorInfo
+
+if TYPE_CHECKING:
+    from holdfast.client.client import Client
+    from holdfast.client.handle import Handle
+    from holdfast.kernel.end_waiter import ExpectedEnd
+
+R = TypeVar("R", covariant=True)
+
+
+class RepairHandle(Generic[R]):
+    """Retry, resolve, fork and delete an instance. Each request has an audit record."""
+
+    _client: Client
+    _expected: ExpectedEnd | None
+    id: str
+    workflow: str
+
+    async def retry(self, *, reason: str | None = None) -> None:
+        """Let an errored run go on from its history: what failed is tried again, with fresh attempts.
+
+        The instance gets a run with the next number and a copy of the history; recorded results stay, and the errored
+        run stays readable. Raises ``StateError`` if the run is not errored.
+        """
+        await self._client.repair.retry(self.workflow, self.id, reason)
+        self._expected = None
+
+    async def resolve(
+        self, step_key: str, *, result: Any = UNCHANGED, error: str | ErrorInfo | None = None, reason: str | None = None
+    ) -> None:
+        """Record the outcome of a step that is retrying or failed: a result, or an error that the code receives.
+
+        An errored run goes on, as with ``retry``. Raises ``StateError`` if the step is neither retrying nor the reason
+        why the run failed.
+        """
+        await self._client.repair.resolve(self.workflow, self.id, step_key, result=result, error=error, reason=reason)
+        self._expected = None
+
+    async def fork(
+        self,
+        *,
+        before: str,
+        id: str | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        params: Any = UNCHANGED,
+        reason: str | None = None,
+    ) -> Handle[R]:
+        """Start a new instance with the recorded history before step ``before``.
+
+        ``outputs`` replaces results of earlier steps, ``params`` the input. This instance is not changed.
+        """
+        row = await self._client.repair.fork(
+            self.workflow, self.id, before=before, fork_id=id, outputs=outputs or {}, params=params, reason=reason
+        )
+        return await self._client.get(row.workflow, row.instance_id)
+
+    async def delete(self, *, reason: str | None = None) -> None:
+        """Delete an ended instance with all its runs, facts, events and logs; its audit records stay."""
+        await self._client.repair.delete(self.workflow, self.id, reason)

@@ -1,0 +1,254 @@
+"""Repair of runs: retry, resolve, fork and delete.
+
+A retry, a resolved step of an errored run, and a fork create a new run with a copy of the recorded history
+(``kernel/repair.py`` chooses the facts), so the old run stays as it is. Children are repaired first: the new run of the
+parent watches them, and a child that has ended by then sends its exit event at once. A crash between the two requests
+therefore loses nothing; the retry of the parent can be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.client.audit import audit
+from holdfast.client.instances import Instances, require_found
+from holdfast.core import codec
+from holdfast.core.actor import current_actor
+from holdfast.core.failure import Failure
+from holdfast.core.model import Status, StepType, to_ms
+from holdfast.core.names import check_instance_id
+from holdfast.core.origin import Origin
+from holdfast.errors import ErrorInfo, InstanceExistsError, InvalidOptionError, StateError
+from holdfast.kernel.definition import Registry
+from holdfast.kernel.model import RecordedRun
+from holdfast.kernel.notify import Hub
+from holdfast.kernel.options import RunOptions
+from holdfast.kernel.repair import Continuation, Resolution
+from holdfast.kernel.requests import Requests
+from holdfast.ports import Clock
+from holdfast.store.protocol import (
+    ContinueRun,
+    DeleteInstance,
+    Fact,
+    FactsQuery,
+    FactState,
+    ResolveStep,
+    RestartRun,
+    RunRecord,
+    Store,
+)
+
+
+class _Unchanged:
+    def __repr__(self) -> str:
+        return "..."
+
+
+UNCHANGED: Any = _Unchanged()
+"""The value of an argument that was not given; None is a value."""
+
+
+class Repair:
+    """Requests that repair runs."""
+
+    def __init__(
+        self, store: Store, registry: Registry, hub: Hub, requests: Requests, clock: Clock, instances: Instances
+    ) -> None:
+        self._store = store
+        self._registry = registry
+        self._hub = hub
+        self._requests = requests
+        self._clock = clock
+        self._instances = instances
+
+    # --- retry
+
+    async def retry(self, workflow: str, id: str, reason: str | None = None) -> RunRecord:
+        """Let an errored run go on from its history; returns the new run."""
+        return await self._retry(await self._instances.find(workflow, id), reason)
+
+    async def _retry(self, row: RunRecord, reason: str | None, resolution: Resolution | None = None) -> RunRecord:
+        action = "retry" if resolution is None else "resolve"
+        record = audit(action, reason)
+        if row.status is not Status.ERRORED:
+            raise _wrong_state(row, "retried", "errored")
+        run = await self._recorded(row)
+        continuation = self._registry.model(row.kind).repair.retry(run, to_ms(self._clock.now()), resolution)
+        await self._revive_children(continuation.children, reason)
+        key_number = row.key_number
+        request = self._request(row, continuation, action, reason, key_number=key_number)
+        result = await self._store.control(request, record)
+        if result.refused or result.run is None:
+            raise _wrong_state(row if result.run is None else result.run, "retried", "errored")
+        self._hub.affected(result.affected)
+        self._hub.work()
+        return result.run
+
+    async def revive(self, row: RunRecord, reason: str | None = None) -> None:
+        """Let a run that has ended without success go on: an errored run is retried, a stopped one starts again."""
+        if row.status is Status.ERRORED:
+            await self._retry(row, reason)
+        elif row.status in (Status.TERMINATED, Status.CANCELLED):
+            await self.restart(row, reason)
+
+    async def _revive_children(self, pids: Sequence[str], reason: str | None) -> None:
+        for pid in pids:
+            workflow, _, instance_id = pid.partition("/")
+            child = await self._instances.find_or_none(workflow, instance_id)
+            if child is not None:
+                await self.revive(child, reason)
+
+    async def restart(self, row: RunRecord, reason: str | None = None) -> RunRecord:
+        """Start an instance again from the beginning; returns the new run."""
+        now = to_ms(self._clock.now())
+        options = self._fresh_options(row, now)
+        expires_ms, expiry = options.expiry(now)
+        model = self._registry.model(row.kind)
+        units = () if model.units is None else await model.units.successor_units(self._store, row)
+        request = RestartRun(row.workflow, row.instance_id, expires_ms, expiry, options.encode(), units)
+        result = await self._store.control(request, audit("restart", reason))
+        new = require_found(row.workflow, row.instance_id, result.run)
+        self._hub.affected(result.affected)
+        self._hub.signal(row.run, None)
+        self._hub.ended(row.run, None)
+        self._hub.work()
+        return new
+
+    # --- resolve
+
+    async def resolve(
+        self,
+        workflow: str,
+        id: str,
+        step_key: str,
+        *,
+        result: Any = UNCHANGED,
+        error: str | ErrorInfo | None = None,
+        reason: str | None = None,
+    ) -> None:
+        ok, value = self._outcome(result, error)
+        row = await self._instances.find(workflow, id)
+        if row.status is Status.ERRORED:
+            await self._retry(row, reason, Resolution(step_key, ok, value, to_ms(self._clock.now())))
+            return
+        if row.status.terminal:
+            raise _wrong_state(row, "resolved", "open or errored")
+        await self._check_open(row, step_key)
+        payload = codec.encode({"step": step_key, "ok": ok, "value": codec.plain(value)}, what="outcome")
+        answer = await self._store.control(ResolveStep(workflow, id, payload), audit("resolve", reason))
+        if answer.refused:
+            raise _wrong_state(require_found(workflow, id, answer.run), "resolved", "open or errored")
+        self._hub.affected(answer.affected)
+
+    def _outcome(self, result: Any, error: str | ErrorInfo | None) -> tuple[bool, bytes]:
+        if (result is UNCHANGED) == (error is None):
+            raise InvalidOptionError("resolve takes either result= or error=")
+        if error is None:
+            return True, self._requests.result(result)
+        if isinstance(error, ErrorInfo):
+            return False, Failure(error.name, error.message, kind="Resolved", retryable=False).encode()
+        if not isinstance(error, str) or not error:
+            raise InvalidOptionError("resolve(error=...) takes text or an ErrorInfo")
+        return False, Failure("ResolvedError", error, kind="Resolved", retryable=False).encode()
+
+    async def _check_open(self, row: RunRecord, step_key: str) -> None:
+        if self._registry.model(row.kind).units is not None:
+            raise StateError(f"{row.pid} is a graph: its nodes can be resolved after the run has failed")
+        facts = await self._store.facts(FactsQuery(row.run))
+        own = [fact for fact in facts if fact.key == step_key and fact.kind == StepType.DO]
+        if not own or any(fact.state == FactState.RESULT for fact in own):
+            what = "has a result already" if own else "is not known, or has not been tried yet"
+            raise StateError(f"step {step_key!r} of {row.pid} {what}, so it cannot be resolved")
+
+    # --- fork
+
+    async def fork(
+        self,
+        workflow: str,
+        id: str,
+        *,
+        before: str,
+        fork_id: str | None = None,
+        outputs: Mapping[str, Any] | None = None,
+        params: Any = UNCHANGED,
+        reason: str | None = None,
+    ) -> RunRecord:
+        """Start a new instance with the recorded history before a step; returns its run."""
+        record = audit("fork", reason)
+        if outputs is not None and not isinstance(outputs, Mapping):
+            raise InvalidOptionError("outputs must be a mapping of step keys to results")
+        row = await self._instances.find(workflow, id)
+        new_id = self._requests.new_id() if fork_id is None else check_instance_id(fork_id, self._requests.limits)
+        encoded = {key: self._requests.result(value) for key, value in (outputs or {}).items()}
+        run = await self._recorded(row)
+        continuation = self._registry.model(row.kind).repair.fork(run, before, encoded)
+        request = self._request(row, continuation, "fork", reason, fork_id=new_id, params=params)
+        result = await self._store.control(request, record)
+        new = require_found(workflow, id, result.run)
+        if result.refused:
+            raise InstanceExistsError(f"instance {new_id!r} of {workflow!r} exists already ({new.status.value})")
+        self._hub.affected(result.affected)
+        self._hub.work()
+        return new
+
+    # --- delete
+
+    async def delete(self, workflow: str, id: str, reason: str | None = None) -> None:
+        result = await self._store.control(DeleteInstance(workflow, id), audit("delete", reason))
+        row = require_found(workflow, id, result.run)
+        if result.refused:
+            raise _wrong_state(row, "deleted", "ended")
+
+    # --- parts of requests
+
+    async def _recorded(self, row: RunRecord) -> RecordedRun:
+        facts: list[Fact] = await self._store.facts(FactsQuery(row.run))
+        return RecordedRun(row, facts)
+
+    def _request(
+        self,
+        row: RunRecord,
+        continuation: Continuation,
+        action: str,
+        reason: str | None,
+        *,
+        fork_id: str | None = None,
+        params: Any = UNCHANGED,
+        key_number: int | None = None,
+    ) -> ContinueRun:
+        now = to_ms(self._clock.now())
+        options = self._fresh_options(row, now)
+        expires_ms, expiry = options.expiry(now)
+        actor = current_actor.get()
+        origin = Origin(action, row.pid, row.number, now, actor, reason, row.replayed_number, key_number)
+        encoded = row.params if params is UNCHANGED else self._requests.params(row.workflow, params)
+        return ContinueRun(
+            row.workflow,
+            row.instance_id,
+            row.run,
+            facts=continuation.facts,
+            events=continuation.events,
+            origin=origin.encode(),
+            params=encoded,
+            started_at=row.started_at,
+            fork_id=fork_id,
+            expires_ms=expires_ms,
+            expiry=expiry,
+            options=options.encode(),
+            units=continuation.units,
+            open_nodes=continuation.open_nodes,
+            watches=continuation.watches,
+        )
+
+    def _fresh_options(self, row: RunRecord, now: int) -> RunOptions:
+        """The options of a run that begins now: the timeout of the instance counts from now on."""
+        options = RunOptions.decode(row.options)
+        return options if options.execution_ms is None else options.ending(now + options.execution_ms)
+
+
+def _wrong_state(row: RunRecord, what: str, needed: str) -> StateError:
+    return StateError(
+        f"instance {row.instance_id!r} of {row.workflow!r} is {row.status.value} and cannot be {what}; "
+        f"only a run that is {needed} can"
+    )

@@ -1,0 +1,87 @@
+"""The history with which a retried, resolved or forked run of a graph goes on, and its open units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.core.facts import Fact, FactState
+from holdfast.graph.node_rules import NODE, SKIPPED
+from holdfast.graph.shape import Shape, UnitPosition
+from holdfast.kernel.model import RecordedRun
+from holdfast.kernel.repair import Continuation, RepairRules, Resolution, not_failed, replaced, unknown_step
+from holdfast.kernel.unit_driver import PLAN_KEY
+from holdfast.store.protocol import NewUnit
+
+
+class GraphRepairRules(RepairRules):
+    def retry(self, run: RecordedRun, now: int, resolution: Resolution | None = None) -> Continuation:  # noqa: ARG002
+        """The history without the failed nodes, the failed items, and the nodes that were skipped because of them."""
+        shape = _shape(run)
+        results = {fact.key: fact for fact in run.facts if fact.state == FactState.RESULT}
+        failed = {key for key, fact in results.items() if not fact.ok}
+        if resolution is not None and resolution.step not in failed:
+            raise not_failed(run, resolution.step, failed)
+        again = set(failed)
+        for name in failed:
+            again |= {shape.node(n).name for n in shape.descendants(shape.number[name])}
+        kept = {key: fact for key, fact in results.items() if key not in again}
+        if resolution is not None:
+            kept[resolution.step] = resolution.result(results[resolution.step])
+            if not resolution.ok:  # the nodes after it stay skipped
+                kept |= {name: results[name] for name in _after(shape, resolution.step) if name in results}
+        return _continuation(run, shape, kept)
+
+    def fork(self, run: RecordedRun, before: str, outputs: Mapping[str, bytes]) -> Continuation:
+        """The results of all nodes but ``before`` and those after it."""
+        shape = _shape(run)
+        if before not in shape.number:
+            raise unknown_step(before, shape.number)
+        again = {before, *_after(shape, before)}
+        results = [fact for fact in run.facts if fact.state == FactState.RESULT and fact.key not in again]
+        failed = {fact.key for fact in results if not fact.ok}
+        for name in failed:
+            again |= {name, *_after(shape, name)}
+        kept = replaced([fact for fact in results if fact.key not in again], outputs, NODE)
+        return _continuation(run, shape, {fact.key: fact for fact in kept}, items=False)
+
+
+def _shape(run: RecordedRun) -> Shape:
+    plan = next(fact for fact in run.facts if fact.state == FactState.PLAN and fact.key == PLAN_KEY)
+    return Shape.of_meta(plan.value or b"")
+
+
+def _after(shape: Shape, name: str) -> list[str]:
+    return [shape.node(n).name for n in shape.descendants(shape.number[name])]
+
+
+def _continuation(run: RecordedRun, shape: Shape, kept: Mapping[str, Fact], *, items: bool = True) -> Continuation:
+    """``items``: results of items that succeeded stay, even if the mapped node is tried again."""
+    facts = list(kept.values())
+    units: list[NewUnit] = []
+    open_nodes = [node.name for node in shape.nodes if node.name not in kept]
+    for name in open_nodes:
+        node = shape.node(shape.number[name])
+        missing = sum(predecessor not in kept for predecessor in node.after)
+        item_facts = [f for f in run.facts if f.state == FactState.ITEM and f.key == name and f.ok] if items else []
+        if node.map is not None and item_facts and not missing:
+            new = _item_units(shape, name, run.facts, item_facts)
+            facts += item_facts
+            units += new
+            missing = len(new)
+        units.append(NewUnit(shape.number[name], name, missing))
+    done_items = {f"{fact.key}[{fact.n}]" for fact in facts if fact.state == FactState.ITEM}
+    done_items |= {f"{f.key}[{f.n}]" for f in run.facts if f.state == FactState.ITEM and f.key in kept}
+    facts += [f for f in run.facts if f.state == FactState.ITEM and f.key in kept and kept[f.key].kind != SKIPPED]
+    facts += [f for f in run.facts if f.state == FactState.START and (f.key in kept or f.key in done_items)]
+    return Continuation(facts, units=units, open_nodes=len(open_nodes))
+
+
+def _item_units(shape: Shape, name: str, facts: Sequence[Fact], done: Sequence[Fact]) -> list[NewUnit]:
+    """Units for the items of a mapped node that have not succeeded."""
+    finished = {fact.n for fact in done}
+    every = {fact.n for fact in facts if fact.state == FactState.ITEM and fact.key == name}
+    started = [f.key for f in facts if f.state == FactState.START and f.key.startswith(f"{name}[")]
+    every |= {int(key[len(name) + 1 : -1]) for key in started}
+    number = shape.number[name]
+    open_items = [UnitPosition(number, item).unit for item in sorted(every - finished)]
+    return [NewUnit(unit, shape.key(unit), 0) for unit in open_items]

@@ -1,0 +1,196 @@
+"""The history with which a retried, resolved or forked run goes on.
+
+The functions of this module choose facts of a recorded run; they write nothing. A new run gets copies of these facts,
+so no recorded fact changes and the old run stays readable. Each authoring model has its own rules, because the models
+give their facts different meanings. The rules in this module are those of workflows.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from holdfast.core.facts import EXIT, RESOLVE, Fact, FactState, Watch
+from holdfast.core.model import StepType
+from holdfast.errors import InvalidOptionError, StateError
+
+if TYPE_CHECKING:
+    from holdfast.kernel.model import RecordedRun
+    from holdfast.store.protocol import NewUnit
+
+_ATTEMPT_STATES = (FactState.FAILURE, FactState.START, FactState.HEARTBEAT)
+_UNDOES = {StepType.UNMONITOR: StepType.MONITOR, StepType.UNLINK: StepType.LINK}
+_WATCH_KINDS = {StepType.MONITOR: Watch.MONITOR, StepType.LINK: Watch.LINK}
+
+
+class Resolution(NamedTuple):
+    """The outcome of a step that was decided by hand. ``value`` is the encoded result or error."""
+
+    step: str
+    ok: bool
+    value: bytes
+    at: int
+
+    def result(self, fact: Fact) -> Fact:
+        """The RESULT fact of the step. ``fact``: any fact of it."""
+        return fact._replace(
+            state=FactState.RESULT, n=0, at=self.at, ok=self.ok, value=self.value, event=None, event_type=RESOLVE
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Continuation:
+    """What a new run needs to go on from a recorded history."""
+
+    facts: Sequence[Fact]
+    """Without PLAN facts, which the new run inherits."""
+    units: Sequence[NewUnit] = ()
+    open_nodes: int = 0
+    children: Sequence[str] = ()
+    """Pids of children that a retry needs: failed ones, and those that had not ended when the run ended."""
+    watches: Sequence[tuple[str, Watch]] = ()
+
+    @property
+    def events(self) -> list[int]:
+        return sorted({fact.event for fact in self.facts if fact.event is not None})
+
+
+class RepairRules:
+    """The rules of workflows."""
+
+    def retry(self, run: RecordedRun, now: int, resolution: Resolution | None = None) -> Continuation:
+        """The history without the failures that ended the run. ``resolution`` replaces one of these failures."""
+        failed = _failed_keys(run)
+        if resolution is not None and resolution.step not in failed:
+            raise not_failed(run, resolution.step, failed)
+        dropped = failed | _link_failure(run)
+        done = {fact.key for fact in run.facts if fact.state == FactState.RESULT} - dropped
+        facts = [fact for fact in run.facts if _survives(fact, done, dropped)]
+        facts += _waits_again(run, dropped, now)
+        if resolution is not None:
+            [old] = [f for f in run.facts if f.state == FactState.RESULT and f.key == resolution.step]
+            facts.append(resolution.result(old))
+        children = _open_children(facts)
+        return Continuation(facts, children=children, watches=_watches(facts, children))
+
+    def fork(self, run: RecordedRun, before: str, outputs: Mapping[str, bytes]) -> Continuation:
+        """The history before a step, with other results of earlier steps."""
+        own = [fact for fact in run.facts if fact.key == before and fact.state != FactState.PLAN]
+        if not own:
+            raise unknown_step(before, _step_keys(run.facts))
+        cut = next((fact.seq for fact in own if fact.state == FactState.RESULT and fact.seq is not None), math.inf)
+        began = min(fact.started_at for fact in own)
+        done = {fact.key for fact in run.facts if fact.state == FactState.RESULT and _is_before(fact, cut, began)}
+        done.discard(before)
+        facts = [fact for fact in run.facts if _is_kept(fact, done, cut, began, before)]
+        facts = replaced(facts, outputs, StepType.DO)
+        return Continuation(facts, watches=_watches(facts, _open_children(facts)))
+
+
+def _failed_keys(run: RecordedRun) -> set[str]:
+    """Keys of the results that ended the run with an error: steps, waits and children."""
+    error = json.loads(run.row.error or b"{}")
+    names = {*error.get("steps", ())}
+    failed = [fact for fact in run.facts if fact.state == FactState.RESULT and not fact.ok]
+    return {fact.key for fact in failed if fact.key in names or (fact.kind == StepType.CHILD and fact.name in names)}
+
+
+def _link_failure(run: RecordedRun) -> set[str]:
+    """The key of the exit event that ended the run by a link."""
+    if json.loads(run.row.error or b"{}").get("name") != "LinkDownError":
+        return set()
+    exits = [fact for fact in run.facts if fact.event_type == EXIT and fact.kind == StepType.MESSAGE]
+    return {max(exits, key=lambda fact: fact.seq or 0).key} if exits else set()
+
+
+def _survives(fact: Fact, done: set[str], dropped: set[str]) -> bool:
+    if fact.state == FactState.PLAN:
+        return False
+    if fact.key in dropped:  # the start of a child stays: the child itself goes on
+        return fact.kind == StepType.CHILD and fact.state == FactState.START
+    if fact.kind == StepType.DO and fact.key not in done:
+        return fact.state not in _ATTEMPT_STATES  # fresh attempts
+    return True
+
+
+def _waits_again(run: RecordedRun, dropped: set[str], now: int) -> list[Fact]:
+    """START facts of the waits that timed out: each waits again, as long as before, from now on."""
+    timeouts = [f for f in run.facts if f.key in dropped and f.state == FactState.RESULT and f.kind == StepType.WAIT]
+    return [
+        fact._replace(state=FactState.START, n=0, at=now, started_at=now, seq=None, ok=True, value=None, event=None,
+                      wake_at=now + max(0, (fact.wake_at or now) - fact.started_at))
+        for fact in timeouts
+    ]  # fmt: skip
+
+
+def _is_before(fact: Fact, cut: float, began: int) -> bool:
+    return fact.seq < cut if fact.seq is not None else fact.at <= began
+
+
+def _is_kept(fact: Fact, done: set[str], cut: float, began: int, before: str) -> bool:
+    if fact.state == FactState.PLAN or fact.key == before:
+        return False
+    if fact.seq is not None:
+        return fact.seq < cut
+    if fact.key in done:
+        return True
+    return fact.kind != StepType.DO and fact.state != FactState.RESULT and fact.at <= began
+
+
+def _open_children(facts: Iterable[Fact]) -> list[str]:
+    """Pids of the children that were started and have no recorded end."""
+    facts = list(facts)
+    ended = {fact.key for fact in facts if fact.state == FactState.RESULT}
+    started = [f for f in facts if f.kind == StepType.CHILD and f.state == FactState.START and f.ok]
+    return [fact.name for fact in started if fact.name is not None and fact.key not in ended]
+
+
+def _watches(facts: Iterable[Fact], children: Iterable[str]) -> list[tuple[str, Watch]]:
+    """The watches that the code has set: those of open children, monitors and links."""
+    watches = dict.fromkeys(children, Watch.MONITOR)
+    for fact in sorted((f for f in facts if f.seq is not None and f.name is not None), key=lambda f: f.seq or 0):
+        pid = str(fact.name)
+        if fact.kind in _WATCH_KINDS and fact.ok:
+            watches[pid] = watches.get(pid, Watch(0)) | _WATCH_KINDS[StepType(fact.kind)]
+        elif fact.kind in _UNDOES:
+            watches[pid] = watches.get(pid, Watch(0)) & ~_WATCH_KINDS[_UNDOES[StepType(fact.kind)]]
+    ended = {f.name for f in facts if f.kind == StepType.CHILD and f.state == FactState.RESULT}
+    return [(pid, watch) for pid, watch in watches.items() if watch and pid not in ended]
+
+
+def _step_keys(facts: Iterable[Fact]) -> list[str]:
+    return [*dict.fromkeys(fact.key for fact in facts if fact.kind == StepType.DO)]
+
+
+def replaced(facts: Sequence[Fact], outputs: Mapping[str, bytes], kind: str) -> list[Fact]:
+    """The facts with other results of some steps."""
+    known = {fact.key for fact in facts if fact.state == FactState.RESULT and fact.kind == kind}
+    for key in outputs:
+        if key not in known:
+            raise InvalidOptionError(
+                f"outputs: {key!r} has no recorded result before the fork; steps with one: {_listed(known)}"
+            )
+    return [
+        fact._replace(ok=True, value=outputs[fact.key], event_type=RESOLVE)
+        if fact.state == FactState.RESULT and fact.key in outputs
+        else fact
+        for fact in facts
+    ]
+
+
+def unknown_step(before: str, known: Iterable[str]) -> InvalidOptionError:
+    return InvalidOptionError(f"before: the run has no step {before!r}; its steps: {_listed(known)}")
+
+
+def not_failed(run: RecordedRun, step: str, failed: Iterable[str]) -> StateError:
+    return StateError(
+        f"step {step!r} of {run.row.pid} is not the reason why the run failed, so it cannot be resolved; "
+        f"failed steps: {_listed(failed)}"
+    )
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(repr, sorted(names))) or "none"

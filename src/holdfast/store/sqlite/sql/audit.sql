@@ -1,0 +1,9 @@
+-- name: insert
+INSERT INTO holdfast_audit (at, actor, action, target, reason, outcome) VALUES (?1, ?2, ?3, ?4, ?5, ?6);
+
+-- name: all
+SELECT n, at, actor, action, target, reason, outcome FROM holdfast_audit WHERE n < ?1 ORDER BY n DESC LIMIT ?2;
+
+-- name: of_target
+SELECT n, at, actor, action, target, reason, outcome FROM holdfast_audit
+ WHERE target = ?3 AND n < ?1 ORDER BY n DESC LIMIT ?2;

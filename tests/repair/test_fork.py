@@ -1,0 +1,218 @@
+"""``run.fork``: a new run with the recorded history before a step."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import ChainTask, Context, Holdfast, step_info
+from holdfast.errors import InstanceExistsError, InvalidOptionError, ParamsInvalidError
+from repair.conftest import Open
+from repair.test_retry import Calls
+
+
+def _app(calls: Calls) -> Holdfast:
+    app = Holdfast("sqlite://")
+
+    @app.workflow(name="child")
+    async def child(ctx: Context) -> str:
+        return await ctx.do("inner", calls.call, "inner")
+
+    @app.workflow(name="flow")
+    async def flow(ctx: Context, n: int) -> list[Any]:
+        token = str(ctx.uuid4())
+        first = await ctx.do("lookup", calls.call, "lookup")
+        done = await ctx.run(child)
+        event = await ctx.wait_for_event("go", type="go")
+        ctx.set_search(seen=first)
+        second = await ctx.do("charge", calls.call, f"charge {first}")
+        return [n, token, first, done, event.payload, second]
+
+    return app
+
+
+async def test_a_fork_keeps_what_was_recorded_before_the_step(opened: Open) -> None:
+    calls = Calls()
+    app = _app(calls)
+
+    async with opened(app) as h:
+        run = await h.start("flow", 1, id="o")
+        await run.send_event("go", "event")
+        await run.send_event("other", "left")
+        await h.run_until_idle()
+        original = await run.result(timeout=5)
+        calls.clear()
+        with app.acting_as("ann"):
+            fork = await run.fork(before="charge", id="f", reason="try")
+        await h.run_until_idle()
+
+        assert await fork.result(timeout=5) == original
+        assert calls == ["charge lookup ok"]
+        assert (fork.id, (await fork.describe()).run_number) == ("f", 0)
+        origin = (await fork.describe()).origin
+        assert origin is not None
+        assert (origin.action, origin.pid, origin.run_number, origin.actor) == ("fork", "flow/o", 0, "ann")
+        assert (await run.describe()).forks == ["flow/f"]
+        assert [event.type for event in (await fork.history()).events if not event.type.startswith("@")] == ["go"]
+        assert [item.id for item in (await app.list("flow", search={"seen": "lookup ok"})).items] == ["f", "o"]
+        [record] = (await app.audit(run)).items
+        assert (record.action, record.outcome) == ("fork", "flow/f run 0")
+
+
+async def test_outputs_and_params_replace_recorded_values(opened: Open) -> None:
+    calls = Calls()
+
+    async with opened(_app(calls)) as h:
+        run = await h.start("flow", 1)
+        await run.send_event("go", "event")
+        await h.run_until_idle()
+        calls.clear()
+        fork = await run.fork(before="charge", outputs={"lookup": "edited"}, params=2)
+        await h.run_until_idle()
+
+        result = await fork.result(timeout=5)
+        assert (result[0], result[2], result[5]) == (2, "edited", "charge edited ok")
+        assert calls == ["charge edited"]
+        assert [step.resolved for step in (await fork.history()).steps if step.step_key == "lookup"] == [True]
+        for options, match in (
+            ({"outputs": {"charge": 1}}, "no recorded result before the fork"),
+            ({"outputs": {"ghost": 1}}, "no recorded result"),
+        ):
+            with pytest.raises(InvalidOptionError, match=match):
+                await run.fork(before="charge", **options)  # type: ignore[arg-type]
+        with pytest.raises(InvalidOptionError, match="'charge', 'lookup'"):
+            await run.fork(before="ghost")
+        with pytest.raises(ParamsInvalidError):
+            await run.fork(before="charge", params="text")
+        with pytest.raises(InstanceExistsError):
+            await run.fork(before="charge", id=fork.id)
+
+
+async def test_a_fork_before_the_first_step_runs_everything(opened: Open) -> None:
+    calls = Calls()
+
+    async with opened(_app(calls)) as h:
+        run = await h.start("flow", 1)
+        await run.send_event("go", "event")
+        await h.run_until_idle()
+        calls.clear()
+        fork = await run.fork(before="lookup")
+        await fork.send_event("go", "again")
+        await h.run_until_idle()
+
+        assert (await fork.result(timeout=5))[4] == "again"
+        assert calls == ["lookup", "inner", "charge lookup ok"]
+
+
+async def test_a_fork_of_an_open_run_watches_the_children_of_its_origin(opened: Open) -> None:
+    app, keys = Holdfast("sqlite://"), []
+
+    @app.workflow
+    async def slow(ctx: Context) -> str:
+        await ctx.sleep("s", "1 hour")
+        return "slow"
+
+    @app.step
+    async def key() -> str:
+        keys.append(step_info().idempotency_key)
+        return "k"
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        child = await ctx.spawn(slow)
+        await key()
+        await ctx.sleep("nap", "10 minutes")
+        return [child.id, await child.result()]
+
+    async with opened(app) as h:
+        run = await h.start(flow)
+        await h.run_until_idle()
+        fork = await run.fork(before="key")
+        await h.run_until_idle()
+        assert (await fork.status()).status == "waiting"
+        await h.advance("2 hours")
+
+        assert await fork.result(timeout=5) == await run.result(timeout=5)
+        assert len((await app.list("slow")).items) == 1
+        assert len({*keys}) == 2
+
+
+async def test_a_fork_of_a_chain(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), []
+    orders = app.chain("orders")
+
+    for name in ("A", "B", "C"):
+
+        @orders.step(name)
+        async def step(task: ChainTask) -> Any:
+            calls.append(task.step_type)
+            return [task.step_type, *[value[0] for value in task.outputs.values()]]
+
+    async with opened(app) as h:
+        run = await h.start(orders)
+        await h.run_until_idle()
+        assert await run.result(timeout=5) == ["C", "A", "B"]
+        calls.clear()
+        fork = await run.fork(before="B", outputs={"A": ["edited"]})
+        await h.run_until_idle()
+
+        assert await fork.result(timeout=5) == ["C", "edited", "B"]
+        assert calls == ["B", "C"]
+
+
+async def test_a_fork_of_a_graph_runs_the_node_and_the_nodes_after_it(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+    graph = app.graph("g")
+
+    @graph.node
+    async def a() -> list[int]:
+        calls.call("a")
+        return [1, 2]
+
+    @graph.node(map=a)
+    async def b(a: int) -> int:
+        calls.call(f"b {a}")
+        return a * 10
+
+    @graph.node
+    async def side() -> int:
+        calls.call("side")
+        return 5
+
+    @graph.node(after=[b, side])
+    async def end(b: list[int], side: int) -> int:
+        calls.call("end")
+        return sum(b) + side
+
+    async with opened(app) as h:
+        run = await h.start(graph)
+        await h.run_until_idle()
+        calls.clear()
+        fork = await run.fork(before="b", outputs={"a": [3], "side": 1})
+        last = await run.fork(before="end")
+        await h.run_until_idle()
+
+        assert (await fork.results()) == {"a": [3], "b": [30], "side": 1, "end": 31}
+        assert (await last.results())["end"] == 35
+        assert sorted(calls) == ["b 3", "end", "end"]
+
+
+async def test_parallel_steps_recorded_before_the_cut_stay(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+
+    @app.workflow
+    async def flow(ctx: Context) -> list[str]:
+        both = await asyncio.gather(ctx.do("a", calls.call, "a"), ctx.do("b", calls.call, "b"))
+        return [*both, await ctx.do("c", calls.call, "c")]
+
+    async with opened(app) as h:
+        run = await h.start(flow)
+        await h.run_until_idle()
+        calls.clear()
+        fork = await run.fork(before="c")
+        await h.run_until_idle()
+
+        assert await fork.result(timeout=5) == ["a ok", "b ok", "c ok"]
+        assert calls == ["c"]

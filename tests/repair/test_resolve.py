@@ -1,0 +1,237 @@
+"""``run.resolve``: the outcome of a step, decided by hand."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import ChainTask, Context, ErrorInfo, Holdfast, Retry, StepError
+from holdfast.errors import InvalidOptionError, StateError
+from repair.conftest import Open
+from repair.test_retry import ONCE, Calls
+
+OFTEN = Retry(limit=10, delay="1 hour", backoff="constant")
+
+
+def _app(calls: Calls, retry: Retry) -> Holdfast:
+    app = Holdfast("sqlite://")
+
+    @app.workflow(name="flow")
+    async def flow(ctx: Context) -> list[Any]:
+        try:
+            first = await ctx.do("a", calls.call, "a", retry=retry)
+        except StepError as error:
+            first = f"caught {error.type}: {error.message}"
+        except ValueError:
+            first = "caught ValueError"
+        return [first, await ctx.do("b", calls.call, "b", retry=retry)]
+
+    return app
+
+
+async def test_the_result_of_a_failed_step_lets_an_errored_run_go_on(opened: Open) -> None:
+    calls = Calls()
+    calls.failing = {"b"}
+    app = _app(calls, ONCE)
+
+    async with opened(app) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        with app.acting_as("ann"):
+            await run.resolve("b", result={"by": "hand"}, reason="paid in cash")
+        await h.run_until_idle()
+
+        assert await run.result(timeout=5) == ["a ok", {"by": "hand"}]
+        assert calls == ["a", "b"]
+        described = await run.describe()
+        assert described.origin is not None
+        assert (described.origin.action, described.origin.actor) == ("resolve", "ann")
+        step = (await run.history()).steps[-1]
+        assert (step.step_key, step.status, step.resolved, step.wait_event_type) == ("b", "completed", True, None)
+        assert not (await run.history()).steps[0].resolved
+        assert [(r.action, r.actor, r.reason) for r in (await app.audit(run)).items] == [
+            ("resolve", "ann", "paid in cash")
+        ]
+
+
+@pytest.mark.parametrize("cold", [False, True])
+async def test_a_retrying_step_that_is_resolved_is_not_called_again(opened: Open, cold: bool) -> None:
+    calls = Calls()
+    calls.failing = {"a", "b"}
+
+    async with opened(_app(calls, OFTEN)) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        if cold:
+            await h.restart()
+        await run.resolve("a", error="no such order")
+        await h.run_until_idle()
+        assert calls == ["a", "b"]
+        await run.resolve("b", result=None)
+        await h.run_until_idle()
+
+        assert await run.result(timeout=5) == ["caught ResolvedError: no such order", None]
+        assert calls == ["a", "b"]
+        assert (await run.describe()).run_number == 0
+        assert [step.resolved for step in (await run.history()).steps] == [True, True]
+        await h.advance("5 hours")
+        assert calls == ["a", "b"]
+
+
+async def test_a_paused_run_takes_the_decision_when_it_is_resumed(opened: Open) -> None:
+    calls = Calls()
+    calls.failing = {"a"}
+
+    async with opened(_app(calls, OFTEN)) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        await run.pause()
+        await run.resolve("a", error=ErrorInfo("Gone", "the order is gone"))
+        await h.advance("2 hours")
+        assert calls == ["a"]
+        await run.resume()
+        await h.run_until_idle()
+
+        assert (await run.result(timeout=5))[0] == "caught Gone: the order is gone"
+        assert calls == ["a", "b"]
+
+
+async def test_a_running_attempt_is_cancelled_and_its_result_ignored(opened: Open) -> None:
+    app, began, cancelled = Holdfast("sqlite://"), asyncio.Event(), []
+
+    @app.step(retry=Retry(limit=3, delay="1 second"))
+    async def slow() -> Any:
+        if not began.is_set():
+            began.set()
+            raise ValueError("first")
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            cancelled.append("yes")
+            raise
+        return "late"
+
+    @app.workflow
+    async def flow(ctx: Context) -> Any:
+        return await slow()
+
+    async with opened(app) as h:
+        run = await h.start(flow)
+        await h.run_until_idle()
+        await h.advance("1 second", run=False)
+        ticking = asyncio.ensure_future(h.tick())
+        while (await run.describe()).why.startswith("due"):
+            await asyncio.sleep(0.01)
+        await run.resolve("slow", result=7)
+        await asyncio.wait_for(ticking, 10)
+        await h.run_until_idle()
+
+        assert await run.result(timeout=5) == 7
+        assert cancelled == ["yes"]
+
+
+async def test_a_step_of_a_chain_is_resolved(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), []
+    orders = app.chain("orders")
+
+    @orders.step("PAY", max_attempts=3)
+    async def pay(_task: ChainTask) -> Any:
+        calls.append("pay")
+        raise ValueError("no")
+
+    @orders.step("SHIP", max_attempts=1)
+    async def ship(task: ChainTask) -> Any:
+        calls.append(f"ship {task.outputs['PAY']}")
+        raise ValueError("no")
+
+    async with opened(app) as h:
+        run = await h.start(orders)
+        await h.run_until_idle()
+        await run.resolve("PAY", result="paid")
+        await h.run_until_idle()
+        assert (await run.status()).status == "errored"
+        await run.resolve("SHIP", result="shipped")
+        await h.run_until_idle()
+
+        assert await run.result(timeout=5) == "shipped"
+        assert calls == ["pay", "ship paid"]
+        assert [step.resolved for step in (await run.history()).steps] == [True, True]
+
+
+@pytest.mark.parametrize("ok", [True, False])
+async def test_a_node_of_an_errored_graph_is_resolved(opened: Open, ok: bool) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+    calls.failing = {"a"}
+    graph = app.graph("g")
+
+    @graph.node(retry=ONCE)
+    async def a() -> str:
+        return calls.call("a")
+
+    @graph.node(after=[a])
+    async def b(a: str) -> str:
+        return calls.call(f"b after {a}")
+
+    @graph.node
+    async def c() -> str:
+        return calls.call("c")
+
+    async with opened(app) as h:
+        run = await h.start(graph)
+        await h.run_until_idle()
+        await run.resolve("a", **({"result": "hand"} if ok else {"error": "never"}))  # type: ignore[arg-type]
+        await h.run_until_idle()
+
+        assert calls == (["a", "c", "b after hand"] if ok else ["a", "c"])
+        assert (await run.status()).status == ("complete" if ok else "errored")
+
+
+async def test_a_step_that_is_neither_open_nor_failed_cannot_be_resolved(opened: Open) -> None:
+    calls = Calls()
+    calls.failing = {"a", "b"}
+
+    async with opened(_app(calls, ONCE)) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        for key in ("a", "c"):  # the failure of a was caught
+            with pytest.raises(StateError, match="cannot be resolved"):
+                await run.resolve(key, result=1)
+        with pytest.raises(InvalidOptionError):
+            await run.resolve("b")
+        with pytest.raises(InvalidOptionError):
+            await run.resolve("b", result=1, error="both")
+        assert (await run.describe()).run_number == 0
+
+    async with opened(_app(Calls(), ONCE)) as h:
+        run = await h.start("flow")
+        await h.run_until_idle()
+        with pytest.raises(StateError, match="complete"):
+            await run.resolve("a", result=1)
+
+
+async def test_a_result_that_does_not_fit_the_step_is_ignored_with_a_warning(opened: Open) -> None:
+    app, calls = Holdfast("sqlite://"), Calls()
+    calls.failing = {"n"}
+
+    @app.step(retry=OFTEN)
+    async def number() -> int:
+        calls.call("n")
+        return 3
+
+    @app.workflow
+    async def flow(ctx: Context) -> int:
+        return await number()
+
+    async with opened(app) as h:
+        run = await h.start(flow)
+        await h.run_until_idle()
+        await run.resolve("number", result="text")
+        await h.run_until_idle()
+        assert (await run.status()).status == "waiting"
+        assert ["does not fit" in line.message for line in await run.logs(category="system")] == [True]
+        await run.resolve("number", result=4)
+        await h.run_until_idle()
+
+        assert await run.result(timeout=5) == 4
