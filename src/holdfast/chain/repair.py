@@ -26,7 +26,7 @@ class ChainRepairRules(RepairRules):
             for fact in run.facts
             if fact.state != FactState.PLAN and not (fact.key == open_step and fact.state in _ATTEMPTS)
         ]
-        if resolution is not None and step is not None:
+        if resolution is not None and step is not None and step.result is not None:
             facts.append(resolution.result(step.result))
         return Continuation(facts)
 
