@@ -186,7 +186,14 @@ class LocalSpawn:
         self._threads = Threads(threads)
 
     def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any] | None:
-        return start_coroutine(coro, context)
+        """Run a coroutine on the running event loop; None: it has ended without suspending.
+
+        A loop with a task factory gets a task in any case, because the factory may be there to see every task.
+        """
+        loop = asyncio.get_running_loop()
+        if loop.get_task_factory() is None:
+            return eager_tasks.start(coro, context, loop)
+        return loop.create_task(coro, context=context)
 
     def function(self, call: Callable[[], Any], context: contextvars.Context) -> asyncio.Future[Any]:
         return self._threads.submit(lambda: context.run(call))
@@ -198,17 +205,6 @@ class LocalSpawn:
 
     def close(self) -> None:
         self._threads.close()
-
-
-def start_coroutine(coro: Any, context: contextvars.Context) -> asyncio.Future[Any] | None:
-    """Run a coroutine on the running event loop; None: it has ended without suspending.
-
-    A loop with a task factory gets a task in any case, because the factory may be there to see every task.
-    """
-    loop = asyncio.get_running_loop()
-    if loop.get_task_factory() is None:
-        return eager_tasks.start(coro, context, loop)
-    return loop.create_task(coro, context=context)
 
 
 def _watch_loop(check: WatchCallback, seconds: float, stopped: threading.Event) -> None:

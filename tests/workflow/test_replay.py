@@ -367,3 +367,17 @@ def test_the_step_limit_counts_steps_and_not_sleeps_and_waits() -> None:
         bench.finish(f"s{n}")
     assert bench.error.name == "MaxStepsExceededError"
     assert "3 steps" in bench.error.message
+
+
+def test_a_cancelled_wait_no_longer_wakes_the_run() -> None:
+    async def wait_for_one(ctx: Context) -> None:
+        abandoned = asyncio.create_task(ctx.wait_for_event("abandoned", type="y", timeout="1 day"))
+        await ctx.sleep("pause", 1)
+        abandoned.cancel()
+        await ctx.wait_for_event("awaited", type="x", timeout="1 day")
+
+    bench = Bench(wait_for_one)
+
+    assert bench.advance().topics == {"y"}
+    assert bench.sleep(1).topics == {"x"}
+    assert bench.replay().topics == {"x"}

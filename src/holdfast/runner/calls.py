@@ -29,6 +29,8 @@ class CallsInFlight:
         self._outcomes = outcomes
         self._input = turn_input
         self._running: dict[str, RunningAttempt] = {}
+        self._limited = context.budget.steps is not None
+        """The number of step calls is limited."""
 
     # --- start, postpone, cancel
 
@@ -40,7 +42,7 @@ class CallsInFlight:
                 continue
             if self._outcomes and self._outcomes.has(call.key):
                 continue
-            if self._stopping or not self._context.budget.take():
+            if self._stopping or (self._limited and not self._context.budget.take()):
                 self.unstarted = True
                 continue
             attempt = RunningAttempt(call, self.claim.run, self._context.ports, self._report)
@@ -54,7 +56,7 @@ class CallsInFlight:
 
     @property
     def must_stop(self) -> bool:
-        return self.unstarted or self._stopping or self._context.budget.spent
+        return self.unstarted or self._stopping or (self._limited and self._context.budget.spent)
 
     def postpone(self, calls: Sequence[Call]) -> None:
         self.postponed = [*self.postponed, *calls]

@@ -45,7 +45,8 @@ class MachineLoader:
         elif not new or self._has_plan:
             store = context.store
             snapshot = await context.call_store(run, lambda: store.load(run.run))
-            [run] = await context.call_store(run, lambda: store.runs(RunsById([run.run])))
+            if self._loaded:  # the first time, the record of the claim is as new as the snapshot
+                [run] = await context.call_store(run, lambda: store.runs(RunsById([run.run])))
             if context.ports.now_ms() >= self._claimed_at + context.lease_ms // 2:
                 self._writer.check_fence()  # the read took so long that another worker may own the task by now
         self._loaded = True

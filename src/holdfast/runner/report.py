@@ -42,7 +42,9 @@ def named(run: RunRecord) -> str:
 def committed(run: RunRecord, commit: Commit, result: Committed) -> None:
     """Log the failures that a commit made durable."""
     following = commit.following.next
-    if result.verdict not in _WRITTEN or (following is None and all(fact.ok for fact in commit.observed.facts)):
+    if following is None and not _has_failed(commit.observed.facts):
+        return
+    if result.verdict not in _WRITTEN:
         return
     failed = [fact for fact in commit.observed.facts if not fact.ok and _is_step_result(fact)]
     end = following if result.verdict is Verdict.APPLIED else None
@@ -52,6 +54,13 @@ def committed(run: RunRecord, commit: Commit, result: Committed) -> None:
     steps_failed(run, failed)
     if isinstance(end, Park):
         parked(run, end.note)
+
+
+def _has_failed(facts: Sequence[Fact]) -> bool:
+    for fact in facts:  # noqa: SIM110  (called for every commit: a generator expression takes twice the time)
+        if not fact.ok:
+            return True
+    return False
 
 
 def ended(run: RunRecord, finish: Finish, steps: Sequence[Fact] = ()) -> None:

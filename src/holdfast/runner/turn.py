@@ -48,6 +48,8 @@ from holdfast.store.protocol import (
 
 _APPLIED = Verdict.APPLIED
 _NO_SIGNAL = Signal.NONE
+_MAX_UNWRITTEN_ADVANCES = 8
+"""Number of advances without a commit after which the loop runs other code."""
 
 
 class TurnOver(BaseException):
@@ -71,6 +73,8 @@ class Turn:
     """When the released task is due again; None: not at a known time."""
     _planned: Finish | Park | Release | None = None
     _progressed = False
+    _unwritten_advances = 0
+    """Number of advances since the last commit."""
 
     def __init__(
         self,
@@ -313,13 +317,18 @@ class Turn:
     def _can_continue(self, decision: Decision, committed: Committed | None) -> bool:
         """True if the machine can be advanced at once, because a call has ended already.
 
-        False if nothing was awaited since the last outcome: the loop has to run other code in between.
+        The loop runs other code between two advances: while the turn waits for its commit to be written in a batch, or
+        else after a few advances.
         """
-        if committed is None or self.machine is None or not self._calls.has_outcome:
+        if self.machine is None or not self._calls.has_outcome:
             return False
         if self._input.task_lost or self._must_read_events(decision):
             return False
-        return not self._context.committer.is_alone()
+        if committed is not None:
+            self._unwritten_advances = 0
+            return not self._context.committer.is_alone()
+        self._unwritten_advances += 1
+        return self._unwritten_advances % _MAX_UNWRITTEN_ADVANCES != 0
 
     async def _wait_for_input(self, decision: Decision) -> None:
         """Wait for an outcome, a due timer, an event or a signal, then read new events if there may be any."""

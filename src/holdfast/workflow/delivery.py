@@ -138,7 +138,7 @@ class FactDelivery:
                 self._observe(refused, None)
                 continue
             pending = wait_queue.due_wait(now_ms) if wait_queue.due else None
-            event = inbox.next_event() if wait_queue.events or inbox.has_mailbox else None
+            event = inbox.next_event() if wait_queue.events or wait_queue.waits or inbox.has_mailbox else None
             if event is not None and (pending is None or event.created_at <= pending.due):
                 self._deliver_event(event, None if pending is None else pending.due)
             elif pending is not None:

@@ -15,7 +15,7 @@ from holdfast.workflow.loop import NO_HOST, WorkflowLoop
 class Execution:
     """Runs the code of one run, and records why the code does not run any more."""
 
-    __slots__ = ("_fatal", "_main", "cancel_reason", "divergence", "ended", "halted", "loop", "value_unfit")
+    __slots__ = ("_fatal", "cancel_reason", "divergence", "ended", "halted", "loop", "main", "value_unfit")
 
     def __init__(self, loop: WorkflowLoop) -> None:
         self.loop = loop
@@ -29,12 +29,12 @@ class Execution:
         """True if they differ in a recorded value that does not fit its annotation any more."""
         self.cancel_reason: str | None = None
         """The reason of the cancel request, after one was received; empty if it gave none."""
-        self._main: asyncio.Task[Any] | None = None
+        self.main: asyncio.Task[Any] | None = None
         self._fatal: BaseException | None = None
 
     @property
     def started(self) -> bool:
-        return self._main is not None
+        return self.main is not None
 
     @property
     def failed(self) -> bool:
@@ -44,14 +44,14 @@ class Execution:
     @property
     def damage(self) -> DamagedRunError | None:
         """The error that ended the code, if the code ended because stored data of the run cannot be read."""
-        main = self._main
+        main = self.main
         if main is None or not main.done() or main.cancelled():
             return None
         error = main.exception()
         return error if isinstance(error, DamagedRunError) else None
 
     def start(self, code: Coroutine[Any, Any, Any]) -> None:
-        self._main = self.loop.create_task(code, name="main")
+        self.main = self.loop.create_task(code, name="main")
         self.run()
 
     def run(self) -> None:
@@ -61,7 +61,7 @@ class Execution:
         except (SystemExit, KeyboardInterrupt, WorkflowStuckError) as error:
             # asyncio tasks re-raise the first two, to stop the program. Here they are failures of the run.
             self._fatal = error
-        self.ended = self.ended or self._fatal is not None or (self._main is not None and self._main.done())
+        self.ended = self.ended or self._fatal is not None or (self.main is not None and self.main.done())
 
     def fail(self, error: Exception) -> None:
         """End the run with this error."""
@@ -70,8 +70,8 @@ class Execution:
     def cancel(self, reason: str | None) -> None:
         """Cancel the main task, as a cancel request demands."""
         self.cancel_reason = reason or ""
-        if self._main is not None:
-            self._main.cancel()
+        if self.main is not None:
+            self.main.cancel()
 
     def cancel_before_start(self, reason: str | None) -> None:
         self.cancel_reason = reason or ""
@@ -80,9 +80,9 @@ class Execution:
     @property
     def error(self) -> BaseException | None:
         """The error that ended the code, if one did."""
-        if self._fatal is not None or self._main is None or not self._main.done():
+        if self._fatal is not None or self.main is None or not self.main.done():
             return self._fatal
-        return None if self._main.cancelled() else self._main.exception()
+        return None if self.main.cancelled() else self.main.exception()
 
     def note_divergence(self, message: str, *, value: bool = False) -> None:
         """Record that history and code do not match; the machine then parks the run.
@@ -98,11 +98,11 @@ class Execution:
         return self.loop.create_future()
 
     def finish(self, ending: Ending) -> Finish:
-        return ending.finish(self._main, self._fatal)
+        return ending.finish(self.main, self._fatal)
 
     def close(self) -> None:
         """Close the coroutines of the code, and break the reference cycles between code, loop and machine."""
         self.ended = True
         self.loop.close_coroutines()
-        self._main = None
+        self.main = None
         self.loop.host = NO_HOST

@@ -119,8 +119,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         """Run ready callbacks until there are none. The outer loop, if any, is restored afterwards."""
         outer = self._enter()
         try:
-            budget = MAX_CALLBACKS
-            while self._ready and budget:
+            budget = self._run_ready(MAX_CALLBACKS)
+            while self._ready and budget:  # a callback raised
                 budget = self._run_ready(budget)
         finally:
             _leave(outer)

@@ -65,7 +65,7 @@ from holdfast.workflow.run_attributes import RunAttributes
 from holdfast.workflow.run_log import RunLog
 from holdfast.workflow.step_calls import StepCalls
 from holdfast.workflow.versions import Versions
-from holdfast.workflow.wait_queue import WaitQueue
+from holdfast.workflow.wait_queue import NO_TOPICS, WaitQueue
 from holdfast.workflow.waits import Waits
 
 _NOTHING_DUE = (None, False)
@@ -195,7 +195,7 @@ class Machine:
         self.position.wall_ms = now_ms
         for event in events:
             self._wait_queue.receive(event)
-        started_at = None if execution.started else self._begin(now_ms)
+        started_at = self._begin(now_ms) if execution.main is None else None
         if RESOLVE in self._wait_queue.events:
             delivery.deliver_resolutions()
         if lost:
@@ -277,16 +277,19 @@ class Machine:
         wake_at, retrying = queue.next_due() if queue.due or queue.ready else _NOTHING_DUE
         if end is not None:
             self._attempts.cancel_running()
-        observed, following = self._buffer.take_observed(), self._following()
-        cancelled, topics = self._buffer.take_cancelled(), self._inbox.topics
+        buffer, inbox = self._buffer, self._inbox
+        observed, following = buffer.take_observed(), self._following()
+        cancelled = buffer.take_cancelled() if buffer.cancelled else ()
+        topics = inbox.topics if queue.waits or inbox.has_mailbox else NO_TOPICS
         return Decision(observed, following, calls, cancelled, wake_at, retrying, topics, end, started_at)
 
     def _following(self) -> Following:
+        buffer = self._buffer
+        if not (buffer.opened or buffer.logs or self.attributes.changed or self._operations.new):
+            return NOTHING_FOLLOWS
         opened, logs, halted = self.waits.take_opened(), self._buffer.take_logs(), self.execution.halted
         attributes = None if halted else self.attributes.take_changes()
         operations = () if halted else self._operations.take()
-        if not (opened or logs or attributes or operations):
-            return NOTHING_FOLLOWS
         return Following(opened, logs, attributes, operations)
 
     def _due_calls(self, now_ms: int) -> Sequence[Call]:

@@ -21,7 +21,7 @@ from holdfast.workflow.recorded_history import RecordedHistory
 class Operations:
     """The operations of one run. The store executes an operation in the commit that records it."""
 
-    __slots__ = ("_counts", "_execution", "_history", "_keys", "_new", "_numbered", "_position")
+    __slots__ = ("_counts", "_execution", "_history", "_keys", "_numbered", "_position", "new")
 
     def __init__(self, keys: Keys, execution: Execution, position: Position, history: RecordedHistory) -> None:
         self._keys = keys
@@ -30,7 +30,8 @@ class Operations:
         self._history = history
         self._counts: dict[str, int] = {}
         """Number of the operations so far, by kind and name."""
-        self._new: list[PendingOperation] = []
+        self.new: list[PendingOperation] = []
+        """Operations for the next commit."""
         self._numbered: Sequence[RecordedOperation] = ()
         """Operations of the last commit whose results are not known yet."""
 
@@ -90,16 +91,16 @@ class Operations:
     def _add(self, key: str, described: tuple[StepType, str, Operation]) -> PendingOperation:
         pending = PendingOperation(key, asyncio.Future(loop=self._execution.loop), self._position.now_ms, described)
         self._keys.pending[key] = pending
-        self._new.append(pending)
+        self.new.append(pending)
         return pending
 
     # --- commits
 
     def take(self) -> Sequence[RecordedOperation]:
         """Take the operations for the next commit, without those that the code cancelled."""
-        if not self._new:
+        if not self.new:
             return ()
-        operations, self._new = self._new, []
+        operations, self.new = self.new, []
         if self._execution.failed or self._execution.divergence is not None:
             return ()
         return [pending.to_recorded(self._position.now_ms) for pending in operations if not pending.closed]

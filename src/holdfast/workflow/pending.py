@@ -208,13 +208,13 @@ class DecisionBuffer:
     An empty buffer holds tuples: a list costs time in every garbage collection, and a process has many waiting runs.
     """
 
-    __slots__ = ("_cancelled", "_deliveries", "_facts", "_logs", "_opened", "_outcomes")
+    __slots__ = ("_deliveries", "_facts", "_outcomes", "cancelled", "logs", "opened")
 
     def __init__(self) -> None:
         self._facts: _Items[Fact] = ()
-        self._opened: _Items[Fact] = ()
-        self._logs: _Items[Log] = ()
-        self._cancelled: _Items[str] = ()
+        self.opened: _Items[Fact] = ()
+        self.logs: _Items[Log] = ()
+        self.cancelled: _Items[str] = ()
         self._deliveries: _Items[Delivery] = ()
         self._outcomes: _Items[Outcome] = ()
 
@@ -226,13 +226,13 @@ class DecisionBuffer:
 
     def add_opened(self, fact: Fact) -> None:
         """Add a fact that opens or cancels a wait, or a note."""
-        self._opened = _added(self._opened, fact)
+        self.opened = _added(self.opened, fact)
 
     def add_log(self, log: Log) -> None:
-        self._logs = _added(self._logs, log)
+        self.logs = _added(self.logs, log)
 
     def add_cancelled(self, key: str) -> None:
-        self._cancelled = _added(self._cancelled, key)
+        self.cancelled = _added(self.cancelled, key)
 
     def add_delivery(self, delivery: Delivery) -> None:
         self._deliveries = _added(self._deliveries, delivery)
@@ -251,15 +251,15 @@ class DecisionBuffer:
         return observed
 
     def take_opened(self) -> Sequence[Fact]:
-        opened, self._opened = self._opened, ()
+        opened, self.opened = self.opened, ()
         return opened
 
     def take_logs(self) -> Sequence[Log]:
-        logs, self._logs = self._logs, ()
+        logs, self.logs = self.logs, ()
         return logs
 
     def take_cancelled(self) -> Sequence[str]:
-        cancelled, self._cancelled = self._cancelled, ()
+        cancelled, self.cancelled = self.cancelled, ()
         return cancelled
 
 

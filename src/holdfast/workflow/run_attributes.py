@@ -16,7 +16,7 @@ from holdfast.store.protocol import Attributes, RunRecord
 class RunAttributes:
     """The attributes of a run, initially those of its start. A replay sets them again, so only changes are written."""
 
-    __slots__ = ("_limits", "_options", "_stored", "_written", "memo", "search")
+    __slots__ = ("_limits", "_options", "_written", "changed", "memo", "search")
 
     def __init__(self, options: RunOptions, run: RunRecord, limits: Limits) -> None:
         self.memo = options.memo
@@ -24,22 +24,22 @@ class RunAttributes:
         self._options = options
         self._limits = limits
         self._written = (run.memo, run.search)
-        self._stored = not (self.memo or self.search or run.memo or run.search)
-        """True if the store has the current attributes."""
+        self.changed = bool(self.memo or self.search or run.memo or run.search)
+        """True if the store may not have the current attributes."""
 
     def set_memo(self, values: Mapping[str, Any]) -> None:
         self.memo = check_memo({**self.memo, **values}, self._limits.params)
-        self._stored = False
+        self.changed = True
 
     def set_search(self, values: Mapping[str, Any]) -> None:
         self.search = check_search({**self.search, **check_search(values)})
-        self._stored = False
+        self.changed = True
 
     def take_changes(self) -> Attributes | None:
         """The attributes to write, or None if the store has them."""
-        if self._stored:
+        if not self.changed:
             return None
-        self._stored = True
+        self.changed = False
         current = attributes_of(self.memo, self.search)
         if (current.memo, current.search) == tuple(written or b"{}" for written in self._written):
             return None

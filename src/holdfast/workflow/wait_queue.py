@@ -9,13 +9,13 @@ from collections.abc import Callable, Container, Iterable
 from holdfast.store.protocol import StoredEvent
 from holdfast.workflow.pending import Pending, PendingStep, PendingTimer, PendingWait
 
-_NO_TOPICS: frozenset[str] = frozenset()
+NO_TOPICS: frozenset[str] = frozenset()
 
 
 class WaitQueue:
     """The open waits of one run. Closed waits stay queued until they reach the front, and are dropped there."""
 
-    __slots__ = ("_delivered", "_known", "_order", "_waits", "due", "events", "has_failed_steps", "ready")
+    __slots__ = ("_delivered", "_known", "_order", "due", "events", "has_failed_steps", "ready", "waits")
 
     def __init__(self) -> None:
         self.ready: list[PendingStep] = []
@@ -25,7 +25,8 @@ class WaitQueue:
         self.due: list[tuple[int, int, Pending]] = []
         """Heap of the waits that are due at a time."""
         self._order = 0
-        self._waits: dict[str, deque[PendingWait]] = {}
+        self.waits: dict[str, deque[PendingWait]] = {}
+        """Waits for events, by the type of the event."""
         self.events: dict[str, deque[StoredEvent]] = {}
         """Events that no wait and no channel has taken yet, by type."""
         # Dicts as sets of numbers: the garbage collector does not visit them.
@@ -37,7 +38,7 @@ class WaitQueue:
         heapq.heappush(self.due, (due, self._order, pending))
 
     def wait_for(self, event_type: str, pending: PendingWait) -> None:
-        self._waits.setdefault(event_type, deque()).append(pending)
+        self.waits.setdefault(event_type, deque()).append(pending)
 
     def receive(self, event: StoredEvent) -> None:
         """Queue an event until a wait or a channel can take it. An event that was received before is ignored."""
@@ -68,13 +69,13 @@ class WaitQueue:
 
     @property
     def topics(self) -> frozenset[str]:
-        return frozenset(self._waits) if self._waits else _NO_TOPICS
+        return frozenset(self.waits) if self.waits else NO_TOPICS
 
     def clear(self) -> None:
         """Break reference cycles when the machine is dropped: pending waits hold errors that refer to it."""
         self.ready.clear()
         self.due.clear()
-        self._waits.clear()
+        self.waits.clear()
 
     # --- due waits, events and steps
 
@@ -96,13 +97,13 @@ class WaitQueue:
 
     def next_event(self, may_arrive: Callable[[str], bool]) -> StoredEvent | None:
         """The oldest event with an open wait, or of a type for which ``may_arrive`` is true."""
-        if self._waits:
+        if self.waits:
             self._drop_closed_waits()
         if self._delivered:
             self._drop_delivered()
         oldest: StoredEvent | None = None
         for event_type, events in self.events.items():
-            if (oldest is None or events[0].n < oldest.n) and (event_type in self._waits or may_arrive(event_type)):
+            if (oldest is None or events[0].n < oldest.n) and (event_type in self.waits or may_arrive(event_type)):
                 oldest = events[0]
         return oldest
 
@@ -113,16 +114,16 @@ class WaitQueue:
             events.popleft()
             if not events:
                 del self.events[event.type]
-        waits = self._waits.get(event.type)
+        waits = self.waits.get(event.type)
         return waits.popleft() if waits else None
 
     def _drop_closed_waits(self) -> None:
-        for event_type in list(self._waits):
-            waits = self._waits[event_type]
+        for event_type in list(self.waits):
+            waits = self.waits[event_type]
             while waits and waits[0].closed:
                 waits.popleft()
             if not waits:
-                del self._waits[event_type]
+                del self.waits[event_type]
 
     def exhausted_step(self) -> PendingStep | None:
         """Remove and return a step that is to be called although it has no attempts left."""

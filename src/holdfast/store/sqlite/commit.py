@@ -110,6 +110,8 @@ def _apply_together(tx: Tx, commits: dict[int, Commit]) -> list[Committed]:
         return []
     exceptions = _read_exceptions(tx, [one.task for one in commits.values()])
     batch = _Batch(tx)
+    if releasing := [one for one in commits.values() if type(one.following.next) is Release]:
+        batch.read_unseen(releasing)
     results = [batch.add(one, exceptions) for one in commits.values()]
     batch.write()
     affected = batch.propagate_ends()
@@ -226,6 +228,8 @@ class _Batch:
         self._paused: list[tuple[int, str | None]] = []
         self._attributes: list[tuple[int, Attributes]] = []
         self._ends: list[tuple[int, NextRun | None]] = []
+        self._unseen: dict[int, list[str]] = {}
+        """Types of the undelivered events that the turns have not seen, by run."""
 
     def add(self, one: Commit, exceptions: _Exceptions) -> Committed:
         ownership = _check_fence(exceptions, one.task)
@@ -258,6 +262,12 @@ class _Batch:
             connection.execute(_SQL["reset_losses"], (run,))
             set_paused(self._tx, run, note)
         self._paused = []
+
+    def read_unseen(self, releasing: Sequence[Commit]) -> None:
+        """Read the types of the events that arrived after the turns of these commits read their mailboxes."""
+        seen = json.dumps({one.task.run: one.seen for one in releasing})
+        for run, type_ in json.loads(self._tx.connection.execute(_SQL["unseen_types"], (seen,)).get):
+            self._unseen.setdefault(run, []).append(type_)
 
     def propagate_ends(self) -> dict[int, AffectedRuns]:
         """Apply the consequences of ends. All successors are created first, so that a parent's end finds them."""
@@ -352,8 +362,7 @@ class _Batch:
 
     def _release(self, one: Commit, release: Release) -> Committed:
         task, topics = one.task, topics_text(release.topics)
-        unseen = self._tx.connection.execute(_SQL["unseen_types"], (task.run, one.seen))
-        has_events = any(matches_topics(type_, release.topics) for (type_,) in unseen)
+        has_events = any(matches_topics(type_, release.topics) for type_ in self._unseen.get(task.run, ()))
         run_at, kind = (self._tx.now, TaskKind.WAKE) if has_events else (release.run_at, release.kind)
         self._rows["release"].append((*task[:2], run_at, kind, kind.bucket, topics))
         self._rows["set_status"].append((task.run, release.status, self._tx.now, one.started_at))

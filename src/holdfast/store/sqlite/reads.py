@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from heapq import merge
 from itertools import islice
 
@@ -84,8 +85,10 @@ def _current_runs(tx: Tx, query: CurrentRuns) -> list[RunRecord]:
 
 def load(tx: Tx, run: int) -> Snapshot:
     recorded = facts(tx, FactsQuery(run))
-    numbers = json.dumps([fact.event for fact in recorded if fact.event is not None])
-    events = map(stored_event, tx.connection.execute(_SQL["events_by_number"], (run, numbers)))
+    numbers = [fact.event for fact in recorded if fact.event is not None]
+    events: Iterable[StoredEvent] = ()
+    if numbers:
+        events = map(stored_event, tx.connection.execute(_SQL["events_by_number"], (run, json.dumps(numbers))))
     log_count: int = tx.connection.execute(_SQL["log_count"], (run,)).get
     return Snapshot(recorded, {event.n: event for event in events}, log_count)
 

@@ -17,6 +17,10 @@ _NO_TOPICS: frozenset[str] = frozenset()
 _STATUS, _NOTE, _CURRENT, _PINNED, _OWNER, _LOSSES, _PAUSING, _FIELDS, _TOPICS = 5, 17, 23, 25, 28, 29, 30, 33, 34
 
 
+_KEY, _OK, _NAME = 1, 7, 9
+"""Positions of columns in the row of a fact."""
+
+
 def encode_text(text: str) -> Text:
     """Encode ``text`` for SQLite: a string with lone surrogates has no UTF-8 form and is stored as a BLOB."""
     if text.isascii():
@@ -70,8 +74,10 @@ def _fact_row(run: int, fact: Fact) -> Row:
 
 
 def fact(row: Row) -> Fact:
-    state, key, n, kind, at, started_at, seq, ok, value, name, *rest = row
-    return Fact(state, decode_text(key), n, kind, at, started_at, seq, ok == 1, value, decode_text(name), *rest)
+    if type(row[_KEY]) is bytes or type(row[_NAME]) is bytes:
+        state, key, n, kind, at, started_at, seq, ok, value, name, *rest = row
+        return Fact(state, decode_text(key), n, kind, at, started_at, seq, ok == 1, value, decode_text(name), *rest)
+    return Fact._make((*row[:_OK], row[_OK] == 1, *row[_OK + 1 :]))
 
 
 def stored_event(row: Row) -> StoredEvent:

@@ -10,8 +10,9 @@ from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from holdfast.core import eager_tasks
 from holdfast.kernel.notify import Hub
-from holdfast.ports import WatchCallback, start_coroutine
+from holdfast.ports import WatchCallback
 from holdfast.store.protocol import Signal
 from holdfast.testing.simulation.faults import NOTIFICATION_FAULTS, Faults, NotificationFault
 
@@ -43,7 +44,7 @@ class InlineSpawn:
     """Runs steps on the simulated loop. A plain function runs without interruption in its own callback."""
 
     def coroutine(self, coro: Any, context: contextvars.Context) -> asyncio.Future[Any] | None:
-        return start_coroutine(coro, context)
+        return eager_tasks.start(coro, context, asyncio.get_running_loop())
 
     def watch(self, check: WatchCallback, seconds: float) -> None:
         """Do nothing: no step blocks in virtual time."""

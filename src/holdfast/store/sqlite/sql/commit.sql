@@ -43,6 +43,9 @@ UPDATE holdfast_run SET status = ?2, updated_at = ?3, started_at = coalesce(star
 -- name: reset_losses
 UPDATE holdfast_task SET losses = 0 WHERE run = ?1 AND unit = 0 AND losses <> 0;
 
+-- Runs of a batch, and the types of their undelivered events that the turns have not seen. ?1: the last seen numbers by
+-- run.
 -- name: unseen_types
-SELECT type FROM holdfast_event INDEXED BY holdfast_event_undelivered
- WHERE run = ?1 AND n > ?2 AND delivered_at IS NULL;
+SELECT json_group_array(json_array(e.run, e.type))
+  FROM json_each(?1) AS item CROSS JOIN holdfast_event AS e INDEXED BY holdfast_event_undelivered
+    ON e.run = CAST(item.key AS INTEGER) AND e.n > item.value AND e.delivered_at IS NULL;
