@@ -31,6 +31,7 @@ ROUTES = [
     ("POST", "/waiter/instances/w/terminate", "terminateInstance", "manage"),
     ("POST", "/waiter/instances/w/restart", "restartInstance", "manage"),
     ("POST", "/waiter/instances/w/cancel", "cancelInstance", "manage"),
+    ("POST", "/waiter/instances/w/move", "moveInstance", "manage"),
     ("POST", "/waiter/instances/w/events", "sendEvent", "send_event"),
     ("GET", "/waiter/instances/w/result", "getResult", "read"),
     ("GET", "/waiter/instances/w/history", "getHistory", "read"),
@@ -46,6 +47,7 @@ ROUTES = [
     ("GET", "/_workers", "listWorkers", "read"),
     ("GET", "/_queues", "listQueues", "read"),
     ("GET", "/_me", "getMe", "read"),
+    ("GET", "/_versions", "listVersions", "read"),
     ("GET", "/_health", "getHealth", "read"),
     ("GET", "/openapi.json", "getOpenapi", "read"),
 ]
@@ -107,7 +109,11 @@ async def test_a_write_changes_the_contents(tmp_path: Path) -> None:
 
 
 def body_of(method: str, route: str) -> dict[str, Any]:
-    bodies = {"createInstances": {"instances": [{"id": "new"}]}, "sendEvent": {"type": "go"}}
+    bodies = {
+        "createInstances": {"instances": [{"id": "new"}]},
+        "sendEvent": {"type": "go"},
+        "moveInstance": {"version": "v2"},
+    }
     return {"json": bodies.get(route, {})} if method == "POST" else {}
 
 

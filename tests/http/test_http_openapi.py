@@ -75,7 +75,8 @@ async def test_every_route_is_described_with_its_errors() -> None:
         f"{instance}/result",
         f"{instance}/outbox", f"{instance}/outbox/redeliver", f"{graph}/facts", f"{graph}/mermaid", f"{graph}/kill",
         f"{BASE}/pipeline/mermaid", f"{BASE}/_runner/tick", f"{BASE}/_health", f"{BASE}/_health/live",
-        f"{BASE}/_stats", f"{BASE}/_workers", f"{BASE}/_queues", f"{BASE}/_me",
+        f"{BASE}/_stats", f"{BASE}/_workers", f"{BASE}/_queues", f"{BASE}/_versions", f"{BASE}/_me",
+        f"{instance}/move",
         f"{BASE}/_instances", f"{BASE}/openapi.json", f"{BASE}/approved/instances/{{instance_id}}/events",
         *(f"{BASE}/{definition.name}/instances{suffix}" for definition in make_shop()[0].registry
           for suffix in ("", "/batch")),

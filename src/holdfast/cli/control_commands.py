@@ -24,6 +24,7 @@ def add_control_commands(instances: typer.Typer) -> None:
     instances.command()(remote_command(restart))
     instances.command()(remote_command(terminate))
     instances.command()(remote_command(cancel))
+    instances.command()(remote_command(move))
     instances.command(name="send-event")(remote_command(send_event))
 
 
@@ -158,6 +159,22 @@ def send_event(
     body = json_object(type=json.dumps(type), payload=payload, id=json.dumps(str(uuid.uuid4())))
     sent = remote.post(workflow, "instances", id, "events", expect="accepted", body=body, repeatable=True)
     views.show_sent(sent, workflow, id, type)
+
+
+def move(
+    remote: Remote,
+    workflow: WorkflowName,
+    ids: InstanceIds,
+    version: Annotated[str, typer.Option("--to", metavar="VERSION", help="The version of the workers to run on.")],
+) -> None:
+    """Move pinned instances to another release: workers of that version claim them from now on.
+
+    \b
+    Examples:
+      holdfast instances move -w fulfil -i order-1 --to 2026-11-17
+      holdfast versions                                 shows the open runs of each version
+    """
+    manage(remote, workflow, ids, "move", f"moved to {version}", body=json_object(version=json.dumps(version)))
 
 
 def manage(

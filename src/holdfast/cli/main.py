@@ -17,8 +17,9 @@ from holdfast.cli.control_commands import add_control_commands
 from holdfast.cli.instances import instances
 from holdfast.cli.maintenance import add_maintenance_commands
 from holdfast.cli.model_commands import add_model_commands
-from holdfast.cli.options import read_event, read_json
+from holdfast.cli.options import read_event, read_json, remote_command
 from holdfast.cli.serve import dev, serve
+from holdfast.cli.versions import versions
 from holdfast.cli.workflows import workflows
 
 AppDir = Annotated[
@@ -39,6 +40,7 @@ add_model_commands(instances)
 cli.add_typer(instances, name="instances")
 add_maintenance_commands(cli)
 add_code_commands(cli)
+cli.command()(remote_command(versions))
 
 
 def _show_version(requested: bool) -> None:

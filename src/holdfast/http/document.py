@@ -268,7 +268,7 @@ class Document:
 
 _INSTANCE_OPERATIONS = (
     "getInstance", "getHistory", "sendEvent", "pauseInstance", "resumeInstance", "terminateInstance", "restartInstance",
-    "cancelInstance",
+    "cancelInstance", "moveInstance",
 )  # fmt: skip
 
 _OUTBOX_OPERATIONS = ("getOutbox", "redeliverOutbox")

@@ -189,6 +189,13 @@ class Control(_Handlers):
         deadline = None if deadline_ms is None else timedelta(milliseconds=deadline_ms)
         return await _done(client.control.cancel(*address, body.get("reason"), deadline))
 
+    async def move(self, request: Request, workflow: Name, instance_id: Id) -> Response:
+        """Move a pinned run to another release: workers of that version claim it from now on."""
+        client = self._client()
+        body: wire.MoveRequest = admitted(request).body
+        address = client.instances.address(workflow, instance_id)
+        return await _done(client.control.move(*address, body["version"]))
+
     async def kill(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Write the tombstone of a graph's run: no node starts any more, and results of running nodes are refused."""
         client = self._client()

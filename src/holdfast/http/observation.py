@@ -1,4 +1,4 @@
-"""Routes that show the whole database: statistics, workers, queues; the caller's own rights; metrics."""
+"""Routes that show the whole database: statistics, workers, queues, versions; the caller's own rights; metrics."""
 
 from __future__ import annotations
 
@@ -73,6 +73,18 @@ class QueuesBody(TypedDict):
     queues: list[QueueBody]
 
 
+class VersionBody(TypedDict):
+    version: str | None
+    openRuns: Count
+    workers: list[str]
+    """Ids of the living workers."""
+    alive: bool
+
+
+class VersionsBody(TypedDict):
+    versions: list[VersionBody]
+
+
 class MeBody(TypedDict):
     address: str | None
     """The caller's network address, possibly that of a proxy."""
@@ -101,6 +113,21 @@ class Observation:
         body: QueuesBody = {"queues": [_queue(queue) for queue in await self._backend.client().queues()]}
         return reply(body)
 
+    async def versions(self) -> Response:
+        """The releases that have open runs or living workers; runs and workers without a version come last."""
+        body: VersionsBody = {
+            "versions": [
+                {
+                    "version": one.version,
+                    "openRuns": one.open_runs,
+                    "workers": [*one.workers],
+                    "alive": bool(one.workers),
+                }
+                for one in await self._backend.client().versions()
+            ]
+        }
+        return reply(body)
+
     async def me(self, request: Request) -> Response:
         """Who is asking, and which actions are allowed."""
         client = request.scope.get("client")
@@ -125,6 +152,7 @@ def observation_routes(routes: Observation) -> Sequence[Spec]:
         Spec("GET", "/_stats", "getStats", Scope.READ, routes.stats, StatsBody),
         Spec("GET", "/_workers", "listWorkers", Scope.READ, routes.workers, WorkersBody),
         Spec("GET", "/_queues", "listQueues", Scope.READ, routes.queues, QueuesBody),
+        Spec("GET", "/_versions", "listVersions", Scope.READ, routes.versions, VersionsBody),
         Spec("GET", "/_me", "getMe", Scope.READ, routes.me, MeBody, no_instances=True),
     ]
 

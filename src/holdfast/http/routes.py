@@ -22,6 +22,7 @@ _NEW_EVENT = TypeAdapter(wire.NewEvent)
 _TICK = TypeAdapter(wire.TickRequest)
 _CANCEL = TypeAdapter(wire.CancelRequest)
 _KILL = TypeAdapter(wire.KillRequest)
+_MOVE = TypeAdapter(wire.MoveRequest)
 
 
 def _new_instance_content(body: wire.NewInstance) -> AuthContent:
@@ -96,6 +97,10 @@ def _instance_routes(backend: Backend) -> Sequence[Spec]:
         Spec(
             "POST", f"{_INSTANCE}/cancel", "cancelInstance", Scope.MANAGE, control.cancel, wire.Done,
             (400, 404, 408, 409, 413, 415), _CANCEL, body_required=False,
+        ),
+        Spec(
+            "POST", f"{_INSTANCE}/move", "moveInstance", Scope.MANAGE, control.move, wire.Done,
+            (400, 404, 408, 409, 413, 415), _MOVE,
         ),
         Spec(
             "POST", f"{_INSTANCE}/events", "sendEvent", Scope.SEND_EVENT, events.send_event, wire.SentEvent,

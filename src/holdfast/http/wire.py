@@ -71,6 +71,13 @@ class KillRequest(TypedDict):
     reason: NotRequired[Reason]
 
 
+class MoveRequest(TypedDict):
+    """The version (``WorkerConfig.version``) of the workers that are to execute the run."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    version: Annotated[str, Field(min_length=1, max_length=100, pattern="^[!-~]+$")]
+
+
 class CancelRequest(TypedDict):
     """The reason, and the time after which a run that has not ended is terminated."""
 
