@@ -11,6 +11,7 @@ from holdfast.ports import Runtime, milliseconds
 
 if TYPE_CHECKING:
     from holdfast.store.protocol import Migrated, Store
+    from holdfast.store.protocol.diagnosis import Doctor
     from holdfast.store.protocol.transfer import TransferDatabase
 
 DEFAULT_URL = "sqlite:///holdfast.db"
@@ -60,6 +61,21 @@ def make_transfer(url: str, schema: str | None, runtime: Runtime) -> TransferDat
     if path is None:
         raise InvalidUrlError("a database in memory cannot be transferred; name a file")
     return SqliteTransfer(path, milliseconds(runtime.time))
+
+
+def make_doctor(url: str, schema: str | None, runtime: Runtime) -> Doctor:
+    """The checks of the database of a URL."""
+    now = milliseconds(runtime.time)
+    if url.startswith(_POSTGRES):
+        with extra("postgres", "A postgresql:// database"):
+            from holdfast.store.postgres.doctor import PostgresDoctor  # noqa: PLC0415  (see above)
+        return PostgresDoctor(url, schema or DEFAULT_SCHEMA, now, runtime.time)
+    from holdfast.store.sqlite.doctor import SqliteDoctor  # noqa: PLC0415  (see above)
+
+    path = _sqlite_path(url)
+    if path is None:
+        raise InvalidUrlError("a database in memory cannot be checked; name a file")
+    return SqliteDoctor(path, now)
 
 
 def check_url(url: str, schema: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Commands that work on a database directly: ``prune``, ``export``, ``import``, ``move``."""
+"""Commands that work on a database directly: ``prune``, ``export``, ``import``, ``move``, ``doctor``."""
 
 from __future__ import annotations
 
@@ -43,6 +43,7 @@ def add_maintenance_commands(cli: typer.Typer) -> None:
     cli.command(name="export")(export)
     cli.command(name="import")(import_)
     cli.command()(move)
+    cli.command()(doctor)
 
 
 def prune(
@@ -159,3 +160,31 @@ def move(
     from holdfast.cli.transfer import move as transfer  # noqa: PLC0415
 
     transfer(Address(source, source_schema), Address(target, target_schema), typer.echo, abort=abort)
+
+
+def doctor(
+    url: Url,
+    app: Annotated[
+        str | None,
+        typer.Option("--app", metavar="MODULE:APP", help="Also check that the app has the code of all runs."),
+    ] = None,
+    app_dir: Annotated[
+        Path, typer.Option("--app-dir", metavar="PATH", help="Search for the module here first.")
+    ] = Path(),
+    schema: Schema = None,
+) -> None:
+    """Check a database: settings that lose data, rights, disk, bloat, and runs that nobody executes.
+
+    Each finding has a severity and the command that fixes it. The command changes nothing.
+
+    \b
+    Examples:
+      holdfast doctor sqlite:///shop.db
+      holdfast doctor postgresql://app@db1/shop --app shop:app
+
+    Exit code 0 if there are no errors (warnings are allowed), 1 if there are.
+    """
+    from holdfast.cli.doctor import examine, load, report  # noqa: PLC0415  (the engine)
+
+    if not report(examine(url, schema, load(app, app_dir)), typer.echo):
+        raise typer.Exit(1)
