@@ -142,7 +142,7 @@ async def test_the_app_uses_its_own_store_again_after_the_harness(app: Holdfast)
 
 
 async def test_run_until_idle_raises_if_the_work_never_ends(app: Holdfast, h: Harness, monkeypatch: Any) -> None:
-    monkeypatch.setattr("holdfast.testing.harness._MAX_PASSES", 20)
+    monkeypatch.setattr("holdfast.testing.driven_engine._MAX_PASSES", 20)
 
     @app.workflow
     async def flow(ctx: Context) -> None: ...

@@ -129,7 +129,7 @@ class Observation:
         return reply(body)
 
     async def me(self, request: Request) -> Response:
-        """Who is asking, and which actions are allowed."""
+        """The address of the caller, and the actions that the hooks allow the caller."""
         client = request.scope.get("client")
         body: MeBody = {
             "address": client[0] if client else None,

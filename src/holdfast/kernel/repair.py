@@ -43,7 +43,7 @@ class Resolution(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Continuation:
-    """What a new run needs to go on from a recorded history."""
+    """The history and the data with which a new run continues the history of another run."""
 
     facts: Sequence[Fact]
     """Without PLAN facts, which the new run inherits."""

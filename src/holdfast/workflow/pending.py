@@ -1,4 +1,4 @@
-"""What workflow code waits for (steps, sleeps, events, operations, timers), and the buffer of the next decision."""
+"""Requests of workflow code that are pending (steps, sleeps, events, operations, timers), and the next decision."""
 
 from __future__ import annotations
 
@@ -203,7 +203,7 @@ class PendingTimer(Pending):
 
 
 class DecisionBuffer:
-    """What became known or was done since the last decision; the next decision takes it.
+    """Results and actions since the last decision, which the next decision takes.
 
     An empty buffer holds tuples: a list costs time in every garbage collection, and a process has many waiting runs.
     """

@@ -16,7 +16,7 @@ from holdfast.open_app import OpenApp
 from holdfast.ports import Alarm, Runtime
 from holdfast.runner.config import WorkerConfig
 from holdfast.store.protocol import Store
-from holdfast.testing.harness import copy_of
+from holdfast.testing.driven_engine import copy_of
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import Faults
 from holdfast.testing.simulation.loop import Process
