@@ -36,6 +36,7 @@ def _can_be_forked(arguments: tuple[str, ...], env: dict[str, str]) -> bool:
         "import",
         "move",
         "doctor",
+        "versions",
     )
     return imports_no_app and all(name.startswith("HOLDFAST_") for name in env)
 

@@ -1,0 +1,108 @@
+"""``docs/operations.md``: every command of the page is run, in order, against runs with the described problems."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .live import LiveServer
+from .running import holdfast
+
+PAGE = Path(__file__).parents[2] / "docs" / "operations.md"
+BLOCK = re.compile(r"^ *```console\n(.*?)^ *```$", re.MULTILINE | re.DOTALL)
+
+APP = """
+from pathlib import Path
+
+from holdfast import Context, Holdfast, NonRetryableError, WorkerConfig
+
+HERE = Path(__file__).parent
+app = Holdfast(f"sqlite:///{HERE / 'shop.db'}", worker=WorkerConfig(poll="100 ms", drain="1 second", version="v1"))
+
+
+def charge(order: str) -> str:
+    if order == "p-1":
+        raise NonRetryableError("the bank is closed")
+    return f"payment for {order}"
+
+
+@app.workflow(pinned=True)
+async def fulfil(ctx: Context, order: str) -> str:
+    payment = await ctx.do("charge", charge, order)
+    await ctx.wait_for_event("approval", type="approval", timeout="24 hours")
+    return payment
+
+
+@app.workflow
+async def pay(ctx: Context, order: str) -> str:
+    return await ctx.do("charge", charge, order)
+
+
+@app.workflow
+async def prices(ctx: Context) -> None:
+    await ctx.do("feed", charge, "prices")
+    await ctx.wait_for_event("go", type="go", timeout="24 hours")
+"""
+NEW_CODE = APP.replace('ctx.do("feed", charge, "prices")', 'ctx.wait_for_event("feed", type="feed")')
+
+
+def create_problems(live: LiveServer) -> None:
+    live.start()
+    for workflow, instance, params, text in (
+        ("fulfil", "o-1", '"o-1"', "approval"),
+        ("fulfil", "o-2", '"o-2"', "approval"),
+        ("pay", "p-1", '"p-1"', "errored"),
+        ("prices", "monday", "null", "go"),
+    ):
+        live.create(workflow, instance, params)
+        live.until(workflow, instance, text)
+    live.stop()
+    (live.folder / "shop.py").write_text(NEW_CODE)
+    live.start()
+    live.ok("send-event", "-w", "prices", "-i", "monday", "-t", "go")
+    live.until("prices", "monday", "paused")
+
+
+def commands() -> list[str]:
+    lines = [line.strip() for block in BLOCK.findall(PAGE.read_text()) for line in block.splitlines()]
+    return [line.removeprefix("$ ") for line in lines if line]
+
+
+@pytest.mark.timeout(240)
+def test_every_command_of_the_page_succeeds(tmp_path: Path) -> None:
+    live = LiveServer(tmp_path, APP)
+    failed = []
+    try:
+        create_problems(live)
+        env = {"HOLDFAST_BASE_URL": live.base, "HOLDFAST_DATABASE_URL": f"sqlite:///{tmp_path / 'shop.db'}"}
+        for command in commands():
+            words = [word.replace("$HOLDFAST_BASE_URL", live.base) for word in shlex.split(command)]
+            done = run(words, tmp_path, env)
+            if done.returncode != expected(words):
+                failed.append(f"{command}: {done.returncode} {done.stdout} {done.stderr}")
+    finally:
+        live.stop()
+    assert failed == []
+
+
+def run(words: list[str], folder: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    if words[0] == "holdfast":
+        return holdfast(*words[1:], cwd=folder, **env)
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+
+
+def expected(words: list[str]) -> int:
+    """The exit code: `check` and `replay` find the run whose code was changed, or that failed."""
+    return 1 if words[1] == "check" else 0
+
+
+def test_the_page_covers_every_common_failure() -> None:
+    text = PAGE.read_text()
+
+    for title in ("A run failed", "A deploy broke runs", "The queue grows", "A worker died", "The disk is full"):
+        assert f"## {title}\n" in text
+    assert len(commands()) > 15
