@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         Waiting,
     )
     from holdfast.client import Handle, Start
+    from holdfast.client.bulk import Bulk, BulkError, BulkResult
     from holdfast.core.collector import tune_collector
     from holdfast.core.event import Event
     from holdfast.core.filters import Filter
@@ -136,6 +137,9 @@ __all__ = [
     "AuthRequest",
     "Authorize",
     "BearerTokens",
+    "Bulk",
+    "BulkError",
+    "BulkResult",
     "Cancel",
     "Chain",
     "ChainTask",
@@ -296,6 +300,9 @@ _MODULES = {
     "FactRecord": "holdfast.core.views",
     "Failed": "holdfast.graph",
     "AuditRecord": "holdfast.core.records",
+    "Bulk": "holdfast.client.bulk",
+    "BulkError": "holdfast.client.bulk",
+    "BulkResult": "holdfast.client.bulk",
     "OriginRecord": "holdfast.core.records",
     "Filter": "holdfast.core.filters",
     "Finished": "holdfast.graph",

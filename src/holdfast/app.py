@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import logging
 import os
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from holdfast.client import Client, Handle, Start
-    from holdfast.core.filters import ListConditions
+    from holdfast.client.bulk import Bulk, BulkResult
+    from holdfast.core.filters import Filter, ListConditions
     from holdfast.core.records import AuditRecord, InstanceSummary, Page, QueueInfo, Stats, VersionInfo, WorkerInfo
     from holdfast.graph.progress import Advancement
     from holdfast.http.auth import Authorize
@@ -200,6 +201,21 @@ class Holdfast(Definitions):
         return await self._opened().client.instances.list(
             workflow, cursor=cursor, limit=limit, order=order, **conditions
         )
+
+    def bulk(
+        self, filter: Filter, *, rate: float | None = None, progress: Callable[[BulkResult], None] | None = None
+    ) -> Bulk:
+        """Actions on all instances that match a filter: ``count``, ``sample``, ``retry``, ``terminate`` and others.
+
+        ``rate``: the number of instances per second. ``progress``: is called with the result so far.
+
+        Example::
+
+            failed = app.bulk(Filter(workflow="fulfil", status="errored", error="KeyError"))
+            print(await failed.count())
+            print(await failed.retry(reason="fixed in 1.2"))
+        """
+        return self._opened().client.bulk([filter], rate=rate, progress=progress)
 
     async def audit(self, run: Handle[Any] | None = None, cursor: str | None = None) -> Page[AuditRecord]:
         """Records of control requests, the newest first: of one instance, or of all."""

@@ -32,6 +32,11 @@ ROUTES = [
     ("POST", "/waiter/instances/w/restart", "restartInstance", "manage"),
     ("POST", "/waiter/instances/w/cancel", "cancelInstance", "manage"),
     ("POST", "/waiter/instances/w/move", "moveInstance", "manage"),
+    ("POST", "/waiter/instances/w/retry", "retryInstance", "manage"),
+    ("POST", "/waiter/instances/w/fork", "forkInstance", "manage"),
+    ("POST", "/waiter/instances/w/resolve", "resolveStep", "manage"),
+    ("GET", "/waiter/instances/w/audit", "getAudit", "read"),
+    ("GET", "/_audit", "getAllAudit", "read"),
     ("POST", "/waiter/instances/w/events", "sendEvent", "send_event"),
     ("GET", "/waiter/instances/w/result", "getResult", "read"),
     ("GET", "/waiter/instances/w/history", "getHistory", "read"),
@@ -66,6 +71,8 @@ UNKNOWN = [
     ("GET", "/_health/live/"),
     ("GET", "/_health/live%0A"),
 ]
+REFUSED = {"retryInstance": (409,), "resolveStep": (409,), "forkInstance": (409,)}
+"""Routes that the state of the instance does not allow, after the hooks have."""
 TOKENS = {scope.value: f"token-with-scope-{scope.value}-0123456789" for scope in Scope}
 
 
@@ -113,6 +120,8 @@ def body_of(method: str, route: str) -> dict[str, Any]:
         "createInstances": {"instances": [{"id": "new"}]},
         "sendEvent": {"type": "go"},
         "moveInstance": {"version": "v2"},
+        "forkInstance": {"before": "go"},
+        "resolveStep": {"stepKey": "go", "result": 1},
     }
     return {"json": bodies.get(route, {})} if method == "POST" else {}
 
@@ -160,7 +169,7 @@ async def test_with_tokens_each_route_needs_its_scope(
             assert await status(bearer(token)) == 403, other
     assert contents(path_of_file) == before
 
-    assert await status(bearer(TOKENS[scope])) in (200, 202)
+    assert await status(bearer(TOKENS[scope])) in (200, 202, *REFUSED.get(route, ()))
     assert await status({"authorization": f"bearer  {TOKENS[scope]}"}) in (200, 202, 409)
 
 
@@ -231,7 +240,7 @@ async def test_a_refining_hook_covers_its_routes_and_the_rest_is_denied(
             before = contents(file)
             response = await api.send(method, path, **body_of(method, route))
             if name == scope:
-                assert response.is_success
+                assert response.is_success or response.status_code in REFUSED.get(route, ())
                 assert len(hook.requests) == (2 if route == "getMe" else 1)  # getMe also asks what is allowed
             else:
                 assert (response.status_code, response.json()["code"]) == (403, "FORBIDDEN")

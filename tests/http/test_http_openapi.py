@@ -71,6 +71,7 @@ async def test_every_route_is_described_with_its_errors() -> None:
     instance, graph = (f"{BASE}/{name}/instances/{{instance_id}}" for name in ("{workflow}", "pipeline"))
     assert set(document["paths"]) == {
         BASE, instance, f"{instance}/pause", f"{instance}/resume", f"{instance}/terminate", f"{instance}/restart",
+        f"{instance}/retry", f"{instance}/fork", f"{instance}/resolve", f"{instance}/audit", f"{BASE}/_audit",
         f"{instance}/cancel", f"{instance}/events", f"{instance}/history", f"{instance}/history/{{run}}",
         f"{instance}/result",
         f"{instance}/outbox", f"{instance}/outbox/redeliver", f"{graph}/facts", f"{graph}/mermaid", f"{graph}/kill",
@@ -260,12 +261,12 @@ async def test_fields_that_are_absent_when_empty_are_optional_in_the_document() 
 
     optional = {
         "currentStep", "attempt", "summary", "memo", "search", "parent", "children", "links", "monitors",
-        "workflowVersion", "nativeStatus", "killed",
+        "workflowVersion", "nativeStatus", "killed", "origin", "forks",
     }  # fmt: skip
     assert optional_in(parts["Meta"]) == optional
     assert optional_in(parts["Event"]) == {"sender"}
     assert optional_in(parts["Step"]) == optional_in(parts["CurrentStep"]) == {
-        "error", "state", "stepSeq", "progress", "heartbeatAt",
+        "error", "state", "stepSeq", "progress", "heartbeatAt", "resolved",
     }  # fmt: skip
     assert optional_in(parts["ListedInstance"]) == {"kind", "nativeStatus"}
     assert optional_in(parts["OutboxEvent"]) == set()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast import ChainTask, Context, Holdfast, step_info
-from holdfast.errors import InstanceExistsError, InvalidOptionError, ParamsInvalidError
+from holdfast.errors import InstanceExistsError, ParamsInvalidError, StateError
 from repair.conftest import Open
 from repair.test_retry import Calls
 
@@ -80,9 +80,9 @@ async def test_outputs_and_params_replace_recorded_values(opened: Open) -> None:
             ({"outputs": {"charge": 1}}, "no recorded result before the fork"),
             ({"outputs": {"ghost": 1}}, "no recorded result"),
         ):
-            with pytest.raises(InvalidOptionError, match=match):
+            with pytest.raises(StateError, match=match):
                 await run.fork(before="charge", **options)  # type: ignore[arg-type]
-        with pytest.raises(InvalidOptionError, match="'charge', 'lookup'"):
+        with pytest.raises(StateError, match="'charge', 'lookup'"):
             await run.fork(before="ghost")
         with pytest.raises(ParamsInvalidError):
             await run.fork(before="charge", params="text")

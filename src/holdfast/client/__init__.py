@@ -7,6 +7,7 @@ Neither depends on how runs are executed.
 from holdfast.client.client import Client
 from holdfast.client.handle import Handle
 from holdfast.client.records import HistoryPage, HistoryQuery, Part
+from holdfast.client.repair import UNCHANGED
 from holdfast.client.starts import Start
 
-__all__ = ["Client", "Handle", "HistoryPage", "HistoryQuery", "Part", "Start"]
+__all__ = ["UNCHANGED", "Client", "Handle", "HistoryPage", "HistoryQuery", "Part", "Start"]

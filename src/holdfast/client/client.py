@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from holdfast.client.audit import AuditReader
+from holdfast.client.bulk import Bulk, BulkActions
 from holdfast.client.control import Control
 from holdfast.client.events import EventSender
 from holdfast.client.handle import Handle
@@ -28,6 +29,7 @@ from holdfast.client.stats import StatsReader
 from holdfast.client.units import UnitReader
 from holdfast.client.views import Views
 from holdfast.core.durations import Duration
+from holdfast.core.filters import Filter
 from holdfast.core.limits import Limits
 from holdfast.core.model import from_ms
 from holdfast.core.names import check_instance_id
@@ -73,12 +75,17 @@ class Client:
         )
         self.control = Control(store, registry, hub, requests, clock, self.instances, self.units, self.repair)
         self.events = EventSender(store, hub, requests, self.instances, self.local, telemetry)
+        self.bulk_actions = BulkActions(self.control, self.repair, self.events)
         self.outbox = Outbox(store, hub, self.instances)
         self.stats = StatsReader(store, clock.monotonic)
 
     async def close(self) -> None:
         await self.local.wait()
         await self._ends.close()
+
+    def bulk(self, filters: Sequence[Filter], **options: Any) -> Bulk:
+        """Control requests on the instances that match all filters. ``options``: ``rate`` and ``progress``."""
+        return Bulk(self.bulk_actions, self.instances, self._store, filters, **options)
 
     async def check(self) -> None:
         """Check that the store answers a read; raises an error if it does not."""

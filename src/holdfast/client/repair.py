@@ -127,14 +127,15 @@ class Repair:
         error: str | ErrorInfo | None = None,
         reason: str | None = None,
     ) -> None:
-        ok, value = self._outcome(result, error)
         row = await self._instances.find(workflow, id)
         if row.status is Status.ERRORED:
+            ok, value = self._outcome(result, error)
             await self._retry(row, reason, Resolution(step_key, ok, value, to_ms(self._clock.now())))
             return
         if row.status.terminal:
             raise _wrong_state(row, "resolved", "open or errored")
         await self._check_open(row, step_key)
+        ok, value = self._outcome(result, error)
         payload = codec.encode({"step": step_key, "ok": ok, "value": codec.plain(value)}, what="outcome")
         answer = await self._store.control(ResolveStep(workflow, id, payload), audit("resolve", reason))
         if answer.refused:

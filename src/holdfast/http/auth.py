@@ -18,6 +18,7 @@ from enum import StrEnum
 from http import HTTPStatus
 from typing import Any, TypeAlias
 
+from holdfast.core.actor import check_actor, current_actor
 from holdfast.core.checks import is_whole_number
 from holdfast.core.durations import Duration, describe, to_ms
 from holdfast.core.filters import Filter
@@ -107,6 +108,10 @@ class AuthRequest:
     client: str | None = None
     """The peer address of the connection, if the server knows it; possibly that of a proxy."""
     content: AuthContent | Unread = field(default_factory=AuthContent, repr=False)
+
+    def act_as(self, actor: str) -> None:
+        """Name the caller: the actor in the audit records of this request."""
+        current_actor.set(check_actor(actor))
 
     @property
     def unread(self) -> bool:
@@ -327,6 +332,7 @@ class BearerTokens(Authorize):
                 granted = scopes
         if granted is None:
             raise Denied(401, "a valid bearer token is needed", headers={"WWW-Authenticate": "Bearer"})
+        request.act_as(f"token {digest.hex()[:8]}")
         return granted
 
 

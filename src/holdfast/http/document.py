@@ -269,6 +269,7 @@ class Document:
 _INSTANCE_OPERATIONS = (
     "getInstance", "getHistory", "sendEvent", "pauseInstance", "resumeInstance", "terminateInstance", "restartInstance",
     "cancelInstance", "moveInstance",
+    "retryInstance", "forkInstance", "resolveStep",
 )  # fmt: skip
 
 _OUTBOX_OPERATIONS = ("getOutbox", "redeliverOutbox")

@@ -20,6 +20,7 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Send
 from starlette.types import Scope as Connection
 
+from holdfast.core.actor import current_actor
 from holdfast.http import responses
 from holdfast.http.admission import ADMITTED, Admission
 from holdfast.http.spec import Spec
@@ -83,6 +84,7 @@ class Gate:
             await self._respond(connection, receive, _ResponseSender(send))
 
     async def _respond(self, connection: Connection, receive: Receive, sender: _ResponseSender) -> None:
+        actor = current_actor.set(None)  # a hook names the actor of this request
         try:
             await self._admit(connection, receive)
             await self._app(connection, receive, sender)
@@ -91,6 +93,8 @@ class Gate:
             if sender.started:
                 raise
             await problem.response()(connection, receive, sender)
+        finally:
+            current_actor.reset(actor)
 
     async def _admit(self, connection: Connection, receive: Receive) -> None:
         if _on_loopback(connection):

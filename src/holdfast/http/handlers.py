@@ -32,13 +32,17 @@ Id = Annotated[str, Path(description="The id of an instance.")]
 RunNumber = Annotated[wire.WholeNumber, Path(description="The number of a run, counted from 0.")]
 
 
-class _Handlers:
+class Handlers:
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
         self._limits = backend.limits
 
     def _client(self) -> Client:
         return self._backend.client()
+
+    def _page_size(self, requested: int) -> int:
+        check_at_most(["query", "pageSize"], requested, self._limits.page_size)
+        return requested
 
 
 def traced(client: Client, request: Request, operation: Awaitable[R]) -> Awaitable[R]:
@@ -47,7 +51,7 @@ def traced(client: Client, request: Request, operation: Awaitable[R]) -> Awaitab
     return operation if telemetry is None else observe(telemetry.request_began(request.headers), operation)
 
 
-class Reads(_Handlers):
+class Reads(Handlers):
     """Instances, and the histories of their runs."""
 
     async def list_instances(
@@ -129,12 +133,8 @@ class Reads(_Handlers):
         if query.idPrefix is not None:  # a missing optional field is None
             check_length(["query", "idPrefix"], query.idPrefix, self._limits.instance_id)
 
-    def _page_size(self, requested: int) -> int:
-        check_at_most(["query", "pageSize"], requested, self._limits.page_size)
-        return requested
 
-
-class Starts(_Handlers):
+class Starts(Handlers):
     """New instances."""
 
     async def create(self, request: Request, workflow: Name) -> Response:
@@ -157,7 +157,7 @@ class Starts(_Handlers):
         return reply(response_bodies.batch(await traced(client, request, client.starts.create_many(workflow, starts))))
 
 
-class Control(_Handlers):
+class Control(Handlers):
     """Control requests."""
 
     async def pause(self, workflow: Name, instance_id: Id) -> Response:
@@ -204,7 +204,7 @@ class Control(_Handlers):
         return await _done(client.control.kill(*address, body.get("reason")))
 
 
-class Events(_Handlers):
+class Events(Handlers):
     """Events to instances."""
 
     async def send_event(self, request: Request, workflow: Name, instance_id: Id) -> Response:
@@ -218,7 +218,7 @@ class Events(_Handlers):
         return reply(sent)
 
 
-class Units(_Handlers):
+class Units(Handlers):
     """Runs that consist of units: graphs."""
 
     async def draw_graph(self, workflow: Name) -> Response:
@@ -241,7 +241,7 @@ class Units(_Handlers):
         return reply(body)
 
 
-class Outbox(_Handlers):
+class Outbox(Handlers):
     """Outbound events."""
 
     async def outbox(self, workflow: Name, instance_id: Id) -> Response:
@@ -259,7 +259,7 @@ class Outbox(_Handlers):
         return reply(body)
 
 
-class Server(_Handlers):
+class Server(Handlers):
     """The app as a whole."""
 
     async def list_workflows(self) -> Response:
@@ -290,5 +290,9 @@ class Server(_Handlers):
 
 async def _done(request: Awaitable[None]) -> Response:
     await request
-    done: wire.Done = {"ok": True}
-    return reply(done)
+    return done()
+
+
+def done() -> Response:
+    body: wire.Done = {"ok": True}
+    return reply(body)

@@ -16,6 +16,7 @@ from holdfast.core.records import (
     InstanceStatus,
     InstanceSummary,
     LogLine,
+    OriginRecord,
     Page,
     StepRecord,
     WhyParts,
@@ -165,10 +166,25 @@ def _add_optional_fields(meta: wire.Meta, description: InstanceDescription) -> N
         meta["parent"] = description.parent
     if description.children:
         meta["children"] = [{"pid": child.pid, "status": Status(child.status)} for child in description.children]
+    if description.origin is not None:
+        meta["origin"] = _origin(description.origin)
+    if description.forks:
+        meta["forks"] = description.forks
     if description.links:
         meta["links"] = description.links
     if description.monitors:
         meta["monitors"] = description.monitors
+
+
+def _origin(origin: OriginRecord) -> wire.Origin:
+    return {
+        "action": origin.action,  # type: ignore[typeddict-item]  # one of three
+        "pid": origin.pid,
+        "runNumber": origin.run_number,
+        "at": date(origin.at),
+        "actor": origin.actor,
+        "reason": origin.reason,
+    }
 
 
 def current_step(record: StepRecord) -> wire.CurrentStep:
@@ -193,6 +209,8 @@ def current_step(record: StepRecord) -> wire.CurrentStep:
     if record.heartbeat_at is not None:
         body["progress"] = record.progress
         body["heartbeatAt"] = date(record.heartbeat_at)
+    if record.resolved:
+        body["resolved"] = True
     return body
 
 

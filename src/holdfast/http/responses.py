@@ -21,6 +21,7 @@ from holdfast.errors import (
     InstanceTerminalError,
     ParamsInvalidError,
     PayloadTooLargeError,
+    StateError,
     StoreError,
     WorkflowNotFoundError,
 )
@@ -50,6 +51,7 @@ _STATUS: Sequence[tuple[type[HoldfastError], int]] = (
     (PayloadTooLargeError, 413),
     (InputError, 400),
     (AppClosedError, 503),
+    (StateError, 409),
     (StoreError, 503),
 )
 

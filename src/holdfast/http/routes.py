@@ -11,6 +11,7 @@ from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Scope
 from holdfast.http.backend import Backend
 from holdfast.http.handlers import Control, Events, Outbox, Reads, Server, Starts, Units
 from holdfast.http.queries import all_filter, list_filter
+from holdfast.http.repair_handlers import Audit, Repair
 from holdfast.http.spec import Spec
 
 _INSTANCES = "/{workflow}/instances"
@@ -23,6 +24,9 @@ _TICK = TypeAdapter(wire.TickRequest)
 _CANCEL = TypeAdapter(wire.CancelRequest)
 _KILL = TypeAdapter(wire.KillRequest)
 _MOVE = TypeAdapter(wire.MoveRequest)
+_RETRY = TypeAdapter(wire.RetryRequest)
+_RESOLVE = TypeAdapter(wire.ResolveRequest)
+_FORK = TypeAdapter(wire.ForkRequest)
 
 
 def _new_instance_content(body: wire.NewInstance) -> AuthContent:
@@ -53,6 +57,7 @@ def route_table(backend: Backend) -> Sequence[Spec]:
     return [
         Spec("GET", "", "listWorkflows", Scope.READ, server.list_workflows, wire.Workflows, no_instances=True),
         *_instance_routes(backend),
+        *_repair_routes(backend),
         *_unit_routes(backend),
         *_outbox_routes(backend),
         Spec(
@@ -61,6 +66,28 @@ def route_table(backend: Backend) -> Sequence[Spec]:
         ),
         Spec("GET", "/_health", "getHealth", Scope.READ, server.health, wire.Health, no_instances=True),
         Spec("GET", "/_health/live", "getLiveness", None, server.liveness, wire.Health),
+    ]  # fmt: skip
+
+
+def _repair_routes(backend: Backend) -> Sequence[Spec]:
+    repair, audit = Repair(backend), Audit(backend)
+    return [
+        Spec(
+            "POST", f"{_INSTANCE}/retry", "retryInstance", Scope.MANAGE, repair.retry, wire.Done,
+            (400, 404, 408, 409, 413, 415), _RETRY, body_required=False,
+        ),
+        Spec(
+            "POST", f"{_INSTANCE}/fork", "forkInstance", Scope.MANAGE, repair.fork, wire.Instance,
+            (400, 404, 408, 409, 413, 415), _FORK,
+        ),
+        Spec(
+            "POST", f"{_INSTANCE}/resolve", "resolveStep", Scope.MANAGE, repair.resolve, wire.Done,
+            (400, 404, 408, 409, 413, 415), _RESOLVE,
+        ),
+        Spec(
+            "GET", f"{_INSTANCE}/audit", "getAudit", Scope.READ, audit.of_instance, wire.AuditRecords, (400, 404),
+        ),
+        Spec("GET", "/_audit", "getAllAudit", Scope.READ, audit.all, wire.AuditRecords, (400,)),
     ]  # fmt: skip
 
 

@@ -86,6 +86,33 @@ class CancelRequest(TypedDict):
     deadlineMs: NotRequired[Milliseconds]
 
 
+class RetryRequest(TypedDict):
+    """The reason is part of the audit record."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    reason: NotRequired[Reason]
+
+
+class ResolveRequest(TypedDict):
+    """Either ``result`` or ``error``: a message, or ``{"name", "message"}``. Without both, the result is null."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    stepKey: str
+    result: NotRequired[Any]
+    error: NotRequired[str | dict[str, str]]
+    reason: NotRequired[Reason]
+
+
+class ForkRequest(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    before: str
+    id: NotRequired[str]
+    outputs: NotRequired[dict[str, Any]]
+    """Results of earlier steps, by step key."""
+    params: NotRequired[Any]
+    reason: NotRequired[Reason]
+
+
 def _whole_number(value: object) -> object:
     """Accept digits only: ``int`` alone would also accept signs, spaces and underscores, and round fractions."""
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 100 else value
@@ -146,6 +173,13 @@ class AllParams(ListParams):
     version: str = _optional(min_length=1, max_length=1000)
     queue: str = _optional(min_length=1, max_length=1000)
     order: Literal["asc", "desc"] = "desc"
+
+
+class AuditParams(BaseModel):
+    """The query of audit records."""
+
+    pageSize: PageSize = 25
+    cursor: str = _cursor("a")
 
 
 class RunParams(BaseModel):
@@ -257,6 +291,8 @@ class CurrentStep(TypedDict):
     progress: NotRequired[Any]
     """The value reported by the last heartbeat of a step that is not completed; present with ``heartbeatAt``."""
     heartbeatAt: NotRequired[Date]
+    resolved: NotRequired[Literal[True]]
+    """The outcome of the step was decided by hand."""
 
 
 class Step(CurrentStep):
@@ -292,6 +328,17 @@ class WhyParts(WhyPart):
     """What other tasks of the run wait for."""
 
 
+class Origin(TypedDict):
+    """The run whose history a run continues."""
+
+    action: Literal["retry", "fork", "resolve"]
+    pid: str
+    runNumber: Count
+    at: Date
+    actor: str | None
+    reason: str | None
+
+
 class Meta(TypedDict):
     workflowName: str
     kind: str
@@ -317,6 +364,10 @@ class Meta(TypedDict):
     search: NotRequired[dict[str, Any]]
     parent: NotRequired[str]
     children: NotRequired[list[Child]]
+    origin: NotRequired[Origin]
+    """The run that was retried or forked; absent if this run began with no history."""
+    forks: NotRequired[list[str]]
+    """The instances that were forked from this one."""
     links: NotRequired[list[str]]
     monitors: NotRequired[list[str]]
 
@@ -333,6 +384,23 @@ class FoundInstance(ListedInstance):
 
 class FoundInstances(TypedDict):
     instances: list[FoundInstance]
+    cursor: NotRequired[str]
+    nextCursor: NotRequired[str]
+    hasNextPage: bool
+
+
+class AuditRecord(TypedDict):
+    at: Date
+    actor: str | None
+    action: str
+    target: str
+    """The instance, as ``workflow/id``."""
+    reason: str | None
+    outcome: str
+
+
+class AuditRecords(TypedDict):
+    records: list[AuditRecord]
     cursor: NotRequired[str]
     nextCursor: NotRequired[str]
     hasNextPage: bool

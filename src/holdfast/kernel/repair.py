@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core.facts import EXIT, RESOLVE, Fact, FactState, Watch
 from holdfast.core.model import StepType
-from holdfast.errors import InvalidOptionError, StateError
+from holdfast.errors import StateError
 
 if TYPE_CHECKING:
     from holdfast.kernel.model import RecordedRun
@@ -170,7 +170,7 @@ def replaced(facts: Sequence[Fact], outputs: Mapping[str, bytes], kind: str) -> 
     known = {fact.key for fact in facts if fact.state == FactState.RESULT and fact.kind == kind}
     for key in outputs:
         if key not in known:
-            raise InvalidOptionError(
+            raise StateError(
                 f"outputs: {key!r} has no recorded result before the fork; steps with one: {_listed(known)}"
             )
     return [
@@ -181,8 +181,8 @@ def replaced(facts: Sequence[Fact], outputs: Mapping[str, bytes], kind: str) -> 
     ]
 
 
-def unknown_step(before: str, known: Iterable[str]) -> InvalidOptionError:
-    return InvalidOptionError(f"before: the run has no step {before!r}; its steps: {_listed(known)}")
+def unknown_step(before: str, known: Iterable[str]) -> StateError:
+    return StateError(f"before: the run has no step {before!r}; its steps: {_listed(known)}")
 
 
 def not_failed(run: RecordedRun, step: str, failed: Iterable[str]) -> StateError:

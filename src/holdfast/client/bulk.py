@@ -1,0 +1,227 @@
+"""Bulk actions: one control request on every instance that matches a filter.
+
+The instances are visited from the oldest to the newest, up to the newest instance at the beginning, each at most once:
+an instance keeps its place in this order when it is retried or restarted. A position in the order is therefore enough
+to resume an action that was interrupted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from holdfast.client.instances import Instances, current_runs
+from holdfast.core.checks import is_whole_number
+from holdfast.core.durations import Duration
+from holdfast.core.filters import CombinedFilter, Filter, combine
+from holdfast.core.records import InstanceSummary
+from holdfast.errors import HoldfastError, InstanceNotFoundError, InvalidOptionError, StateError, StoreError
+from holdfast.store.protocol import RunRecord, Store
+
+if TYPE_CHECKING:
+    from holdfast.client.control import Control
+    from holdfast.client.events import EventSender
+    from holdfast.client.repair import Repair
+
+ACTIONS = ("pause", "resume", "cancel", "terminate", "restart", "retry", "send_event", "delete")
+_BATCH = 50
+"""Number of instances that are read at a time."""
+_PARALLEL = 10
+_MAX_ERRORS = 100
+MAX_RATE = 10_000
+
+Act = Callable[[str, str], Awaitable[object]]
+
+
+@dataclass(frozen=True, slots=True)
+class BulkError:
+    """An instance on which an action failed."""
+
+    pid: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """The result of a bulk action, or its progress."""
+
+    done: int = 0
+    failed: int = 0
+    """Instances on which the action raised an error that is not about their state."""
+    skipped: int = 0
+    """Instances whose state does not allow the action, or that are gone."""
+    errors: tuple[BulkError, ...] = ()
+    """At most a hundred of the failures."""
+
+    def plus(self, other: BulkResult) -> BulkResult:
+        errors = (self.errors + other.errors)[:_MAX_ERRORS]
+        return BulkResult(self.done + other.done, self.failed + other.failed, self.skipped + other.skipped, errors)
+
+
+Progress = Callable[[BulkResult], None]
+
+
+class Visits:
+    """The instances that match a filter, in batches."""
+
+    def __init__(self, store: Store, filters: Sequence[Filter]) -> None:
+        self._store = store
+        self._filter: CombinedFilter | None = combine(filters)
+
+    async def newest(self) -> int:
+        """The newest matching instance; 0 if there is none."""
+        if self._filter is None:
+            return 0
+        rows = await self._store.runs(current_runs(self._filter, None, 1))
+        return rows[0].instance if rows else 0
+
+    async def batches(self, after: int, upto: int, size: int = _BATCH) -> AsyncIterator[list[RunRecord]]:
+        """Batches of the current runs of the instances after one instance, up to another one."""
+        while self._filter is not None and after < upto:
+            rows = await self._store.runs(current_runs(self._filter, after, size, ascending=True))
+            batch = [row for row in rows if row.instance <= upto]
+            if not batch:
+                return
+            yield batch
+            if len(batch) < size:
+                return
+            after = batch[-1].instance
+
+    async def count(self) -> int:
+        upto = await self.newest()
+        return sum([len(batch) async for batch in self.batches(0, upto, 500)])
+
+
+class Bulk:
+    """Control requests on every instance that matches a filter: ``app.bulk(Filter(status="errored")).retry()``.
+
+    ``rate`` limits the number of instances per second, ``progress`` is called after each batch.
+    """
+
+    def __init__(
+        self, actions: BulkActions, instances: Instances, store: Store, filters: Sequence[Filter], *,
+        rate: float | None = None, progress: Progress | None = None,
+    ) -> None:  # fmt: skip
+        self._actions = actions
+        self._instances = instances
+        self._visits = Visits(store, filters)
+        self._rate = check_rate(rate)
+        self._progress = progress
+
+    async def count(self) -> int:
+        """The number of matching instances."""
+        return await self._visits.count()
+
+    async def sample(self, n: int = 10) -> list[InstanceSummary]:
+        """The oldest matching instances, at most ``n``, as ``app.list`` shows them."""
+        if not is_whole_number(n, 1, 1000):
+            raise InvalidOptionError(f"sample takes a number from 1 to 1000, not {n!r}")
+        upto = await self._visits.newest()
+        async for batch in self._visits.batches(0, upto, n):
+            return [self._instances.summary(row) for row in batch]
+        return []
+
+    async def pause(self) -> BulkResult:
+        return await self._run("pause", {})
+
+    async def resume(self) -> BulkResult:
+        return await self._run("resume", {})
+
+    async def cancel(self, reason: str | None = None, deadline: Duration | None = None) -> BulkResult:
+        return await self._run("cancel", {"reason": reason, "deadline": deadline})
+
+    async def terminate(self, reason: str | None = None) -> BulkResult:
+        return await self._run("terminate", {"reason": reason})
+
+    async def restart(self, reason: str | None = None) -> BulkResult:
+        return await self._run("restart", {"reason": reason})
+
+    async def retry(self, reason: str | None = None) -> BulkResult:
+        return await self._run("retry", {"reason": reason})
+
+    async def send_event(self, type: str, payload: Any = None, *, id: str | None = None) -> BulkResult:
+        return await self._run("send_event", {"type": type, "payload": payload, "id": id})
+
+    async def delete(self, reason: str | None = None) -> BulkResult:
+        return await self._run("delete", {"reason": reason})
+
+    async def _run(self, action: str, arguments: dict[str, Any]) -> BulkResult:
+        act = self._actions.act(action, arguments)
+        upto, result = await self._visits.newest(), BulkResult()
+        async for batch in self._visits.batches(0, upto):
+            result = result.plus(await act_on(batch, act, self._rate))
+            if self._progress is not None:
+                self._progress(result)
+        return result
+
+
+class BulkActions:
+    """The actions by name."""
+
+    def __init__(self, control: Control, repair: Repair, events: EventSender) -> None:
+        self._control = control
+        self._repair = repair
+        self._events = events
+
+    def act(self, action: str, arguments: dict[str, Any]) -> Act:
+        """The function that applies an action to one instance; raises ``InvalidOptionError`` for an unknown one."""
+        control, repair, reason = self._control, self._repair, arguments.get("reason")
+        if action not in ACTIONS:
+            raise InvalidOptionError(f"action must be one of {', '.join(ACTIONS)}, not {action!r}")
+        if action == "send_event":
+            return self._sender(arguments)
+        if action == "cancel":
+            deadline = arguments.get("deadline")
+            seconds = timedelta(milliseconds=arguments["deadline_ms"]) if arguments.get("deadline_ms") else deadline
+            return lambda workflow, instance: control.cancel(workflow, instance, reason, seconds)
+        return {
+            "pause": control.pause,
+            "resume": control.resume,
+            "terminate": lambda workflow, instance: control.terminate(workflow, instance, reason),
+            "restart": control.restart,
+            "retry": lambda workflow, instance: repair.retry(workflow, instance, reason),
+            "delete": lambda workflow, instance: repair.delete(workflow, instance, reason),
+        }[action]
+
+    def _sender(self, arguments: dict[str, Any]) -> Act:
+        if not isinstance(arguments.get("type"), str):
+            raise InvalidOptionError("send_event needs the type of the event")
+        return lambda workflow, instance: self._events.send(
+            workflow, instance, arguments["type"], arguments.get("payload"), event_id=arguments.get("id")
+        )
+
+
+def check_rate(rate: object) -> float | None:
+    if rate is None:
+        return None
+    if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate <= MAX_RATE:
+        raise InvalidOptionError(f"rate must be a number of instances per second, up to {MAX_RATE}, not {rate!r}")
+    return float(rate)
+
+
+async def act_on(batch: Sequence[RunRecord], act: Act, rate: float | None) -> BulkResult:
+    """Apply an action to a batch. A database that fails ends the batch with its error."""
+    result = BulkResult()
+    for start in range(0, len(batch), _PARALLEL):
+        part = batch[start : start + _PARALLEL]
+        results = await asyncio.gather(*(_act(row, act) for row in part))
+        for one in results:
+            result = result.plus(one)
+        if rate is not None:
+            await asyncio.sleep(len(part) / rate)
+    return result
+
+
+async def _act(row: RunRecord, act: Act) -> BulkResult:
+    try:
+        await act(row.workflow, row.instance_id)
+    except (StateError, InstanceNotFoundError):
+        return BulkResult(skipped=1)
+    except StoreError:
+        raise
+    except HoldfastError as error:
+        return BulkResult(failed=1, errors=(BulkError(row.pid, str(error)),))
+    return BulkResult(done=1)

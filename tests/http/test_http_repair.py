@@ -1,0 +1,113 @@
+"""Retry, fork and resolve over HTTP, and the audit records of control requests."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from http_api import Api, client_of
+
+from holdfast import Authorize, AuthRequest, Context, Filter, Holdfast, Retry
+from holdfast.testing import Harness
+from postgres_harness import CleanStore
+
+EVERY_STORE = True
+
+
+def _app(fixed: list[bool], **options: Any) -> Holdfast:
+    app = Holdfast("sqlite://", **options)
+
+    @app.step(retry=Retry(limit=0))
+    async def pay(amount: Any) -> Any:
+        if not fixed:
+            raise KeyError("no")
+        return amount
+
+    @app.workflow
+    async def order(ctx: Context, amount: int) -> Any:
+        return [await ctx.do("double", lambda: amount * 2), await pay(amount)]
+
+    return app
+
+
+async def _send(api: Api, method: str, path: str, status: int = 200, **body: Any) -> Any:
+    response = await api.send(method, path, **({"json": body} if method == "POST" else {}))
+    assert response.status_code == status, response.text
+    return response.json()
+
+
+@pytest.fixture
+def store(database: str) -> Any:
+    return CleanStore if database == "postgres" else None
+
+
+async def test_retry_resolve_and_fork(store: Any) -> None:
+    fixed: list[bool] = []
+
+    async def named(request: AuthRequest) -> None:
+        request.act_as(request.headers.get("x-user", "nobody"))
+
+    app = _app(fixed, authorize=Authorize(request=named))
+    async with Harness(app, seed=7, store=store) as h, client_of(app.asgi()) as http:
+        api = Api(http)
+        for name in ("a", "b"):
+            await h.start("order", 4, id=name)
+        await h.run_until_idle()
+
+        await _send(api, "POST", "/order/instances/b/resolve", stepKey="pay", result={"by": "hand"}, reason="cash")
+        fixed.append(True)
+        await api.send("POST", "/order/instances/a/retry", json={"reason": "fixed"}, headers={"x-user": "ann"})
+        forked = await _send(api, "POST", "/order/instances/b/fork", before="pay", id="c", outputs={"double": 1})
+        await h.run_until_idle()
+
+        outputs = [(await _send(api, "GET", f"/order/instances/{name}"))["details"]["output"] for name in "abc"]
+        assert outputs == [[8, 4], [8, {"by": "hand"}], [1, 4]]
+        assert forked == {"id": "c", "details": {"status": "active"}}
+        meta = (await _send(api, "GET", "/order/instances/c"))["meta"]
+        assert (meta["origin"]["action"], meta["origin"]["pid"]) == ("fork", "order/b")
+        assert (await _send(api, "GET", "/order/instances/b"))["meta"]["forks"] == ["order/c"]
+        steps = (await _send(api, "GET", "/order/instances/b/history"))["steps"]
+        assert [step.get("resolved") for step in steps] == [None, True]
+        [record] = (await _send(api, "GET", "/order/instances/a/audit"))["records"]
+        assert (record["actor"], record["action"], record["reason"]) == ("ann", "retry", "fixed")
+        everything = await _send(api, "GET", "/_audit?pageSize=2")
+        assert [one["action"] for one in everything["records"]] == ["fork", "retry"]
+        rest = await _send(api, "GET", f"/_audit?cursor={everything['cursor']}")
+        assert [(one["action"], one["target"]) for one in rest["records"]] == [("resolve", "order/b")]
+
+
+async def test_requests_that_the_state_does_not_allow_are_409(store: Any) -> None:
+    app = _app([True])
+    async with Harness(app, seed=7, store=store) as h, client_of(app.asgi()) as http:
+        api = Api(http)
+        await h.start("order", 4, id="a")
+        await h.run_until_idle()
+
+        assert (await _send(api, "POST", "/order/instances/a/retry", 409))["code"] == "INVALID_STATE"
+        resolve = await _send(api, "POST", "/order/instances/a/resolve", 409, stepKey="pay", error="x")
+        assert resolve["code"] == "INVALID_STATE"
+        assert (await _send(api, "POST", "/order/instances/a/fork", 409, before="no"))["code"] == "INVALID_STATE"
+        assert (await _send(api, "POST", "/order/instances/a/fork", 409, before="pay", id="a"))["code"] == (
+            "INSTANCE_ID_ALREADY_EXISTS"
+        )
+        assert (await _send(api, "POST", "/order/instances/x/retry", 404))["code"] == "INSTANCE_NOT_FOUND"
+        for body in ({}, {"stepKey": 3}, {"stepKey": "pay", "error": 3}):
+            response = await api.send("POST", "/order/instances/a/resolve", json=body)
+            assert response.status_code == 400, body
+
+
+@pytest.mark.above_the_store
+async def test_a_confined_caller_forks_only_to_its_own_ids() -> None:
+    async def confined(_request: AuthRequest) -> Filter:
+        return Filter(id_prefix="acme-")
+
+    app = _app([True], authorize=Authorize(request=confined))
+    async with Harness(app, seed=7) as h, client_of(app.asgi()) as http:
+        api = Api(http)
+        await h.start("order", 4, id="acme-1")
+        await h.run_until_idle()
+
+        await _send(api, "POST", "/order/instances/acme-1/fork", 403, before="pay", id="globex-1")
+        await _send(api, "POST", "/order/instances/acme-1/fork", 403, before="pay")
+        await _send(api, "POST", "/order/instances/acme-1/fork", before="pay", id="acme-2")
+        await _send(api, "GET", "/_audit", 403)
