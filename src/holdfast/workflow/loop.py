@@ -170,11 +170,8 @@ class WorkflowLoop(asyncio.AbstractEventLoop):
         self._ready.clear()
         self._closed = True
         self._finalizer = None  # a reference cycle
-        outer = self._enter()
-        try:
-            self.tasks.close_coroutines()
-        finally:
-            _leave(outer)
+        if not self.tasks.all_done():
+            self.run_inside(self.tasks.close_coroutines)
         self.tasks.clear()
 
     def _enter(self) -> _Outer:

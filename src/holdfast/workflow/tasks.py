@@ -75,6 +75,9 @@ class RunningTasks:
                 task._log_traceback = False
                 report({"message": "Task exception was never retrieved", "exception": task.exception()})
 
+    def all_done(self) -> bool:
+        return all(task.done() for task in self._tasks.values())
+
     def close_coroutines(self) -> None:
         """End the tasks that are not done."""
         for _, task in sorted(self._tasks.items()):
