@@ -22,7 +22,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "workloads",
         nargs="*",
         metavar="WORKLOAD",
-        help=f"{', '.join(names)} (all), scale, growth, workers, messages or models",
+        help=f"{', '.join(names)} (all), scale, growth, workers, messages, models or cost",
     )
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own (without W6)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
@@ -32,7 +32,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--window", type=float, default=20.0, help="scale: seconds over which the timers are due (20)")
     parser.add_argument("--dir", help="where the databases go (the temporary directory, if it is on a disk)")
     options = parser.parse_args(arguments)
-    unknown = set(options.workloads) - {*names, "scale", "growth", "workers", "messages", "models"}
+    unknown = set(options.workloads) - {*names, "scale", "growth", "workers", "messages", "models", "cost"}
     if unknown:
         parser.error(f"no such workload: {', '.join(sorted(unknown))}")
     return options
@@ -75,6 +75,8 @@ def run_chosen(options: argparse.Namespace, where: Path) -> str:
         return run_messages(options, where)
     if "models" in options.workloads:
         return run_models(options, where)
+    if "cost" in options.workloads:
+        return run_cost(options, where)
     workloads = [workload for workload in WORKLOADS if not options.workloads or workload.key in options.workloads]
     plan = Plan(workloads, contenders(options), options.rounds, quick=options.quick, lease=options.lease)
     if not options.postgres:
@@ -99,6 +101,15 @@ def run_models(options: argparse.Namespace, where: Path) -> str:
         return models.run(where, quick=options.quick)
     with postgres.serving(where) as server:
         return models.run(where, quick=options.quick, url=server.database)
+
+
+def run_cost(options: argparse.Namespace, where: Path) -> str:
+    from bench import cost, postgres
+
+    if not options.postgres:
+        return cost.run(where)
+    with postgres.serving(where) as server:
+        return cost.run(where, server.database)
 
 
 def run_on_postgres(plan: Plan, where: Path) -> str:

@@ -1,0 +1,140 @@
+"""Processor time per step, by part of the engine: `python -m bench cost [--postgres]`. Holdfast alone.
+
+The processor time of the process (user and system) is divided by the number of steps. A timer interrupts the process
+for each millisecond of it; the innermost frame of the engine, of asyncio or of a driver decides to which part the
+millisecond belongs. Time during which the event loop waits is that of the store's thread (SQL and fsync). The
+garbage collector's time is measured by its own callbacks, and is also contained in the parts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from types import FrameType
+
+from bench.contract import database
+from holdfast import Context, Holdfast, tune_collector
+
+WORKLOADS = (
+    ("W1: 1,000 runs of 5 steps", 1_000, 5),
+    ("W3: 1,000 runs of 1 step", 1_000, 1),
+    ("200 runs of 50 steps", 200, 50),
+)
+ROUNDS = 7
+PARTS = (
+    ("encoding", ("/holdfast/core/codec", "/holdfast/core/typed", "/json/", "/holdfast/core/lowering")),
+    ("attempt", ("/holdfast/runner/attempts", "/holdfast/core/eager_tasks", "/holdfast/ports.py", "/holdfast/kernel/")),
+    ("machine", ("/holdfast/workflow/", "/bench/")),
+    ("turn", ("/holdfast/runner/",)),
+    ("store", ("/holdfast/store/", "/asyncpg/")),
+    ("start and result", ("/holdfast/client/", "/holdfast/app.py", "uuid.py")),
+    ("store's thread, fsync", ("selectors.py",)),
+    ("asyncio", ("/asyncio/", "weakrefset")),
+)
+
+
+def run(where: Path, url: Callable[[str], str] | None = None) -> str:
+    database_url = url or (lambda name: f"sqlite:///{database(where, name)}")
+    lines = [""]
+    for n, (title, runs, steps) in enumerate(WORKLOADS):
+        lines.append(asyncio.run(_measure(database_url(f"cost{n}"), title, runs, steps)))
+        with _tuned_collector():
+            tuned = f"{title}, after tune_collector()"
+            lines.append(asyncio.run(_measure(database_url(f"tuned{n}"), tuned, runs, steps)))
+    return "\n".join(lines)
+
+
+@contextmanager
+def _tuned_collector() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    tune_collector()
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
+
+
+@dataclass
+class _Samples:
+    """Where the processor time was spent."""
+
+    parts: Counter[str]
+    collector_seconds: float = 0.0
+
+    def take(self, _signal: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            filename = frame.f_code.co_filename
+            for part, places in PARTS:
+                if any(place in filename for place in places):
+                    self.parts[part] += 1
+                    return
+            frame = frame.f_back
+        self.parts["other"] += 1
+
+    def table(self, microseconds: float) -> str:
+        total = sum(self.parts.values()) or 1
+        return ", ".join(f"{part} {count / total * microseconds:.1f}" for part, count in self.parts.most_common())
+
+
+@contextmanager
+def _sampling(samples: _Samples) -> Iterator[None]:
+    began = 0.0
+
+    def collecting(phase: str, _info: dict[str, int]) -> None:
+        nonlocal began
+        if phase == "start":
+            began = time.process_time()
+        else:
+            samples.collector_seconds += time.process_time() - began
+
+    signal.signal(signal.SIGPROF, samples.take)
+    signal.setitimer(signal.ITIMER_PROF, 0.001, 0.001)
+    gc.callbacks.append(collecting)
+    try:
+        yield
+    finally:
+        gc.callbacks.remove(collecting)
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+
+async def _measure(url: str, title: str, runs: int, steps: int) -> str:
+    app = Holdfast(url)
+
+    @app.step
+    async def add_one(value: int) -> int:
+        return value + 1
+
+    @app.workflow
+    async def add(_ctx: Context, count: int) -> int:
+        total = 0
+        for _ in range(count):
+            total = await add_one(total)
+        return total
+
+    async def start_and_await(number: int) -> None:
+        started = await asyncio.gather(*(app.start(add, steps) for _ in range(number)))
+        await asyncio.gather(*(run.result() for run in started))
+
+    samples, costs = _Samples(Counter()), list[float]()
+    async with app:
+        await start_and_await(50)
+        with _sampling(samples):
+            for _ in range(ROUNDS):
+                began = time.process_time()
+                await start_and_await(runs)
+                costs.append((time.process_time() - began) / (runs * steps) * 1_000_000)
+    collector = samples.collector_seconds / (ROUNDS * runs * steps) * 1_000_000
+    microseconds = median(costs)
+    return (
+        f"{title}: {microseconds:.1f} us of processor time per step (lowest {min(costs):.1f}), "
+        f"of which the collector {collector:.1f}\n  {samples.table(microseconds)}"
+    )
