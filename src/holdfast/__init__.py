@@ -118,6 +118,7 @@ if TYPE_CHECKING:
     from holdfast.kernel.step_info import StepInfo, step_info
     from holdfast.ports import Clock, Randomness, Runtime
     from holdfast.runner.config import WorkerConfig
+    from holdfast.telemetry.logs import JsonFormatter, LogContext
     from holdfast.telemetry.otel import OpenTelemetry
     from holdfast.webhook import Webhook, verify_webhook
     from holdfast.workflow.channels import Channel, Selected, select
@@ -188,11 +189,13 @@ __all__ = [
     "InvalidNameError",
     "InvalidOptionError",
     "InvalidUrlError",
+    "JsonFormatter",
     "Killed",
     "LeaseLostError",
     "Limits",
     "LinkDown",
     "LinkDownError",
+    "LogContext",
     "LogLine",
     "MaxStepsExceededError",
     "Message",
@@ -314,9 +317,11 @@ _MODULES = {
     "InstanceDescription": "holdfast.core.records",
     "InstanceStatus": "holdfast.core.records",
     "InstanceSummary": "holdfast.core.records",
+    "JsonFormatter": "holdfast.telemetry.logs",
     "Killed": "holdfast.graph",
     "Limits": "holdfast.core.limits",
     "LinkDown": "holdfast.workflow.run_events",
+    "LogContext": "holdfast.telemetry.logs",
     "LogLine": "holdfast.core.records",
     "Message": "holdfast.workflow.messages",
     "Node": "holdfast.graph",

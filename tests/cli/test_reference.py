@@ -13,7 +13,7 @@ import pytest
 import typer
 
 from holdfast.cli.main import cli
-from holdfast.cli.reference import reference
+from holdfast.cli.reference import CURLS, reference
 
 from .running import holdfast
 from .scripted import Response, ScriptedServer
@@ -22,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 MANAGEMENT = (
     "instances",
     "control_commands",
+    "observe",
     "model_commands",
     "workflows",
     "options",
@@ -131,3 +132,19 @@ def test_help_loads_neither_http_nor_tables() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
 
     assert done.stdout.split() == []
+
+
+MANAGED = [
+    path
+    for path in ALL
+    if path in (("workers",), ("queues",), ("stats",), ("top",))
+    or (len(path) == 2 and path[0] in ("instances", "workflows"))
+]
+WITHOUT_ROUTE: set[str] = set()
+
+
+@pytest.mark.parametrize("path", MANAGED, ids=" ".join)
+def test_the_page_shows_a_request_for_each_management_command(path: tuple[str, ...]) -> None:
+    command = " ".join(path)
+
+    assert any(known == command or known.startswith(f"{command} ") for known in CURLS)

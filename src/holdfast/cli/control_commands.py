@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from typing import Annotated, TypeAlias
 
 import typer
@@ -13,6 +14,20 @@ from holdfast.cli.options import InstanceId, InstanceIds, WorkflowName, read_jso
 from holdfast.cli.remote import CommandFailedError, Remote
 from holdfast.cli.response_fields import TERMINAL
 from holdfast.cli.terminal_text import one_line
+
+
+class OnConflict(StrEnum):
+    FAIL = "fail"
+    USE_EXISTING = "use_existing"
+    TERMINATE_EXISTING = "terminate_existing"
+
+
+class OnReuse(StrEnum):
+    REJECT = "reject"
+    USE_EXISTING = "use_existing"
+    ALLOW = "allow"
+    ALLOW_IF_FAILED = "allow_if_failed"
+
 
 Check: TypeAlias = Callable[[Remote, str, str], None]
 
@@ -38,6 +53,65 @@ def create(
     params: Annotated[
         str | None, typer.Option("--params", metavar="JSON", parser=read_json, help="The input of the workflow.")
     ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="Q", help="The queue of the run.")] = None,
+    priority: Annotated[
+        int | None, typer.Option("--priority", metavar="N", help="Lower numbers begin first; default 0.")
+    ] = None,
+    delay: Annotated[
+        float | None,
+        typer.Option("--delay", metavar="DURATION", parser=read_seconds, help="Begin after this time: '90 s', 1h30m."),
+    ] = None,
+    start_at: Annotated[
+        str | None,
+        typer.Option("--start-at", metavar="TIME", help="Begin at this time, with a zone: 2030-01-01T08:00:00Z."),
+    ] = None,
+    execution_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--execution-timeout", metavar="DURATION", parser=read_seconds, help="Time for the whole instance."
+        ),
+    ] = None,
+    run_timeout: Annotated[
+        float | None,
+        typer.Option("--run-timeout", metavar="DURATION", parser=read_seconds, help="Time for each single run."),
+    ] = None,
+    task_timeout: Annotated[
+        float | None,
+        typer.Option(
+            "--task-timeout",
+            metavar="DURATION",
+            parser=read_seconds,
+            help="Time for the code from one wait to the next.",
+        ),
+    ] = None,
+    retry: Annotated[
+        str | None,
+        typer.Option(
+            "--retry",
+            metavar="JSON",
+            parser=read_json,
+            help='Retries of the workflow: \'{"limit": 3, "delay": "1m"}\'.',
+        ),
+    ] = None,
+    cron: Annotated[
+        str | None, typer.Option("--cron", metavar="CRON", help="A schedule of five fields, in UTC.")
+    ] = None,
+    search: Annotated[
+        list[str] | None,
+        typer.Option("--search", metavar="KEY=VALUE", help="A search attribute; repeat the option for several."),
+    ] = None,
+    memo: Annotated[
+        str | None, typer.Option("--memo", metavar="JSON", parser=read_json, help="An object that `get` shows.")
+    ] = None,
+    summary: Annotated[str | None, typer.Option("--summary", metavar="TEXT", help="A line that `get` shows.")] = None,
+    on_conflict: Annotated[
+        OnConflict | None,
+        typer.Option("--on-conflict", metavar="POLICY", help="If a living run has the id: " + ", ".join(OnConflict)),
+    ] = None,
+    on_reuse: Annotated[
+        OnReuse | None,
+        typer.Option("--on-reuse", metavar="POLICY", help="If a finished run has the id: " + ", ".join(OnReuse)),
+    ] = None,
 ) -> None:
     """Start a new instance of a workflow.
 
@@ -48,12 +122,45 @@ def create(
     Examples:
       holdfast instances create -w fulfil -i order-1 --params '{"id": "order-1", "total": 125}'
       holdfast instances create -w greet --params '"ann"'
+      holdfast instances create -w greet --queue night --delay 8h --search team=a --priority 5
+      holdfast instances create -w greet -i g-1 --on-reuse allow --run-timeout 10m
     """
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
-    body = json_object(id=None if id is None else json.dumps(id), params=params)
+    texts = {
+        "id": id, "queue": queue, "startAt": start_at, "cron": cron, "summary": summary, "onConflict": on_conflict,
+        "onReuse": on_reuse,
+    }  # fmt: skip
+    seconds = {
+        "delay": delay, "executionTimeout": execution_timeout, "runTimeout": run_timeout, "taskTimeout": task_timeout,
+    }  # fmt: skip
+    body = json_object(
+        **{name: None if value is None else json.dumps(value) for name, value in {**texts, **seconds}.items()},
+        params=params,
+        priority=None if priority is None else str(priority),
+        retry=retry,
+        memo=memo,
+        search=_search_object(search),
+    )
     created = remote.post(workflow, "instances", expect="id", body=body, repeatable=id is not None)
     views.show_created(created, workflow)
+
+
+def _search_object(texts: Sequence[str] | None) -> str | None:
+    """Search attributes as a JSON object: numbers, true and false as such, any other value as text."""
+    if not texts:
+        return None
+    attributes: dict[str, object] = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise typer.BadParameter(f"{one_line(text)!r} is not of the form KEY=VALUE", param_hint="'--search'")
+        try:
+            parsed = json.loads(value)
+        except ValueError:
+            parsed = value
+        attributes[key] = parsed if isinstance(parsed, str | int | float | bool) else value
+    return json.dumps(attributes)
 
 
 def pause(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:

@@ -34,7 +34,7 @@ def develop(options: ServeOptions) -> int:
     """Serve until a signal; return the exit code."""
     if not options.app_dir.is_dir():
         raise WrongUsageError(f"--app-dir {options.app_dir}: there is no such directory")
-    set_up_logging(options.log_level)
+    set_up_logging(options.log_level, options.log_format)
     with listening(
         options.host, options.port
     ) as listener:  # fixes a port chosen by the system, so that restarts keep it

@@ -83,7 +83,10 @@ def about() -> None:
 @remote_command
 def list_instances(
     remote: Remote,
-    workflow: WorkflowName,
+    workflow: Annotated[
+        str | None,
+        typer.Option("--workflow", "-w", metavar="WF", help="Only instances of this workflow. Default: of all."),
+    ] = None,
     status: Annotated[
         Status | None,
         typer.Option("--status", metavar="STATUS", help=f"Only instances with this status: {', '.join(Status)}."),
@@ -101,11 +104,17 @@ def list_instances(
     cursor: Annotated[
         str | None, typer.Option("--cursor", metavar="CURSOR", help="Start after this cursor, as printed below a page.")
     ] = None,
+    wide: Annotated[
+        bool,
+        typer.Option("--wide", help="The same columns for every list, without empty fields, for programs such as awk."),
+    ] = False,
 ) -> None:
-    """List the instances of a workflow, newest first, 25 to a page.
+    """List instances of a workflow, or of all workflows, newest first, 25 to a page.
 
     \b
     Examples:
+      holdfast instances list
+      holdfast instances list --wide | awk '$2 == "errored" {print $1}'
       holdfast instances list -w fulfil
       holdfast instances list -w fulfil --search customer=c-1 --search "total=>=100"
       holdfast instances list -w fulfil --status errored --page-size 100
@@ -117,8 +126,11 @@ def list_instances(
     options = [word for text in search or () for word in ("--search", text)]
     if page_size is not None:
         options += ["--page-size", str(page_size)]
-    page = remote.get(workflow, "instances", expect="instances", query=query)
-    views.show_list(page, workflow, status, options, searched=bool(search))
+    if wide:
+        options.append("--wide")
+    path = ("_instances",) if workflow is None else (workflow, "instances")
+    page = remote.get(*path, expect="instances", query=query)
+    views.show_list(page, workflow, status, options, searched=bool(search), wide=wide)
 
 
 @instances.command()

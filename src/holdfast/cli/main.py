@@ -17,8 +17,9 @@ from holdfast.cli.control_commands import add_control_commands
 from holdfast.cli.instances import instances
 from holdfast.cli.maintenance import add_maintenance_commands
 from holdfast.cli.model_commands import add_model_commands
+from holdfast.cli.observe import add_observe_commands
 from holdfast.cli.options import read_event, read_json, remote_command
-from holdfast.cli.serve import dev, serve
+from holdfast.cli.serve import Format, dev, serve
 from holdfast.cli.versions import versions
 from holdfast.cli.workflows import workflows
 
@@ -41,6 +42,7 @@ cli.add_typer(instances, name="instances")
 add_maintenance_commands(cli)
 add_code_commands(cli)
 cli.command()(remote_command(versions))
+add_observe_commands(cli)
 
 
 def _show_version(requested: bool) -> None:
@@ -72,6 +74,7 @@ def holdfast(
       holdfast check shop:app              check open runs on new code before it is deployed
       holdfast replay shop:app fulfil/o-1  step through the history of a run
       holdfast instances list -w fulfil    list instances (see: holdfast instances --help)
+      holdfast top                         watch the whole system
       holdfast worker --help               help of a command, with examples
 
     \b
@@ -82,7 +85,8 @@ def holdfast(
       130   interrupted by Ctrl-C
       143   ended by a second SIGTERM
 
-    workflows and instances use HTTP only, with the server given by --base-url or $HOLDFAST_BASE_URL.
+    workflows, instances, workers, queues, stats and top use HTTP only, with the server given by --base-url or
+    $HOLDFAST_BASE_URL.
     """
     del version  # handled by its callback
     if context.invoked_subcommand is None:
@@ -153,6 +157,21 @@ def worker(
         LogLevel | None,
         typer.Option("--log-level", help="Default: info, unless the module sets up logging.", case_sensitive=False),
     ] = None,
+    log_format: Format = None,
+    metrics_port: Annotated[
+        int | None,
+        typer.Option(
+            "--metrics-port",
+            metavar="N",
+            min=1,
+            max=65000,
+            help="Serve metrics for Prometheus at /metrics on this port; several processes use the ports from N on.",
+        ),
+    ] = None,
+    metrics_host: Annotated[
+        str, typer.Option("--metrics-host", metavar="HOST", help="The address of the metrics port.")
+    ] = "127.0.0.1",
+    metrics_ports: Annotated[int, typer.Option("--metrics-ports", hidden=True)] = 1,
     supervisor_fd: Annotated[int | None, typer.Option("--supervisor-fd", hidden=True)] = None,
 ) -> None:
     """Run the workflows of an app, until SIGTERM or SIGINT.
@@ -171,12 +190,17 @@ def worker(
       holdfast worker shop:app --queue mail --queue bulk runs of these queues only
       holdfast worker jobs.main:app --app-dir /srv/shop  from any directory
       holdfast worker shop:app --drain '2 min'           for long steps
+      holdfast worker shop:app --metrics-port 9464       with metrics for Prometheus
+      holdfast worker shop:app --log-format json         log lines as JSON, with the run and the step
 
     Exit code 0 after a drain, 1 if the app cannot be run, 2 if there is no such app.
     """
     from holdfast.cli.worker import WorkerOptions, work  # noqa: PLC0415  (the engine)
 
-    options = WorkerOptions(target, app_dir, concurrency, tuple(queue or ()), drain, log_level)
+    options = WorkerOptions(
+        target, app_dir, concurrency, tuple(queue or ()), drain, log_level, log_format, metrics_port, metrics_host,
+        metrics_ports,
+    )  # fmt: skip
     if processes == 1:
         work(options, supervisor_fd)
         return

@@ -124,18 +124,18 @@ def _header(text: str, source: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _name(text: str) -> str:
+def _name(text: str | None) -> Any:
     if text in ("", ".", ".."):
         raise typer.BadParameter(f"{text!r} cannot be a name or an id")
     return text
 
 
-def _names(texts: list[str]) -> list[str]:
-    return [_name(text) for text in texts]
+def _names(texts: list[str] | None) -> list[str]:
+    return [_name(text) for text in texts or ()]
 
 
-def _one_name(texts: list[str]) -> list[str]:
-    if len(texts) > 1:
+def _one_name(texts: list[str] | None) -> list[str]:
+    if texts is not None and len(texts) > 1:
         raise typer.BadParameter("this command takes one instance; give one id")
     return _names(texts)
 
@@ -225,28 +225,75 @@ _SHARED: dict[str, tuple[Any, Any]] = {
 }
 
 
+_ADDRESSES = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="WORKFLOW/ID", show_default=False, help="The instance, instead of -w and -i."),
+]
+
+
+def _optional(annotation: Any) -> Any:
+    """The annotation of an option that may be missing, because the instance can be given as WORKFLOW/ID."""
+    return Annotated[annotation.__origin__ | None, annotation.__metadata__[0]]
+
+
+def _optional_parameter(parameter: inspect.Parameter) -> inspect.Parameter:
+    annotation = {InstanceId: _ONE_ID}.get(parameter.annotation, parameter.annotation)
+    if parameter.annotation not in (WorkflowName, InstanceId, InstanceIds):
+        return parameter
+    return parameter.replace(annotation=_optional(annotation), default=None)
+
+
+def _addressed(own: dict[str, Any], ids: str, *, one: bool) -> list[dict[str, Any]]:
+    """The arguments of a command for the instances that were given: as WORKFLOW/ID, or with -w and -i."""
+    addresses, workflow, names = own.pop("address") or [], own.pop("workflow"), own.pop(ids) or []
+    if addresses and (workflow or names):
+        raise typer.BadParameter("give instances either as WORKFLOW/ID or with -w and -i, not both")
+    if not addresses and not (workflow and names):
+        raise typer.BadParameter("name the instance: WORKFLOW/ID, or -w WF -i ID")
+    pairs = [_address(text) for text in addresses] or [(workflow, name) for name in names]
+    if one:
+        if len(pairs) > 1:
+            raise typer.BadParameter("this command takes one instance")
+        return [own | {"workflow": pairs[0][0], ids: pairs[0][1]}]
+    grouped: dict[str, list[str]] = {}
+    for name, id_ in pairs:
+        grouped.setdefault(name, []).append(id_)
+    return [own | {"workflow": name, ids: found} for name, found in grouped.items()]
+
+
+def _address(text: str) -> tuple[str, str]:
+    workflow, slash, id_ = text.partition("/")
+    if not slash or not workflow or not id_ or "/" in id_:
+        raise typer.BadParameter(f"{escape_controls(text)!r} is not of the form WORKFLOW/ID")
+    return _name(workflow), _name(id_)
+
+
 def remote_command(command: Callable[Concatenate[Remote, P], None]) -> Callable[..., None]:
     """Add the shared options to ``command``, and pass it a ``Remote`` made from them as its first argument."""
 
     @functools.wraps(command)
     def run(*, base_url: str, header: list[str], timeout: float, retries: int, retry_delay: float, **own: Any) -> None:
         headers = read_headers(header, os.environ.get(HEADERS_VARIABLE, ""))
-        own |= {name: own[name][0] for name in ids}
+        calls = [own] if addressed is None else _addressed(own, addressed.name, one=addressed.annotation == InstanceId)
         try:
             with Remote(Connection(base_url, headers, timeout, retries, retry_delay)) as remote:
-                command(remote, **own)  # type: ignore[call-arg]  # built from the signature of ``command`` below
+                for arguments in calls:
+                    command(remote, **arguments)  # type: ignore[call-arg]  # from the signature of ``command`` below
         except CommandFailedError as error:
             typer.echo(str(error), err=True)
             raise typer.Exit(1) from None
 
     _, *own = inspect.signature(command, eval_str=True).parameters.values()
-    ids = [p.name for p in own if p.annotation == InstanceId]
-    own = [p.replace(annotation=_ONE_ID) if p.name in ids else p for p in own]
+    addressed = next((p for p in own if p.annotation in (InstanceId, InstanceIds)), None)
+    if addressed is not None:
+        own = [_optional_parameter(p) for p in own]
+        own.insert(0, inspect.Parameter("address", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=_ADDRESSES))
     shared = [
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in _SHARED.items()
     ]
     parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *shared]
+    parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run

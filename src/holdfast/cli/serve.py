@@ -11,6 +11,11 @@ import typer
 from holdfast.cli.options import read_seconds
 
 
+class LogFormat(StrEnum):
+    TEXT = "text"
+    JSON = "json"
+
+
 class LogLevel(StrEnum):
     DEBUG = "debug"
     INFO = "info"
@@ -38,6 +43,10 @@ Level = Annotated[
         help="debug, info, warning or error. Default: info, unless the module sets up logging.",
     ),
 ]
+Format = Annotated[
+    LogFormat | None,
+    typer.Option("--log-format", metavar="FORMAT", help="text or json: one JSON object per line. Default: text."),
+]
 _DRAIN = "Time for steps in flight to end: 45, '90 s', '5 min'."
 _DEV_DRAIN = 2.0
 
@@ -56,14 +65,16 @@ def serve(
     ] = None,
     app_dir: AppDir = Path(),
     log_level: Level = None,
+    log_format: Format = None,
     supervisor_fd: Annotated[int | None, typer.Option("--supervisor-fd", hidden=True)] = None,
     hints: Annotated[bool, typer.Option("--hints", hidden=True)] = False,
 ) -> None:
     """Serve the HTTP API of an app, until SIGTERM or SIGINT.
 
-    Prints the base URL, which the management commands need. Without --worker, this process starts and controls runs,
-    and workers in other processes run them; with --tick, ticks of a scheduler such as cron run them. After the first
-    signal, requests and steps in flight have time to end; a second signal ends the process at once.
+    Prints the base URL, which the management commands need; GET /metrics is for Prometheus. Without --worker, this
+    process starts and controls runs, and workers in other processes run them; with --tick, ticks of a scheduler such
+    as cron run them. After the first signal, requests and steps in flight have time to end; a second signal ends the
+    process at once.
 
     \b
     Examples:
@@ -82,7 +93,8 @@ def serve(
 
     options = ServeOptions(
         target, app_dir, host, port,
-        worker=worker, tick=tick, insecure=insecure, drain=drain, log_level=log_level, hints=hints,
+        worker=worker, tick=tick, insecure=insecure, drain=drain, log_level=log_level, log_format=log_format,
+        hints=hints,
     )  # fmt: skip
     run_server(options, supervisor_fd)
 
@@ -94,6 +106,7 @@ def dev(
     insecure: Insecure = False,
     app_dir: AppDir = Path(),
     log_level: Level = None,
+    log_format: Format = None,
 ) -> None:
     """Run a worker and the API; restart on changes.
 
@@ -115,6 +128,7 @@ def dev(
         from holdfast.cli.server import ServeOptions  # noqa: PLC0415
 
     options = ServeOptions(
-        target, app_dir, host, port, worker=True, insecure=insecure, drain=_DEV_DRAIN, log_level=log_level
-    )
+        target, app_dir, host, port,
+        worker=True, insecure=insecure, drain=_DEV_DRAIN, log_level=log_level, log_format=log_format,
+    )  # fmt: skip
     raise typer.Exit(develop(options))

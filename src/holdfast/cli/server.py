@@ -57,6 +57,7 @@ class ServeOptions:
     drain: float | None = None
     """Seconds; None: the setting of the app."""
     log_level: str | None = None
+    log_format: str | None = None
     hints: bool = False
 
     def __post_init__(self) -> None:
@@ -65,7 +66,7 @@ class ServeOptions:
     def arguments(self) -> list[str]:
         """These options as arguments of another ``holdfast serve``."""
         named = [("--app-dir", self.app_dir), ("--host", self.host), ("--port", self.port)]
-        named += [("--drain", self.drain), ("--log-level", self.log_level)]
+        named += [("--drain", self.drain), ("--log-level", self.log_level), ("--log-format", self.log_format)]
         flags = [("--worker", self.worker), ("--tick", self.tick)]
         flags += [("--insecure", self.insecure), ("--hints", self.hints)]
         return [
@@ -80,7 +81,8 @@ def run_server(options: ServeOptions, supervisor_fd: int | None) -> None:
     app = load_app(options.target, options.app_dir)
     tune_collector()
     check_exposure(app, options)
-    set_up_logging(options.log_level)
+    set_up_logging(options.log_level, options.log_format)
+    app.collect_metrics()
     if options.drain is not None:
         app.worker_config = dataclasses.replace(app.worker_config, drain=options.drain)
     link = SupervisorLink(supervisor_fd) if supervisor_fd is not None else None
@@ -159,7 +161,7 @@ def _opened(app: Holdfast, options: ServeOptions) -> AbstractAsyncContextManager
 
 def _config(app: Holdfast, options: ServeOptions) -> uvicorn.Config:
     return uvicorn.Config(
-        app.asgi(api=_API, tick=options.tick, hosts=[_in_url(options.host)]),
+        app.asgi(api=_API, tick=options.tick, hosts=[_in_url(options.host)], metrics=True),
         http=http_protocol(),
         lifespan="off",  # the app is already open
         ws="none",

@@ -8,6 +8,7 @@ signals every process of the service, workers would receive two signals, and the
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import signal
@@ -31,7 +32,8 @@ _FIRST_DELAY, _MAX_DELAY = 0.5, 30.0
 
 def supervise(options: WorkerOptions, processes: int) -> int:
     """Run ``processes`` workers until a signal; return the exit code."""
-    set_up_logging(options.log_level)
+    set_up_logging(options.log_level, options.log_format)
+    options = dataclasses.replace(options, metrics_ports=processes)
     command = [sys.executable, "-P", "-m", "holdfast.cli", "worker"]
     return asyncio.run(Supervisor(command, options.arguments(), processes).run())
 

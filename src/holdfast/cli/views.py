@@ -38,19 +38,31 @@ _FACT_WIDTH = 1000
 
 
 def show_list(
-    page: Fields, workflow: str, status: str | None, options: Sequence[str] = (), *, searched: bool = False
+    page: Fields,
+    workflow: str | None,
+    status: str | None,
+    options: Sequence[str] = (),
+    *,
+    searched: bool = False,
+    wide: bool = False,
 ) -> None:
     """Show a page of instances. ``options`` are further options of the command, which the next page needs too."""
     out, items = console(), page.list("instances")
     if not items:
-        out.print(line(f"No {status or ''} instances of {workflow}{' with these attributes' if searched else ''}."))
+        of = "" if workflow is None else f" of {workflow}"
+        out.print(line(f"No {status or ''} instances{of}{' with these attributes' if searched else ''}."))
         return
-    show_table(out, compact_table(["ID", "KIND", "STATUS", "CREATED (UTC)", "ERROR"], [_row(item) for item in items]))
+    if wide:
+        show_table(out, table(_WIDE_COLUMNS, [_wide_row(item, workflow) for item in items]))
+    else:
+        head = ["INSTANCE" if workflow is None else "ID", "KIND", "STATUS", "CREATED (UTC)", "ERROR"]
+        show_table(out, compact_table(head, [_row(item) for item in items]))
     if page.true("hasNextPage"):
         filters = [*([] if status is None else ["--status", status]), *options]
         cursor = page.text("nextCursor") or page.text("cursor")
         out.print("\nThere are more:")
-        out.print(command("holdfast", "instances", "list", "-w", workflow, *filters, "--cursor", cursor))
+        of_workflow = [] if workflow is None else ["-w", workflow]
+        out.print(command("holdfast", "instances", "list", *of_workflow, *filters, "--cursor", cursor))
 
 
 def _row(item: Fields) -> list[Text]:
@@ -58,12 +70,33 @@ def _row(item: Fields) -> list[Text]:
     error = error_text(details.fields("error"))
     created = timestamp(item.time("createdAt"))
     return [
-        line(item.text("id")),
+        line(_address(item, None)),
         line(item.text("kind")),
         coloured(details.text("status")),
         line(created),
         line(error, "red"),
     ]
+
+
+_WIDE_COLUMNS = ["INSTANCE", "STATUS", "CREATED_UTC", "KIND", "ERROR"]
+
+
+def _wide_row(item: Fields, workflow: str | None) -> list[Text]:
+    """A row without empty fields; only the last column may contain spaces."""
+    details = item.fields("details")
+    return [
+        line(_address(item, workflow)),
+        coloured(details.text("status")),
+        line(timestamp(item.time("createdAt")).replace(" ", "T")),
+        line(item.text("kind") or "workflow"),
+        line(error_text(details.fields("error")) or "-", "red" if details.fields("error") else ""),
+    ]
+
+
+def _address(item: Fields, workflow: str | None) -> str:
+    """The id of an instance; in a list of several workflows ``workflow/id``, as commands accept it."""
+    name = item.text("workflowName") or workflow
+    return f"{name}/{item.text('id')}" if name else item.text("id")
 
 
 def show_instance(instance: Fields, workflow: str, *, full: bool) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractAsyncContextManager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -18,6 +18,7 @@ from holdfast.app import Holdfast
 from holdfast.cli.errors import WrongUsageError
 from holdfast.cli.loading import load_app, split_target
 from holdfast.cli.logs import set_up_logging
+from holdfast.cli.metrics_server import metrics_server
 from holdfast.cli.redaction import without_password
 from holdfast.cli.supervisor_link import SupervisorLink
 from holdfast.core.collector import tune_collector
@@ -43,6 +44,11 @@ class WorkerOptions:
     queues: tuple[str, ...] = ()
     drain: str | None = None
     log_level: str | None = None
+    log_format: str | None = None
+    metrics_port: int | None = None
+    metrics_host: str = "127.0.0.1"
+    metrics_ports: int = 1
+    """Number of ports from ``metrics_port`` on: several worker processes take one each."""
 
     def __post_init__(self) -> None:
         split_target(self.target)
@@ -64,7 +70,11 @@ class WorkerOptions:
     def arguments(self) -> list[str]:
         """These options as arguments of another ``holdfast worker``."""
         named = [("--app-dir", self.app_dir), ("--concurrency", self.concurrency), ("--drain", self.drain)]
-        named += [("--log-level", self.log_level), *(("--queue", queue) for queue in self.queues)]
+        named += [("--log-level", self.log_level), ("--log-format", self.log_format)]
+        if self.metrics_port is not None:
+            named += [("--metrics-port", self.metrics_port), ("--metrics-host", self.metrics_host)]
+            named += [("--metrics-ports", self.metrics_ports)]
+        named += [("--queue", queue) for queue in self.queues]
         return [*(f"{name}={value}" for name, value in named if value is not None), "--", self.target]
 
 
@@ -83,19 +93,27 @@ def work(options: WorkerOptions, supervisor_fd: int | None) -> None:
     _end_at_signals()  # before the database is open there is no task to release
     app = load_app(options.target, options.app_dir)
     tune_collector()
-    set_up_logging(options.log_level)
+    set_up_logging(options.log_level, options.log_format)
     app.worker_config = options.applied_to(app.worker_config)
-    asyncio.run(_work(app, SupervisorLink(supervisor_fd) if supervisor_fd is not None else None))
+    if options.metrics_port is not None:
+        app.collect_metrics()
+    asyncio.run(_work(app, options, SupervisorLink(supervisor_fd) if supervisor_fd is not None else None))
 
 
-async def _work(app: Holdfast, link: SupervisorLink | None) -> None:
+def _metrics(app: Holdfast, options: WorkerOptions) -> AbstractAsyncContextManager[object]:
+    if options.metrics_port is None:
+        return nullcontext()
+    return metrics_server(app.metrics_text, options.metrics_host, options.metrics_port, options.metrics_ports)
+
+
+async def _work(app: Holdfast, options: WorkerOptions, link: SupervisorLink | None) -> None:
     config, pid = app.worker_config, os.getpid()
     stopping = asyncio.Event()
     stop = _threadsafe_set(stopping)
     _drain_at_signals(stop)
     if link is not None:
         link.watch(stop, config.drain_ms / 1000 + _CLOSE_SECONDS)
-    async with app:
+    async with app, _metrics(app, options):
         _log_start(app)
         if link is not None:
             link.ready()

@@ -69,6 +69,8 @@ class Attempt:
 NO_VALUES: Mapping[str, Any] = MappingProxyType({})
 
 current_attempt: ContextVar[Attempt | None] = ContextVar("holdfast_attempt", default=None)
+current_run: ContextVar[RunRecord | None] = ContextVar("holdfast_run", default=None)
+"""The run whose turn is running, for the fields of log lines."""
 
 
 class RequestFactory(NamedTuple):

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 
 from holdfast.errors import DamagedRunError
-from holdfast.kernel.attempt import current_attempt
+from holdfast.kernel.attempt import current_attempt, current_run
 from holdfast.kernel.definition import Registry
 from holdfast.kernel.notify import Hub
 from holdfast.runner import notifications, report
@@ -98,6 +98,7 @@ class TurnRunner:
     # --- run
 
     async def _run(self, turn: AnyTurn) -> None:
+        current_run.set(turn.claim.run)
         ports = self.context.ports
         if ports.telemetry is not None:
             ports.telemetry.turn_began(turn.claim, ports.now_ms())

@@ -1,0 +1,214 @@
+"""``holdfast workers``, ``queues``, ``stats`` and ``top``: the state of the whole system. Uses HTTP only."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from holdfast.cli.options import read_seconds, remote_command
+from holdfast.cli.remote import Remote
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+    from rich.text import Text
+
+    from holdfast.cli.response_fields import Fields
+
+_OPEN = ("active", "waiting", "paused")
+_ENDED = ("complete", "errored", "cancelled", "terminated")
+
+
+def add_observe_commands(cli: typer.Typer) -> None:
+    cli.command()(remote_command(workers))
+    cli.command()(remote_command(queues))
+    cli.command()(remote_command(stats))
+    cli.command()(remote_command(top))
+
+
+def workers(
+    remote: Remote,
+    wide: Annotated[bool, typer.Option("--wide", help="Also show host, process and times.")] = False,
+) -> None:
+    """List the workers, the oldest first, including those that died within the last day.
+
+    \b
+    Examples:
+      holdfast workers
+      holdfast workers --wide
+      holdfast workers | awk '$2 == "dead" {print $1}'      ids of dead workers
+    """
+    from holdfast.cli.output import console, show_table  # noqa: PLC0415  (rich)
+
+    found = remote.get("_workers", expect="workers").list("workers")
+    show_table(console(), _workers(found, wide=wide)) if found else console().print("There are no workers.")
+
+
+def queues(remote: Remote) -> None:
+    """List the queues that have tasks or living workers.
+
+    A task is a run, or a node of a graph. OLDEST is the time for which the oldest due task has been due.
+
+    \b
+    Examples:
+      holdfast queues
+      holdfast queues | awk '$2 > 100'      queues with more than 100 due tasks
+    """
+    from holdfast.cli.output import console, show_table  # noqa: PLC0415  (rich)
+
+    found = remote.get("_queues", expect="queues").list("queues")
+    show_table(console(), _queues(found)) if found else console().print("No queue has tasks or workers.")
+
+
+def stats(remote: Remote) -> None:
+    """Show runs by workflow and status, throughput, due tasks, errors of the last hour and the slowest steps.
+
+    \b
+    Examples:
+      holdfast stats
+    """
+    from holdfast.cli.output import console, show_table  # noqa: PLC0415  (rich)
+
+    out = console()
+    for index, (title, table) in enumerate(_stats(remote.get("_stats", expect="runs"))):
+        out.print(("\n" if index else "") + title, style="bold", highlight=False)
+        show_table(out, table)
+
+
+def top(
+    remote: Remote,
+    interval: Annotated[
+        float, typer.Option("--interval", metavar="DURATION", parser=read_seconds, help="Time between two readings.")
+    ] = "2",  # type: ignore[assignment]  # parsed as an argument
+    once: Annotated[bool, typer.Option("--once", help="Print one reading and end.")] = False,
+) -> None:
+    """Watch the whole system in the terminal: throughput, queues, workers, runs, errors. Ctrl-C ends it.
+
+    \b
+    Examples:
+      holdfast top
+      holdfast top --interval 5s
+      holdfast top --once
+    """
+    from rich.live import Live  # noqa: PLC0415  (rich)
+
+    from holdfast.cli.output import console  # noqa: PLC0415
+
+    out = console()
+    if once or not out.is_terminal:
+        out.print(_overview(remote))
+        return
+    with Live(_overview(remote), console=out, screen=True, auto_refresh=False) as live:
+        try:
+            while True:
+                live.update(_overview(remote), refresh=True)
+                time.sleep(max(0.2, interval))
+        except KeyboardInterrupt:
+            return
+
+
+# --- tables
+
+
+def _stats(found: Fields) -> Iterator[tuple[str, Table]]:
+    from holdfast.cli.output import line, table  # noqa: PLC0415  (rich)
+
+    yield _throughput(found), _runs(found)
+    errors = found.fields("errors")
+    if errors:
+        rows = [[line(name), line(str(errors.any(name)))] for name in errors]
+        yield "Errors of the last hour", table(["ERROR", "RUNS"], rows)
+    steps = found.list("slowestSteps")
+    if steps:
+        columns = ["WORKFLOW", "STEP", "CALLS", "MEAN_S", "MAX_S"]
+        yield "Slowest steps of the latest runs", table(columns, [_step(step) for step in steps])
+
+
+def _throughput(found: Fields) -> str:
+    started, ended = found.number("startedPerMinute") or 0, found.number("endedPerMinute") or 0
+    hour = f"{found.number('startedLastHour') or 0} and {found.number('endedLastHour') or 0} in the last hour"
+    due, oldest = found.number("due") or 0, found.time("oldestDue")
+    waiting = f"{due} due" + ("" if oldest is None else f", the oldest for {_age(oldest)}")
+    workers = found.number("workers") or 0
+    return f"{started} started and {ended} ended in the last minute ({hour}); {waiting}; {workers} workers"
+
+
+def _runs(found: Fields) -> Table:
+    from holdfast.cli.output import line, table  # noqa: PLC0415  (rich)
+
+    runs = found.fields("runs")
+    statuses = [status for status in (*_OPEN, *_ENDED) if any(runs.fields(name).number(status) for name in runs)]
+    rows: list[list[Text]] = []
+    for name in runs:
+        counts = runs.fields(name)
+        rows.append([line(name), *(line(str(counts.number(status) or 0)) for status in statuses)])
+    return table(["WORKFLOW", *(status.upper() for status in statuses)], rows)
+
+
+def _step(step: Fields) -> list[Text]:
+    from holdfast.cli.output import line  # noqa: PLC0415  (rich)
+
+    seconds = [f"{float(step.any(name) or 0) / 1000:.3f}" for name in ("meanMs", "maxMs")]
+    return [line(text) for text in (step.text("workflowName"), step.text("step"), str(step.number("count")), *seconds)]
+
+
+def _queues(found: list[Fields]) -> Table:
+    from holdfast.cli.output import line, table  # noqa: PLC0415  (rich)
+
+    rows = []
+    for queue in found:
+        oldest = queue.time("oldestDue")
+        numbers = [str(queue.number(name) or 0) for name in ("due", "running", "workers")]
+        age = "-" if oldest is None else _age(oldest)
+        rows.append([line(text) for text in (queue.text("name"), *numbers, age)])
+    return table(["QUEUE", "DUE", "RUNNING", "WORKERS", "OLDEST"], rows)
+
+
+def _workers(found: list[Fields], *, wide: bool) -> Table:
+    from holdfast.cli.output import coloured, line, table, timestamp  # noqa: PLC0415  (rich)
+
+    rows = []
+    for worker in found:
+        state = coloured("ok") if worker.true("alive") else coloured("error")
+        state.plain = "alive" if worker.true("alive") else "dead"
+        row = [line(worker.text("id")), state, line(",".join(worker.texts("queues")) or "-")]
+        row += [line(str(worker.number("concurrency") or 0)), line(worker.text("version") or "-")]
+        if wide:
+            times = [timestamp(worker.time(name)).replace(" ", "T") for name in ("startedAt", "seenAt")]
+            row += [line(text) for text in (worker.text("host"), str(worker.number("pid")), *times)]
+        rows.append(row)
+    columns = ["WORKER", "STATE", "QUEUES", "CONCURRENCY", "VERSION"]
+    return table([*columns, *(["HOST", "PID", "STARTED_UTC", "SEEN_UTC"] if wide else [])], rows)
+
+
+def _overview(remote: Remote) -> RenderableType:
+    """Everything that ``top`` shows."""
+    from rich.console import Group  # noqa: PLC0415  (rich)
+    from rich.text import Text  # noqa: PLC0415
+
+    stats, queues = remote.get("_stats", expect="runs"), remote.get("_queues", expect="queues").list("queues")
+    workers = remote.get("_workers", expect="workers").list("workers")
+    parts: list[RenderableType] = [Text(f"holdfast top   {datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC", style="bold")]
+    for title, table in _stats(stats):
+        parts += [Text(f"\n{title}", style="bold"), table]
+    if queues:
+        parts += [Text("\nQueues", style="bold"), _queues(queues)]
+    if workers:
+        parts += [Text("\nWorkers", style="bold"), _workers(workers, wide=False)]
+    return Group(*parts)
+
+
+def _age(since: datetime) -> str:
+    """The time since then, without spaces: 250ms, 12s, 5m10s, 3h20m."""
+    seconds = max(0.0, (datetime.now(UTC) - since).total_seconds())
+    if seconds < 1:
+        return f"{round(seconds * 1000)}ms"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
