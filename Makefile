@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check coverage format test-all test-long test-postgres docs test-lowest bench scale growth crash chaos soak fuzz simulate planted hostile power clean
+.PHONY: help demo test check coverage format test-all test-long test-postgres docs test-lowest bench scale growth crash chaos soak fuzz simulate planted explore hostile power clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -139,6 +139,9 @@ simulate: $(READY) ## Run SEEDS=1000 seeds of the simulation, and check the prom
 
 planted: $(READY) ## Plant bugs, and check that the simulation finds each of them
 	$(BIN)/python -m pytest tests/simulation/test_planted.py -k every_planted --long -n 2 -rP
+
+explore: $(READY) ## Execute all schedules of small scenarios, with one fault at every point (10 minutes)
+	$(BIN)/python -m tests.simulation.explore --seconds 600 --processes 2
 
 clean: ## Remove environments, caches and build products
 	rm -rf $(VENV) .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage

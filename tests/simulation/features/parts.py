@@ -44,7 +44,15 @@ def step_tx(make: PartMaker) -> Program:
 def live_transaction(make: PartMaker) -> Program:
     """A live transaction, alone or with other steps in parallel, whose outcomes are written with it."""
     live = ["live", make.key("v"), make.draw.randrange(100), make.draw.choice([0, 0, 20, 80])]
-    beside: list[Program] = make.draw.choice([[], [make.step(), make.step()], [retries(make), make.step()]])
+    beside: list[Program] = make.draw.choice(
+        [
+            [],
+            [make.step(), make.step()],
+            [retries(make), retries(make)],
+            [retries(make), message_to_run(make)],
+            [["race", [retries(make), make.step(ms=60)]], make.step()],
+        ]
+    )
     return ["par", [live, *beside]] if beside else live
 
 

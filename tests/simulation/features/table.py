@@ -20,13 +20,13 @@ FEATURES: tuple[Feature, ...] = (
     Feature("heartbeats"),
     Feature("renamed_step"),
     Feature("step_tx", part=parts.step_tx, kinds=("tx",)),
-    Feature("live_transaction", part=parts.live_transaction, kinds=("live",)),
+    Feature("live_transaction", part=parts.live_transaction, kinds=("live",), weight=1.3, copies=2),
     Feature("saga", part=parts.saga, copies=2),
     Feature("version", part=parts.version, outermost=True),
     # --- waits
     Feature("sleep", part=parts.sleep, weight=1.5, copies=2),
     Feature("event", part=parts.event, weight=1.5, copies=2),
-    Feature("messages", part=parts.messages, copies=2, outermost=True),
+    Feature("messages", part=parts.messages, weight=1.5, copies=3, outermost=True),
     Feature("declared_events", part=parts.declared_events, kinds=("parcels",), outermost=True),
     Feature("invalid_events", part=parts.invalid_events, kinds=("misfit",)),
     # --- other runs

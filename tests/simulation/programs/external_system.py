@@ -30,6 +30,10 @@ class ExternalSystem:
     def __init__(
         self, on_call: Callable[[Effect, int, str], float], result_seen: Callable[[Effect, int], None]
     ) -> None:
+        self.reset(on_call, result_seen)
+
+    def reset(self, on_call: Callable[[Effect, int, str], float], result_seen: Callable[[Effect, int], None]) -> None:
+        """Forget all calls."""
         self.effects: Counter[Effect] = Counter()
         """The number of calls of each step."""
         self.delivered: list[str] = []

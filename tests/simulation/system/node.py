@@ -145,21 +145,23 @@ class Node:
         runtime = Runtime(self.clock, SeededRandomness(mixed(shared.seed, life)))
         app = Holdfast("sqlite://", runtime=runtime, worker=self.config, limits=_LIMITS)
         app.registry = shared.code(self.version)
-        max_delay = 1.5 * self.config.lease_ms / 1000
-        self.store = NodeStore(
-            life,
-            shared.database,
-            self._estimate,
-            shared.faults,
-            kill=partial(self.kill, process=self.process),
-            max_delay=max_delay,
-        )
+        self.store = self._new_store(life)
         timers = LoopTimers(self._estimate)
         store = cast("Store", self.store)
         self.opened = OpenApp(app, store, timers, InlineSpawn(), UnreliableHub(life, shared.faults))
         self._opened.append(self.opened)
         if self.works:
             self.opened.start_worker(self.config)
+
+    def _new_store(self, life: str) -> NodeStore:
+        return NodeStore(
+            life,
+            self._shared.database,
+            self._estimate,
+            self._shared.faults,
+            kill=partial(self.kill, process=self.process),
+            max_delay=1.5 * self.config.lease_ms / 1000,
+        )
 
     def _settings(self) -> WorkerConfig:
         faults, draw = self._shared.faults, self._shared.faults.draw(f"settings.{self.name}")

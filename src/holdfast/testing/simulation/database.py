@@ -180,6 +180,11 @@ class SimulatedDatabase:
         """Report a violation by ``caller``, or by the process whose call is being executed."""
         self._trace.violate(self._loop.time(), caller or self._caller, violation)
 
+    @property
+    def now_ms(self) -> int:
+        """The database's time in milliseconds."""
+        return self._now_ms()
+
     def _now_ms(self) -> int:
         return to_ms(self._clock.now())
 

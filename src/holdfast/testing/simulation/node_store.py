@@ -228,10 +228,14 @@ class NodeStore:
         if kind is CallFault.LATE_ANSWER:
             await asyncio.sleep(self._max_delay * slowness)
         if kind is CallFault.AMBIGUOUS:
-            if operation in _WITH_RECEIPT:
-                self._receipts[_receipt_key(args)] = args, answer
+            self.keep_receipt(operation, args, answer)
             raise StoreUnavailableError(f"simulated: the connection was lost after {operation} was executed")
         return answer
+
+    def keep_receipt(self, operation: str, args: tuple[Any, ...], answer: Any) -> None:
+        """Keep the answer of a call whose caller receives an error, for a repetition of the call."""
+        if operation in _WITH_RECEIPT:
+            self._receipts[_receipt_key(args)] = args, answer
 
     async def _request(
         self, operation: str, args: tuple[Any, ...], options: dict[str, Any], kind: CallFault | None
