@@ -13,8 +13,6 @@ from simulation.explore.scenarios import BY_NAME, SCENARIOS, Scenario
 from simulation.explore.search import explore, replay
 from simulation.planted import planted
 
-pytestmark = pytest.mark.promise("fencing", "no-lost-wakeup", "at-least-once-steps", "messages-once-in-order")
-
 DEADLINE = "an event against a deadline"
 FOUND_IN: dict[str, tuple[str, tuple[FaultKind, ...]]] = {
     "prediction_not_compared": ("a predicted message against the message before it", ()),
@@ -32,6 +30,7 @@ def scenario(name: str, *faults: FaultKind) -> Scenario:
     return replace(BY_NAME[name], faults=faults)
 
 
+@pytest.mark.promise("fencing", "no-lost-wakeup", "at-least-once-steps", "messages-once-in-order")
 def test_no_schedule_of_a_scenario_breaks_a_promise() -> None:
     found = explore(scenario(DEADLINE, CallEnd.LOST_REPLY))
 
