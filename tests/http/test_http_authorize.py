@@ -37,6 +37,8 @@ ROUTES = [
     ("POST", "/waiter/instances/w/resolve", "resolveStep", "manage"),
     ("GET", "/waiter/instances/w/audit", "getAudit", "read"),
     ("GET", "/_audit", "getAllAudit", "read"),
+    ("POST", "/_bulk", "startBulk", "manage"),
+    ("GET", "/_bulk/none", "getBulk", "manage"),
     ("POST", "/waiter/instances/w/events", "sendEvent", "send_event"),
     ("GET", "/waiter/instances/w/result", "getResult", "read"),
     ("GET", "/waiter/instances/w/history", "getHistory", "read"),
@@ -71,7 +73,7 @@ UNKNOWN = [
     ("GET", "/_health/live/"),
     ("GET", "/_health/live%0A"),
 ]
-REFUSED = {"retryInstance": (409,), "resolveStep": (409,), "forkInstance": (409,)}
+REFUSED = {"retryInstance": (409,), "resolveStep": (409,), "forkInstance": (409,), "getBulk": (404,)}
 """Routes that the state of the instance does not allow, after the hooks have."""
 TOKENS = {scope.value: f"token-with-scope-{scope.value}-0123456789" for scope in Scope}
 
@@ -121,6 +123,7 @@ def body_of(method: str, route: str) -> dict[str, Any]:
         "sendEvent": {"type": "go"},
         "moveInstance": {"version": "v2"},
         "forkInstance": {"before": "go"},
+        "startBulk": {"action": "retry", "filter": {"status": "errored"}},
         "resolveStep": {"stepKey": "go", "result": 1},
     }
     return {"json": bodies.get(route, {})} if method == "POST" else {}
@@ -170,7 +173,7 @@ async def test_with_tokens_each_route_needs_its_scope(
     assert contents(path_of_file) == before
 
     assert await status(bearer(TOKENS[scope])) in (200, 202, *REFUSED.get(route, ()))
-    assert await status({"authorization": f"bearer  {TOKENS[scope]}"}) in (200, 202, 409)
+    assert await status({"authorization": f"bearer  {TOKENS[scope]}"}) in (200, 202, 409, *REFUSED.get(route, ()))
 
 
 @pytest.mark.parametrize("case", UNKNOWN, ids=ids)

@@ -72,6 +72,7 @@ async def test_every_route_is_described_with_its_errors() -> None:
     assert set(document["paths"]) == {
         BASE, instance, f"{instance}/pause", f"{instance}/resume", f"{instance}/terminate", f"{instance}/restart",
         f"{instance}/retry", f"{instance}/fork", f"{instance}/resolve", f"{instance}/audit", f"{BASE}/_audit",
+        f"{BASE}/_bulk", f"{BASE}/_bulk/{{bulk_id}}",
         f"{instance}/cancel", f"{instance}/events", f"{instance}/history", f"{instance}/history/{{run}}",
         f"{instance}/result",
         f"{instance}/outbox", f"{instance}/outbox/redeliver", f"{graph}/facts", f"{graph}/mermaid", f"{graph}/kill",

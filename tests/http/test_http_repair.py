@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from http_api import Api, client_of
 
 from holdfast import Authorize, AuthRequest, Context, Filter, Holdfast, Retry
+from holdfast.client.bulk_jobs import BulkJobs
 from holdfast.testing import Harness
 from postgres_harness import CleanStore
 
@@ -111,3 +113,83 @@ async def test_a_confined_caller_forks_only_to_its_own_ids() -> None:
         await _send(api, "POST", "/order/instances/acme-1/fork", 403, before="pay")
         await _send(api, "POST", "/order/instances/acme-1/fork", before="pay", id="acme-2")
         await _send(api, "GET", "/_audit", 403)
+
+
+async def test_a_bulk_action_runs_in_the_background(store: Any) -> None:
+    fixed: list[bool] = []
+    app = _app(fixed)
+    async with Harness(app, seed=7, store=store) as h, client_of(app.asgi()) as http:
+        api = Api(http)
+        for n in range(60):
+            await h.start("order", n, id=f"o{n}")
+        await h.run_until_idle()
+        failed = {"workflow": "order", "error": "KeyError", "search": {}}
+        dry = await _send(api, "POST", "/_bulk", action="retry", filter=failed, dryRun=True)
+        assert (dry["count"], [item["id"] for item in dry["sample"]][:2]) == (60, ["o0", "o1"])
+        fixed.append(True)
+
+        started = await _send(api, "POST", "/_bulk", action="retry", filter=failed, reason="fixed")
+        while (job := await _send(api, "GET", f"/_bulk/{started['id']}"))["status"] == "running":
+            await asyncio.sleep(0.01)
+        await h.run_until_idle()
+
+        assert (job["total"], job["done"], job["failed"], job["skipped"]) == (60, 60, 0, 0)
+        assert (job["action"], job["reason"], job["errors"]) == ("retry", "fixed", [])
+        assert await app.bulk(Filter(status="complete")).count() == 60
+        record = (await _send(api, "GET", "/order/instances/o7/audit"))["records"][0]
+        assert (record["action"], record["reason"]) == ("retry", "fixed")
+        event = {"type": "x", "payload": 1}
+        await _send(api, "POST", "/_bulk", action="sendEvent", filter={"idPrefix": "o"}, arguments=event)
+
+
+async def test_a_bulk_action_goes_on_after_a_restart(store: Any) -> None:
+    app = _app([])
+    async with Harness(app, seed=7, store=store) as h:
+        for n in range(60):
+            await h.start("order", n, id=f"o{n}")
+        await h.run_until_idle()
+        client = app._opened().client
+        # A process that died after its first batch.
+        jobs = client.bulk_jobs
+        jobs._stopped = True
+        job_id = await jobs.create("delete", [Filter(status="errored")], {})
+        await client.local.wait()
+        job = await jobs.get(job_id)
+        assert job is not None
+        assert (job.result.done, job.ended_at) == (50, None)
+
+        async with client_of(app.asgi()) as http:
+            client.bulk_jobs = BulkJobs(client._store, client.bulk_actions, client.local, client._requests)
+            while (job := await _send(Api(http), "GET", f"/_bulk/{job_id}"))["status"] == "running":
+                await asyncio.sleep(0.01)
+
+        assert (job["total"], job["done"]) == (60, 60)
+        assert (await app.list()).items == []
+
+
+@pytest.mark.above_the_store
+async def test_an_invalid_bulk_request_is_400_and_a_confined_one_is_confined() -> None:
+    async def confined(_request: AuthRequest) -> Filter:
+        return Filter(id_prefix="acme-")
+
+    app = _app([], authorize=Authorize(request=confined))
+    async with Harness(app, seed=7) as h, client_of(app.asgi()) as http:
+        api = Api(http)
+        for name in ("acme-1", "globex-1"):
+            await h.start("order", 1, id=name)
+        await h.run_until_idle()
+
+        for body in (
+            {"action": "explode", "filter": {"status": "errored"}},
+            {"action": "retry", "filter": {}},
+            {"action": "retry", "filter": {"color": "red"}},
+            {"action": "retry", "filter": {"endedAfter": "yesterday"}},
+            {"action": "retry"},
+            {"action": "sendEvent", "filter": {"status": "errored"}},
+        ):
+            assert (await api.send("POST", "/_bulk", json=body)).status_code == 400, body
+        dry = await _send(api, "POST", "/_bulk", action="delete", filter={"status": "errored"}, dryRun=True)
+        assert [item["id"] for item in dry["sample"]] == ["acme-1"]
+        await _send(api, "POST", "/_bulk", action="delete", filter={"status": "errored"})
+        await app._opened().client.local.wait()
+        assert [item.id for item in (await app.list()).items] == ["globex-1"]

@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.client.audit import AuditReader
 from holdfast.client.bulk import Bulk, BulkActions
+from holdfast.client.bulk_jobs import BulkJobs
 from holdfast.client.control import Control
 from holdfast.client.events import EventSender
 from holdfast.client.handle import Handle
@@ -76,10 +77,12 @@ class Client:
         self.control = Control(store, registry, hub, requests, clock, self.instances, self.units, self.repair)
         self.events = EventSender(store, hub, requests, self.instances, self.local, telemetry)
         self.bulk_actions = BulkActions(self.control, self.repair, self.events)
+        self.bulk_jobs = BulkJobs(store, self.bulk_actions, self.local, requests)
         self.outbox = Outbox(store, hub, self.instances)
         self.stats = StatsReader(store, clock.monotonic)
 
     async def close(self) -> None:
+        self.bulk_jobs.stop()
         await self.local.wait()
         await self._ends.close()
 

@@ -9,6 +9,7 @@ from pydantic import TypeAdapter
 from holdfast.http import wire
 from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Scope
 from holdfast.http.backend import Backend
+from holdfast.http.bulk_handlers import Bulk, bulk_content
 from holdfast.http.handlers import Control, Events, Outbox, Reads, Server, Starts, Units
 from holdfast.http.queries import all_filter, list_filter
 from holdfast.http.repair_handlers import Audit, Repair
@@ -24,6 +25,7 @@ _TICK = TypeAdapter(wire.TickRequest)
 _CANCEL = TypeAdapter(wire.CancelRequest)
 _KILL = TypeAdapter(wire.KillRequest)
 _MOVE = TypeAdapter(wire.MoveRequest)
+_BULK = TypeAdapter(wire.BulkRequest)
 _RETRY = TypeAdapter(wire.RetryRequest)
 _RESOLVE = TypeAdapter(wire.ResolveRequest)
 _FORK = TypeAdapter(wire.ForkRequest)
@@ -70,7 +72,7 @@ def route_table(backend: Backend) -> Sequence[Spec]:
 
 
 def _repair_routes(backend: Backend) -> Sequence[Spec]:
-    repair, audit = Repair(backend), Audit(backend)
+    repair, audit, bulk = Repair(backend), Audit(backend), Bulk(backend)
     return [
         Spec(
             "POST", f"{_INSTANCE}/retry", "retryInstance", Scope.MANAGE, repair.retry, wire.Done,
@@ -87,6 +89,11 @@ def _repair_routes(backend: Backend) -> Sequence[Spec]:
         Spec(
             "GET", f"{_INSTANCE}/audit", "getAudit", Scope.READ, audit.of_instance, wire.AuditRecords, (400, 404),
         ),
+        Spec(
+            "POST", "/_bulk", "startBulk", Scope.MANAGE, bulk.start, wire.BulkAccepted,
+            (400, 404, 408, 413, 415), _BULK, content=bulk_content, lists=True,
+        ),
+        Spec("GET", "/_bulk/{bulk_id}", "getBulk", Scope.MANAGE, bulk.progress, wire.BulkJob, (404,)),
         Spec("GET", "/_audit", "getAllAudit", Scope.READ, audit.all, wire.AuditRecords, (400,)),
     ]  # fmt: skip
 

@@ -57,6 +57,8 @@ class Spec:
     """The scope that the body needs besides the route's own; None: none."""
     pending: bool = False
     """True if the route may answer 202, with a body of the same type."""
+    lists: bool = False
+    """True if the route applies the filter in ``AuthContent.filters`` and those of hooks to the instances it finds."""
     no_instances: bool = False
     """True if the route neither shows nor changes instances."""
 
@@ -70,6 +72,6 @@ class Spec:
             return Reach.ONE
         if self.scope is Scope.CREATE:
             return Reach.NEW
-        if self.filter is not None:
+        if self.filter is not None or self.lists:
             return Reach.LIST
         return Reach.NONE if self.no_instances else Reach.ALL

@@ -113,6 +113,55 @@ class ForkRequest(TypedDict):
     reason: NotRequired[Reason]
 
 
+def _instant(value: object) -> object:
+    """Accept ISO 8601 text with a time zone only: pydantic would also accept numbers."""
+    if isinstance(value, str):
+        try:
+            when = datetime.fromisoformat(value)
+        except ValueError:
+            when = None
+        if when is not None and when.tzinfo is not None:
+            return when
+    raise PydanticCustomError("date_invalid", "must be a date and time in ISO 8601 with a time zone")
+
+
+Instant = Annotated[datetime, BeforeValidator(_instant)]
+FilterText = Annotated[str, Field(min_length=1, max_length=1000)]
+
+
+class BulkFilter(TypedDict):
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    workflow: NotRequired[FilterText]
+    status: NotRequired[Annotated[Status, Field(strict=False)]]
+    search: NotRequired[dict[str, Any]]
+    """By attribute: a value to equal, or a pair of an operator and a value, such as ``[">=", 100]``."""
+    error: NotRequired[FilterText]
+    createdAfter: NotRequired[Instant]
+    createdBefore: NotRequired[Instant]
+    endedAfter: NotRequired[Instant]
+    endedBefore: NotRequired[Instant]
+    idPrefix: NotRequired[Annotated[str, Field(pattern="^[a-zA-Z0-9_][a-zA-Z0-9_-]*$")]]
+    version: NotRequired[FilterText]
+    queue: NotRequired[FilterText]
+
+
+BulkAction = Literal["pause", "resume", "cancel", "terminate", "restart", "retry", "sendEvent", "delete"]
+
+
+class BulkRequest(TypedDict):
+    """An action on all instances that match a filter with at least one condition."""
+
+    __pydantic_config__ = _STRICT  # type: ignore[misc]
+    action: BulkAction
+    filter: BulkFilter
+    dryRun: NotRequired[bool]
+    reason: NotRequired[Reason]
+    rate: NotRequired[Annotated[float, Field(gt=0, le=10_000)]]
+    """Instances per second."""
+    arguments: NotRequired[dict[str, Any]]
+    """For ``sendEvent``: ``type``, ``payload`` and ``id``; for ``cancel``: ``deadlineMs``."""
+
+
 def _whole_number(value: object) -> object:
     """Accept digits only: ``int`` alone would also accept signs, spaces and underscores, and round fractions."""
     return int(value) if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 100 else value
@@ -144,21 +193,6 @@ class ListParams(BaseModel):
     idPrefix: str = _optional(pattern="^[a-zA-Z0-9_][a-zA-Z0-9_-]*$")
     pageSize: PageSize = 25
     cursor: str = _cursor("i")
-
-
-def _instant(value: object) -> object:
-    """Accept ISO 8601 text with a time zone only: pydantic would also accept numbers."""
-    if isinstance(value, str):
-        try:
-            when = datetime.fromisoformat(value)
-        except ValueError:
-            when = None
-        if when is not None and when.tzinfo is not None:
-            return when
-    raise PydanticCustomError("date_invalid", "must be a date and time in ISO 8601 with a time zone")
-
-
-Instant = Annotated[datetime, BeforeValidator(_instant)]
 
 
 class AllParams(ListParams):
@@ -404,6 +438,34 @@ class AuditRecords(TypedDict):
     cursor: NotRequired[str]
     nextCursor: NotRequired[str]
     hasNextPage: bool
+
+
+class BulkAccepted(TypedDict):
+    """The id of a queued action, or the count and a sample of a dry run."""
+
+    id: NotRequired[str]
+    count: NotRequired[Count]
+    sample: NotRequired[list[ListedInstance]]
+
+
+class BulkFailure(TypedDict):
+    pid: str
+    message: str
+
+
+class BulkJob(TypedDict):
+    id: str
+    action: BulkAction
+    status: Literal["running", "complete"]
+    total: Count
+    done: Count
+    failed: Count
+    skipped: Count
+    errors: list[BulkFailure]
+    actor: str | None
+    reason: str | None
+    createdAt: Date
+    endedAt: Date | None
 
 
 class Done(TypedDict):

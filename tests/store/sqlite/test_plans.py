@@ -44,7 +44,7 @@ from store.world import FLOW, LEASE, World, result, turn, waiting
 
 # Tables that a SCAN may read: those that the statement passes or builds, small tables of SQLite, and workers.
 SMALL = {"item", "q", "w", "p", "l", "lane", "owners", "k", "known", "b", "bucket", "json_each"}
-SMALL |= {"sqlite_schema", "sqlite_sequence", "holdfast_worker", "holdfast_leftover", "holdfast_fence"}
+SMALL |= {"sqlite_schema", "sqlite_sequence", "holdfast_worker", "holdfast_bulk", "holdfast_leftover", "holdfast_fence"}
 # Names of workflows, statuses, and counts of them.
 SMALL |= {"workflow", "holdfast_workflow", "e", "living", "ended", "recent", "started", "mark", "s", "(subquery-7)"}
 FEW = 20

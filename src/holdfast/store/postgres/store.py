@@ -20,6 +20,7 @@ from holdfast.errors import AppClosedError, StoreReadOnlyError, StoreUnavailable
 from holdfast.ports import Clock, Randomness, SystemClock
 from holdfast.store.batching import Batcher
 from holdfast.store.postgres import audit as audit_log
+from holdfast.store.postgres import bulk as bulk_jobs
 from holdfast.store.postgres import control, late, leases, migrate, outbox, prune, reads, stats, workers
 from holdfast.store.postgres.advance import Advances
 from holdfast.store.postgres.borrowed import driver_connection
@@ -46,6 +47,8 @@ from holdfast.store.protocol import (
     Audit,
     AuditQuery,
     AuditRow,
+    BulkJobRow,
+    BulkRequest,
     Claimant,
     ClaimRequest,
     ClaimResult,
@@ -185,6 +188,9 @@ class PostgresStore:
 
     async def control(self, request: ControlRequest, audit: Audit | None = None) -> ControlResult:
         return await self._transact(control.control, control.ControlCall(request, token(self._random), audit))
+
+    async def bulk(self, request: BulkRequest) -> list[BulkJobRow]:
+        return await self._call(bulk_jobs.bulk, request)
 
     # --- writes of turns
 

@@ -56,6 +56,14 @@ from holdfast.core.facts import (
     cancel_reason,
 )
 from holdfast.core.statement import Statement
+from holdfast.store.protocol.bulk import (
+    BulkJobById,
+    BulkJobRow,
+    BulkRequest,
+    NewBulkJob,
+    SaveBulkJob,
+    TakeBulkJobs,
+)
 from holdfast.store.protocol.commits import (
     NOTHING_FOLLOWS,
     PLAINLY_APPLIED,
@@ -181,6 +189,9 @@ __all__ = [
     "Audit",
     "AuditQuery",
     "AuditRow",
+    "BulkJobById",
+    "BulkJobRow",
+    "BulkRequest",
     "CancelRun",
     "Claim",
     "ClaimRequest",
@@ -217,6 +228,7 @@ __all__ = [
     "Migrated",
     "MissingDecrement",
     "MoveRun",
+    "NewBulkJob",
     "NewEvent",
     "NewRun",
     "NewUnit",
@@ -254,6 +266,7 @@ __all__ = [
     "RunQuery",
     "RunRecord",
     "RunsById",
+    "SaveBulkJob",
     "Sent",
     "Signal",
     "Snapshot",
@@ -265,6 +278,7 @@ __all__ = [
     "StoreStats",
     "StoredEvent",
     "StoredLog",
+    "TakeBulkJobs",
     "TaskRef",
     "Term",
     "TerminateRun",

@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 from holdfast.core.facts import Fact, MailboxPage, StoredEvent, StoredLog
 from holdfast.ports import Clock
+from holdfast.store.protocol.bulk import BulkJobRow, BulkRequest
 from holdfast.store.protocol.commits import Commit, Committed, LateResults, LiveTransaction
 from holdfast.store.protocol.control import Audit, AuditQuery, AuditRow, ControlRequest, ControlResult
 from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, OutboxClaim, OutboxClaimRequest, OutboxRow
@@ -75,6 +76,10 @@ class Store(Protocol):
         A run that has ended is not changed, and a run that does not exist is not audited. ``audit``: the record that
         is written in the same transaction, also if the request is refused.
         """
+        ...
+
+    async def bulk(self, request: BulkRequest) -> list[BulkJobRow]:
+        """Create, take, save or read stored bulk jobs; returns the jobs concerned."""
         ...
 
     # --- writes of turns

@@ -18,6 +18,8 @@ from holdfast.store.protocol import (
     Audit,
     AuditQuery,
     AuditRow,
+    BulkJobRow,
+    BulkRequest,
     Claimant,
     ClaimRequest,
     ClaimResult,
@@ -79,6 +81,7 @@ from holdfast.store.sqlite import (
     stats,
     workers,
 )
+from holdfast.store.sqlite import bulk as bulk_jobs
 from holdfast.store.sqlite.advance import AdvanceRequest, advance
 from holdfast.store.sqlite.claim import claim
 from holdfast.store.sqlite.commit import commit
@@ -165,6 +168,9 @@ class SqliteStore:
 
     async def control(self, request: ControlRequest, audit: Audit | None = None) -> ControlResult:
         return await self._write(control.control, control.ControlCall(request, audit))
+
+    async def bulk(self, request: BulkRequest) -> list[BulkJobRow]:
+        return await self._write(bulk_jobs.bulk, request)
 
     # --- writes of turns
 

@@ -266,6 +266,21 @@ CREATE TABLE {schema}.holdfast_audit (
 
 CREATE INDEX holdfast_audit_target ON {schema}.holdfast_audit (target, n);
 
+-- Bulk actions that run in the background.
+CREATE TABLE {schema}.holdfast_bulk (
+    id           TEXT    COLLATE "C" NOT NULL PRIMARY KEY,
+    created_at   BIGINT  NOT NULL,
+    content      BYTEA   NOT NULL,
+    position     BIGINT  NOT NULL,
+    upto         BIGINT  NOT NULL,
+    progress     BYTEA   NOT NULL,
+    owner        TEXT    COLLATE "C",
+    lease_until  BIGINT,
+    ended_at     BIGINT
+);
+
+CREATE INDEX holdfast_bulk_open ON {schema}.holdfast_bulk (id) WHERE ended_at IS NULL;
+
 -- The last batch of commits of each stream of calls, and its result; a store has one stream for each call that it makes
 -- concurrently.
 -- A call whose reply was lost is repeated with the same number and returns the stored result; a call with an older

@@ -223,6 +223,21 @@ CREATE TABLE holdfast_audit (
 
 CREATE INDEX holdfast_audit_target ON holdfast_audit (target, n);
 
+-- Bulk actions that run in the background.
+CREATE TABLE holdfast_bulk (
+    id           TEXT    PRIMARY KEY,
+    created_at   INTEGER NOT NULL,
+    content      BLOB    NOT NULL,
+    position     INTEGER NOT NULL,
+    upto         INTEGER NOT NULL,
+    progress     BLOB    NOT NULL,
+    owner        TEXT,
+    lease_until  INTEGER,
+    ended_at     INTEGER
+) STRICT, WITHOUT ROWID;
+
+CREATE INDEX holdfast_bulk_open ON holdfast_bulk (id) WHERE ended_at IS NULL;
+
 CREATE TABLE holdfast_worker (
     n            INTEGER PRIMARY KEY,  -- order of registration
     id           TEXT    NOT NULL UNIQUE,

@@ -1,0 +1,93 @@
+"""The request handlers of bulk actions."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import Path
+from starlette.requests import Request
+from starlette.responses import Response
+
+from holdfast.client.bulk_jobs import BulkJob
+from holdfast.core.attributes import OPERATORS
+from holdfast.core.filters import Filter
+from holdfast.http import response_bodies, responses, wire
+from holdfast.http.admission import admitted
+from holdfast.http.auth import AuthContent
+from holdfast.http.handlers import Handlers
+from holdfast.http.responses import reply
+
+_SAMPLE = 10
+_ACTIONS = {"sendEvent": "send_event"}
+_FIELDS = {
+    "workflow": "workflow", "status": "status", "error": "error", "createdAfter": "created_after",
+    "createdBefore": "created_before", "endedAfter": "ended_after", "endedBefore": "ended_before",
+    "idPrefix": "id_prefix", "version": "version", "queue": "queue",
+}  # fmt: skip
+
+
+def bulk_content(body: wire.BulkRequest) -> AuthContent:
+    """The content that hooks see: the body, and its filter."""
+    given: Any = body["filter"]
+    if not given:
+        issue: wire.Issue = {"path": ["filter"], "message": "needs at least one condition", "type": "too_short"}
+        raise responses.invalid("filter: needs at least one condition", [issue])
+    search = {key: _condition(value) for key, value in given.get("search", {}).items()}
+    fields = {name: given.get(key) for key, name in _FIELDS.items()}
+    return AuthContent(body, filters=Filter(search=search or None, **fields))
+
+
+def _condition(value: Any) -> Any:
+    if isinstance(value, list) and len(value) == 2 and value[0] in OPERATORS:
+        return tuple(value)
+    return value
+
+
+class Bulk(Handlers):
+    """Bulk actions."""
+
+    async def start(self, request: Request) -> Response:
+        """Apply an action to all matching instances in the background, or with ``dryRun`` only count them."""
+        client, filters = self._client(), admitted(request).filters
+        body: wire.BulkRequest = admitted(request).body
+        workflow = body["filter"].get("workflow")
+        if workflow is not None:
+            self._backend.registry.get(workflow)
+        if body.get("dryRun", False):
+            bulk = client.bulk(filters)
+            sample = [response_bodies.listed_instance(one) for one in await bulk.sample(_SAMPLE)]
+            counted: wire.BulkAccepted = {"count": await bulk.count(), "sample": sample}
+            return reply(counted)
+        arguments = {**body.get("arguments", {}), "reason": body.get("reason")}
+        if "deadlineMs" in arguments:
+            arguments["deadline_ms"] = arguments.pop("deadlineMs")
+        action = _ACTIONS.get(body["action"], body["action"])
+        accepted: wire.BulkAccepted = {
+            "id": await client.bulk_jobs.create(action, filters, arguments, rate=body.get("rate"))
+        }
+        return reply(accepted)
+
+    async def progress(self, bulk_id: Annotated[str, Path(description="The id of a bulk action.")]) -> Response:
+        """The progress of a bulk action."""
+        job = await self._client().bulk_jobs.get(bulk_id)
+        if job is None:
+            raise responses.Problem(404, responses.NOT_FOUND, "there is no bulk action with this id")
+        return reply(_job(job))
+
+
+def _job(job: BulkJob) -> Any:
+    names = {name: key for key, name in _ACTIONS.items()}
+    return {
+        "id": job.id,
+        "action": names.get(job.action, job.action),
+        "status": "running" if job.ended_at is None else "complete",
+        "total": job.total,
+        "done": job.result.done,
+        "failed": job.result.failed,
+        "skipped": job.result.skipped,
+        "errors": [{"pid": error.pid, "message": error.message} for error in job.result.errors],
+        "actor": job.actor,
+        "reason": job.reason,
+        "createdAt": response_bodies.date(job.created_at),
+        "endedAt": response_bodies.optional_date(job.ended_at),
+    }
