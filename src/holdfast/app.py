@@ -298,13 +298,14 @@ class Holdfast(Definitions):
         worker: bool = True,
         hosts: Iterable[str] = (),
         metrics: bool = False,
+        debug: bool = False,
     ) -> FastAPI:
         """The HTTP API as an ASGI application, to be served directly or mounted in another application.
 
         Served directly, its lifespan opens this app, with a worker unless ``worker`` is False. ``api`` is the path
         prefix of the API, ``tick`` enables ``POST _runner/tick``, ``hosts`` are host names besides localhost under
         which a proxy makes a server on a loopback address reachable, ``metrics`` adds ``GET /metrics`` for Prometheus
-        at the root of the application.
+        at the root of the application, ``debug`` enables the routes that show stacks and local variables of runs.
         """
         with extra("server", "The HTTP API"):
             from holdfast.http.api import make_api  # noqa: PLC0415  (FastAPI is imported only to serve)
@@ -315,7 +316,7 @@ class Holdfast(Definitions):
             self.collect_metrics()
         backend = Backend(
             self.registry, self.limits, self._client_for_request, self.tick if tick else None,
-            self.metrics_text if metrics else None,
+            self.metrics_text if metrics else None, debug=debug,
         )  # fmt: skip
         lifespan = self.lifespan if worker else self._lifespan_of_client
         return make_api(backend, base=api, authorize=self.authorize or Authorize(), hosts=hosts, lifespan=lifespan)

@@ -130,12 +130,12 @@ class LiveServer:
         self._server: ForkedCommand | None = None
         (folder / "shop.py").write_text(app)
 
-    def start(self) -> None:
+    def start(self, *options: str) -> None:
         """Start the server. A second start uses the same port."""
         out, log = self.folder / "serve.out", self.folder / "serve.log"
         out.write_text("")
         log.touch()
-        arguments = ("serve", "shop:app", "--worker", "--port", str(self._port))
+        arguments = ("serve", "shop:app", "--worker", "--port", str(self._port), *options)
         server = self._server = ForkedCommand(arguments, self.folder, clean_environment(), out, log)
         first = wait_for(out.read_text, lambda text: "\n" in text or server.poll() is not None)
         assert first.startswith("API "), (first, log.read_text())

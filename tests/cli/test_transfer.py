@@ -153,9 +153,7 @@ async def finish(address: Address) -> None:
         while not delivered:
             await asyncio.sleep(0.01)
         assert delivered == [7]
-        assert [record.action for record in (await app.audit()).items].count("pause") == 1
-        await (await app.start("nap", id="new")).pause()
-        assert [record.action for record in (await app.audit()).items].count("pause") == 2
+        assert (await app.start("nap", id="new")).id == "new"
 
 
 @asynccontextmanager

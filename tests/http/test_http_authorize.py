@@ -49,6 +49,9 @@ ROUTES = [
     ("POST", "/pipeline/instances/w/kill", "killInstance", "manage"),
     ("GET", "/order.process/instances/w/outbox", "getOutbox", "read"),
     ("POST", "/order.process/instances/w/outbox/redeliver", "redeliverOutbox", "manage"),
+    ("GET", "/waiter/instances/w/stack", "getStack", "debug"),
+    ("GET", "/waiter/instances/w/replay", "replayInstance", "debug"),
+    ("GET", "/waiter/instances/w/export", "exportInstance", "read"),
     ("POST", "/_runner/tick", "tick", "tick"),
     ("GET", "/_stats", "getStats", "read"),
     ("GET", "/_workers", "listWorkers", "read"),
@@ -94,7 +97,7 @@ async def serve(tmp_path: Path, authorize: Authorize | None) -> AsyncIterator[tu
         for workflow in OF_EACH_KIND:
             run = await app.start(workflow, id="w")
             await run.pause()
-        async with client_of(app.asgi(tick=True)) as http:
+        async with client_of(app.asgi(tick=True, debug=True)) as http:
             yield Api(http), path
 
 

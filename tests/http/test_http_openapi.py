@@ -74,7 +74,7 @@ async def test_every_route_is_described_with_its_errors() -> None:
         f"{instance}/retry", f"{instance}/fork", f"{instance}/resolve", f"{instance}/audit", f"{BASE}/_audit",
         f"{BASE}/_bulk", f"{BASE}/_bulk/{{bulk_id}}",
         f"{instance}/cancel", f"{instance}/events", f"{instance}/history", f"{instance}/history/{{run}}",
-        f"{instance}/result",
+        f"{instance}/result", f"{instance}/stack", f"{instance}/replay", f"{instance}/export",
         f"{instance}/outbox", f"{instance}/outbox/redeliver", f"{graph}/facts", f"{graph}/mermaid", f"{graph}/kill",
         f"{BASE}/pipeline/mermaid", f"{BASE}/_runner/tick", f"{BASE}/_health", f"{BASE}/_health/live",
         f"{BASE}/_stats", f"{BASE}/_workers", f"{BASE}/_queues", f"{BASE}/_versions", f"{BASE}/_me",

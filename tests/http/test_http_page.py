@@ -20,7 +20,7 @@ EXAMPLE = re.compile(
     r"```(?P<kind>json|text) ?(?P<status>\d*)\n(?P<response>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|until \d{4}.*\)$")
+TIMES = re.compile(r"\d{4}-\d\d-\d\dT[\d:.]+Z|until \d{4}.*\)")
 MIN_TIME_MS = 10**12  # larger numbers are times in milliseconds
 
 
@@ -66,15 +66,17 @@ async def test_the_responses_are_those_of_the_page(tmp_path: Path, monkeypatch: 
     monkeypatch.setitem(sys.modules, "shop", module)
     program = PROGRAM.search(PAGE.read_text())
     assert program is not None
-    exec(program[1], vars(module))
+    (tmp_path / "shop.py").write_text(program[1])
+    exec(compile(program[1], str(tmp_path / "shop.py"), "exec"), vars(module))
 
     async with module.app, client_of(module.api, "http://test") as http:
         for example in examples():
-            expected = example.status, without_times(example.response)
+            expected = [example.status, without_times(example.response)]
             for _ in range(1000):
                 response = await http.request(example.method, example.path, content=example.body)
                 is_json = response.headers["content-type"] == "application/json"
                 got = response.status_code, without_times(response.json() if is_json else response.text)
+                got = json.loads(json.dumps(got).replace(str(tmp_path), "/srv/shop"))
                 if got == expected or example.method != "GET":
                     break
                 await asyncio.sleep(0.01)  # the worker may not have finished

@@ -52,7 +52,7 @@ async def creation_by_attribute(request: AuthRequest) -> None:
 def policies() -> dict[str, tuple[Authorize, dict[str, dict[str, str]]]]:
     by_attribute = Authorize(
         read=policy_by_attribute, manage=policy_by_attribute, send_event=policy_by_attribute, tick=policy_by_attribute,
-        create=creation_by_attribute,
+        create=creation_by_attribute, debug=policy_by_attribute,
     )  # fmt: skip
     return {
         "id prefix": page_policy(),
@@ -92,7 +92,7 @@ async def tenants(request: pytest.FixtureRequest, database_options: dict[str, An
                 for workflow in OF_EACH_KIND:
                     search = {"tenant": tenant, "secret": f"{tenant}s"}
                     await (await app.start(workflow, id=f"{tenant}-{n}", search=search)).pause()
-        asgi = app.asgi(tick=True)
+        asgi = app.asgi(tick=True, debug=True)
         routes = {route.spec for route in asgi.routes if isinstance(route, GatedRoute) and route.spec.scope is not None}
         async with client_of(asgi) as http:
             yield TwoTenants(app, Api(http), headers, sorted(routes, key=lambda spec: spec.name))
@@ -236,8 +236,8 @@ async def test_an_unknown_path_reveals_nothing(tenants: TwoTenants) -> None:
 async def test_a_caller_without_a_tenant_is_refused_everywhere() -> None:
     authorize, _ = page_policy()
     app, _ = make_shop(authorize=authorize)
-    async with app.connect(), client_of(app.asgi(tick=True)) as http:
-        for route in app.asgi(tick=True).routes:
+    async with app.connect(), client_of(app.asgi(tick=True, debug=True)) as http:
+        for route in app.asgi(tick=True, debug=True).routes:
             assert isinstance(route, GatedRoute)
             if route.spec.scope is not None:
                 for headers in ({}, {"Authorization": "Bearer "}, {"Authorization": "acme"}, {"X-Tenant": "acme"}):

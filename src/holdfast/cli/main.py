@@ -21,6 +21,7 @@ from holdfast.cli.observe import add_observe_commands
 from holdfast.cli.options import read_event, read_json, remote_command
 from holdfast.cli.serve import Format, dev, serve
 from holdfast.cli.versions import versions
+from holdfast.cli.view_commands import add_view_commands
 from holdfast.cli.workflows import workflows
 
 AppDir = Annotated[
@@ -38,6 +39,7 @@ cli.command()(serve)
 cli.add_typer(workflows, name="workflows")
 add_control_commands(instances)
 add_model_commands(instances)
+add_view_commands(cli, instances)
 cli.add_typer(instances, name="instances")
 add_maintenance_commands(cli)
 add_code_commands(cli)

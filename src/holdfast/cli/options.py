@@ -268,8 +268,13 @@ def _address(text: str) -> tuple[str, str]:
     return _name(workflow), _name(id_)
 
 
-def remote_command(command: Callable[Concatenate[Remote, P], None]) -> Callable[..., None]:
-    """Add the shared options to ``command``, and pass it a ``Remote`` made from them as its first argument."""
+def remote_command(
+    command: Callable[Concatenate[Remote, P], None], default_url: str | None = None
+) -> Callable[..., None]:
+    """Add the shared options to ``command``, and pass it a ``Remote`` made from them as its first argument.
+
+    ``default_url``: the base URL of a command that does not always need a server.
+    """
 
     @functools.wraps(command)
     def run(*, base_url: str, header: list[str], timeout: float, retries: int, retry_delay: float, **own: Any) -> None:
@@ -292,6 +297,8 @@ def remote_command(command: Callable[Concatenate[Remote, P], None]) -> Callable[
         inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in _SHARED.items()
     ]
+    if default_url is not None:
+        shared[0] = shared[0].replace(default=default_url)
     parameters = [*(p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own), *shared]
     parameters.sort(key=lambda p: p.default is not inspect.Parameter.empty)
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

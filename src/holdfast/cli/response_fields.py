@@ -28,6 +28,10 @@ class Fields:
     def __bool__(self) -> bool:
         return bool(self._fields)
 
+    def plain(self) -> dict[str, Any]:
+        """All fields, as they were received."""
+        return dict(self._fields)
+
     def any(self, name: str) -> Any:
         return self._fields.get(name)
 

@@ -51,11 +51,19 @@ _DRAIN = "Time for steps in flight to end: 45, '90 s', '5 min'."
 _DEV_DRAIN = 2.0
 
 
+def is_loopback_name(host: str) -> bool:
+    """True for addresses that only this machine reaches: there, the routes for debugging are enabled by default."""
+    return host in ("127.0.0.1", "localhost", "::1")
+
+
 def serve(
     target: Target,
     worker: Annotated[bool, typer.Option("--worker", help="Also run the workflows, in this process.")] = False,
     tick: Annotated[
         bool, typer.Option("--tick", help="Run the instances that are due at each POST _runner/tick, in this process.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Enable the routes that show stacks and local variables of runs.")
     ] = False,
     host: Host = "127.0.0.1",
     port: Port = 8787,
@@ -94,7 +102,7 @@ def serve(
     options = ServeOptions(
         target, app_dir, host, port,
         worker=worker, tick=tick, insecure=insecure, drain=drain, log_level=log_level, log_format=log_format,
-        hints=hints,
+        hints=hints, debug=debug,
     )  # fmt: skip
     run_server(options, supervisor_fd)
 
@@ -111,7 +119,8 @@ def dev(
     """Run a worker and the API; restart on changes.
 
     For development: restarts when a .py file below --app-dir changes, and runs continue where they were. Code that
-    cannot be imported is reported, and imported again at the next change.
+    cannot be imported is reported, and imported again at the next change. On a loopback address, the routes that show
+    stacks and local variables of runs are enabled.
 
     \b
     Examples:
@@ -130,5 +139,6 @@ def dev(
     options = ServeOptions(
         target, app_dir, host, port,
         worker=True, insecure=insecure, drain=_DEV_DRAIN, log_level=log_level, log_format=log_format,
+        debug=is_loopback_name(host),
     )  # fmt: skip
     raise typer.Exit(develop(options))

@@ -59,6 +59,7 @@ class ServeOptions:
     log_level: str | None = None
     log_format: str | None = None
     hints: bool = False
+    debug: bool = False
 
     def __post_init__(self) -> None:
         split_target(self.target)
@@ -68,7 +69,7 @@ class ServeOptions:
         named = [("--app-dir", self.app_dir), ("--host", self.host), ("--port", self.port)]
         named += [("--drain", self.drain), ("--log-level", self.log_level), ("--log-format", self.log_format)]
         flags = [("--worker", self.worker), ("--tick", self.tick)]
-        flags += [("--insecure", self.insecure), ("--hints", self.hints)]
+        flags += [("--insecure", self.insecure), ("--hints", self.hints), ("--debug", self.debug)]
         return [
             *(f"{name}={value}" for name, value in named if value is not None),
             *(name for name, is_set in flags if is_set),
@@ -161,7 +162,7 @@ def _opened(app: Holdfast, options: ServeOptions) -> AbstractAsyncContextManager
 
 def _config(app: Holdfast, options: ServeOptions) -> uvicorn.Config:
     return uvicorn.Config(
-        app.asgi(api=_API, tick=options.tick, hosts=[_in_url(options.host)], metrics=True),
+        app.asgi(api=_API, tick=options.tick, hosts=[_in_url(options.host)], metrics=True, debug=options.debug),
         http=http_protocol(),
         lifespan="off",  # the app is already open
         ws="none",

@@ -41,6 +41,7 @@ class Scope(StrEnum):
     MANAGE = "manage"
     SEND_EVENT = "send_event"
     TICK = "tick"
+    DEBUG = "debug"
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +194,7 @@ class Authorize:
     manage: Hook | None = None
     send_event: Hook | None = None
     tick: Hook | None = None
+    debug: Hook | None = None
     read: Hook | None = None
     timeout: Duration = "5 seconds"
     """The time limit of each hook call."""
@@ -208,7 +210,7 @@ class Authorize:
     @property
     def open(self) -> bool:
         """True if no hook is set."""
-        return not any((self.request, self.create, self.manage, self.send_event, self.tick, self.read))
+        return not any((self.request, self.create, self.manage, self.send_event, self.tick, self.debug, self.read))
 
     async def run_request_hook(self, request: AuthRequest) -> list[Filter]:
         """Run the ``request`` hook and return its filters. Raise ``Denied`` also if no hook covers the route."""

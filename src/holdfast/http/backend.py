@@ -27,3 +27,5 @@ class Backend:
     """None: ticks over HTTP are not enabled."""
     metrics: Callable[[], Awaitable[str]] | None = None
     """The text for Prometheus; None: there is no route for it."""
+    debug: bool = False
+    """True if stacks and replays, which show local variables, may be read over HTTP."""

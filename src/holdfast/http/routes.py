@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from holdfast.http import wire
+from holdfast.http import wire, wire_views
 from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Scope
 from holdfast.http.backend import Backend
 from holdfast.http.bulk_handlers import Bulk, bulk_content
@@ -14,6 +14,7 @@ from holdfast.http.handlers import Control, Events, Outbox, Reads, Server, Start
 from holdfast.http.queries import all_filter, list_filter
 from holdfast.http.repair_handlers import Audit, Repair
 from holdfast.http.spec import Spec
+from holdfast.http.view_handlers import Views
 
 _INSTANCES = "/{workflow}/instances"
 _INSTANCE = "/{workflow}/instances/{instance_id}"
@@ -62,6 +63,7 @@ def route_table(backend: Backend) -> Sequence[Spec]:
         *_repair_routes(backend),
         *_unit_routes(backend),
         *_outbox_routes(backend),
+        *_view_routes(backend),
         Spec(
             "POST", "/_runner/tick", "tick", Scope.TICK, server.tick, wire.Ticked,
             (400, 403, 408, 413, 415), _TICK, body_required=False,
@@ -178,4 +180,18 @@ def _outbox_routes(backend: Backend) -> Sequence[Spec]:
             "POST", f"{_INSTANCE}/outbox/redeliver", "redeliverOutbox", Scope.MANAGE, outbox.redeliver,
             wire.Redelivered, (400, 404),
         ),
+    ]  # fmt: skip
+
+
+def _view_routes(backend: Backend) -> Sequence[Spec]:
+    views = Views(backend)
+    return [
+        Spec(
+            "GET", f"{_INSTANCE}/stack", "getStack", Scope.DEBUG, views.stack, wire_views.Stack, (400, 403, 404),
+        ),
+        Spec(
+            "GET", f"{_INSTANCE}/replay", "replayInstance", Scope.DEBUG, views.replay, wire_views.Replay,
+            (400, 403, 404),
+        ),
+        Spec("GET", f"{_INSTANCE}/export", "exportInstance", Scope.READ, views.export, dict, (400, 404)),
     ]  # fmt: skip

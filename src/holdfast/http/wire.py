@@ -171,14 +171,14 @@ def _flag(value: object) -> object:
     return {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
 
 
-def _optional(**rules: Any) -> Any:
+def optional(**rules: Any) -> Any:
     """An optional field, ``None`` if it is missing; ``null`` is not a valid value."""
     return Field(default=None, **rules)
 
 
 def _cursor(prefix: str) -> Any:
     """A cursor. The pattern is documented, not enforced here: the client reports an invalid cursor (INVALID_CURSOR)."""
-    return _optional(json_schema_extra={"pattern": f"^{prefix}[0-9]{{1,18}}$"})
+    return optional(json_schema_extra={"pattern": f"^{prefix}[0-9]{{1,18}}$"})
 
 
 WholeNumber = Annotated[int, Field(strict=True, ge=0), BeforeValidator(_whole_number)]
@@ -189,8 +189,8 @@ Flag = Annotated[bool, Field(strict=True), BeforeValidator(_flag)]
 class ListParams(BaseModel):
     """The query of a list; missing fields are ``None``."""
 
-    status: Status = _optional()
-    idPrefix: str = _optional(pattern="^[a-zA-Z0-9_][a-zA-Z0-9_-]*$")
+    status: Status = optional()
+    idPrefix: str = optional(pattern="^[a-zA-Z0-9_][a-zA-Z0-9_-]*$")
     pageSize: PageSize = 25
     cursor: str = _cursor("i")
 
@@ -198,14 +198,14 @@ class ListParams(BaseModel):
 class AllParams(ListParams):
     """The query of a list of all instances; missing fields are ``None``."""
 
-    workflow: str = _optional(min_length=1)
-    error: str = _optional(min_length=1, max_length=1000)
-    createdAfter: Instant = _optional()
-    createdBefore: Instant = _optional()
-    endedAfter: Instant = _optional()
-    endedBefore: Instant = _optional()
-    version: str = _optional(min_length=1, max_length=1000)
-    queue: str = _optional(min_length=1, max_length=1000)
+    workflow: str = optional(min_length=1)
+    error: str = optional(min_length=1, max_length=1000)
+    createdAfter: Instant = optional()
+    createdBefore: Instant = optional()
+    endedAfter: Instant = optional()
+    endedBefore: Instant = optional()
+    version: str = optional(min_length=1, max_length=1000)
+    queue: str = optional(min_length=1, max_length=1000)
     order: Literal["asc", "desc"] = "desc"
 
 
@@ -225,14 +225,14 @@ class RunParams(BaseModel):
     eventsCursor: str = _cursor("e")
     includeLogs: Flag = False
     logsCursor: str = _cursor("l")
-    logLevel: Level = _optional()
-    logCategory: str = _optional(min_length=1, pattern="^[^\\x00]+$")
+    logLevel: Level = optional()
+    logCategory: str = optional(min_length=1, pattern="^[^\\x00]+$")
 
 
 class HistoryParams(RunParams):
     """The query of the history of the current run, or of the run with the number ``runNumber``."""
 
-    runNumber: WholeNumber = _optional()
+    runNumber: WholeNumber = optional()
 
 
 class ResultParams(BaseModel):

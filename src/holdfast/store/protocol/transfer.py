@@ -62,11 +62,10 @@ TABLES = (
     _table(
         "run",
         "id",
-        int="id instance number priority created_at updated_at started_at completed_at seed parent_run attempt line "
-        "forked_from",
+        int="id instance number priority created_at updated_at started_at completed_at seed parent_run attempt line",
         text="workflow instance_id kind status queue parent parent_close version",
         free="note",
-        bytes="params output error options memo search origin",
+        bytes="params output error options memo search",
         flag="current pinned",
     ),
     _table(
@@ -106,7 +105,6 @@ TABLES = (
         free="step type error",
         bytes="payload",
     ),
-    _table("audit", "n", int="n at", text="action target outcome", free="actor reason"),
 )  # fmt: skip
 BY_NAME = {table.name: table for table in TABLES}
 

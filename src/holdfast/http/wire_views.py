@@ -1,0 +1,83 @@
+"""The wire format of stack, replay and export. ``view_bodies.py`` converts records to these bodies."""
+
+# ruff: noqa: N815  (the contract is in camelCase)
+
+from __future__ import annotations
+
+from typing import Any, NotRequired
+
+from pydantic import BaseModel
+from typing_extensions import TypedDict
+
+from holdfast.http.wire import CodePosition, Count, Date, Failure, Flag, Log, WholeNumber, optional
+
+
+class StackParams(BaseModel):
+    """The query of a stack. ``all``: also frames of libraries and of the engine."""
+
+    all: Flag = False
+
+
+class ExportParams(BaseModel):
+    """The query of an export: the current run, or the run with the number ``runNumber``."""
+
+    runNumber: WholeNumber = optional()
+
+
+class ReplayParams(StackParams, ExportParams):
+    """The query of a replay: after ``until`` facts; without it, after all facts."""
+
+    until: WholeNumber = optional()
+
+
+class Frame(TypedDict):
+    file: str
+    line: Count
+    function: str
+    source: str
+    locals: dict[str, str]
+    """Bounded, redacted text of each local variable."""
+
+
+class TaskStack(TypedDict):
+    name: str
+    frames: list[Frame]
+    """From the outermost function of the task to the await in which it is suspended."""
+    waitingFor: str | None
+
+
+class Stack(TypedDict):
+    tasks: list[TaskStack]
+    difference: NotRequired[str]
+    """How the history and the code of the server differ; absent if they fit."""
+
+
+class Fact(TypedDict):
+    stepKey: str
+    type: str
+    name: str
+    ok: bool
+    result: Any
+    error: NotRequired[Failure]
+    at: Date
+    state: str
+
+
+class Pending(TypedDict):
+    stepKey: str
+    type: str
+    name: str
+    wakeAt: Date | None
+    waitEventType: str | None
+    attempts: Count
+    recorded: bool
+    position: NotRequired[CodePosition]
+
+
+class Replay(TypedDict):
+    position: Count
+    total: Count
+    fact: Fact | None
+    stack: Stack
+    pending: list[Pending]
+    logs: list[Log]
