@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import re
+import shlex
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -80,6 +83,18 @@ def test_a_renamed_step_is_reported_with_both_names_and_the_exit_code_is_1(shop:
     assert "'charge_card'" in done.stdout
     [suite] = ElementTree.parse(shop / "check.xml").getroot()
     assert (suite.get("tests"), suite.get("failures")) == ("4", "3")
+
+
+def test_the_page_on_versioning_shows_what_the_command_prints(shop: Path, tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "versioning.md").read_text()
+    [block] = re.findall(r"^```console\n\$ (.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    command, _, shown = block.partition("\n")
+    for name in ("shop.db", "shop.db-wal"):
+        if (shop / name).exists():
+            shutil.copy(shop / name, tmp_path / name)
+    (tmp_path / "shop.py").write_text(RENAMED)
+    done = holdfast(*shlex.split(command)[1:], cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (1, shown)
 
 
 def test_a_declared_rename_fits(shop: Path) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from .live import LiveServer
+from .running import holdfast
 
 PAGE = Path(__file__).parents[2] / "docs" / "debugging.md"
 BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -114,7 +115,7 @@ def create_problems(live: LiveServer) -> None:
     live.stop()
 
     (live.folder / "shop.py").write_text(NEW_CODE)
-    live.start()
+    live.start("--debug")
     live.ok("send-event", "-w", "prices", "-i", "monday", "-t", "go")
     live.until("prices", "monday", "paused")
     live.create("packing", "order-4")
@@ -146,7 +147,7 @@ def test_the_page_shows_what_the_commands_print(tmp_path: Path) -> None:
         for command, shown in commands(PAGE.read_text()):
             words = shlex.split(command)
             assert words[0] == "holdfast"
-            done = live.run(*words[1:])
+            done = holdfast(*words[1:], cwd=live.folder, HOLDFAST_BASE_URL=live.base)
             printed = (done.stdout + done.stderr).strip()
             assert masked(printed) == masked(shown), f"{command}\n{printed}"
     finally:
