@@ -48,6 +48,9 @@ CURLS = {
     "instances mermaid etl/e-1": "curl $B/etl/instances/e-1/mermaid",
     "instances kill etl/e-1": "curl -X POST $B/etl/instances/e-1/kill",
     "instances outbox parcels/p-1": "curl $B/parcels/instances/p-1/outbox",
+    "instances stack fulfil/o-1": "curl $B/fulfil/instances/o-1/stack",
+    "instances export fulfil/o-1": "curl $B/fulfil/instances/o-1/export",
+    "instances diff fulfil/o-1 fulfil/o-2": "curl $B/fulfil/instances/o-1/export",
     "instances redeliver parcels/p-1": "curl -X POST $B/parcels/instances/p-1/outbox/redeliver",
 }
 """Commands, and the requests that do the same."""
