@@ -44,6 +44,11 @@ def _ignore(_error: BaseException | None) -> None:
 class Telemetry:
     """An observer of the engine. Every method of this class does nothing; an implementation overrides some."""
 
+    observes_attempts = True
+    """False: ``attempt_began`` and ``attempt_ended`` need not be called at present."""
+    unguarded: frozenset[str] = frozenset()
+    """Names of methods that raise no exception, so that the engine may call them directly."""
+
     # --- the client
 
     def start_began(self, runs: Sequence[NewRun]) -> Ended:  # noqa: ARG002
@@ -123,11 +128,25 @@ class TelemetryGroup(Telemetry):
 
     def __init__(self, members: Sequence[Telemetry]) -> None:
         self.members = tuple(members)
+        self._attempt_observers = [member for member in members if _overrides(member, "attempt_began")]
         for name in (*_OPERATIONS, *_POINTS):
-            default = getattr(Telemetry, name)
-            methods = [getattr(member, name) for member in members if getattr(type(member), name) is not default]
-            if methods:
+            overriding = [member for member in members if _overrides(member, name)]
+            methods = [getattr(member, name) for member in overriding]
+            if len(methods) == 1 and name in overriding[0].unguarded:
+                setattr(self, name, methods[0])
+            elif methods:
                 setattr(self, name, _operation(methods) if name in _OPERATIONS else _point(methods))
+
+    @property
+    def observes_attempts(self) -> bool:  # type: ignore[override]
+        for member in self._attempt_observers:  # noqa: SIM110  (read twice for each attempt: any() takes longer)
+            if member.observes_attempts:
+                return True
+        return False
+
+
+def _overrides(member: Telemetry, name: str) -> bool:
+    return getattr(type(member), name) is not getattr(Telemetry, name)
 
 
 class _Guard:

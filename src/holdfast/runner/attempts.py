@@ -107,8 +107,9 @@ class RunningAttempt(Attempt):
 
     def cancel(self) -> None:
         """Stop the attempt without reporting an outcome."""
-        if self._ports.telemetry is not None and not self._finished:
-            self._ports.telemetry.attempt_ended(self, None)
+        telemetry = self._ports.telemetry
+        if telemetry is not None and telemetry.observes_attempts and not self._finished:
+            telemetry.attempt_ended(self, None)
         future = self._future
         self._mark_finished()
         if future is not None:
@@ -146,8 +147,9 @@ class RunningAttempt(Attempt):
         call, spawn = self.call, self._ports.spawn
         context = contextvars.copy_context()
         context.run(current_attempt.set, self)
-        if self._ports.telemetry is not None:
-            context.run(self._ports.telemetry.attempt_began, self)
+        telemetry = self._ports.telemetry
+        if telemetry is not None and telemetry.observes_attempts:
+            context.run(telemetry.attempt_began, self)
         args, kwargs = call.args, call.kwargs
         if (tx_kind := call.wants_tx) is not None:
             if tx_kind is Transaction:
@@ -267,8 +269,9 @@ class RunningAttempt(Attempt):
 
     def _report_outcome(self, outcome: Outcome) -> None:
         self._mark_finished()
-        if self._ports.telemetry is not None:
-            self._ports.telemetry.attempt_ended(self, outcome)
+        telemetry = self._ports.telemetry
+        if telemetry is not None and telemetry.observes_attempts:
+            telemetry.attempt_ended(self, outcome)
         self._report(outcome)
 
     def _mark_finished(self) -> None:

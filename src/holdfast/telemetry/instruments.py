@@ -37,13 +37,15 @@ class Counter(Metric):
         super().__init__(name, "counter", help_text, labels)
         self.values: dict[Labels, float] = {} if labels else {(): 0}
 
-    def add(self, labels: Labels = (), amount: float = 1) -> None:
-        values = self.values
-        if labels in values:
-            values[labels] += amount
-        else:
-            labels = _bounded(labels, len(values))
-            values[labels] = values.get(labels, 0) + amount
+    def add(self, labels: Labels = ()) -> None:
+        self.values[labels if labels in self.values else self.ensure(labels)] += 1
+
+    def ensure(self, labels: Labels) -> Labels:
+        """Add the label set, or that of ``other`` if there are too many; returns the one that counts."""
+        if labels not in self.values:
+            labels = _bounded(labels, len(self.values))
+            self.values.setdefault(labels, 0)
+        return labels
 
     def lines(self) -> Iterator[str]:
         yield from self.head()
@@ -64,26 +66,35 @@ class Gauge(Metric):
                 yield self.sample(labels, value)
 
 
-class _Series:
+class Series:
+    """The observations of one label set of a histogram."""
+
     __slots__ = ("counts", "total")
 
     def __init__(self) -> None:
         self.counts = [0] * (len(BUCKETS) + 1)
         self.total = 0.0
 
+    def observe(self, seconds: float) -> None:
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
+        if seconds > 0:
+            self.total += seconds
+
 
 class Histogram(Metric):
     def __init__(self, name: str, help_text: str, labels: Sequence[str] = ()) -> None:
         super().__init__(name, "histogram", help_text, labels)
-        self.series: dict[Labels, _Series] = {}
+        self.series: dict[Labels, Series] = {}
 
     def observe(self, seconds: float, labels: Labels = ()) -> None:
+        self.of(labels).observe(seconds)
+
+    def of(self, labels: Labels) -> Series:
         series = self.series.get(labels)
         if series is None:
             labels = _bounded(labels, len(self.series))
-            series = self.series.setdefault(labels, _Series())
-        series.counts[bisect_left(BUCKETS, seconds)] += 1
-        series.total += seconds
+            series = self.series.setdefault(labels, Series())
+        return series
 
     def lines(self) -> Iterator[str]:
         yield from self.head()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from holdfast.core.facts import Fact, FactState
 from holdfast.core.model import StepType
@@ -25,7 +26,7 @@ from holdfast.store.protocol import (
     StoreStats,
     Verdict,
 )
-from holdfast.telemetry.instruments import Counter, Gauge, Histogram
+from holdfast.telemetry.instruments import Counter, Gauge, Histogram, Labels, Series
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 MAX_STEPS = 200
@@ -36,8 +37,19 @@ _STEPS = (StepType.DO, StepType.NODE)
 _CODE = re.compile(r"([A-Z][A-Z_]+): ")
 
 
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """The counter and the histogram of one outcome of a step."""
+
+    counter: Counter
+    labels: Labels
+    series: Series
+
+
 class Metrics(Telemetry):
     """Counters and histograms of this process."""
+
+    unguarded = frozenset({"turn_began", "batch_written", "commit_written", "advance_written", "parked"})
 
     def __init__(self) -> None:
         self._started = Counter("holdfast_runs_started_total", "Runs whose first turn was written.", ["workflow"])
@@ -59,6 +71,8 @@ class Metrics(Telemetry):
         self._takeovers = Counter("holdfast_lease_takeovers_total", "Tasks taken over from workers that lost them.")
         self._parked = Counter("holdfast_parked_total", "Runs that were parked.", ["reason"])
         self._step_names: dict[str, set[str]] = {}
+        self._cells: dict[tuple[str, str, int, bool, str], _Cell | None] = {}
+        """Where a fact is counted, by workflow, kind, state, success and name; None: nowhere."""
 
     # --- observed points
 
@@ -95,18 +109,29 @@ class Metrics(Telemetry):
         self._parked.add((reason,))
 
     def _count_steps(self, workflow: str, facts: Iterable[Fact]) -> None:
+        cells = self._cells
         for fact in facts:
-            if fact.kind not in _STEPS:
-                continue
-            if fact.state == FactState.RESULT:
-                outcome = "completed" if fact.ok else "errored"
-            elif fact.state == FactState.FAILURE:
-                outcome = "retried"
-            else:
-                continue
-            step = self._step_name(workflow, fact.name or fact.key)
-            self._steps.add((workflow, step, outcome))
-            self._durations.observe(max(0, fact.at - fact.started_at) / 1000, (workflow, step))
+            key = (workflow, fact.kind, fact.state, fact.ok, fact.name or fact.key)
+            try:
+                cell = cells[key]
+            except KeyError:
+                cell = self._new_cell(key)
+            if cell is not None:
+                cell.counter.values[cell.labels] += 1
+                cell.series.observe((fact.at - fact.started_at) / 1000)
+
+    def _new_cell(self, key: tuple[str, str, int, bool, str]) -> _Cell | None:
+        """Where a fact is counted. Only kinds of facts that are steps are remembered: other keys are not bounded."""
+        workflow, kind, state, ok, name = key
+        if kind not in _STEPS or state not in (FactState.RESULT, FactState.FAILURE):
+            return None
+        outcome = "retried" if state == FactState.FAILURE else "completed" if ok else "errored"
+        step = self._step_name(workflow, name)
+        labels = self._steps.ensure((workflow, step, outcome))
+        cell = _Cell(self._steps, labels, self._durations.of((workflow, step)))
+        if step == name:
+            self._cells[key] = cell
+        return cell
 
     def _step_name(self, workflow: str, name: str) -> str:
         names = self._step_names.get(workflow)

@@ -39,11 +39,21 @@ with extra("otel", "OpenTelemetry"):
     from opentelemetry import context as otel_context
     from opentelemetry import propagate, trace
     from opentelemetry.context import Context
-    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+    from opentelemetry.trace import (
+        Link,
+        NoOpTracerProvider,
+        ProxyTracerProvider,
+        Span,
+        SpanKind,
+        Status,
+        StatusCode,
+        TracerProvider,
+    )
 
 _MAX_RETRYING = 1_000
 _MAX_TRACE_BYTES = 4_096
 _MARK = b'"trace":'
+_SILENT = (NoOpTracerProvider, ProxyTracerProvider)
 
 
 class _Step:
@@ -64,8 +74,12 @@ class OpenTelemetry(Telemetry):
     provider.
     """
 
+    observes_attempts = False
+    unguarded = frozenset({"commit_written", "advance_written"})
+
     def __init__(self, *, parent: bool = False, tracer_provider: TracerProvider | None = None) -> None:
         self._parent = parent
+        self._provider = tracer_provider
         self._tracer = trace.get_tracer("holdfast", __version__, tracer_provider)
         self._turns: dict[TaskRef, Span] = {}
         self._steps: dict[tuple[int, str], _Step] = {}
@@ -73,9 +87,16 @@ class OpenTelemetry(Telemetry):
         self._retrying: dict[tuple[int, str], _Step] = {}
         """Spans of steps that wait for their next attempt, the oldest first."""
 
+    def _is_off(self) -> bool:
+        """True if no span is made: the program has no provider, or a silent one, and continues no trace."""
+        provider = self._provider or trace.get_tracer_provider()
+        return isinstance(provider, _SILENT) and not trace.get_current_span().get_span_context().is_valid
+
     # --- the client
 
     def start_began(self, runs: Sequence[NewRun]) -> Ended:
+        if self._is_off():
+            return _end_nothing
         first = runs[0]
         attributes: dict[str, Any] = {"holdfast.workflow.name": first.workflow}
         if len(runs) == 1:
@@ -99,6 +120,9 @@ class OpenTelemetry(Telemetry):
     # --- turns
 
     def turn_began(self, claim: Claim, now_ms: int) -> None:  # noqa: ARG002
+        self.observes_attempts = not self._is_off()
+        if not self.observes_attempts:
+            return
         span, context = self._turn_span(claim)
         if span.get_span_context().is_valid:
             self._turns[claim.task] = span
@@ -107,6 +131,8 @@ class OpenTelemetry(Telemetry):
     def turn_ended(self, claim: Claim, finish: Finish | None) -> None:
         span = self._turns.pop(claim.task, None)
         if span is None:
+            if not self.observes_attempts:
+                return
             if finish is None or claim.mailbox_page.last == 0:
                 return
             span, _ = self._turn_span(claim)  # a turn that was written together with the event that caused it
