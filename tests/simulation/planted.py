@@ -36,6 +36,7 @@ from holdfast.store.sqlite import (
     claim,
     commit,
     control,
+    create,
     ends,
     late,
     leases,
@@ -49,6 +50,7 @@ from holdfast.workflow import pending
 from holdfast.workflow.attempt_tracker import AttemptTracker
 from holdfast.workflow.naming import StepNames
 from holdfast.workflow.saga import Saga
+from simulation.programs.names import NEW, OLD
 
 _EARLY_MS = 150
 
@@ -189,6 +191,25 @@ def _any_unit_owner(original: Any) -> Any:
         }
 
     return holds
+
+
+def _claim_any_version(original: Any) -> Any:
+    return lambda tx, run, claimant: original(tx, replace(run, pinned=False), claimant)
+
+
+def _lanes_of_all_versions(original: Any) -> Any:
+    def lanes(tx: Any, request: Any) -> Any:
+        return original(tx, replace(request, version=NEW if request.version == OLD else OLD)) + original(tx, request)
+
+    return lambda tx, request: sorted(set(lanes(tx, request)))
+
+
+def _claim_without_pin(original: dict[str, str]) -> dict[str, str]:
+    return original | {"set_pin": "SELECT ?1, ?2"}
+
+
+def _task_without_pin(original: Any) -> Any:
+    return lambda run, new, now: (*original(run, new, now)[:-1], "")
 
 
 def _settle_as_delivered(original: Any) -> Any:
@@ -431,6 +452,10 @@ BUGS: dict[str, Sequence[_Patch]] = {
     "operations_kept_in_buffer": [_Patch(TurnWriter, "try_defer", _defer_until_suspend)],
     "last_results_not_added": [_Patch(TurnWriter, "_add_refused", _add_buffered_only)],
     "reads_wait_for_transaction": [_Patch(Database, "read", _read_in_write_queue)],
+    "event_claims_any_version": [_Patch(send, "_claim_woken", _claim_any_version)],
+    "lanes_of_all_versions": [_Patch(claim, "_lanes", _lanes_of_all_versions)],
+    "pin_not_set_by_claim": [_Patch(claim, "_SQL", _claim_without_pin)],
+    "pin_not_set_by_start": [_Patch(create, "_task_row", _task_without_pin)],
 }
 
 

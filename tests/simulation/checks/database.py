@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.store.protocol import TaskRef
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.loop import SimulatedLoop
@@ -17,12 +19,15 @@ class WatchedDatabase(SimulatedDatabase):
         self.results = ResultWatch(self.rows)
         self._leases = LeaseWatch()
         self.watches += [self.results, self._leases]
+        self.version_of: Callable[[str], str | None] = lambda owner: None
+        """The version of a worker."""
 
     async def open(self) -> None:
         await super().open()
         self.connection.execute(CREATE_EFFECT_TABLE)
         self._report_granted_leases()
         self._report_terminations()
+        self._report_claims_of_other_versions()
 
     def watch_lease(self, owner: str, effect: Effect, lease_ms: int, *, safe: bool) -> None:
         """Watch the lease of a chain step that a worker calls, if the worker still owns the run.
@@ -54,6 +59,24 @@ class WatchedDatabase(SimulatedDatabase):
                 "WHEN new.lease_until IS NOT NULL BEGIN SELECT granted(new.run, new.unit, new.owner, new.epoch, "
                 "new.lease_until - simulated_now()); END"
             )
+
+    def _report_claims_of_other_versions(self) -> None:
+        """Let a trigger report each claim of a pinned run by a worker of another version.
+
+        Any worker may end an expired run, and the run of a graph whose nodes are done: neither runs user code.
+        """
+
+        def claimed(run: int, owner: str, version: str) -> None:
+            if self.version_of(owner) != version:
+                self.violate(f"run {run}, pinned to {version}, was claimed by a worker of another version", owner)
+
+        self.connection.create_scalar_function("claimed", claimed, deterministic=False)
+        self.connection.execute(
+            "CREATE TEMP TRIGGER claimed AFTER UPDATE OF owner ON holdfast_task WHEN new.owner IS NOT NULL "
+            "AND new.owner IS NOT old.owner AND ifnull(old.expires_at, simulated_now() + 1) > simulated_now() "
+            "BEGIN SELECT claimed(id, new.owner, version) FROM holdfast_run "
+            "WHERE id = new.run AND pinned = 1 AND NOT (kind = 'graph' AND new.unit = 0); END"
+        )
 
     def _report_terminations(self) -> None:
         """Let a trigger tell the result watch each claim that a termination ends."""

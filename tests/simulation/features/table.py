@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from simulation.features import parts
 from simulation.features.feature import ControlRequest, Feature
+from simulation.programs.names import NEW, OLD
 
 FEATURES: tuple[Feature, ...] = (
     # --- steps
@@ -63,6 +64,11 @@ FEATURES: tuple[Feature, ...] = (
         "restart",
         request=ControlRequest(lambda client, *run: client.control.restart(*run), begins_again=True, weight=1),
     ),
+    Feature(
+        "move",
+        request=ControlRequest(lambda client, *run: client.control.move(*run, NEW), then="move_back", weight=1),
+    ),
+    Feature("move_back", request=ControlRequest(lambda client, *run: client.control.move(*run, OLD), weight=0)),
 )
 
 BY_NAME = {feature.name: feature for feature in FEATURES}

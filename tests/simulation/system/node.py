@@ -21,13 +21,14 @@ from holdfast.testing.simulation.faults import Faults
 from holdfast.testing.simulation.loop import Process, SimulatedLoop
 from holdfast.testing.simulation.node_store import NodeStore
 from holdfast.testing.simulation.ports import InlineSpawn, LoopClock, UnreliableHub
-from holdfast.testing.simulation.streams import mixed
+from holdfast.testing.simulation.streams import mixed, stream
 from holdfast.testing.virtual import SeededRandomness
 from simulation.programs.chain_and_graph import register_chain, register_graph
 from simulation.programs.external_system import ExternalSystem
 from simulation.programs.failing_items import register_graph_with_failing_items
 from simulation.programs.graph_of_runs import register_graph_of_runs
 from simulation.programs.interpreter import register_programs
+from simulation.programs.names import NEW, OLD
 from simulation.programs.run_parts import register_peers
 from simulation.programs.step_leases import register_chain_with_leases
 from simulation.system.faults import Fault
@@ -35,6 +36,8 @@ from simulation.system.faults import Fault
 _LEASES = (0.2, 0.5, 1.0, 2.0)
 _SHORT_LEASE = 0.05
 _MAX_SKEW = 0.5
+_PINNED = 0.3
+"""Part of the seeds in which all workflows are pinned."""
 _REMAINING_SKEW = 0.02
 """Part of a clock's error that remains in the estimate of the store's time."""
 _LIMITS = Limits(event_wait_min="1 ms")
@@ -62,6 +65,10 @@ class Shared:
             register_graph_of_runs(app, self.external)
             register_chain_with_leases(app, self.external)
             register_graph_with_failing_items(app, self.external)
+            if stream(self.seed, "pinned").random() < _PINNED:
+                for definition in app.registry:
+                    definition.pinned = True
+                    app.registry.replace(definition)
             self._code[version] = app.registry
         return self._code[version]
 
@@ -99,6 +106,11 @@ class Node:
         """True if the worker has turns, reserved slots or graph runs in memory."""
         worker = self.opened.worker if self.opened is not None else None
         return self.alive and worker is not None and worker.occupied
+
+    @property
+    def workers(self) -> list[str]:
+        """The ids of the workers of all lives."""
+        return [opened.worker.id for opened in self._opened if opened.worker is not None]
 
     def task_of(self, instance: str, number: int) -> TaskRef | None:
         """The claim under which the worker of this node executes a run."""
@@ -178,4 +190,5 @@ class Node:
             drain=0.5,
             concurrency=1 if faults.has(Fault.ONE_AT_A_TIME, self.name) else concurrency,
             cache=0 if faults.has(Fault.NO_CACHE, self.name) else 100,
+            version=None if not self.works else OLD if self.name == "w1" else NEW,
         )

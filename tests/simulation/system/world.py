@@ -54,11 +54,15 @@ class World:
         workers = [Node(f"w{n}", shared, self._died, works=True) for n in range(1, draw.randint(2, 4))]
         clients = [Node(f"c{n}", shared, self._died, works=False) for n in range(1, 3)]
         self.nodes.update((node.name, node) for node in [*workers, *clients])
+        self.database.version_of = self._version_of
         self.workload: Workload = workload(seed, [*self.nodes], FAULT_SECONDS, faults, without)
         self._clients = Clients(self.workload, faults, self._note)
         self._injector = FaultInjector(
             faults, self.database.process, restart=self._restart, schedule=self._schedule, note=self._note
         )
+
+    def _version_of(self, worker: str) -> str | None:
+        return next((node.config.version for node in self.nodes.values() if worker in node.workers), None)
 
     @property
     def deployed(self) -> bool:
