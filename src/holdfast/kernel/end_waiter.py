@@ -43,11 +43,13 @@ class EndWaiter:
         self._polling: asyncio.Task[None] | None = None
 
     async def wait_for_run(self, run: int) -> Finish | None:
-        """Wait for the end of a run; None if the end has no result, or a successor follows."""
+        """Wait for the end of a run; None if the end has no result, a successor follows, or the run is gone."""
         expected = self.expect(run, self._hub.store_version)
         try:
-            [row] = await self._store.runs(RunsById([run]))
-            return _finish(row) if row.status.terminal else await self.wait(expected)
+            rows = await self._store.runs(RunsById([run]))
+            if not rows:
+                return None
+            return _finish(rows[0]) if rows[0].status.terminal else await self.wait(expected)
         finally:
             self._hub.stop_waiting(run, expected.end)
 
@@ -92,9 +94,14 @@ class EndWaiter:
         if version != before:
             runs = list(self._hub.waited_for)
             for start in range(0, len(runs), _RUNS_PER_READ):
-                for row in await self._store.runs(RunsById(runs[start : start + _RUNS_PER_READ])):
-                    if row.status.terminal:
-                        self._hub.ended(row.run, _finish(row))
+                page = runs[start : start + _RUNS_PER_READ]
+                rows = {row.run: row for row in await self._store.runs(RunsById(page))}
+                for run in page:
+                    row = rows.get(run)
+                    if row is None:  # deleted, or lost in a failover: the caller reads the instance
+                        self._hub.ended(run, None)
+                    elif row.status.terminal:
+                        self._hub.ended(run, _finish(row))
         return version
 
 

@@ -69,6 +69,9 @@ class Claimer:
             result = await self._store.claim(request)
         finally:
             self._slots.end_claim(limit)
+        if request.owner != self._claimant.owner:  # the database has failed over meanwhile
+            await self._store.release([claim.task for claim in (*result.claims, *result.overdue)])
+            return 0
         for claim in result.claims:
             self._runner.begin(claim, context)
         for claim in result.overdue:

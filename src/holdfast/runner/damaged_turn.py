@@ -19,6 +19,7 @@ class DamagedTurn:
     due_at = None
     suspect = False
     waiting = False
+    lost = False
 
     def __init__(self, claim: Claim, error: Exception) -> None:
         self.claim = claim

@@ -37,7 +37,6 @@ class LeaseKeeper:
         self.loop = BackgroundLoop("heartbeat", self.step, random)
         self._store = store
         self._profile = profile
-        self._owner = profile.id
         self._table = table
         self._slots = slots
         self._unknown_claims = unknown_claims
@@ -51,6 +50,15 @@ class LeaseKeeper:
         held = await self._renew()
         await self._release_unknown_claims(held)
         return min(self.leases()) / _BEATS_PER_LEASE / 1000
+
+    @property
+    def _owner(self) -> str:
+        return self._profile.id
+
+    def register_again(self) -> None:
+        """Register the worker, whose id has changed, with the next heartbeat, which is due now."""
+        self._registered = False
+        self.loop.wake_at_most(0)
 
     def heartbeat_within(self, lease_ms: int) -> None:
         """Schedule the next heartbeat early enough for a lease of this many milliseconds."""

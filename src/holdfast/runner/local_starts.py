@@ -64,6 +64,9 @@ class LocalStarts:
         self._slots.end_reservation(slots)
         if not self._slots.accepting:
             return  # the worker is stopping and releases all its tasks at the end
+        if not created.units and created.run.owner != self._claimant.owner:
+            self._hub.work()  # it was created without a claim, or for an id that this worker had before a failover
+            return
         page = MailboxPage(created.events, complete=True, last=len(created.events))
         for unit in created.units or (0,):
             if (created.run.run, unit) in self._table:

@@ -25,6 +25,7 @@ from holdfast.ports import Randomness
 from holdfast.runner.attempts import Ports
 from holdfast.runner.background_loop import BackgroundLoop
 from holdfast.store.protocol import (
+    Claimant,
     Delivered,
     DeliveryFailure,
     OutboxClaimRequest,
@@ -46,13 +47,13 @@ class OutboxDispatcher:
     """Delivers due outbound events, in a background loop or one pass at a time."""
 
     def __init__(
-        self, store: Store, registry: Registry, ports: Ports, random: Randomness, owner: str, poll_ms: int
+        self, store: Store, registry: Registry, ports: Ports, random: Randomness, claimant: Claimant, poll_ms: int
     ) -> None:
         self._store = store
         self._registry = registry
         self._ports = ports
         self._random = random
-        self._owner = owner
+        self._claimant = claimant
         self._poll = poll_ms / 1000
         self._loop = BackgroundLoop("outbox", self._step, random)
         self._in_progress: dict[asyncio.Task[None], OutboxRow] = {}
@@ -84,7 +85,7 @@ class OutboxDispatcher:
             _log.warning("could not record which events were delivered, they will be delivered again: %s", error)
 
     def abandon(self) -> None:
-        """Stop as a killed process does: store and release nothing. For crash tests."""
+        """Drop the deliveries in progress, as a killed process does: store and release nothing."""
         for task in self._in_progress:
             task.cancel()
         self._in_progress.clear()
@@ -120,7 +121,7 @@ class OutboxDispatcher:
 
     async def _begin(self, handler: OutboxHandler) -> int:
         slots = handler.concurrency - len(self._in_progress)
-        claim = await self._store.claim_outbox(OutboxClaimRequest(self._owner, handler.lease_ms, slots))
+        claim = await self._store.claim_outbox(OutboxClaimRequest(self._claimant.owner, handler.lease_ms, slots))
         self._next_due = claim.next_due
         for row in claim.rows:
             task = asyncio.get_running_loop().create_task(self._deliver(row, handler))
@@ -192,7 +193,7 @@ class OutboxDispatcher:
     async def _settle(self) -> None:
         outcomes = self._outcomes[:]
         if outcomes:
-            await self._store.settle_outbox(self._owner, outcomes)
+            await self._store.settle_outbox(self._claimant.owner, outcomes)
             del self._outcomes[: len(outcomes)]
 
 

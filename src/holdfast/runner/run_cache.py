@@ -114,6 +114,10 @@ class RunCaches:
             if not run_cache.owned_units:
                 del self._caches[task.run]
 
+    def clear(self) -> None:
+        """Drop all caches. Turns that have begun keep theirs."""
+        self._caches.clear()
+
     def owned_units(self, run: int) -> list[int]:
         run_cache = self._caches.get(run)
         return [] if run_cache is None else list(run_cache.owned_units)

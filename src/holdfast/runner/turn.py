@@ -136,6 +136,11 @@ class Turn:
         return self.claim.run.losses >= SUSPECT_LOSSES and not self._progressed
 
     @property
+    def lost(self) -> bool:
+        """True if the task has another owner by now, or none."""
+        return self._input.task_lost
+
+    @property
     def waiting(self) -> bool:
         """True while the turn waits for calls in flight, a timer or a signal."""
         return self._input.waiting
@@ -267,7 +272,7 @@ class Turn:
 
     def _release(self, released: Release, *, due_now: bool) -> None:
         self.due_at = self._now() if due_now else released.run_at
-        if released.status is Status.WAITING:
+        if released.status is Status.WAITING and not self._input.task_lost:
             run, machine = self.claim.run, self._open_machine()
             run.status = Status.WAITING
             self.suspended = SuspendedRun(

@@ -78,7 +78,7 @@ class TurnRunner:
         if self._unknown_claims.was_released(task):
             return True
         known = self._table.get(task[:2])
-        return known is not None and known.task.epoch >= task.epoch
+        return known is not None and known.task.owner == task.owner and known.task.epoch >= task.epoch
 
     def _make_turn(self, claim: Claim, context: TurnContext, plan: Sequence[Fact]) -> AnyTurn:
         try:
@@ -107,7 +107,10 @@ class TurnRunner:
                 await self._delay_idle_turn(turn)
             await turn.run()
         except Exception as error:
-            await self._park(turn, error)
+            if turn.lost:  # the run may be gone; its next owner, if any, finds out whether something is wrong
+                _log.info("the turn of run %s ended with its task: %s", report.named(turn.claim.run), error)
+            else:
+                await self._park(turn, error)
         finally:
             self.ended(turn)
 

@@ -51,7 +51,8 @@ class UnitTurn:
         self._run_cache = run_cache
         self._running: RunningAttempt | None = None
         self._outcome: asyncio.Future[Outcome | None] | None = None
-        self._task_lost = False
+        self.lost = False
+        """The task has another owner by now, or none."""
         self._stopping = False
 
     async def run(self) -> None:
@@ -83,7 +84,7 @@ class UnitTurn:
 
     async def _call(self, call: Call) -> Outcome | None:
         """Call the unit's function; None: the call was not started, or the task was lost."""
-        if self._task_lost or self._stopping:
+        if self.lost or self._stopping:
             return None  # a stopping worker releases all its tasks
         if not self._context.budget.take():
             await self._context.call_store(self.claim.run, lambda: self._context.store.release([self.task]))
@@ -131,7 +132,7 @@ class UnitTurn:
         return units.started(self.task)
 
     async def _write(self, advance: Advance) -> None:
-        if self._task_lost:
+        if self.lost:
             self._add_late(advance.logs)
             return
         if not self._run_cache.started:
@@ -151,7 +152,7 @@ class UnitTurn:
     def signal(self, signal: Signal | None) -> None:
         """Handle the loss of the task (None). Other signals are for unit 0."""
         if signal is None:
-            self._task_lost = True
+            self.lost = True
             self._drop()
 
     def stop(self) -> None:
@@ -191,6 +192,7 @@ class GraphRunTurn:
         self.finish: Finish | None = None
         self.idle = False
         """The turn wrote nothing."""
+        self.lost = False
         self._context = context
         self._run_cache = run_cache
 
@@ -228,7 +230,8 @@ class GraphRunTurn:
             self._context.host.notify(committed)
 
     def signal(self, signal: Signal | None) -> None:
-        """Ignore the signal: the turn does not wait for anything."""
+        """Note that the task is lost (None). The turn does not wait for anything and ends by itself."""
+        self.lost = self.lost or signal is None
 
     def stop(self) -> None:
         """Do nothing: the turn calls no steps and ends soon."""

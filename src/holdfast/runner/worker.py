@@ -17,6 +17,7 @@ import os
 import platform
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from holdfast.kernel.definition import Registry
@@ -76,12 +77,12 @@ class Worker:
     ) -> None:
         """``app``: the name of the program, for the worker's id."""
         host, pid = platform.node(), os.getpid()
-        self.id = worker_id(app, host, pid, random)
-        self.profile = WorkerProfile(self.id, host, pid, config.queues, config.concurrency, config.version)
+        self._new_id = partial(worker_id, app, host, pid, random)
+        self.profile = WorkerProfile(self._new_id(), host, pid, config.queues, config.concurrency, config.version)
         self.lease_ms = config.lease_ms
         self._store, self._registry, self._hub, self._config = store, registry, hub, config
-        claimant = Claimant(self.id, config.lease_ms, config.queues, config.version)
-        unknown_claims = UnknownClaims()
+        self._claimant = claimant = Claimant(self.profile.id, config.lease_ms, config.queues, config.version)
+        self._unknown_claims = unknown_claims = UnknownClaims()
         self._cache = MachineCache(config.cache)
         self._run_caches = run_caches = RunCaches(ports.telemetry)
         self._background = BackgroundTasks()
@@ -112,20 +113,21 @@ class Worker:
         self._sender = EventSender(
             store, registry, claimant, self._cache, slots, starts, runner, leases, self._background
         )
-        self._outbox = OutboxDispatcher(store, registry, ports, random, self.id, config.poll_ms)
+        self._outbox = OutboxDispatcher(store, registry, ports, random, claimant, config.poll_ms)
         pause_ms = min(config.poll_ms, config.lease_ms)
         self._reaper = Reaper(store, config.max_losses, pause_ms, schedule, random, ports.telemetry)
         self._claimer = Claimer(
             store, registry, hub, claimant, table, slots, run_caches, runner, self._reaper, schedule
         )
         self._recorder = ProgressRecorder(store, table, random)
-        watcher = ChangeWatcher(store, hub, self.id, table, runner, leases, schedule, self._outbox, random)
+        watcher = ChangeWatcher(store, hub, claimant, table, runner, leases, schedule, self._outbox, random)
         self._retention = retention = RetentionLoop(store, registry, random)
         self._loops = [
             self._claim_loop, leases.loop, watcher.loop, self._reaper.loop, self._recorder.loop, retention.loop
         ]  # fmt: skip
         self._stalls = None if config.stall_ms is None else StallWatch(ports.spawn, config.stall_ms)
         self._unsubscribe: Callable[[], None] = lambda: None
+        self._ignore_failovers = store.failovers.subscribe(self._failed_over)
 
     # --- start and stop
 
@@ -167,6 +169,7 @@ class Worker:
         await asyncio.gather(*self._table.cancel(), *self._background, return_exceptions=True)
         await self._leases.release_all()
         self._unsubscribe()
+        self._ignore_failovers()
         self._cache.clear()
 
     def abandon(self) -> None:
@@ -180,7 +183,24 @@ class Worker:
         self._outbox.abandon()
         self._stop_stall_watch()
         self._unsubscribe()
+        self._ignore_failovers()
         self._cache.clear()
+
+    def _failed_over(self) -> None:
+        """Drop all turns and caches, and continue under a new id, as a process does that was killed and restarted.
+
+        The store has ended all claims. A server without the last commits assigns the same epochs again, so the fence
+        would not always refuse a late write of an earlier turn if the worker kept its id.
+        """
+        self.profile.id = self._claimant.owner = self._new_id()
+        self._table.signal_all(None)
+        self._cache.clear()
+        self._run_caches.clear()
+        self._unknown_claims.forget_released()
+        self._outbox.abandon()
+        self._outbox.wake()
+        self._leases.register_again()
+        self._schedule.wake()
 
     def _stop_stall_watch(self) -> None:
         if self._stalls is not None:
@@ -259,6 +279,11 @@ class Worker:
             await self.stop(drain_ms=0)
 
     # --- state
+
+    @property
+    def id(self) -> str:
+        """The owner of this worker's claims."""
+        return self._claimant.owner
 
     @property
     def busy(self) -> int:

@@ -18,7 +18,7 @@ from holdfast.runner.outbox import OutboxDispatcher
 from holdfast.runner.running_records import record_heartbeats
 from holdfast.runner.turn_runner import TurnRunner
 from holdfast.runner.turn_table import TurnTable
-from holdfast.store.protocol import ExpiredTask, RunsById, Store
+from holdfast.store.protocol import Claimant, ExpiredTask, RunsById, Store
 
 _log = logging.getLogger("holdfast")
 
@@ -32,7 +32,7 @@ class ChangeWatcher:
         self,
         store: Store,
         hub: Hub,
-        owner: str,
+        claimant: Claimant,
         table: TurnTable,
         runner: TurnRunner,
         leases: LeaseKeeper,
@@ -43,7 +43,7 @@ class ChangeWatcher:
         self.loop = BackgroundLoop("watch", self.step, random)
         self._store = store
         self._hub = hub
-        self._owner = owner
+        self._claimant = claimant
         self._table = table
         self._runner = runner
         self._leases = leases
@@ -59,7 +59,7 @@ class ChangeWatcher:
             self._schedule.wake()
             self._outbox.wake()
             if self._table:
-                for held in await self._leases.fetch_signals(lambda: self._store.fetch_signals(self._owner)):
+                for held in await self._leases.fetch_signals(lambda: self._store.fetch_signals(self._claimant.owner)):
                     self._runner.signal(held.run, held.signal)
         return 0
 

@@ -75,6 +75,11 @@ class Proxy:
         )
         self._skip = skip
 
+    def go_down(self) -> None:
+        """Close all connections and refuse new ones, until ``restore``."""
+        self._down = True
+        self.close_connections()
+
     def restore(self) -> None:
         self._down = False
 

@@ -9,7 +9,7 @@ from enum import Enum, IntEnum, StrEnum
 
 from holdfast.core.facts import ANY_TOPIC, CANCEL, EXIT, REPLY, RESOLVE, FactState
 from holdfast.core.model import DEFAULT_QUEUE, Status, StepType, TaskKind
-from holdfast.store.postgres.errors import FENCED, NOT_CONSUMABLE, PREDICTION_FAILED, STALE_RETRY
+from holdfast.store.postgres.errors import FAILED_OVER, FENCED, NOT_CONSUMABLE, PREDICTION_FAILED, STALE_RETRY
 from holdfast.store.postgres.rows import MANY_RUNS, MAX_BIGINT, PAGE_SIZE
 from holdfast.store.protocol import (
     GRAPH,
@@ -88,6 +88,10 @@ class OperationKind(StrEnum):
     REPLY = "reply"
 
 
+_LOST_RUN_IDS = 2**32
+"""Number of run ids that are skipped after a failover: more than a standby that lags behind can have lost."""
+_MAX_INTEGER = 2**31 - 1
+
 ENUMS: tuple[type[Enum], ...] = (
     Status, FactState, StepType, TaskKind, Bucket, Signal, Watch, VerdictNumber, Next, CommitOneResult, AddedEvent,
     OperationKind, RequestResult, OnConflict, OnReuse, ParentClose, Expiry,
@@ -110,6 +114,9 @@ _VALUES: dict[str, str | int] = {
     "FENCED": FENCED,
     "STALE_RETRY": STALE_RETRY,
     "PREDICTION_FAILED": PREDICTION_FAILED,
+    "FAILED_OVER": FAILED_OVER,
+    "LOST_RUN_IDS": _LOST_RUN_IDS,
+    "MAX_INTEGER": _MAX_INTEGER,
 }
 
 

@@ -50,6 +50,9 @@ class RunKey(NamedTuple):
 async def create(tx: Tx, runs: Sequence[CreateRequest]) -> list[Created]:
     if not runs:
         return []
+    if tx.failed_over:  # the caller is no longer the worker of this id, and would not begin the run
+        for one in runs:
+            one.new.owner = None
     if len(runs) == 1 and _is_plain(runs[0].new):
         made = await _create_one(tx, runs[0])
         if made is not None:

@@ -20,11 +20,13 @@ import asyncpg
 
 from holdfast.errors import AppClosedError
 from holdfast.ports import Clock, Randomness
-from holdfast.store.postgres.errors import DRIVER_ERRORS, Fault, classify, is_gone, translate
+from holdfast.store.postgres.errors import DRIVER_ERRORS, FAILED_OVER, Fault, classify, is_gone, sqlstate, translate
+from holdfast.store.postgres.failovers import Timeline, enter_timeline
 from holdfast.store.postgres.markers import MarkedTransaction, Markers, is_committed
 from holdfast.store.postgres.pool import Pool
 from holdfast.store.postgres.settings import Settings
 from holdfast.store.postgres.tx import Connection, Tx, Work
+from holdfast.store.protocol import Failovers
 from holdfast.store.retry import backoff, call_with_retry
 
 A = TypeVar("A")
@@ -49,6 +51,7 @@ class Database:
         now: Callable[[], int | None],
         local: Clock,
         random: Randomness,
+        failovers: Failovers,
     ) -> None:
         self.where = settings.where
         self._settings = settings
@@ -58,6 +61,11 @@ class Database:
         self._now = now
         self._local = local
         self._random = random
+        self._timeline = Timeline(settings.where, failovers)
+        self._to_standby: set[Connection] = set()
+        """Connections that were opened to a standby. The timeline of a standby is known only after its promotion."""
+        self._pooled = not settings.statement_cache_size
+        """Connections lead to a transaction pooler, which may send each transaction to another session or server."""
         self._pool: Pool | None = None
         self._closing = False
         self._reserved: Connection | None = None
@@ -71,6 +79,11 @@ class Database:
     async def open(self) -> None:
         self._closing = False
         self._pool = Pool(self._settings.pool_size, self._connect, self._local.monotonic)
+
+    async def follow_timeline(self) -> None:
+        """Notice failovers from now on. The database must have the functions of this release."""
+        timeline = await self.call(enter_timeline, None)
+        self._timeline.found(0 if timeline is None else timeline)
 
     async def close(self) -> None:
         self._closing = True
@@ -91,18 +104,19 @@ class Database:
         """Open a connection outside the pool."""
         return await self._connect()
 
-    def tx(self, connection: Connection, *, is_retry: bool = False) -> Tx:
-        return Tx(connection, self._schema, self._now(), self._store_id, is_retry)
+    def tx(self, connection: Connection, *, is_retry: bool = False, failed_over: bool = False) -> Tx:
+        return Tx(connection, self._schema, self._now(), self._store_id, is_retry, failed_over)
 
     # --- calls
 
     def call(self, work: Work[A, R], argument: A) -> Awaitable[R]:
         """Run an intent on a connection of the pool."""
         is_retry = False
+        timeline = self._timeline.known
 
         def use(connection: Connection) -> Awaitable[R]:
             nonlocal is_retry
-            tx = self.tx(connection, is_retry=is_retry)
+            tx = self.tx(connection, is_retry=is_retry, failed_over=timeline != self._timeline.known)
             is_retry = True
             return self._run(tx, work, argument)
 
@@ -115,6 +129,7 @@ class Database:
         async def once() -> R:
             nonlocal is_retry
             async with self._reserved_lock, self._reserved_connection() as connection:
+                await self._enter(connection)  # through a pooler, a failover may leave all connections open
                 tx = self.tx(connection, is_retry=is_retry)
                 is_retry = True
                 return await self._run(tx, work, argument)
@@ -140,7 +155,7 @@ class Database:
             if transaction.marker is not None and await self._was_committed(connection, transaction.marker):
                 return cast("R", transaction.result)
             transaction.marker = None
-            await connection.execute("BEGIN")
+            await self._begin(connection)
             result = await work(self.tx(connection), argument)
             if not should_commit(result):
                 await connection.execute("ROLLBACK")
@@ -183,21 +198,56 @@ class Database:
     # --- internals
 
     async def _connect(self) -> Any:
-        return await asyncpg.connect(
+        connection = await asyncpg.connect(
             self._settings.dsn,
             timeout=math.ceil(max(self._settings.connect_timeout, 1.0)),
             command_timeout=_STATEMENT_TIMEOUT_S,
             statement_cache_size=self._settings.statement_cache_size,
             server_settings={"application_name": "holdfast"},
         )
+        try:
+            await self._enter(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+        return connection
+
+    async def _enter(self, connection: Connection) -> None:
+        """Ask for the timeline of the connection's server, before the first write there."""
+        if self._timeline.known is None:
+            return
+        tx = self.tx(connection)
+        if self._pooled:
+            await connection.execute("BEGIN")
+        timeline = await enter_timeline(tx, None)
+        if self._pooled:
+            await connection.execute("COMMIT")
+        if timeline is None:
+            self._to_standby.add(connection)
+        else:
+            self._timeline.found(timeline)
+
+    async def _begin(self, connection: Connection, begin: str = "BEGIN") -> None:
+        """Begin a transaction; through a pooler, check that it is on the server that the store knows."""
+        if not self._pooled or self._timeline.known is None:
+            await connection.execute(begin)
+            return
+        check = f'SELECT "{self._schema}".holdfast_check_timeline({self._timeline.known})'
+        try:
+            await connection.execute(f"{begin}; {check}")
+        except asyncpg.PostgresError as error:
+            if sqlstate(error) != FAILED_OVER:
+                raise
+            await connection.execute("ROLLBACK")
+            await self._enter(connection)
+            raise ConnectionResetError("the server has failed over") from error
 
     def _run(self, tx: Tx, work: Work[A, R], argument: A) -> Awaitable[R]:
-        pooled = not self._settings.statement_cache_size
-        return self._run_in_transaction(tx, work, argument) if pooled else work(tx, argument)
+        return self._run_in_transaction(tx, work, argument) if self._pooled else work(tx, argument)
 
     async def _run_in_transaction(self, tx: Tx, work: Work[A, R], argument: A) -> R:
         """Run the intent in a transaction: a transaction pooler may send separate statements to different sessions."""
-        await tx.connection.execute("BEGIN")
+        await self._begin(tx.connection)
         result = await work(tx, argument)
         await tx.connection.execute("COMMIT")
         return result
@@ -205,7 +255,7 @@ class Database:
     async def _begin_once(self) -> Connection:
         connection = await self._take()
         try:
-            await connection.execute("BEGIN ISOLATION LEVEL READ COMMITTED")
+            await self._begin(connection, "BEGIN ISOLATION LEVEL READ COMMITTED")
         except BaseException:
             await self._clean_up(connection)
             raise
@@ -239,6 +289,10 @@ class Database:
         return None if self._pool is None else self._pool.idle()
 
     def _release(self, connection: Connection) -> None:
+        if connection in self._to_standby:  # the standby may be promoted, and the next user would not notice
+            self._to_standby.discard(connection)
+            if not is_gone(connection):
+                connection.terminate()
         if self._pool is not None:
             self._pool.release(connection)
 

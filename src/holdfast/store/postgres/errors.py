@@ -32,6 +32,8 @@ PREDICTION_FAILED = "HF003"
 """The store's own SQLSTATE: a prediction does not hold (holdfast_send_predicted)."""
 FENCED = "HF004"
 """The store's own SQLSTATE: a write to a database that is fenced for a transfer."""
+FAILED_OVER = "HF005"
+"""The store's own SQLSTATE: the server has another timeline than the store knows (holdfast_check_timeline)."""
 
 _TRANSLATIONS: dict[str, tuple[type[HoldfastError], str]] = {
     "08": (StoreUnavailableError, "the connection to {where} broke. Check the network and the server"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import asyncpg
@@ -24,6 +25,8 @@ _NO_RARE_ARGUMENTS: list[Any] = [None] * len(_RARE)
 
 async def send_predicted(tx: Tx, events: Sequence[SendRequest]) -> list[Sent]:
     """Send events as ``send`` does; a single event with a prediction is written with its turn."""
+    if tx.failed_over:  # the prediction may rest on facts that are lost
+        events = [SendRequest(replace(one.event, prediction=None, claimant=None), one.token) for one in events]
     if len(events) == 1:
         sent = await _send_with_turn(tx, events[0])
         if sent is not None:

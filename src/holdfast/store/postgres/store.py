@@ -62,6 +62,7 @@ from holdfast.store.protocol import (
     ExpiredTask,
     Fact,
     FactsQuery,
+    Failovers,
     Heartbeat,
     HeldTask,
     LateResults,
@@ -115,6 +116,7 @@ class PostgresStore:
         self._test_clock = clock
         self._local = SystemClock()
         self._random = random
+        self._failovers = Failovers()
         self._clock = DatabaseClock(self._local)
         self._database: Database | None = None
         self._commits: Commits
@@ -134,11 +136,14 @@ class PostgresStore:
         if self._database is not None:
             return await self._call(_verify, None)
         store_id = self._random.uuid4().hex
-        database = Database(self._settings, self._schema, store_id, self._now, self._local, self._random)
+        database = Database(
+            self._settings, self._schema, store_id, self._now, self._local, self._random, self._failovers
+        )
         try:
             await database.open()
             migrated = await database.call(_migrate if migrate else _verify, None)
             await database.call(_refuse_fenced, None)
+            await database.follow_timeline()
             self._guard = Guard(await database.call(_relations, None))
             await self._set_clock(database)
             self._listener = Listener(database.connect, channel(self._schema), store_id, self._random)
@@ -169,6 +174,10 @@ class PostgresStore:
     @property
     def clock(self) -> Clock:
         return self._clock if self._test_clock is None else self._test_clock
+
+    @property
+    def failovers(self) -> Failovers:
+        return self._failovers
 
     # --- writes of clients
 

@@ -41,6 +41,8 @@ class Tx(NamedTuple):
     """The id of the calling store: sent with notifications, so that a store can ignore its own."""
     is_retry: bool = False
     """An earlier attempt of this call may have been committed: its connection broke before the reply."""
+    failed_over: bool = False
+    """The call was made before a failover: claims that it wants to make would be of a worker's earlier id."""
 
 
 Work = Callable[[Tx, A], Awaitable[R]]

@@ -103,6 +103,7 @@ from holdfast.store.protocol.control import (
     ResumeRun,
     TerminateRun,
 )
+from holdfast.store.protocol.failovers import Failovers
 from holdfast.store.protocol.outbox import (
     Delivered,
     DeliveryFailure,
@@ -215,6 +216,7 @@ __all__ = [
     "Fact",
     "FactState",
     "FactsQuery",
+    "Failovers",
     "Finish",
     "Following",
     "Heartbeat",

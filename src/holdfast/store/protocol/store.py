@@ -10,6 +10,7 @@ from holdfast.ports import Clock
 from holdfast.store.protocol.bulk import BulkJobRow, BulkRequest
 from holdfast.store.protocol.commits import Commit, Committed, LateResults, LiveTransaction
 from holdfast.store.protocol.control import Audit, AuditQuery, AuditRow, ControlRequest, ControlResult
+from holdfast.store.protocol.failovers import Failovers
 from holdfast.store.protocol.outbox import Delivered, DeliveryFailure, OutboxClaim, OutboxClaimRequest, OutboxRow
 from holdfast.store.protocol.prune import Pruned, PruneRequest
 from holdfast.store.protocol.reads import FactsQuery, MailboxQuery, Migrated, PageQuery, Relations, RunQuery
@@ -52,6 +53,11 @@ class Store(Protocol):
     @property
     def clock(self) -> Clock:
         """The store's time, without a query per reading."""
+        ...
+
+    @property
+    def failovers(self) -> Failovers:
+        """Notifications of failovers of the database."""
         ...
 
     # --- writes of clients

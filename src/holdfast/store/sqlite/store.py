@@ -34,6 +34,7 @@ from holdfast.store.protocol import (
     ExpiredTask,
     Fact,
     FactsQuery,
+    Failovers,
     Heartbeat,
     HeldTask,
     LateResults,
@@ -115,6 +116,7 @@ class SqliteStore:
         """``spawn_thread=None``: use no threads and run everything on the event loop."""
         self._path = opening.MEMORY if path is None else path
         self._clock = clock
+        self._failovers = Failovers()
         self._spawn = spawn_thread
         self._writer: Database | None = None
         self._reader: Database | None = None
@@ -153,6 +155,10 @@ class SqliteStore:
     @property
     def clock(self) -> Clock:
         return self._clock
+
+    @property
+    def failovers(self) -> Failovers:
+        return self._failovers
 
     # --- writes of clients
 

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, cast
 
 from holdfast.errors import StoreBusyError, StoreError, StoreFullError, StoreUnavailableError
-from holdfast.store.protocol import Commit, Committed, LiveTransaction
+from holdfast.store.protocol import Commit, Committed, Failovers, LiveTransaction
 from holdfast.store.sqlite.live import Live
 from holdfast.testing.simulation.database import SimulatedDatabase
 from holdfast.testing.simulation.faults import (
@@ -114,6 +114,7 @@ class NodeStore:
         max_wait: float = _MAX_WAIT,
     ) -> None:
         self.clock = clock
+        self.failovers = Failovers()
         self.unreachable = False
         """True while this process cannot reach the database."""
         self._name = name
