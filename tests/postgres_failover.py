@@ -62,7 +62,8 @@ class Failover:
                 columns = await self._other.fetchval(_COLUMNS, f"holdfast.{table}")
                 await self._other.execute(f"DELETE FROM holdfast.{table}")
                 await self._other.execute(
-                    f"INSERT INTO holdfast.{table} ({columns}) SELECT {columns} FROM saved.{table}"
+                    f"INSERT INTO holdfast.{table} ({columns}) OVERRIDING SYSTEM VALUE"
+                    f" SELECT {columns} FROM saved.{table}"
                 )
             if self._tables:
                 await self._other.execute(f"SELECT setval('holdfast.holdfast_run_id', {self._last_id})")
