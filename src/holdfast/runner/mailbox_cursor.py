@@ -21,7 +21,7 @@ class MailboxCursor:
     def __init__(self, page: MailboxPage) -> None:
         self.seen = page.last
         """The number of the last event in the mailbox at the last read."""
-        self._complete = page.complete
+        self.complete = page.complete
         """True if all events up to ``seen`` were read, whatever their type."""
         self._topics: frozenset[str] = frozenset()
         """The topics of the last read of a mailbox that is too full."""
@@ -32,18 +32,18 @@ class MailboxCursor:
 
     def has_all(self, topics: frozenset[str]) -> bool:
         """True if all events of these topics were read."""
-        return self._complete or (self._topics_complete and topics <= self._topics)
+        return self.complete or (self._topics_complete and topics <= self._topics)
 
     @property
     def known(self) -> int | None:
         """The number of the last event; None if not all events up to it were read."""
-        return self.seen if self._complete else None
+        return self.seen if self.complete else None
 
     async def read_next(self, topics: frozenset[str], read: Read) -> Sequence[StoredEvent]:
         """Read the next page: of all events while that is possible, otherwise of these topics."""
-        if self._complete:
+        if self.complete:
             page = await read(None, self.seen)
-            self._complete = page.complete
+            self.complete = page.complete
         else:
             page = await read(topics, self._topics_read_to if topics <= self._topics else 0)
             self._topics, self._topics_complete = topics, page.complete

@@ -41,13 +41,10 @@ def named(run: RunRecord) -> str:
 
 def committed(run: RunRecord, commit: Commit, result: Committed) -> None:
     """Log the failures that a commit made durable."""
-    following = commit.following.next
-    if following is None and not _has_failed(commit.observed.facts):
-        return
     if result.verdict not in _WRITTEN:
         return
     failed = [fact for fact in commit.observed.facts if not fact.ok and _is_step_result(fact)]
-    end = following if result.verdict is Verdict.APPLIED else None
+    end = commit.following.next if result.verdict is Verdict.APPLIED else None
     if isinstance(end, Finish) and end.status is Status.ERRORED:
         ended(run, end, failed)
         return
@@ -56,8 +53,9 @@ def committed(run: RunRecord, commit: Commit, result: Committed) -> None:
         parked(run, end.note)
 
 
-def _has_failed(facts: Sequence[Fact]) -> bool:
-    for fact in facts:  # noqa: SIM110  (called for every commit: a generator expression takes twice the time)
+def has_failed(commit: Commit) -> bool:
+    """True if the commit has the failure of a step or of an attempt."""
+    for fact in commit.observed.facts:  # noqa: SIM110  (called for every commit: a generator expression takes twice the time)
         if not fact.ok:
             return True
     return False

@@ -164,7 +164,9 @@ class Turn:
     # --- advance
 
     def _advance(self) -> Decision:
-        machine, writer, now_ms = self._open_machine(), self._writer, self._context.ports.now_ms
+        machine, writer, now_ms = self.machine, self._writer, self._context.ports.now_ms
+        if machine is None:
+            raise RuntimeError("the machine was dropped")
         if self._input.pausing:
             machine.halt()
         began = now_ms()

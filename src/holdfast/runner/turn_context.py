@@ -13,7 +13,7 @@ from holdfast.runner.advancer import Advancer
 from holdfast.runner.attempts import Ports
 from holdfast.runner.committer import Committer
 from holdfast.runner.store_retry import log_and_pause
-from holdfast.store.protocol import Commit, Committed, Created, Fact, Log, NewRun, RunRecord, Store
+from holdfast.store.protocol import PLAINLY_APPLIED, Commit, Committed, Created, Fact, Log, NewRun, RunRecord, Store
 from holdfast.store.retry import call_with_retry
 
 R = TypeVar("R")
@@ -91,7 +91,8 @@ class TurnContext:
 
     def committed(self, run: RunRecord, commit: Commit, result: Committed) -> None:
         """Report what a commit of a run has written: failures to the log, all of it to the telemetry."""
-        report.committed(run, commit, result)
+        if result is not PLAINLY_APPLIED or commit.following.next is not None or report.has_failed(commit):
+            report.committed(run, commit, result)
         if self.ports.telemetry is not None:
             self.ports.telemetry.commit_written(run, commit, result)
 

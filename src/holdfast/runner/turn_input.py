@@ -91,7 +91,7 @@ class TurnInput:
         return self._cursor.has_all(topics)
 
     def may_have_events(self, topics: frozenset[str]) -> bool:
-        return self._events_waiting or not self._cursor.has_all(topics)
+        return self._events_waiting or not (self._cursor.complete or self._cursor.has_all(topics))
 
     def take_events(self, now: int) -> tuple[Sequence[StoredEvent], int]:
         """The events for the next advance, and the time up to which they are complete, at most ``now``."""

@@ -126,7 +126,9 @@ class TurnWriter:
 
         None: the result of a step's transaction is unknown. The run has to be loaded again from the store.
         """
-        commit, buffered = self._merge(commit)
+        buffered: list[_BufferedDecision] = []
+        if self._buffer or self._started_at is not None:
+            commit, buffered = self._merge(commit)
         if commit.following.operations:
             machine.number_operations(commit.following.operations)
             return self._write_operations(commit, buffered, machine)
