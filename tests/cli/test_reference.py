@@ -22,6 +22,8 @@ ROOT = Path(__file__).parents[2]
 MANAGEMENT = (
     "instances",
     "control_commands",
+    "repair_commands",
+    "selection",
     "observe",
     "model_commands",
     "view_commands",
@@ -84,7 +86,7 @@ def test_the_shell_can_complete_commands() -> None:
 
     done = holdfast("", **environment)
 
-    assert done.stdout.split() == ["resume", "restart", "redeliver"]
+    assert done.stdout.split() == ["resume", "restart", "retry", "resolve", "redeliver"]
 
 
 def test_the_page_is_up_to_date() -> None:

@@ -13,6 +13,7 @@ import typer
 from holdfast.cli.options import InstanceId, InstanceIds, WorkflowName, read_json, read_seconds, remote_command
 from holdfast.cli.remote import CommandFailedError, Remote
 from holdfast.cli.response_fields import TERMINAL
+from holdfast.cli.selection import Selection, run_bulk, selecting
 from holdfast.cli.terminal_text import one_line
 
 
@@ -27,6 +28,7 @@ class OnReuse(StrEnum):
     USE_EXISTING = "use_existing"
     ALLOW = "allow"
     ALLOW_IF_FAILED = "allow_if_failed"
+    RETRY_IF_FAILED = "retry_if_failed"
 
 
 Check: TypeAlias = Callable[[Remote, str, str], None]
@@ -34,11 +36,11 @@ Check: TypeAlias = Callable[[Remote, str, str], None]
 
 def add_control_commands(instances: typer.Typer) -> None:
     instances.command()(remote_command(create))
-    instances.command()(remote_command(pause))
-    instances.command()(remote_command(resume))
-    instances.command()(remote_command(restart))
-    instances.command()(remote_command(terminate))
-    instances.command()(remote_command(cancel))
+    instances.command()(remote_command(selecting(pause)))
+    instances.command()(remote_command(selecting(resume)))
+    instances.command()(remote_command(selecting(restart)))
+    instances.command()(remote_command(selecting(terminate)))
+    instances.command()(remote_command(selecting(cancel)))
     instances.command()(remote_command(move))
     instances.command(name="send-event")(remote_command(send_event))
 
@@ -163,7 +165,7 @@ def _search_object(texts: Sequence[str] | None) -> str | None:
     return json.dumps(attributes)
 
 
-def pause(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
+def pause(remote: Remote, selection: Selection) -> None:
     """Pause instances: they stop before their next step. Events are stored, and timers keep running.
 
     \b
@@ -172,10 +174,10 @@ def pause(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
       holdfast instances pause -w fulfil -i order-1 -i order-2
       holdfast instances get -w fulfil -i order-1       shows when the pause has taken effect
     """
-    manage(remote, workflow, ids, "pause", "pause requested")
+    apply(remote, selection, "pause", "pause requested")
 
 
-def resume(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
+def resume(remote: Remote, selection: Selection) -> None:
     """Resume paused instances. An instance that is not paused does not change; one that has ended is an error.
 
     \b
@@ -183,10 +185,10 @@ def resume(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
       holdfast instances resume -w fulfil -i order-1
       holdfast instances resume -w fulfil -i order-1 -i order-2
     """
-    manage(remote, workflow, ids, "resume", "resumed", check=_check_open)
+    apply(remote, selection, "resume", "resumed", check=_check_open)
 
 
-def restart(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
+def restart(remote: Remote, selection: Selection) -> None:
     """Restart instances from the beginning.
 
     The new run has the input of the old one. The old run stays readable: see `history --run`.
@@ -197,10 +199,10 @@ def restart(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
       holdfast instances restart -w fulfil -i order-1 -i order-2
       holdfast instances history -w fulfil -i order-1 --run 0      the run before the first restart
     """
-    manage(remote, workflow, ids, "restart", "restarted", repeatable=False)
+    apply(remote, selection, "restart", "restarted", repeatable=False)
 
 
-def terminate(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
+def terminate(remote: Remote, selection: Selection) -> None:
     """End instances at once. Their code cannot clean up, and steps in flight cannot undo the termination.
 
     \b
@@ -208,13 +210,12 @@ def terminate(remote: Remote, workflow: WorkflowName, ids: InstanceIds) -> None:
       holdfast instances terminate -w fulfil -i order-1
       holdfast instances terminate -w fulfil -i order-1 -i order-2
     """
-    manage(remote, workflow, ids, "terminate", "terminated")
+    apply(remote, selection, "terminate", "terminated")
 
 
 def cancel(
     remote: Remote,
-    workflow: WorkflowName,
-    ids: InstanceIds,
+    selection: Selection,
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="The reason; the workflow code can read it.")
     ] = None,
@@ -235,11 +236,8 @@ def cancel(
       holdfast instances cancel -w fulfil -i order-1
       holdfast instances cancel -w fulfil -i order-1 -i order-2 --reason "out of stock" --deadline 5m
     """
-    body = json_object(
-        reason=None if reason is None else json.dumps(reason),
-        deadlineMs=None if deadline is None else str(round(deadline * 1000)),
-    )
-    manage(remote, workflow, ids, "cancel", "cancellation requested", body=body)
+    arguments = {} if deadline is None else {"deadlineMs": round(deadline * 1000)}
+    apply(remote, selection, "cancel", "cancellation requested", reason=reason, arguments=arguments)
 
 
 def send_event(
@@ -282,6 +280,20 @@ def move(
       holdfast versions                                 shows the open runs of each version
     """
     manage(remote, workflow, ids, "move", f"moved to {version}", body=json_object(version=json.dumps(version)))
+
+
+def apply(
+    remote: Remote, selection: Selection, action: str, outcome: str,
+    *, reason: str | None = None, arguments: dict[str, int] | None = None, repeatable: bool = True,
+    check: Check | None = None,
+) -> None:  # fmt: skip
+    """Send a control request for each selected instance, or a bulk action for a filter."""
+    if not selection.named:
+        run_bulk(remote, selection, action, reason, arguments)
+    content = {**({} if reason is None else {"reason": reason}), **(arguments or {})}
+    body = json.dumps(content) if content else None
+    for workflow, ids in selection.named.items():
+        manage(remote, workflow, ids, action, outcome, body=body, repeatable=repeatable, check=check)
 
 
 def manage(

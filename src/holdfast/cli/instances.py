@@ -7,13 +7,15 @@ Uses HTTP only; ``views`` formats the output. The other commands of the group ar
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import InstanceId, WorkflowName, remote_command
+from holdfast.cli.options import InstanceId, WorkflowName, read_seconds, remote_command
 from holdfast.cli.remote import Remote
+from holdfast.cli.response_fields import TERMINAL
 from holdfast.core.show import shown
 
 instances = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -100,6 +102,26 @@ def list_instances(
             "Repeat the option for several attributes.",
         ),
     ] = None,
+    error: Annotated[
+        str | None, typer.Option("--error", metavar="NAME", help="Only instances that this error ended.")
+    ] = None,
+    id_prefix: Annotated[
+        str | None, typer.Option("--id-prefix", metavar="TEXT", help="Only instances whose id begins so.")
+    ] = None,
+    since: Annotated[
+        float | None,
+        typer.Option(
+            "--since",
+            metavar="DURATION",
+            parser=read_seconds,
+            help="Only instances that were created, or with --error or the status of an ended run ended, within this "
+            "time.",
+        ),
+    ] = None,
+    version: Annotated[
+        str | None, typer.Option("--version", metavar="VERSION", help="Only instances that this release started.")
+    ] = None,
+    queue: Annotated[str | None, typer.Option("--queue", metavar="QUEUE", help="Only instances of this queue.")] = None,
     page_size: PageSize = None,
     cursor: Annotated[
         str | None, typer.Option("--cursor", metavar="CURSOR", help="Start after this cursor, as printed below a page.")
@@ -118,17 +140,30 @@ def list_instances(
       holdfast instances list -w fulfil
       holdfast instances list -w fulfil --search customer=c-1 --search "total=>=100"
       holdfast instances list -w fulfil --status errored --page-size 100
+      holdfast instances list --error KeyError --since 1h
       holdfast instances list -w fulfil --cursor i1234
     """
     from holdfast.cli import views  # noqa: PLC0415  (rich)
 
     query = {"status": status, "pageSize": page_size, "cursor": cursor, **_attributes(search or ())}
     options = [word for text in search or () for word in ("--search", text)]
+    filters = {
+        "error": error,
+        "idPrefix": id_prefix,
+        "version": version,
+        "queue": queue,
+        **_since(since, error, status),
+    }
+    given = {"--error": error, "--id-prefix": id_prefix, "--version": version, "--queue": queue}
+    options += [word for name, text in given.items() if text is not None for word in (name, text)]
+    options += [] if since is None else ["--since", f"{since:g}"]
+    if any(value is not None for value in filters.values()):
+        query |= {**filters, "workflow": workflow}
     if page_size is not None:
         options += ["--page-size", str(page_size)]
     if wide:
         options.append("--wide")
-    path = ("_instances",) if workflow is None else (workflow, "instances")
+    path = ("_instances",) if workflow is None or "workflow" in query else (workflow, "instances")
     page = remote.get(*path, expect="instances", query=query)
     views.show_list(page, workflow, status, options, searched=bool(search), wide=wide)
 
@@ -254,6 +289,15 @@ def logs(
     from holdfast.cli.follow import Follower  # noqa: PLC0415
 
     views.show_followed(Follower(remote, path, filters, logs_cursor, replayed=include_replayed), run)
+
+
+def _since(seconds: float | None, error: str | None, status: Status | None) -> dict[str, str | None]:
+    """The condition of --since: the time of the end for runs that have ended, else the time of creation."""
+    if seconds is None:
+        return {}
+    ended = error is not None or (status is not None and status in TERMINAL)
+    start = datetime.now(UTC) - timedelta(seconds=seconds)
+    return {"endedAfter" if ended else "createdAfter": start.isoformat()}
 
 
 def _attributes(texts: Sequence[str]) -> dict[str, list[str]]:

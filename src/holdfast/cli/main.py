@@ -19,6 +19,7 @@ from holdfast.cli.maintenance import add_maintenance_commands
 from holdfast.cli.model_commands import add_model_commands
 from holdfast.cli.observe import add_observe_commands
 from holdfast.cli.options import read_event, read_json, remote_command
+from holdfast.cli.repair_commands import add_repair_commands
 from holdfast.cli.serve import Format, dev, serve
 from holdfast.cli.versions import versions
 from holdfast.cli.view_commands import add_view_commands
@@ -38,6 +39,7 @@ cli.command()(dev)
 cli.command()(serve)
 cli.add_typer(workflows, name="workflows")
 add_control_commands(instances)
+add_repair_commands(instances)
 add_model_commands(instances)
 add_view_commands(cli, instances)
 cli.add_typer(instances, name="instances")

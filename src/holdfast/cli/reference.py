@@ -42,6 +42,17 @@ CURLS = {
     "instances restart fulfil/o-1": "curl -X POST $B/fulfil/instances/o-1/restart",
     "instances terminate fulfil/o-1": "curl -X POST $B/fulfil/instances/o-1/terminate",
     "instances cancel fulfil/o-1": "curl -X POST $B/fulfil/instances/o-1/cancel",
+    "instances retry fulfil/o-1": "curl -X POST $B/fulfil/instances/o-1/retry",
+    "instances retry --status errored": (
+        'curl --json \'{"action": "retry", "filter": {"status": "errored"}}\' $B/_bulk'
+    ),
+    "instances delete --status complete": (
+        'curl --json \'{"action": "delete", "filter": {"status": "complete"}}\' $B/_bulk'
+    ),
+    "instances fork fulfil/o-1 --before charge": 'curl --json \'{"before": "charge"}\' $B/fulfil/instances/o-1/fork',
+    "instances resolve fulfil/o-1 --step charge --result 1": (
+        'curl --json \'{"stepKey": "charge", "result": 1}\' $B/fulfil/instances/o-1/resolve'
+    ),
     "instances move fulfil/o-1 --to v2": 'curl --json \'{"version": "v2"}\' $B/fulfil/instances/o-1/move',
     "instances send-event fulfil/o-1 -t go": 'curl --json \'{"type": "go"}\' $B/fulfil/instances/o-1/events',
     "instances facts etl/e-1": "curl $B/etl/instances/e-1/facts",

@@ -1,0 +1,102 @@
+"""``holdfast instances retry``, ``fork``, ``resolve``, ``delete`` and filters, with a server of prepared responses."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from .running import holdfast
+from .scripted import Response, ScriptedServer
+
+BASE = "/api/workflows"
+
+
+def _run(*words: str, responses: list[Any]) -> tuple[Any, list[tuple[str, str, Any]]]:
+    with ScriptedServer().running() as server:
+        server.responses.extend(Response(body=body) for body in responses)
+        done = holdfast("instances", *words, "-b", server.base)
+        sent = [(one.method, one.path, json.loads(one.body) if one.body else None) for one in server.requests]
+    return done, sent
+
+
+def test_single_instances_are_repaired() -> None:
+    cases = [
+        (["retry", "fulfil/o-1", "--reason", "x"], {"ok": True}, "retry", {"reason": "x"}, "fulfil/o-1: goes on.\n"),
+        (
+            ["resolve", "fulfil/o-1", "--step", "pay", "--error", "no"], {"ok": True},
+            "resolve", {"stepKey": "pay", "error": "no"}, "fulfil/o-1: step pay is resolved.\n",
+        ),
+        (
+            ["fork", "fulfil/o-1", "--before", "pay", "--new-id", "f", "--outputs", '{"a": 1}'],
+            {"id": "f", "details": {"status": "active"}},
+            "fork", {"before": "pay", "id": "f", "outputs": {"a": 1}}, "f",
+        ),
+    ]  # fmt: skip
+    for words, response, route, body, output in cases:
+        done, sent = _run(*words, responses=[response])
+        assert done.returncode == 0, done.stderr
+        assert sent == [("POST", f"{BASE}/fulfil/instances/o-1/{route}", body)]
+        assert output in done.stdout
+
+
+def test_a_dry_run_shows_the_count_and_a_sample() -> None:
+    listed = {"id": "o-1", "details": {"status": "errored"}, "createdAt": "2026-01-01T00:00:00.000Z"}
+
+    done, [(method, path, body)] = _run(
+        "retry", "--status", "errored", "--error", "KeyError", "--since", "1h", "--dry-run",
+        responses=[{"count": 12, "sample": [listed]}],
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("retry would be applied to 12 instances.\n")
+    assert "o-1" in done.stdout
+    assert (method, path, body["action"], body["dryRun"]) == ("POST", f"{BASE}/_bulk", "retry", True)
+    assert {**body["filter"], "endedAfter": ""} == {"status": "errored", "error": "KeyError", "endedAfter": ""}
+
+
+@pytest.mark.parametrize("action", ["pause", "resume", "restart", "terminate", "cancel", "retry", "delete"])
+def test_every_action_takes_a_filter_and_shows_its_result(action: str) -> None:
+    running = {"id": "j", "status": "running"}
+    ended = {"status": "complete", "total": 3, "done": 2, "failed": 0, "skipped": 1, "errors": []}
+
+    done, sent = _run(
+        action, "-w", "fulfil", "--id-prefix", "t-", "--rate", "5", responses=[{"id": "j"}, running, ended]
+    )
+
+    assert (done.returncode, done.stdout) == (0, f"{action}: 2 done, 0 failed, 1 skipped of 3 instances.\n")
+    assert sent[0][2] == {
+        "action": action, "filter": {"workflow": "fulfil", "idPrefix": "t-"}, "dryRun": False, "rate": 5.0,
+    }  # fmt: skip
+    assert [path for _, path, _ in sent[1:]] == [f"{BASE}/_bulk/j"] * 2
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["retry"],
+        ["retry", "fulfil/o-1", "--status", "errored"],
+        ["retry", "-i", "o-1"],
+        ["delete", "fulfil/o-1"],
+        ["resolve", "fulfil/o-1", "--step", "s"],
+        ["retry", "--ended-after", "yesterday"],
+    ],
+    ids=" ".join,
+)
+def test_an_unclear_selection_is_a_usage_error(words: list[str]) -> None:
+    done, sent = _run(*words, responses=[])
+
+    assert (done.returncode, sent) == (2, [])
+
+
+def test_a_list_takes_the_fields_of_a_filter() -> None:
+    done, [(_, path, _)] = _run(
+        "list", "-w", "fulfil", "--error", "KeyError", "--since", "1h", "--queue", "slow", "--id-prefix", "a",
+        responses=[{"instances": [], "hasNextPage": False}],
+    )  # fmt: skip
+
+    assert done.returncode == 0, done.stderr
+    assert path.startswith(f"{BASE}/_instances?")
+    for part in ("error=KeyError", "workflow=fulfil", "queue=slow", "idPrefix=a", "endedAfter="):
+        assert part in path
