@@ -1,18 +1,27 @@
-"""``holdfast check`` and ``holdfast replay``: the real commands, on the runs of a database and on an exported run."""
+"""``holdfast check`` and ``holdfast replay``, on the runs of a database and on an exported run.
+
+Most commands run in this process: a new process that imports the engine and the app takes half a second.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import importlib.util
 import re
 import shlex
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from xml.etree import ElementTree
 
 import pytest
+from typer.testing import CliRunner
+
+from holdfast.cli.errors import WrongUsageError
+from holdfast.cli.main import cli
+from holdfast.errors import HoldfastError
 
 from .running import HOLDFAST, clean_environment, holdfast
 
@@ -43,9 +52,9 @@ DECLARED = RENAMED.replace("@app.step\n", '@app.step(renamed_from="charge")\n')
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with a database of open runs, one of them exported, and three releases of their code."""
     folder = tmp_path_factory.mktemp("shop")
-    (folder / "shop.py").write_text(SHOP)
-    (folder / "renamed.py").write_text(RENAMED)
-    (folder / "declared.py").write_text(DECLARED)
+    (folder / "checked_shop.py").write_text(SHOP)
+    (folder / "checked_renamed.py").write_text(RENAMED)
+    (folder / "checked_declared.py").write_text(DECLARED)
     asyncio.run(_create_runs(folder))
     return folder
 
@@ -56,7 +65,7 @@ async def _create_runs(folder: Path) -> None:
             "sqlite:///shop.db", f"sqlite:///{folder / 'shop.db'}"
         )
     )
-    spec = importlib.util.spec_from_file_location("first", folder / "first.py")
+    spec = importlib.util.spec_from_file_location("checked_first", folder / "first.py")
     assert spec is not None
     assert spec.loader is not None
     module: Any = importlib.util.module_from_spec(spec)
@@ -69,14 +78,31 @@ async def _create_runs(folder: Path) -> None:
         await run.export(folder / "run.json")
 
 
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def in_process(*arguments: str, cwd: Path) -> Done:
+    """The exit code and the output of a command, as ``main`` would end it."""
+    with contextlib.chdir(cwd):
+        result = CliRunner().invoke(cli, [*arguments])
+    error = result.exception
+    if isinstance(error, HoldfastError):
+        return Done(2 if isinstance(error, WrongUsageError) else 1, result.stdout, f"holdfast: {error}")
+    assert error is None or isinstance(error, SystemExit), error
+    return Done(result.exit_code, result.stdout, result.stderr)
+
+
 def test_runs_that_fit_are_counted_and_the_exit_code_is_0(shop: Path) -> None:
-    done = holdfast("check", "shop:app", "--against", f"sqlite:///{shop / 'shop.db'}", cwd=shop)
+    done = in_process("check", "checked_shop:app", "--against", f"sqlite:///{shop / 'shop.db'}", cwd=shop)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines() == ["fulfil: 3 runs checked, 3 fit", "3 of 3 open runs fit the code"]
 
 
 def test_a_renamed_step_is_reported_with_both_names_and_the_exit_code_is_1(shop: Path) -> None:
-    done = holdfast("check", "renamed:app", "--junit", "check.xml", "--processes", "2", cwd=shop)
+    done = holdfast("check", "checked_renamed:app", "--junit", "check.xml", "--processes", "2", cwd=shop)
     assert done.returncode == 1, done.stderr
     assert "3 would call a step again" in done.stdout
     assert "'charge'" in done.stdout
@@ -98,20 +124,20 @@ def test_the_page_on_versioning_shows_what_the_command_prints(shop: Path, tmp_pa
 
 
 def test_a_declared_rename_fits(shop: Path) -> None:
-    done = holdfast("check", "declared:app", "-w", "fulfil", "--sample", "2", cwd=shop)
+    done = in_process("check", "checked_declared:app", "-w", "fulfil", "--sample", "2", cwd=shop)
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "2 of 2 checked runs (a sample) fit the code")
 
 
 def test_wrong_usage_and_an_unreadable_database_have_their_exit_codes(shop: Path) -> None:
-    missing = holdfast("check", "shop:app", "--against", "sqlite:///none.db", cwd=shop)
+    missing = in_process("check", "checked_shop:app", "--against", "sqlite:///none.db", cwd=shop)
     assert (missing.returncode, "none.db does not exist" in missing.stderr) == (1, True)
-    for arguments in (["nothing:app"], ["shop:app", "-w", "nothing"], ["shop:app", "--sample", "0"]):
-        assert holdfast("check", *arguments, cwd=shop).returncode == 2
+    for arguments in (["nothing:app"], ["checked_shop:app", "-w", "nothing"], ["checked_shop:app", "--sample", "0"]):
+        assert in_process("check", *arguments, cwd=shop).returncode == 2
     assert not (shop / "none.db").exists()
 
 
 def test_a_replay_shows_facts_stack_and_requests_at_a_position(shop: Path) -> None:
-    done = holdfast("replay", "shop:app", "fulfil/o-1", "--until", "0", cwd=shop)
+    done = in_process("replay", "checked_shop:app", "fulfil/o-1", "--until", "0", cwd=shop)
     assert done.returncode == 0, done.stderr
     assert "position 0 of 1" in done.stdout
     assert 'charge (do) completed: "o-1 paid"' in done.stdout
@@ -122,17 +148,17 @@ def test_a_replay_shows_facts_stack_and_requests_at_a_position(shop: Path) -> No
 
 
 def test_a_file_replays_and_a_difference_is_shown(shop: Path) -> None:
-    fits = holdfast("replay", "shop:app", "--file", "run.json", cwd=shop)
+    fits = in_process("replay", "checked_shop:app", "--file", "run.json", cwd=shop)
     assert (fits.returncode, "waits for event 'approval'" in fits.stdout) == (0, True)
-    differs = holdfast("replay", "renamed:app", "--file", "run.json", cwd=shop)
+    differs = in_process("replay", "checked_renamed:app", "--file", "run.json", cwd=shop)
     assert (differs.returncode, "does not fit the history" in differs.stdout) == (1, True)
     for arguments in (["--file", "none.json"], [], ["fulfil"], ["fulfil/o-1", "--file", "run.json"]):
-        assert holdfast("replay", "shop:app", *arguments, cwd=shop).returncode == 2
+        assert in_process("replay", "checked_shop:app", *arguments, cwd=shop).returncode == 2
 
 
 def test_the_debugger_stops_where_the_code_continues_after_the_fact(shop: Path) -> None:
     done = subprocess.run(
-        [str(HOLDFAST), "replay", "shop:app", "--file", "run.json", "--until", "1", "--pdb"],
+        [str(HOLDFAST), "replay", "checked_shop:app", "--file", "run.json", "--until", "1", "--pdb"],
         input="p paid\np order\nw\nc\n", cwd=shop, env=clean_environment(), capture_output=True, text=True, timeout=60,
         check=False,
     )  # fmt: skip
