@@ -22,7 +22,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "workloads",
         nargs="*",
         metavar="WORKLOAD",
-        help=f"{', '.join(names)} (all), scale, growth, workers, messages, models or cost",
+        help=f"{', '.join(names)} (all), scale, growth, workers, retention, messages, models or cost",
     )
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own (without W6)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
@@ -32,7 +32,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--window", type=float, default=20.0, help="scale: seconds over which the timers are due (20)")
     parser.add_argument("--dir", help="where the databases go (the temporary directory, if it is on a disk)")
     options = parser.parse_args(arguments)
-    unknown = set(options.workloads) - {*names, "scale", "growth", "workers", "messages", "models", "cost"}
+    unknown = set(options.workloads) - {*names, "scale", "growth", "workers", "retention", "messages", "models", "cost"}
     if unknown:
         parser.error(f"no such workload: {', '.join(sorted(unknown))}")
     return options
@@ -71,6 +71,10 @@ def run_chosen(options: argparse.Namespace, where: Path) -> str:
         from bench import workers
 
         return workers.run(where)
+    if "retention" in options.workloads:
+        from bench import retention
+
+        return retention.run(where, quick=options.quick)
     if "messages" in options.workloads:
         return run_messages(options, where)
     if "models" in options.workloads:

@@ -224,7 +224,7 @@ async def test_a_dry_run_counts_and_deletes_nothing(world: World) -> None:
 
 
 async def test_a_request_without_a_limit_reports_the_number_of_stored_runs(world: World) -> None:
-    assert await world.store.prune(replace(REQUEST, limit=0)) == Pruned(0, None, 0)
+    assert await world.store.prune(replace(REQUEST, limit=0)) == Pruned(0, None, stored=0)
     await ended(world, "a")
     await world.start("b")
 

@@ -74,21 +74,19 @@ class RetentionLoop:
     async def _prune(self, rule: _Rule, *, pausing: bool) -> int:
         deleted, position = 0, PrunePosition()
         while True:
-            loop = asyncio.get_running_loop()
-            started = loop.time()
             pruned = await self._store.prune(
                 PruneRequest(rule.workflow, rule.status, rule.age_ms, rule.keep, position, self._limit)
             )
             deleted += pruned.runs
-            self._adapt(pruned, loop.time() - started)
+            self._adapt(pruned)
             if pruned.next is None:
                 return deleted
             position = pruned.next
             if pausing:
-                await asyncio.sleep((loop.time() - started) * _PAUSE_FACTOR)
+                await asyncio.sleep(pruned.seconds * _PAUSE_FACTOR)
 
-    def _adapt(self, pruned: Pruned, seconds: float) -> None:
-        if seconds > _TARGET_SECONDS:
+    def _adapt(self, pruned: Pruned) -> None:
+        if pruned.seconds > _TARGET_SECONDS:
             self._limit = max(1, self._limit // 2)
         elif pruned.runs:
             self._limit = min(_MAX_LIMIT, self._limit * 2)

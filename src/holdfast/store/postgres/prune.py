@@ -27,5 +27,5 @@ async def _prune(tx: Tx, request: PruneRequest, workflow: str) -> Pruned:
     sql = statements("prune", tx.schema)["prune"]
     rule = (workflow, request.status, request.age_ms, request.keep, request.after.at, request.after.run)
     row = await tx.connection.fetchrow(sql, tx.now, *rule, request.limit, request.dry_run)
-    runs, at, run, stored = row
-    return Pruned(runs, None if run is None else PrunePosition(at, run), stored)
+    runs, at, run, stored, seconds = row
+    return Pruned(runs, None if run is None else PrunePosition(at, run), stored, seconds=seconds)

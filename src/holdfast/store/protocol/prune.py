@@ -61,3 +61,5 @@ class Pruned(NamedTuple):
     """About how many runs are stored."""
     free_pages: int = 0
     """With ``compact``: pages that can still be returned to the file system."""
+    seconds: float = 0.0
+    """How long the transaction held its locks, without the time for which it waited."""

@@ -301,9 +301,13 @@ class SqliteStore:
         if await self._read(prune.has_leftovers, None):
             await self._write(prune.delete_leftovers, None)
             return Pruned(0, request.after, found.stored)
-        deleted = await self._write(prune.delete, found.runs) if found.runs else 0
+        deleted, seconds = await self._write(self._timed_delete, found.runs) if found.runs else (0, 0.0)
         left = await self._write(prune.compact, request.compact) if deleted or request.compact else 0
-        return Pruned(deleted, found.next, found.stored, left)
+        return Pruned(deleted, found.next, found.stored, left, seconds)
+
+    def _timed_delete(self, tx: Tx, runs: list[int]) -> tuple[int, float]:
+        started = self._clock.monotonic()
+        return prune.delete(tx, runs), self._clock.monotonic() - started
 
     async def stats(self, query: StatsQuery) -> StoreStats:
         return await self._read(stats.stats, query)

@@ -7,7 +7,7 @@
 CREATE OR REPLACE FUNCTION {schema}.holdfast_prune(
     p_now BIGINT, p_workflow TEXT, p_status TEXT, p_age_ms BIGINT, p_keep BIGINT, p_at BIGINT, p_run BIGINT,
     p_limit BIGINT, p_dry_run BOOLEAN
-) RETURNS TABLE (runs BIGINT, next_at BIGINT, next_run BIGINT, stored BIGINT) LANGUAGE plpgsql
+) RETURNS TABLE (runs BIGINT, next_at BIGINT, next_run BIGINT, stored BIGINT, seconds DOUBLE PRECISION) LANGUAGE plpgsql
 SET plan_cache_mode = force_generic_plan SET enable_seqscan = off SET enable_hashjoin = off SET enable_mergejoin = off
 SET jit = off AS $$
 #variable_conflict use_column
@@ -16,8 +16,10 @@ DECLARE
     v_kept BIGINT;
     v_found BIGINT[];
     v_ids BIGINT[];
+    v_started TIMESTAMPTZ := clock_timestamp();
 BEGIN
     runs := 0;
+    seconds := 0;
     -- The ids have gaps, a large one after a failover; no row is smaller than 128 bytes.
     SELECT least(coalesce(max(id) - min(id) + 1, 0), pg_relation_size('{schema}.holdfast_run') / 128) INTO stored
       FROM {schema}.holdfast_run;
@@ -52,6 +54,7 @@ BEGIN
         IF runs > 0 AND NOT p_dry_run THEN
             PERFORM {schema}.holdfast_delete_runs(v_ids);
         END IF;
+        seconds := extract(epoch FROM clock_timestamp() - v_started);
     END IF;
     RETURN NEXT;
 END $$;

@@ -2,4 +2,4 @@
 SELECT workflow FROM {schema}.holdfast_run WHERE current AND workflow > $1 ORDER BY workflow LIMIT 1;
 
 -- name: prune
-SELECT runs, next_at, next_run, stored FROM {schema}.holdfast_prune($1, $2, $3, $4, $5, $6, $7, $8, $9);
+SELECT runs, next_at, next_run, stored, seconds FROM {schema}.holdfast_prune($1, $2, $3, $4, $5, $6, $7, $8, $9);
