@@ -17,7 +17,8 @@ from holdfast.store.protocol import AffectedRuns, ContinueRun, ControlResult, De
 
 async def continue_run(tx: Tx, request: ContinueRun, token: int) -> ControlResult:
     sql, connection = statements("repair", tx.schema), tx.connection
-    row = await connection.fetchrow(sql["lock_source"], request.run)
+    await connection.execute(sql["lock_source"], request.run)
+    row = await connection.fetchrow(sql["record"], request.run)
     if row is None:
         return ControlResult(None, AffectedRuns())
     source = record(tuple(row))

@@ -1,6 +1,6 @@
+-- A statement of its own: the next statement sees what the transaction that held the lock has written.
 -- name: lock_source
-WITH locked AS (SELECT id FROM {schema}.holdfast_run WHERE id = $1 FOR NO KEY UPDATE)
-SELECT r.* FROM locked JOIN {schema}.holdfast_record AS r ON r.run = locked.id;
+SELECT FROM {schema}.holdfast_run WHERE id = $1 FOR NO KEY UPDATE;
 
 -- name: lock_watched
 SELECT {schema}.holdfast_lock_affected(
