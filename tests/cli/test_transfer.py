@@ -153,7 +153,9 @@ async def finish(address: Address) -> None:
         while not delivered:
             await asyncio.sleep(0.01)
         assert delivered == [7]
-        assert (await app.start("nap", id="new")).id == "new"
+        assert [record.action for record in (await app.audit()).items].count("pause") == 1
+        await (await app.start("nap", id="new")).pause()
+        assert [record.action for record in (await app.audit()).items].count("pause") == 2
 
 
 @asynccontextmanager
@@ -312,6 +314,7 @@ COMPUTED = {
     "event": {"sent_by", "replied_at"},
     "term": {"head", "text", "number"},
     "outbox": {"owner", "due_at"},
+    "bulk": {"owner", "lease_until"},
 }
 """Columns that are not carried: a store computes them, or they hold only while a worker or a call runs."""
 NOT_CARRIED = {"meta", "worker", "outlet", "receipt", "leftover", "fence", "tally"}

@@ -134,6 +134,7 @@ class PostgresTransfer:
     async def finish(self, last_id: int) -> None:
         async with self._writing():
             await self._connection.execute(self._sql["finish_outbox"])
+            await self._connection.fetch(self._sql["finish_audit"])
             await self._connection.fetchval(self._sql["set_last_id"], max(last_id, await self.last_id(), 1))
             for table in TABLES:
                 await self._connection.execute(f"ANALYZE {self._table(table.name)}")

@@ -62,10 +62,11 @@ TABLES = (
     _table(
         "run",
         "id",
-        int="id instance number priority created_at updated_at started_at completed_at seed parent_run attempt line",
+        int="id instance number priority created_at updated_at started_at completed_at seed parent_run attempt line "
+        "forked_from",
         text="workflow instance_id kind status queue parent parent_close version",
         free="note",
-        bytes="params output error options memo search",
+        bytes="params output error options memo search origin",
         flag="current pinned",
     ),
     _table(
@@ -105,6 +106,8 @@ TABLES = (
         free="step type error",
         bytes="payload",
     ),
+    _table("audit", "n", int="n at", text="action target outcome", free="actor reason"),
+    _table("bulk", "id", text="id", int="created_at position upto ended_at", bytes="content progress"),
 )  # fmt: skip
 BY_NAME = {table.name: table for table in TABLES}
 

@@ -30,6 +30,10 @@ SELECT CASE WHEN is_called THEN last_value ELSE last_value - 1 END FROM {schema}
 -- name: set_last_id
 SELECT setval('{schema}.holdfast_run_id', $1);
 
+-- name: finish_audit
+SELECT setval(pg_get_serial_sequence('{schema}.holdfast_audit', 'n'), max(n)) FROM {schema}.holdfast_audit
+HAVING max(n) IS NOT NULL;
+
 -- name: finish_outbox
 INSERT INTO {schema}.holdfast_outlet (run, n, run_at)
 SELECT DISTINCT ON (run) run, n, run_at FROM {schema}.holdfast_outbox
