@@ -171,18 +171,20 @@ async def test_a_chain_and_a_graph_replay_by_their_facts(app: Holdfast, h: Harne
 async def test_a_replay_on_code_that_does_not_fit_shows_the_difference(app: Holdfast, h: Harness) -> None:
     run = await h.start(_shop(app), "o-1", id="o-1")
     await h.run_until_idle()
-    await _deploy_sleep_named_charge(h)
+    await _deploy_wait_named_charge(h)
     view = await run.replay()
     assert view.difference is not None
     assert "'charge' recorded as do" in view.difference
+    [task] = view.stack.tasks  # the code stopped where it requested the step
+    assert [frame.function for frame in task.frames] == ["changed"]
 
 
-async def _deploy_sleep_named_charge(h: Harness) -> Holdfast:
+async def _deploy_wait_named_charge(h: Harness) -> Holdfast:
     other = Holdfast("sqlite://")
 
     @other.workflow(name="fulfil")
     async def changed(ctx: Context, order: str) -> None:
-        await ctx.sleep("charge", 1)
+        await ctx.wait_for_event("charge", type="charge")
 
     h._own_app.registry._by_name["fulfil"] = other.registry._by_name["fulfil"]
     return other
