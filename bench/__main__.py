@@ -22,7 +22,7 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         "workloads",
         nargs="*",
         metavar="WORKLOAD",
-        help=f"{', '.join(names)} (all), scale, growth, workers, retention, messages, models or cost",
+        help=f"{', '.join(names)} (all), scale, curves, growth, workers, retention, messages, models or cost",
     )
     parser.add_argument("--postgres", action="store_true", help="on a PostgreSQL server of its own (without W6)")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of every contender (3)")
@@ -30,9 +30,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--only", choices=CONTENDERS, action="append", help="measure only this contender; repeatable")
     parser.add_argument("--lease", type=float, default=5.0, help="Holdfast's lease in W6, in seconds (5)")
     parser.add_argument("--window", type=float, default=20.0, help="scale: seconds over which the timers are due (20)")
+    parser.add_argument("--scale", type=float, default=0.1, help="curves: share of the largest sizes (0.1)")
+    parser.add_argument("--curve", action="append", default=[], help="curves: measure only this one; repeatable")
+    parser.add_argument("--out", type=Path, help="curves: folder for the charts")
     parser.add_argument("--dir", help="where the databases go (the temporary directory, if it is on a disk)")
     options = parser.parse_args(arguments)
-    unknown = set(options.workloads) - {*names, "scale", "growth", "workers", "retention", "messages", "models", "cost"}
+    others = {"scale", "curves", "growth", "workers", "retention", "messages", "models", "cost"}
+    unknown = set(options.workloads) - {*names, *others}
     if unknown:
         parser.error(f"no such workload: {', '.join(sorted(unknown))}")
     return options
@@ -63,6 +67,10 @@ def main() -> None:
 def run_chosen(options: argparse.Namespace, where: Path) -> str:
     if "scale" in options.workloads:
         return scale.run(where, quick=options.quick, window=options.window, rounds=options.rounds)
+    if "curves" in options.workloads:
+        from bench import curves
+
+        return curves.run(where, scale=options.scale, only=options.curve, out=options.out)
     if "growth" in options.workloads:
         from bench import growth
 

@@ -47,6 +47,10 @@ async def run(job: Job) -> Measurement:
         scale = importlib.import_module("bench.scale_measures")
         measured: Measurement = await scale.MEASURES[job.measure](job)
         return measured
+    if job.measure.startswith("curve_"):
+        curves = importlib.import_module("bench.curve_measures")
+        point: Measurement = await curves.MEASURES[job.measure](job)
+        return point
     async with opener(job.contender)(job) as contender:
         return await MEASURES[job.measure](contender, job)
 
