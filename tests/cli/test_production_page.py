@@ -33,5 +33,5 @@ def test_a_command_of_the_page_can_be_parsed(arguments: list[str], monkeypatch: 
 
 
 def test_the_page_has_commands() -> None:
-    assert {arguments[0] for arguments in page_commands()} == {"worker", "migrate"}
+    assert {arguments[0] for arguments in page_commands()} == {"worker", "migrate", "move"}
     assert len(page_commands()) >= 9

@@ -1,9 +1,8 @@
-"""Checks runs that ended some time ago, and deletes them with the statement for retention in docs/production.md."""
+"""Checks runs that ended some time ago, and deletes them as retention does."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,10 +13,13 @@ import asyncpg
 from chaos.database_probe import RETENTION, DatabaseProbe
 from chaos.server import Server
 from chaos.workload import ACCOUNTS, account_of
+from holdfast.core.model import Status
+from holdfast.store.postgres import prune
+from holdfast.store.postgres.tx import Tx
+from holdfast.store.protocol import PrunePosition, PruneRequest
 
 from .workload import Expected, expected_of, number_of
 
-_PRODUCTION = Path(__file__).parents[2] / "docs" / "production.md"
 _NINETY_DAYS = "90 * 86400"
 
 _OLD = f"""
@@ -35,20 +37,11 @@ _OUTBOX = (
 )
 _LEDGER = "SELECT run, entry, n FROM ledger WHERE run = ANY($1::text[])"
 _DELETE_LEDGER = "DELETE FROM ledger WHERE run = ANY($1::text[])"
-# Rows of dead workers, and the receipts of their last commits, are kept for a day.
+# Rows of dead workers, and the receipts of their last commits, are kept for a day; audit records and counts for ever.
 _LEFT = """
 SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'
-   AND tablename NOT IN ('holdfast_meta', 'holdfast_worker', 'holdfast_receipt')
+   AND tablename NOT IN ('holdfast_meta', 'holdfast_worker', 'holdfast_receipt', 'holdfast_audit', 'holdfast_tally')
 """
-
-
-def retention() -> str:
-    """The statement for retention in docs/production.md."""
-    section = _PRODUCTION.read_text().partition("### Retention")[2]
-    found = re.search(r"```sql\n(.*?)```", section, re.DOTALL)
-    assert found is not None, "docs/production.md has no statement under Retention"
-    assert _NINETY_DAYS in found[1]
-    return found[1]
 
 
 class Auditor(DatabaseProbe):
@@ -76,8 +69,7 @@ class Auditor(DatabaseProbe):
         if not self._deleting:
             return 0
         await connection.execute(_DELETE_LEDGER, [row["instance_id"] for row in fresh])
-        answer = await connection.execute(retention().replace(_NINETY_DAYS, str(age)).rstrip().rstrip(";"))
-        return int(answer.split()[-1])
+        return sum([await _prune(connection, status, round(age * 1000)) for status in Status if status.terminal])
 
     async def _check(self, connection: asyncpg.Connection[Any], rows: Sequence[Any]) -> None:
         ids = [row["id"] for row in rows]
@@ -124,6 +116,18 @@ class Auditor(DatabaseProbe):
             if workflow == "transfer":
                 balances[account_of(instance_id)] += number_of(instance_id)
         assert {row[0]: row[1] for row in await self.rows("SELECT id, balance FROM account")} == balances
+
+
+async def _prune(connection: asyncpg.Connection[Any], status: Status, age_ms: int) -> int:
+    """Delete the runs with this status that ended long ago, in the caller's transaction; returns their number."""
+    now = await connection.fetchval("SELECT (extract(epoch FROM now()) * 1000)::bigint")
+    tx, position, deleted = Tx(connection, "holdfast", now, "soak"), PrunePosition(), 0
+    while True:
+        pruned = await prune.prune(tx, PruneRequest(None, status, age_ms, after=position, limit=1000))
+        deleted += pruned.runs
+        if pruned.next is None:
+            return deleted
+        position = pruned.next
 
 
 def _check_one(row: Any, expected: Expected, events: Sequence[tuple[str, Any]], delivered: int) -> None:

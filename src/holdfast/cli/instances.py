@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli.options import InstanceId, WorkflowName, read_seconds, remote_command
+from holdfast.cli.options import InstanceId, WorkflowName, check_name, read_seconds, remote_command
 from holdfast.cli.remote import Remote
 from holdfast.cli.response_fields import TERMINAL
 from holdfast.core.show import shown
@@ -87,7 +87,13 @@ def list_instances(
     remote: Remote,
     workflow: Annotated[
         str | None,
-        typer.Option("--workflow", "-w", metavar="WF", help="Only instances of this workflow. Default: of all."),
+        typer.Option(
+            "--workflow",
+            "-w",
+            metavar="WF",
+            callback=check_name,
+            help="Only instances of this workflow. Default: of all.",
+        ),
     ] = None,
     status: Annotated[
         Status | None,

@@ -124,14 +124,14 @@ def _header(text: str, source: str) -> tuple[str, str]:
     return match[1], match[2]
 
 
-def _name(text: str | None) -> Any:
+def check_name(text: str | None) -> Any:
     if text in ("", ".", ".."):
         raise typer.BadParameter(f"{text!r} cannot be a name or an id")
     return text
 
 
 def _names(texts: list[str] | None) -> list[str]:
-    return [_name(text) for text in texts or ()]
+    return [check_name(text) for text in texts or ()]
 
 
 def _one_name(texts: list[str] | None) -> list[str]:
@@ -141,7 +141,7 @@ def _one_name(texts: list[str] | None) -> list[str]:
 
 
 WorkflowName = Annotated[
-    str, typer.Option("--workflow", "-w", metavar="WF", callback=_name, help="The name of the workflow.")
+    str, typer.Option("--workflow", "-w", metavar="WF", callback=check_name, help="The name of the workflow.")
 ]
 InstanceId = Annotated[str, typer.Option("--id", "-i", metavar="ID", help="The id of the instance.")]
 InstanceIds = Annotated[
@@ -265,7 +265,7 @@ def _address(text: str) -> tuple[str, str]:
     workflow, slash, id_ = text.partition("/")
     if not slash or not workflow or not id_ or "/" in id_:
         raise typer.BadParameter(f"{escape_controls(text)!r} is not of the form WORKFLOW/ID")
-    return _name(workflow), _name(id_)
+    return check_name(workflow), check_name(id_)
 
 
 def remote_command(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from holdfast.core.facts import Watch
@@ -35,7 +35,7 @@ class Relations:
     """The current run of each child instance, also of those that have ended."""
     watches: Sequence[tuple[str, Watch]]
     watched_by: Sequence[tuple[str, Watch]]
-    forks: Sequence[str] = ()
+    forks: Sequence[str] = field(default_factory=list)
     """Pids of the runs that were forked from any run of the instance, the newest first."""
 
 

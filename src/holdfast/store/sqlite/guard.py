@@ -29,6 +29,7 @@ _TABLE_IN_FIRST = {
     apsw.SQLITE_DROP_VIEW,
     apsw.SQLITE_DROP_VTABLE,
 }
+_ROW_CHANGES = {apsw.SQLITE_INSERT, apsw.SQLITE_UPDATE, apsw.SQLITE_DELETE}
 _TABLE_IN_SECOND = {  # these name the table in the second argument
     apsw.SQLITE_CREATE_INDEX,
     apsw.SQLITE_CREATE_TRIGGER,
@@ -92,4 +93,6 @@ def _refusal(action: int, first: str | None, second: str | None) -> str | None:
     name = first if action in _TABLE_IN_FIRST else second if action in _TABLE_IN_SECOND else None
     if name is not None and name.lower().startswith("holdfast_"):
         return f"a step's statement may not change {name}: tables named holdfast_* are the engine's"
+    if name == "sqlite_sequence" and action in _ROW_CHANGES:
+        return "a step's statement may not change sqlite_sequence: ids of runs are never used again"
     return None

@@ -39,8 +39,8 @@ SELECT (SELECT reason FROM {schema}.holdfast_fence LIMIT 1),
        (SELECT count(*) FROM {schema}.holdfast_task WHERE unit = 0),
        (SELECT coalesce(max(id) - min(id) + 1, 0) FROM {schema}.holdfast_run),
        (SELECT count(*) FROM {schema}.holdfast_task AS t JOIN {schema}.holdfast_run AS r ON r.id = t.run
-         WHERE t.unit = 0 AND r.status = 'paused' AND r.note IS NOT NULL),
-       (SELECT count(*) FROM {schema}.holdfast_task WHERE bucket = 2),
+         WHERE t.unit = 0 AND r.status = {Status.PAUSED} AND r.note IS NOT NULL),
+       (SELECT count(*) FROM {schema}.holdfast_task WHERE bucket = {Bucket.SUSPECT}),
        (SELECT count(*) FROM {schema}.holdfast_outbox WHERE parked_at IS NOT NULL AND delivered_at IS NULL),
        (SELECT last_value FROM {schema}.holdfast_run_id);
 
