@@ -206,7 +206,7 @@ async def test_a_workflow_that_spins_is_reported_and_delays_no_other_run(
     def always_due(turn: Turn, decision: Any) -> Any:
         planned = plan(turn, decision)
         if isinstance(planned, Release) and turn.claim.run.workflow == "waiting":
-            planned.run_at = turn._now()
+            planned.run_at = turn._context.ports.now_ms()
         return planned
 
     async with app:

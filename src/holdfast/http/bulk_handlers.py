@@ -11,7 +11,7 @@ from starlette.responses import Response
 from holdfast.client.bulk_jobs import BulkJob
 from holdfast.core.attributes import OPERATORS
 from holdfast.core.filters import Filter
-from holdfast.http import response_bodies, responses, wire
+from holdfast.http import response_bodies, responses, wire, wire_requests
 from holdfast.http.admission import admitted
 from holdfast.http.auth import AuthContent
 from holdfast.http.handlers import Handlers
@@ -26,7 +26,7 @@ _FIELDS = {
 }  # fmt: skip
 
 
-def bulk_content(body: wire.BulkRequest) -> AuthContent:
+def bulk_content(body: wire_requests.BulkRequest) -> AuthContent:
     """The content that hooks see: the body, and its filter."""
     given: Any = body["filter"]
     if not given:
@@ -49,7 +49,7 @@ class Bulk(Handlers):
     async def start(self, request: Request) -> Response:
         """Apply an action to all matching instances in the background, or with ``dryRun`` only count them."""
         client, filters = self._client(), admitted(request).filters
-        body: wire.BulkRequest = admitted(request).body
+        body: wire_requests.BulkRequest = admitted(request).body
         workflow = body["filter"].get("workflow")
         if workflow is not None:
             self._backend.registry.get(workflow)

@@ -17,7 +17,7 @@ from starlette.responses import Response
 
 from holdfast.client import Client, HistoryQuery, Start
 from holdfast.core.records import Page
-from holdfast.http import response_bodies, responses, wire
+from holdfast.http import response_bodies, responses, wire, wire_requests
 from holdfast.http.admission import admitted
 from holdfast.http.backend import Backend
 from holdfast.http.queries import check_at_most, check_length, check_query, wait_seconds
@@ -29,7 +29,7 @@ R = TypeVar("R")
 
 Name = Annotated[str, Path(description="The name of a registered workflow.")]
 Id = Annotated[str, Path(description="The id of an instance.")]
-RunNumber = Annotated[wire.WholeNumber, Path(description="The number of a run, counted from 0.")]
+RunNumber = Annotated[wire_requests.WholeNumber, Path(description="The number of a run, counted from 0.")]
 
 
 class Handlers:
@@ -55,7 +55,7 @@ class Reads(Handlers):
     """Instances, and the histories of their runs."""
 
     async def list_instances(
-        self, request: Request, workflow: Name, query: Annotated[wire.ListParams, Query()]
+        self, request: Request, workflow: Name, query: Annotated[wire_requests.ListParams, Query()]
     ) -> Response:
         """Instances of a workflow, newest first; ``search.KEY=VALUE`` selects instances by search attributes."""
         self._check_prefix(query)
@@ -65,7 +65,9 @@ class Reads(Handlers):
         )
         return reply(response_bodies.instance_list(page))
 
-    async def list_all_instances(self, request: Request, query: Annotated[wire.AllParams, Query()]) -> Response:
+    async def list_all_instances(
+        self, request: Request, query: Annotated[wire_requests.AllParams, Query()]
+    ) -> Response:
         """Instances of all workflows that meet all conditions, newest first, each with what it is waiting for."""
         self._check_prefix(query)
         client, filters = self._client(), admitted(request).filters
@@ -83,7 +85,7 @@ class Reads(Handlers):
         return reply(response_bodies.described_instance(description))
 
     async def result(
-        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.ResultParams, Query()]
+        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire_requests.ResultParams, Query()]
     ) -> Response:
         """The result of the current run. 202 if it has not ended after ``wait``: a time such as 30s, at most 60s."""
         check_query(request, query)
@@ -93,7 +95,7 @@ class Reads(Handlers):
         return reply(response_bodies.details(status), 200 if status.ended else 202)
 
     async def history(
-        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.HistoryParams, Query()]
+        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire_requests.HistoryParams, Query()]
     ) -> Response:
         """Steps, events and logs of the current run, or of the run with the number ``runNumber``."""
         return await self._history(request, workflow, instance_id, query.runNumber, query)
@@ -104,13 +106,13 @@ class Reads(Handlers):
         workflow: Name,
         instance_id: Id,
         run: RunNumber,
-        query: Annotated[wire.RunParams, Query()],
+        query: Annotated[wire_requests.RunParams, Query()],
     ) -> Response:
         """Steps, events and logs of one run."""
         return await self._history(request, workflow, instance_id, run, query)
 
     async def _history(
-        self, request: Request, workflow: str, instance_id: str, run: int | None, query: wire.RunParams
+        self, request: Request, workflow: str, instance_id: str, run: int | None, query: wire_requests.RunParams
     ) -> Response:
         check_query(request, query)
         if query.logCategory is not None:  # a missing optional field is None
@@ -129,7 +131,7 @@ class Reads(Handlers):
         page = await client.reads.history_page(*client.instances.address(workflow, instance_id), run, history_query)
         return reply(response_bodies.history(page))
 
-    def _check_prefix(self, query: wire.ListParams) -> None:
+    def _check_prefix(self, query: wire_requests.ListParams) -> None:
         if query.idPrefix is not None:  # a missing optional field is None
             check_length(["query", "idPrefix"], query.idPrefix, self._limits.instance_id)
 
@@ -139,7 +141,7 @@ class Starts(Handlers):
 
     async def create(self, request: Request, workflow: Name) -> Response:
         """Start an instance. An id that already exists is refused, unless ``onConflict`` or ``onReuse`` allow it."""
-        body: wire.NewInstance = admitted(request).body
+        body: wire_requests.NewInstance = admitted(request).body
         options = start_options(body)
         client = self._client()
         created = await traced(
@@ -150,7 +152,7 @@ class Starts(Handlers):
     async def create_batch(self, request: Request, workflow: Name) -> Response:
         """Start many instances, or none if one is invalid. The response omits ids that already exist or repeat."""
         self._backend.registry.get(workflow)
-        body: wire.NewBatch = admitted(request).body
+        body: wire_requests.NewBatch = admitted(request).body
         check_at_most(["instances"], len(body["instances"]), self._limits.batch)
         starts = [Start(entry["id"], entry.get("params"), **start_options(entry)) for entry in body["instances"]]
         client = self._client()
@@ -184,7 +186,7 @@ class Control(Handlers):
         """Request cancellation: the run's code may clean up. A run that misses the deadline is terminated."""
         client = self._client()
         address = client.instances.address(workflow, instance_id)
-        body: wire.CancelRequest = admitted(request).body
+        body: wire_requests.CancelRequest = admitted(request).body
         deadline_ms = body.get("deadlineMs")
         deadline = None if deadline_ms is None else timedelta(milliseconds=deadline_ms)
         return await _done(client.control.cancel(*address, body.get("reason"), deadline))
@@ -192,7 +194,7 @@ class Control(Handlers):
     async def move(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Move a pinned run to another release: workers of that version claim it from now on."""
         client = self._client()
-        body: wire.MoveRequest = admitted(request).body
+        body: wire_requests.MoveRequest = admitted(request).body
         address = client.instances.address(workflow, instance_id)
         return await _done(client.control.move(*address, body["version"]))
 
@@ -200,7 +202,7 @@ class Control(Handlers):
         """Write the tombstone of a graph's run: no node starts any more, and results of running nodes are refused."""
         client = self._client()
         address = client.instances.address(workflow, instance_id)
-        body: wire.KillRequest = admitted(request).body
+        body: wire_requests.KillRequest = admitted(request).body
         return await _done(client.control.kill(*address, body.get("reason")))
 
 
@@ -211,7 +213,7 @@ class Events(Handlers):
         """Send an event to an instance that has not ended. The response has the instance's status at that time."""
         client = self._client()
         address = client.instances.address(workflow, instance_id)
-        body: wire.NewEvent = admitted(request).body
+        body: wire_requests.NewEvent = admitted(request).body
         sending = client.events.send(*address, body["type"], body.get("payload"), event_id=body.get("id"))
         status = await traced(client, request, sending)
         sent: wire.SentEvent = {"status": response_bodies.details(status), "accepted": True}
@@ -231,7 +233,7 @@ class Units(Handlers):
         return drawing(await client.units.draw_run(*client.instances.address(workflow, instance_id)))
 
     async def facts(
-        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.FactsParams, Query()]
+        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire_requests.FactsParams, Query()]
     ) -> Response:
         """The stored facts of a graph's run, by key; ``prefix`` selects keys that begin with it."""
         check_query(request, query)
@@ -272,7 +274,7 @@ class Server(Handlers):
             raise responses.Problem(
                 403, responses.RUNNER_TICK_DISABLED, "ticks over HTTP are not enabled on this server"
             )
-        body: wire.TickRequest = admitted(request).body
+        body: wire_requests.TickRequest = admitted(request).body
         processed = await self._backend.tick(max_instances=body.get("maxInstances"), max_steps=body.get("maxSteps"))
         ticked: wire.Ticked = {"processed": processed}
         return reply(ticked)

@@ -15,7 +15,7 @@ from holdfast.core.attributes import conditions
 from holdfast.core.durations import to_ms
 from holdfast.core.filters import Filter
 from holdfast.errors import InvalidDurationError, InvalidOptionError
-from holdfast.http import responses, wire
+from holdfast.http import responses, wire, wire_requests
 
 MAX_SEARCH_FILTERS = 100  # no run has more attributes
 MAX_WAIT_MS = 60_000
@@ -27,13 +27,13 @@ _NUMBER = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 def list_filter(request: Request) -> Filter:
     """The filter in the query of a list of one workflow."""
-    query = _checked(request, wire.ListParams)
+    query = _checked(request, wire_requests.ListParams)
     return Filter(status=query.status, search=_search(request), id_prefix=query.idPrefix)
 
 
 def all_filter(request: Request) -> Filter:
     """The filter in the query of a list of all instances."""
-    query = _checked(request, wire.AllParams)
+    query = _checked(request, wire_requests.AllParams)
     return Filter(
         workflow=query.workflow,
         status=query.status,

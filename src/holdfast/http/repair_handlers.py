@@ -11,7 +11,7 @@ from starlette.responses import Response
 from holdfast.client import UNCHANGED
 from holdfast.core.records import AuditRecord, Page
 from holdfast.errors import ErrorInfo
-from holdfast.http import response_bodies, responses, wire
+from holdfast.http import response_bodies, responses, wire, wire_requests
 from holdfast.http.admission import admitted
 from holdfast.http.handlers import Handlers, Id, Name, done
 from holdfast.http.queries import check_query
@@ -24,7 +24,7 @@ class Repair(Handlers):
     async def retry(self, request: Request, workflow: Name, instance_id: Id) -> Response:
         """Let an errored run go on from its history: what failed is tried again, with fresh attempts."""
         client = self._client()
-        body: wire.RetryRequest = admitted(request).body
+        body: wire_requests.RetryRequest = admitted(request).body
         await client.repair.retry(*client.instances.address(workflow, instance_id), body.get("reason"))
         return done()
 
@@ -32,7 +32,7 @@ class Repair(Handlers):
         """Record the outcome of a step that is retrying or failed: a result, or an error that the code receives."""
         client = self._client()
         address = client.instances.address(workflow, instance_id)
-        body: wire.ResolveRequest = admitted(request).body
+        body: wire_requests.ResolveRequest = admitted(request).body
         error = body.get("error")
         await client.repair.resolve(
             *address,
@@ -49,7 +49,7 @@ class Repair(Handlers):
         """Start a new instance with the recorded history before a step, optionally with other results or params."""
         client = self._client()
         address = client.instances.address(workflow, instance_id)
-        body: wire.ForkRequest = admitted(request).body
+        body: wire_requests.ForkRequest = admitted(request).body
         for allowed in admitted(request).filters:
             if allowed.id_prefix is not None and not body.get("id", "").startswith(allowed.id_prefix):
                 message = f"the id of an instance that this caller creates must begin with {allowed.id_prefix!r}"
@@ -69,17 +69,17 @@ class Audit(Handlers):
     """Audit records."""
 
     async def of_instance(
-        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire.AuditParams, Query()]
+        self, request: Request, workflow: Name, instance_id: Id, query: Annotated[wire_requests.AuditParams, Query()]
     ) -> Response:
         """The control requests on one instance, the newest first, also after the instance was deleted."""
         address = self._client().instances.address(workflow, instance_id)
         return await self._records(request, query, "/".join(address))
 
-    async def all(self, request: Request, query: Annotated[wire.AuditParams, Query()]) -> Response:
+    async def all(self, request: Request, query: Annotated[wire_requests.AuditParams, Query()]) -> Response:
         """All control requests, the newest first."""
         return await self._records(request, query, None)
 
-    async def _records(self, request: Request, query: wire.AuditParams, target: str | None) -> Response:
+    async def _records(self, request: Request, query: wire_requests.AuditParams, target: str | None) -> Response:
         check_query(request, query)
         limit = self._page_size(query.pageSize)
         page = await self._client().audit.records(target, cursor=query.cursor, limit=limit)

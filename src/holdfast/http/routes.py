@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pydantic import TypeAdapter
 
-from holdfast.http import wire, wire_views
+from holdfast.http import wire, wire_requests, wire_views
 from holdfast.http.auth import AuthContent, AuthEvent, AuthInstance, Scope
 from holdfast.http.backend import Backend
 from holdfast.http.bulk_handlers import Bulk, bulk_content
@@ -19,38 +19,38 @@ from holdfast.http.view_handlers import Views
 _INSTANCES = "/{workflow}/instances"
 _INSTANCE = "/{workflow}/instances/{instance_id}"
 
-_NEW_INSTANCE = TypeAdapter(wire.NewInstance)
-_NEW_BATCH = TypeAdapter(wire.NewBatch)
-_NEW_EVENT = TypeAdapter(wire.NewEvent)
-_TICK = TypeAdapter(wire.TickRequest)
-_CANCEL = TypeAdapter(wire.CancelRequest)
-_KILL = TypeAdapter(wire.KillRequest)
-_MOVE = TypeAdapter(wire.MoveRequest)
-_BULK = TypeAdapter(wire.BulkRequest)
-_RETRY = TypeAdapter(wire.RetryRequest)
-_RESOLVE = TypeAdapter(wire.ResolveRequest)
-_FORK = TypeAdapter(wire.ForkRequest)
+_NEW_INSTANCE = TypeAdapter(wire_requests.NewInstance)
+_NEW_BATCH = TypeAdapter(wire_requests.NewBatch)
+_NEW_EVENT = TypeAdapter(wire_requests.NewEvent)
+_TICK = TypeAdapter(wire_requests.TickRequest)
+_CANCEL = TypeAdapter(wire_requests.CancelRequest)
+_KILL = TypeAdapter(wire_requests.KillRequest)
+_MOVE = TypeAdapter(wire_requests.MoveRequest)
+_BULK = TypeAdapter(wire_requests.BulkRequest)
+_RETRY = TypeAdapter(wire_requests.RetryRequest)
+_RESOLVE = TypeAdapter(wire_requests.ResolveRequest)
+_FORK = TypeAdapter(wire_requests.ForkRequest)
 
 
-def _new_instance_content(body: wire.NewInstance) -> AuthContent:
+def _new_instance_content(body: wire_requests.NewInstance) -> AuthContent:
     return AuthContent(body, [AuthInstance(body.get("id"), body.get("params"))])
 
 
-def _new_batch_content(body: wire.NewBatch) -> AuthContent:
+def _new_batch_content(body: wire_requests.NewBatch) -> AuthContent:
     return AuthContent(body, [AuthInstance(entry["id"], entry.get("params")) for entry in body["instances"]])
 
 
-def _start_scope(body: wire.NewInstance) -> Scope | None:
+def _start_scope(body: wire_requests.NewInstance) -> Scope | None:
     """A start that terminates the run that has its id also needs the right to control runs."""
     return Scope.MANAGE if body.get("onConflict") == "terminate_existing" else None
 
 
-def _batch_scope(body: wire.NewBatch) -> Scope | None:
+def _batch_scope(body: wire_requests.NewBatch) -> Scope | None:
     ends = any(entry.get("onConflict") == "terminate_existing" for entry in body["instances"])
     return Scope.MANAGE if ends else None
 
 
-def _new_event_content(body: wire.NewEvent) -> AuthContent:
+def _new_event_content(body: wire_requests.NewEvent) -> AuthContent:
     return AuthContent(body, event=AuthEvent(body["type"], body.get("payload"), body.get("id")))
 
 

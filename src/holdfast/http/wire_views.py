@@ -9,7 +9,8 @@ from typing import Any, NotRequired
 from pydantic import BaseModel
 from typing_extensions import TypedDict
 
-from holdfast.http.wire import CodePosition, Count, Date, Failure, Flag, Log, WholeNumber, optional
+from holdfast.http.wire import CodePosition, Count, Date, Failure, Log
+from holdfast.http.wire_requests import Flag, WholeNumber, optional
 
 
 class StackParams(BaseModel):

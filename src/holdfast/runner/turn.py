@@ -208,16 +208,15 @@ class Turn:
                 await writer.flush(machine)
         following = decision.following
         if planned is not None:
-            self.idle = isinstance(planned, Release) and self._wrote_nothing(decision)
+            self.idle = (
+                isinstance(planned, Release) and decision.empty and not self._progressed and not writer.has_unwritten
+            )
             following = following.then(planned)
         commit = Commit(self.task, observed, following, calls.in_flight, None, self._input.seen)
         committed = await writer.write(commit, machine)
         if committed is None:
             self._drop_machine()
         return committed
-
-    def _wrote_nothing(self, decision: Decision) -> bool:
-        return decision.empty and not self._progressed and not self._writer.has_unwritten
 
     def _plan(self, decision: Decision) -> Finish | Park | Release | None:
         """Decide what happens to the task: it ends, is parked or released; None: the turn keeps it."""
@@ -233,7 +232,11 @@ class Turn:
         if not self._input.has_all(decision.topics):
             return None
         if decision.calls or calls.postponed or calls.unstarted:
-            return Release(self._now(), TaskKind.RESUME, status=Status.ACTIVE) if calls.must_stop else None
+            return (
+                Release(self._context.ports.now_ms(), TaskKind.RESUME, status=Status.ACTIVE)
+                if calls.must_stop
+                else None
+            )
         kind = TaskKind.RETRY if decision.retrying else TaskKind.WAKE
         return Release(decision.wake_at, kind, decision.topics)
 
@@ -248,7 +251,8 @@ class Turn:
             self._input.signal(Signal.PAUSE)
             self._writer.drop_warnings()
         elif committed.verdict is Verdict.REJECTED:
-            self._rejected(committed)
+            self._outcomes.fail_taken(_rejection(committed))
+            self._drop_machine()  # it has processed the outcomes as successes
         else:  # lost or paused
             raise TurnOver
 
@@ -273,27 +277,13 @@ class Turn:
         raise TurnOver
 
     def _release(self, released: Release, *, due_now: bool) -> None:
-        self.due_at = self._now() if due_now else released.run_at
+        self.due_at = self._context.ports.now_ms() if due_now else released.run_at
         if released.status is Status.WAITING and not self._input.task_lost:
             run, machine = self.claim.run, self._open_machine()
             run.status = Status.WAITING
             self.suspended = SuspendedRun(
                 run, self.task.epoch, machine, released.topics, self.due_at, self._input.known
             )
-
-    def _rejected(self, committed: Committed) -> None:
-        """Turn the outcomes of a rejected commit into failures.
-
-        The machine has already processed them as successes, so it is dropped.
-        """
-        if committed.unique:
-            error = failure.unique_violation(committed.message)
-        elif committed.unreachable:
-            error = Failure("InstanceNotFoundError", committed.message, kind="NotFound", retryable=False)
-        else:
-            error = Failure("StatementError", committed.message)
-        self._outcomes.fail_taken(error)
-        self._drop_machine()
 
     # --- start calls
 
@@ -329,7 +319,7 @@ class Turn:
         """
         if self.machine is None or not self._calls.has_outcome:
             return False
-        if self._input.task_lost or self._must_read_events(decision):
+        if self._input.task_lost or self._input.must_read_events(decision.topics, decision.wake_at):
             return False
         if committed is not None:
             self._unwritten_advances = 0
@@ -350,14 +340,8 @@ class Turn:
         self._input.clear_alarm()
         if self._input.task_lost:
             raise TurnOver
-        if self._must_read_events(decision):
+        if self._input.must_read_events(decision.topics, decision.wake_at):
             await self._input.read_events(decision.topics)
-
-    def _must_read_events(self, decision: Decision) -> bool:
-        """True if there may be new events. Events that came in time are read before a deadline counts as missed."""
-        if self._input.may_have_events(decision.topics):
-            return True
-        return bool(decision.topics) and self._input.is_due(decision.wake_at)
 
     def _has_input(self, decision: Decision) -> bool:
         calls, turn_input = self._calls, self._input
@@ -388,8 +372,14 @@ class Turn:
         """Cancel all attempts of a turn that can no longer commit."""
         self._writer.abandon(self._calls.cancel_all())
 
-    def _now(self) -> int:
-        return self._context.ports.now_ms()
+
+def _rejection(committed: Committed) -> Failure:
+    """The failure of the outcomes in a rejected commit."""
+    if committed.unique:
+        return failure.unique_violation(committed.message)
+    if committed.unreachable:
+        return Failure("InstanceNotFoundError", committed.message, kind="NotFound", retryable=False)
+    return Failure("StatementError", committed.message)
 
 
 def _check_time(decision: Decision, took_ms: int, limit: int) -> None:

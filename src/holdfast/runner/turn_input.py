@@ -93,6 +93,10 @@ class TurnInput:
     def may_have_events(self, topics: frozenset[str]) -> bool:
         return self._events_waiting or not (self._cursor.complete or self._cursor.has_all(topics))
 
+    def must_read_events(self, topics: frozenset[str], wake_at: int | None) -> bool:
+        """True if there may be new events. Events that came in time are read before a deadline counts as missed."""
+        return self.may_have_events(topics) or (bool(topics) and self.is_due(wake_at))
+
     def take_events(self, now: int) -> tuple[Sequence[StoredEvent], int]:
         """The events for the next advance, and the time up to which they are complete, at most ``now``."""
         events, self._events = self._events, ()
