@@ -147,10 +147,7 @@ class NotSerializableError(InputError, TypeError):
 
 
 class ResultInvalidError(NotSerializableError):
-    """The result of a workflow, a step or a node does not fit the return annotation of its function.
-
-    Never retried: the run or the step fails.
-    """
+    """The result of a workflow, step or node does not fit the return annotation of its function. Never retried."""
 
     code = "RESULT_INVALID"
 
@@ -219,10 +216,7 @@ class LeaseLostError(StateError):
 
 @dataclass(frozen=True, slots=True)
 class ErrorInfo:
-    """A stored error: the name of its class, its message, its traceback and its causes.
-
-    Two objects are equal if their names and messages are.
-    """
+    """A stored error. Two objects are equal if their names and messages are."""
 
     name: str
     message: str
@@ -295,10 +289,7 @@ class MaxStepsExceededError(WorkflowCodeError):
 
 
 class NonDeterministicError(WorkflowCodeError):
-    """Raised by ``holdfast.testing.replay_file``: the history of an exported run and the code do not match.
-
-    A run in the database is not failed but parked, with a note that begins NON_DETERMINISTIC.
-    """
+    """An exported run does not fit the code (``replay_file``). A stored run is parked instead, and does not fail."""
 
     code = "NON_DETERMINISTIC"
 
@@ -418,10 +409,7 @@ class ChildError(StepError):
 
 
 class DamagedRunError(HoldfastError):
-    """Stored data of a run cannot be read: a value is not JSON, a state is unknown, or a row is missing.
-
-    Other runs are not affected. A worker that claims such a run parks it.
-    """
+    """Stored data of one run cannot be read. A worker that claims the run parks it; other runs are not affected."""
 
     code = "RUN_DAMAGED"
 

@@ -152,7 +152,9 @@ class Database:
         """
 
         async def use(connection: Connection) -> R:
-            if transaction.marker is not None and await self._was_committed(connection, transaction.marker):
+            if transaction.marker is not None and await self._run(
+                self.tx(connection), is_committed, transaction.marker
+            ):
                 return cast("R", transaction.result)
             transaction.marker = None
             await self._begin(connection)
@@ -191,7 +193,7 @@ class Database:
         """True if the transaction with this marker was committed; for transactions whose connection broke."""
 
         async def use(connection: Connection) -> bool:
-            return await self._was_committed(connection, marker)
+            return await self._run(self.tx(connection), is_committed, marker)
 
         return await self._with_retry(partial(self._with_connection, use))
 
@@ -261,11 +263,8 @@ class Database:
             raise
         return connection
 
-    async def _was_committed(self, connection: Connection, marker: str) -> bool:
-        return await self._run(self.tx(connection), is_committed, marker)
-
     async def _with_connection(self, use: Callable[[Connection], Awaitable[R]], *, user_statements: bool = False) -> R:
-        connection = self._idle() or await self._take()
+        connection = (None if self._pool is None else self._pool.idle()) or await self._take()
         try:
             result = await use(connection)
         except BaseException as error:
@@ -285,9 +284,6 @@ class Database:
             raise AppClosedError(f"the store on {self.where} was closed")
         return await self._pool.acquire()
 
-    def _idle(self) -> Connection | None:
-        return None if self._pool is None else self._pool.idle()
-
     def _release(self, connection: Connection) -> None:
         if connection in self._to_standby:  # the standby may be promoted, and the next user would not notice
             self._to_standby.discard(connection)
@@ -296,23 +292,10 @@ class Database:
         if self._pool is not None:
             self._pool.release(connection)
 
-    async def _clean_up(self, connection: Connection) -> None:
+    def _clean_up(self, connection: Connection) -> Awaitable[None]:
         """Reset and release a connection after users' statements or after a failed or cancelled call."""
         # Shielded, because the caller may be cancelled a second time.
-        await asyncio.shield(asyncio.ensure_future(self._clean(connection)))
-
-    async def _clean(self, connection: Connection) -> None:
-        try:
-            if not is_gone(connection):
-                async with asyncio.timeout(_CLEAN_UP_TIMEOUT_S):
-                    await connection.execute("ROLLBACK")
-                    await connection.execute("RESET ALL")
-                if _is_to_standby(connection):  # after a failover; a new connection may reach the primary
-                    connection.terminate()
-        except DRIVER_ERRORS:
-            if not is_gone(connection):
-                connection.terminate()
-        self._release(connection)
+        return asyncio.shield(asyncio.ensure_future(_clean(connection, self._release)))
 
     @asynccontextmanager
     async def _reserved_connection(self) -> AsyncIterator[Connection]:
@@ -358,3 +341,17 @@ async def _close(connection: Any) -> None:
         await connection.close(timeout=5)
     except DRIVER_ERRORS:
         connection.terminate()
+
+
+async def _clean(connection: Connection, release: Callable[[Connection], None]) -> None:
+    try:
+        if not is_gone(connection):
+            async with asyncio.timeout(_CLEAN_UP_TIMEOUT_S):
+                await connection.execute("ROLLBACK")
+                await connection.execute("RESET ALL")
+            if _is_to_standby(connection):  # after a failover; a new connection may reach the primary
+                connection.terminate()
+    except DRIVER_ERRORS:
+        if not is_gone(connection):
+            connection.terminate()
+    release(connection)
