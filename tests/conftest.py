@@ -46,7 +46,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     mark_unmeasured(items)
 
 
-MEASURED = {"chain", "client", "core", "graph", "kernel", "runner", "store", "workflow"}
+MEASURED = {
+    "chain", "client", "core", "graph", "inspection", "kernel", "repair", "runner", "store", "telemetry", "workflow",
+}  # fmt: skip
 """Folders whose tests ``make check`` measures, as far as they need no PostgreSQL."""
 
 
