@@ -47,7 +47,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 MEASURED = {
-    "chain", "client", "core", "graph", "inspection", "kernel", "repair", "runner", "store", "telemetry", "workflow",
+    "chain", "client", "core", "graph", "inspection", "kernel", "repair", "runner", "scenarios", "store",
+    "telemetry", "workflow",
 }  # fmt: skip
 """Folders whose tests ``make check`` measures, as far as they need no PostgreSQL."""
 
